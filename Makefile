@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile
 .PHONY: help setup demo cluster-demo up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-long-life bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint fmt doctor s3-jars lock clean
 
 help: ## List the commands
-	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ' *## ' '/^[a-z0-9-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMPS)/ready ## Make this machine ready: packages, Java, Delta jars, compiled kernels
 	@scripts/setup.sh java
@@ -137,9 +137,7 @@ lock: setup ## Write requirements.lock anew from pyproject.toml
 	@.venv/bin/uv pip compile pyproject.toml --all-extras --quiet --upgrade --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --output-file requirements.lock
 
-bench-s3-jars: setup $(STAMPS)/s3-jars ## Fetch the jars with which Spark reads s3:// (13 MB): only for sources that tasks cannot read by Arrow
-
-lock: setup ## Write the locks of the benchmarks' peers anew
+bench-lock: setup ## Write the locks of the benchmarks' peers anew
 	@for peer in peers flink; do \
 	  .venv/bin/uv pip compile benchmarks/$$peer.in --quiet --upgrade --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	    --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make bench-lock" \

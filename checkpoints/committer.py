@@ -28,7 +28,6 @@ from windowmill.checkpoints.delta_log_files import floor_of
 from windowmill.checkpoints.features import Features
 from windowmill.checkpoints.formats import FORMAT, FORMATS, check_format, ours
 from windowmill.checkpoints.kept_tables import newest
-from windowmill.checkpoints.replacing import Replaced
 from windowmill.checkpoints.stores import create_table, is_local, table_at, write_table
 from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError, WindowmillError
 
@@ -215,6 +214,8 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
     files = changes.files
     if not publication.replaces_all and any(path not in active for path in removes):
         # Others have rewritten the files since: the rows that stay are in new ones.
+        from windowmill.checkpoints.replacing import Replaced  # imports numba, which is seldom needed here
+
         assert changes.replaces is not None
         moved = Replaced.of(place, table, changes.replaces)
         files = changes.adds + moved.keep(moved.partly, batch=publication.batch, attempt=str(note.get("attempt", "")), task=0)

@@ -49,6 +49,7 @@ def build_dag(
     before: Sequence[Step] = (),
     conn_id: str | None = None,
     connect_conn_id: str | None = None,
+    storage_conn_id: str | None = None,
     submit: Mapping[str, Any] | None = None,
     new_versions: NewVersions | None = None,
     **dag_kwargs: Any,
@@ -67,6 +68,9 @@ def build_dag(
         Airflow connection of type Spark; spark-submit then sends the micro-batch to its master. Without it, Spark runs in the task.
     connect_conn_id
         Airflow connection of type Spark Connect; the micro-batch then uses its server, which ``windowmill serve`` keeps warm.
+    storage_conn_id
+        Airflow connection of type ``aws``, ``google_cloud_platform`` or ``wasb``; the tasks then have its credentials for the tables'
+        object storage. A submitted micro-batch, and the triggerer, take theirs from where they run.
     submit
         Further arguments of ``SparkSubmitOperator`` (``conf``, ``jars``, ``deploy_mode`` …); only with ``conn_id``.
     new_versions
@@ -88,15 +92,15 @@ def build_dag(
         # Higher priority than maintenance, which uses the same pool.
         common: dict[str, Any] = {"task_id": "micro_batch", "pool": pool_of(pipeline.pipeline), "priority_weight": 10, "spec": spec}
         if conn_id is None:
-            batch: BaseOperator = MicroBatchOperator(**common, connect_conn_id=connect_conn_id)
+            batch: BaseOperator = MicroBatchOperator(**common, connect_conn_id=connect_conn_id, storage_conn_id=storage_conn_id)
         else:
             batch = _submitted(**common, conn_id=conn_id, **dict(submit or {}))
         first = _waiting(spec, batch) if new_versions == "wait" else batch
         for step in before:
             _added(step, dag) >> first
         # Also after a held batch, when the report is needed most.
-        batch >> QualityReportOperator(task_id="quality_report", spec=spec, trigger_rule="all_done")
-        batch >> AnnounceOperator(task_id="announce", spec=spec, asset=sink_asset(pipeline))
+        batch >> QualityReportOperator(task_id="quality_report", spec=spec, storage_conn_id=storage_conn_id, trigger_rule="all_done")
+        batch >> AnnounceOperator(task_id="announce", spec=spec, storage_conn_id=storage_conn_id, asset=sink_asset(pipeline))
     if "params" not in dag_kwargs:
         # As arguments each operator would copy them, and DAG validate them: two fifths of the time to build a DAG.
         dag.params.update({name: copy(param) for name, param in PARAMS.items()})

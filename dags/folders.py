@@ -54,6 +54,7 @@ def connections() -> dict[str, Any]:
     return {
         "conn_id": os.environ.get("WINDOWMILL_SPARK_CONN_ID"),
         "connect_conn_id": os.environ.get("WINDOWMILL_SPARK_CONNECT_CONN_ID"),
+        "storage_conn_id": os.environ.get("WINDOWMILL_STORAGE_CONN_ID"),
     }
 
 

@@ -17,7 +17,9 @@ from windowmill.dags.specs import read_pipeline
 from windowmill.windowing.spec import Pipeline
 
 
-def build_maintenance_dag(spec: str | os.PathLike[str] | Pipeline, *, schedule: str | None = "@daily", **dag_kwargs: Any) -> DAG:
+def build_maintenance_dag(
+    spec: str | os.PathLike[str] | Pipeline, *, schedule: str | None = "@daily", storage_conn_id: str | None = None, **dag_kwargs: Any
+) -> DAG:
     """Build the DAG ``<pipeline>__maintenance``; its only task shares the pool of the pipeline's runs, so they never overlap.
 
     Parameters
@@ -26,6 +28,8 @@ def build_maintenance_dag(spec: str | os.PathLike[str] | Pipeline, *, schedule: 
         Path of the pipeline's YAML file, or the pipeline itself.
     schedule
         A cron expression in UTC; none: only when triggered.
+    storage_conn_id
+        As in :func:`.build_dag`.
     **dag_kwargs
         Further arguments of ``DAG``; they override those set by this function. ``default_args`` are merged.
     """
@@ -42,5 +46,5 @@ def build_maintenance_dag(spec: str | os.PathLike[str] | Pipeline, *, schedule: 
     arguments |= dag_kwargs
     arguments["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
     with DAG(**arguments) as dag:
-        MaintainOperator(task_id="maintain", spec=spec, pool=pool_of(pipeline.pipeline))
+        MaintainOperator(task_id="maintain", spec=spec, storage_conn_id=storage_conn_id, pool=pool_of(pipeline.pipeline))
     return dag

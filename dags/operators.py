@@ -11,8 +11,9 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from windowmill.dags.commands import command_of, failing_fast
 from windowmill.dags.events import EVENTS_READ, announced_through, extra_of, unannounced
-from windowmill.dags.process import NO_ENVIRONMENT, Finished, Job, raise_for, summary_of
+from windowmill.dags.process import Finished, Job, raise_for, summary_of
 from windowmill.dags.specs import Spec, redacting
+from windowmill.dags.storage import storage_environment, storage_variables
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
@@ -27,11 +28,15 @@ class PipelineOperator(BaseOperator):
     ----------
     spec
         Path of the pipeline's YAML file, as each worker sees it, or the pipeline itself.
+    storage_conn_id
+        Airflow connection of type ``aws``, ``google_cloud_platform`` or ``wasb`` with the credentials of the tables' object storage;
+        without it, they are those of the worker's environment.
     """
 
-    def __init__(self, *, spec: str | os.PathLike[str] | Pipeline, **kwargs: Any) -> None:
+    def __init__(self, *, spec: str | os.PathLike[str] | Pipeline, storage_conn_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.spec = Spec.of(spec)
+        self.storage_conn_id = storage_conn_id
 
 
 class CommandOperator(PipelineOperator):
@@ -49,7 +54,7 @@ class CommandOperator(PipelineOperator):
 
     def environment(self) -> Mapping[str, str]:
         """Variables that the command gets beside those of the task."""
-        return NO_ENVIRONMENT
+        return storage_variables(self.storage_conn_id)
 
     def on_kill(self) -> None:
         """Stop the command; Airflow calls this if the running task is cleared, marked or timed out."""
@@ -82,7 +87,7 @@ class MicroBatchOperator(CommandOperator):
             return super().environment()
         from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook  # not needed for parsing
 
-        return {"SPARK_REMOTE": SparkConnectHook(self.connect_conn_id).get_connection_url()}
+        return {**super().environment(), "SPARK_REMOTE": SparkConnectHook(self.connect_conn_id).get_connection_url()}
 
     def execute(self, context: Context) -> dict[str, Any]:
         with failing_fast(), self.spec.file() as path:
@@ -105,6 +110,10 @@ class QualityReportOperator(PipelineOperator):
     """
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - Airflow passes it
+        with storage_environment(self.storage_conn_id):
+            return self._report()
+
+    def _report(self) -> dict[str, Any]:
         from windowmill.checkpoints.ledger import Ledger  # not needed for parsing
         from windowmill.checkpoints.places import Places
         from windowmill.jobs.report import write_report
@@ -150,7 +159,7 @@ class AnnounceOperator(PipelineOperator):
         from windowmill.checkpoints.ledger import Ledger  # not needed for parsing
 
         pipeline = self.spec.read()
-        with redacting():
+        with redacting(), storage_environment(self.storage_conn_id):
             ledger = Ledger.open(pipeline)
         earlier = context["inlet_events"][self.asset].ascending(False).limit(EVENTS_READ)
         through = announced_through((event.extra for event in earlier), ledger.generation)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from airflow.sdk import DAG, get_parsing_context
 
 from windowmill.dags.factory import build_dag
-from windowmill.dags.folders import build_all, options_of
+from windowmill.dags.folders import build_all, connections, options_of
 from windowmill.dags.maintenance import build_maintenance_dag
 from windowmill.dags.specs import ParsedFile
 from windowmill.windowing.errors import SpecError
@@ -16,7 +16,7 @@ from windowmill.windowing.errors import SpecError
 
 def dags_of(spec: ParsedFile) -> list[DAG]:
     """Build the DAG of a pipeline's runs and that of its maintenance."""
-    return [build_dag(spec, **options_of(spec.pipeline)), build_maintenance_dag(spec)]
+    return [build_dag(spec, **options_of(spec.pipeline)), build_maintenance_dag(spec, storage_conn_id=connections()["storage_conn_id"])]
 
 
 wanted = get_parsing_context().dag_id

@@ -15,7 +15,7 @@ from windowmill.checkpoints.commit_stores import check_scheme
 from windowmill.checkpoints.escaped_paths import escape_in
 from windowmill.checkpoints.places import Places, absolute
 from windowmill.checkpoints.runnable import Runnable
-from windowmill.checkpoints.stores import use_options_of
+from windowmill.checkpoints.stores import is_local, use_options_of
 from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.conditions.checks import condition_problem, conditions_by_field
 from windowmill.jobs.sources.kinds import kind_problems
@@ -100,7 +100,20 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
                 f"for {unquote(escape)!r}: rename the folder to which it leads"
             )
         check_scheme(path)
+    _check_names(runnable)
     return runnable
+
+
+def _check_names(runnable: Runnable) -> None:
+    """Refuse names of columns that a sink in object storage cannot have: Delta stores them by column mapping, which only Spark writes."""
+    pipeline = runnable.pipeline
+    for field, names in (("keys", pipeline.keys), ("aggregates", pipeline.aggregates)):
+        odd = next((name for name in names if set(name) & set(" ,;{}()\n\t=")), None)
+        if odd is not None and not is_local(runnable.sink_path):
+            raise UnsupportedError(
+                f"pipeline {pipeline.pipeline}: {field}: {odd!r}: Delta stores this name by column mapping, which only Spark writes, and "
+                "Spark never commits to object storage; rename the column, by a view of the source if need be"
+            )
 
 
 def check_conditions(pipeline: Pipeline) -> None:

@@ -20,8 +20,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 #: ``connect``: tests run over a Spark Connect server. With it, and with ``spark``, small batches use Spark from their beginning.
 OVER = os.environ.get("WINDOWMILL_TESTS_OVER")
 OVER_CONNECT = OVER == "connect"
-# Who computes the batches of a test that says nothing of it: as by default, Spark's tasks.
-os.environ.setdefault("WINDOWMILL_COMPUTE", "spark")
+#: Who computes the batches of a test that says nothing of it: Spark's tasks, as by default, where the test has a session.
+GIVEN, COMPUTE = os.environ.get("WINDOWMILL_COMPUTE"), {True: "spark", False: "auto"}
+os.environ.setdefault("WINDOWMILL_COMPUTE", COMPUTE[False])
+
+
+@pytest.fixture(autouse=True)
+def _who_computes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", GIVEN or COMPUTE[request.node.get_closest_marker("spark") is not None])
 
 
 @pytest.fixture(autouse=OVER in ("connect", "spark"))

@@ -9,6 +9,8 @@ from urllib.parse import unquote
 _MAX_LENGTH = 2_048
 _ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://?(?P<rest>.*)", re.DOTALL)
+#: What stands in a path of object storage with different escapes.
+_ODD = re.compile(r"[^A-Za-z0-9._/=+@:,~-]")
 _QUERY = re.compile(r"\?[\w.-]+=")
 #: Different clients' names of one store.
 _SAME_STORE = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
@@ -37,6 +39,10 @@ def path_problem(path: str) -> str | None:
     if escape is not None and found is None:
         # delta-rs 1.6 reads the log of "a b" and writes files to "a%20b".
         return f"holds {escape[0]!r}, which readers of Delta tables take for {unquote(escape[0])!r}; rename the folder"
+    odd = _ODD.search(rest) if found and found["scheme"].lower() != "file" else None
+    if odd is not None:
+        # delta-rs looks for the last checkpoint of "a b" at "a%2520b", and for its commits at "a b".
+        return f"holds {odd[0]!r}, which Delta's libraries escape differently in object storage; use letters of ASCII, digits and -._=/"
     if path.startswith("~"):
         return "a home folder is not looked up; write the path out, or use ${HOME}"
     place = normalised(path)

@@ -20,12 +20,12 @@ from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.outcomes import Done, Ruling
 from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.spark_use import is_sure_to_use_spark
 from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.reading import Arrival
 from windowmill.jobs.spark import launch
-from windowmill.jobs.spark.committer import tables_of
 from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import OutOfTurnError, ServerGoneError

@@ -14,9 +14,9 @@ from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
 from windowmill.checkpoints.features import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.protocol import refuse_landed, verify, verify_standing
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.storage_errors import forbidden_folder
+from windowmill.checkpoints.verification import refuse_landed, verify, verify_standing
 from windowmill.jobs import user_code
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.kinds import open_source

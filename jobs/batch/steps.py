@@ -27,13 +27,13 @@ from windowmill.jobs.batch.compaction import compact_tables
 from windowmill.jobs.batch.compute import ComputedBatch, Job, compute_here, compute_in_a_task, compute_on_spark
 from windowmill.jobs.batch.outcomes import Done
 from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.validating import ResultFiles, validate_files
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.spark import failures
 from windowmill.jobs.spark.access import access_to
-from windowmill.jobs.spark.committer import tables_of
 from windowmill.jobs.spark.session import import_client, spark_session
 from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.spark.shipping import shipment_of

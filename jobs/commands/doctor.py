@@ -19,7 +19,7 @@ from rich.text import Text
 
 from windowmill.checkpoints.places import local_path
 from windowmill.jobs.commands.output import Answer
-from windowmill.jobs.spark.jars import DELTA_VERSION, class_archive, damaged_jars, jars_folder
+from windowmill.jobs.spark.jars import DELTA_VERSION, S3_JARS, class_archive, damaged_jars, jars_folder
 from windowmill.jobs.spark.java import find_java, java_at
 from windowmill.jobs.spark.settings import SERVER
 from windowmill.jobs.warm import client
@@ -52,6 +52,7 @@ def examine() -> list[Check]:
     return [
         check_java(),
         check_jars(),
+        *check_s3_jars(),
         check_class_archive(),
         check_kernels(),
         check_worker_python(),
@@ -109,6 +110,18 @@ def check_jars() -> Check:
             "run `make setup` (or `python -m windowmill.jobs.spark.jars`)",
         )
     return Check("Delta jars", True, f"{DELTA_VERSION} in {folder}")
+
+
+def check_s3_jars() -> list[Check]:
+    """The jars with which Spark reads S3 are whole; nothing where none has been fetched: few sources need them."""
+    folder = jars_folder()
+    if not any((folder / jar.name).exists() for jar in S3_JARS):
+        return []
+    damaged = damaged_jars(folder, S3_JARS)
+    if damaged:
+        found = f"missing or damaged in {folder}: {', '.join(jar.artifact for jar in damaged)}"
+        return [Check("S3 jars", False, found, "run `make s3-jars` (or `python -m windowmill.jobs.spark.jars --s3`)")]
+    return [Check("S3 jars", True, f"{len(S3_JARS)} in {folder}")]
 
 
 def check_class_archive() -> Check:
@@ -183,7 +196,7 @@ def check_versions() -> list[Check]:
 def check_warehouse(folder: Path | None) -> Check:
     """The folder that holds the tables can be written."""
     if folder is None:
-        return Check("Warehouse", True, f"{os.environ['WAREHOUSE']} is not on this machine, so it was not tried")
+        return _check_bucket(os.environ["WAREHOUSE"].rstrip("/"))
     place = _nearest_existing(folder)
     advice = "set WAREHOUSE to a folder that you may write"
     if not place.is_dir():
@@ -194,6 +207,19 @@ def check_warehouse(folder: Path | None) -> Check:
     except OSError as err:
         return Check("Warehouse", False, f"{folder} cannot be written: {err.strerror}", advice)
     return Check("Warehouse", True, f"{folder}{'' if folder == place else ' (made by the first run)'}")
+
+
+def _check_bucket(place: str) -> Check:
+    """The warehouse in object storage can be reached and written, and keeps two writers apart."""
+    from windowmill.checkpoints.commit_stores import check_conditional_writes, check_scheme  # load deltalake
+
+    try:
+        check_scheme(place)
+        check_conditional_writes(place, [place], lambda _: None)
+    except MachineError as problem:
+        what, _, advice = str(problem).rpartition("; ")
+        return Check("Warehouse", False, what, advice)
+    return Check("Warehouse", True, f"{redacted(place)} can be written, and keeps two writers apart")
 
 
 def check_disk(folder: Path | None) -> Check:

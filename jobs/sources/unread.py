@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from windowmill.checkpoints.kept_tables import KeptTable, tables_kept
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import own_tables
+from windowmill.checkpoints.protocol import outstanding
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import starting_version
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError
+from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, WindowmillError
 from windowmill.windowing.spec import Pipeline
 
 
@@ -25,7 +27,7 @@ class Unread:
     planned
         The last version that a batch in the ledger covers; −1 if there is none.
     open
-        Whether the newest batch is held.
+        Whether the newest batch is held, or lacks commits: a run is about to make them, or has died.
     """
 
     version: int
@@ -48,9 +50,11 @@ class SourceWatch:
         self._ledger: Ledger | None = None
         #: Table id, newest version, and last version read (none if nothing has been), when the last look found no rows.
         self._without_rows: tuple[str, int, int | None] | None = None
+        #: Number and verdict of the newest batch, when the last look found all its commits.
+        self._published: tuple[int, str] | None = None
 
     def look(self) -> Unread | None:
-        """What a run would take up now; ``None`` if the source has no new rows and no batch is held.
+        """What a run would take up now; ``None`` if the source has no new rows and no batch is open.
 
         New versions without rows, as OPTIMIZE and the like make them, do not count. Nor do versions that change rows, if the spec ignores
         these. A problem that the run itself would report, such as a replaced table, counts.
@@ -69,7 +73,7 @@ class SourceWatch:
             else:
                 self._ledger.refresh()
             newest, last = self._ledger.newest_kept, self._ledger.last_commit
-            unread = Unread(source.version, newest.plan.to_version if newest else -1, self._ledger.held_batch is not None)
+            unread = Unread(source.version, newest.plan.to_version if newest else -1, self._is_open(self._ledger))
             if unread.open or (newest and newest.plan.source_id != source.table_id):
                 return unread
             after = last.plan.to_version if last else None
@@ -80,6 +84,17 @@ class SourceWatch:
                 return unread
             self._without_rows = seen
             return None
+
+    def _is_open(self, ledger: Ledger) -> bool:
+        newest = ledger.newest
+        if newest is None or (newest.number, newest.verdict) == self._published:
+            return False
+        try:
+            lacking = newest.status == "held" or bool(outstanding(ledger, own_tables(self._runnable)))
+        except WindowmillError:  # the run says what to do
+            return True
+        self._published = None if lacking else (newest.number, newest.verdict)
+        return lacking
 
     def _has_rows(self, source: SourceTable, after: int | None) -> bool:
         """Whether a version after ``after``, or after the start of a pipeline that has never run, has rows to read."""

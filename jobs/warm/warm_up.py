@@ -1,8 +1,7 @@
 """Warms up the Spark Connect server that ``SPARK_REMOTE`` names: ``python -m windowmill.jobs.warm.warm_up``.
 
 Runs small pipelines by slices and by positions in a temporary folder, a few batches each, so that the server has loaded and compiled what
-the run of a small batch needs. Such batches need no Python workers, so the same windows are also computed over a DataFrame, which starts
-the workers of the kept session.
+the run of a small batch needs, and its Python workers the kernels. The same windows are also computed over a DataFrame.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from rich.console import Console
 
+from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.spark.settings import RUNTIME_CONF, SERVER
+from windowmill.jobs.spark.shipment import Shipment
 from windowmill.windowing.errors import WindowmillError
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ def main() -> int:
     from windowmill.jobs.spark.remote import attach
 
     try:
-        spark = attach(os.environ[SERVER], RUNTIME_CONF)
+        os.environ[VARIABLE] = "spark"
+        # Runs that ship no modules use this session.
+        spark = attach(os.environ[SERVER], RUNTIME_CONF, code=Shipment().digest)
         with tempfile.TemporaryDirectory(prefix="windowmill-warm-") as folder:
             warm_up(spark, Path(folder))
     except WindowmillError as problem:

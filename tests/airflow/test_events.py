@@ -28,9 +28,9 @@ def batch(number: int, rows: int = 5, *, status: str = "committed", action: str 
     own = {"range_from": 0, "range_to": 1, "builds_state": False} if action == "backfill" else {}
     made = plan(number, f"attempt-{number}", action=action, generation="g1", source_id="source", meaning="meaning", **own)
     end = FEBRUARY + number * HOUR
-    outcome = {"windows": {"hourly": rows}, "window_end_min": end, "window_end_max": end + HOUR, "sink_version": number} | changes
+    outcome = {"windows": {"hourly": rows}, "window_end_min": end, "window_end_max": end + HOUR} | changes
     commit = Commit(None, None, verdict, rows_late=1, rows_quarantined=2, rows_published=rows, **outcome)
-    return Batch(made, AT, None if status == "open" else commit, status, None if status == "open" else AT)
+    return Batch(made, commit, status, AT)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_nothing_published_sends_no_event(announce, batches):
         announce(batches, [{"batches": [0, 0], "generation": "g1"}] if len(batches) == 2 else [])
 
 
-@pytest.mark.parametrize("status", ["open", "held"])
+@pytest.mark.parametrize("status", ["abandoned", "held"])
 def test_an_open_batch_is_told_once_it_has_been_committed(announce, status):
     first = announce([batch(0), batch(1, status=status)])
     assert first["batches"] == [0, 0]

@@ -23,8 +23,11 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from deltalake import DeltaTable, write_deltalake
 
-from windowmill.checkpoints.batches import Commit
+from windowmill.checkpoints.batches import Changes, Commit
+from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import own_tables
+from windowmill.checkpoints.protocol import settle
 from windowmill.dags import triggers
 from windowmill.dags.factory import build_dag
 from windowmill.dags.process import JobFailedError
@@ -62,19 +65,21 @@ def land(tmp_path):
 
 @pytest.fixture
 def plan(spec):
-    """Pins everything new in a plan, as a run does first; returns the last version that the plan covers."""
+    """Records a held batch of everything new; returns the last version that it covers."""
 
     def plan() -> int:
         pipeline = load_pipeline(spec)
-        return planning.next_run(runnable_of(pipeline), Ledger.open(pipeline)).to_version
+        ledger = Ledger.open(pipeline)
+        planned = planning.next_run(runnable_of(pipeline), ledger)
+        ledger.record(planned, Commit(seen=None, emitted=None, verdict="held"), {}, datetime.now(UTC))
+        return planned.to_version
 
     return plan
 
 
 def commit(spec: Path) -> None:
-    """Commit the open batch."""
-    ledger = Ledger.open(load_pipeline(spec))
-    ledger.record_commit(ledger.open_batch.plan, Commit(seen=None, emitted=None, verdict="passed"), datetime.now(UTC))
+    """Release the held batch."""
+    Ledger.open(load_pipeline(spec)).rule(Commit(seen=None, emitted=None, verdict="released"), None, datetime.now(UTC))
 
 
 def looked(spec: Path) -> Unread | None:
@@ -118,6 +123,22 @@ def test_an_open_batch_counts_whatever_the_source_has(spec, land, plan):
     assert looked(spec) == Unread(version=0, planned=0, open=True)
 
 
+def test_a_batch_that_lacks_its_commits_counts_whatever_the_source_has(spec, land):
+    """A run died between its record and its commits."""
+    land()
+    pipeline = load_pipeline(spec)
+    ledger = Ledger.open(pipeline)
+    planned, rows = planning.next_run(runnable_of(pipeline), ledger), pa.table({"n": [1]})
+    with FileWriter(pipeline.sink.path, rows.schema, batch=0, attempt=planned.attempt, task=0) as writer:
+        writer.write(rows)
+    changes = {"sink": Changes.of(rows.schema, writer.close())}
+    ledger.record(planned, Commit(seen=None, emitted=None, verdict="passed"), changes, datetime.now(UTC))
+    watch = SourceWatch(pipeline)
+    assert watch.look() == Unread(version=0, planned=0, open=True)
+    settle(ledger, own_tables(runnable_of(pipeline)))
+    assert [watch.look(), watch.look()] == [None, None]
+
+
 def test_compaction_is_no_new_version(spec, land):
     land()
     watch = SourceWatch(load_pipeline(spec))
@@ -152,7 +173,7 @@ def committed(watch: SourceWatch, through: int) -> None:
     source = DeltaTable(watch._runnable.source_path)
     plan = SimpleNamespace(to_version=through, source_id=str(source.metadata().id))
     batch = SimpleNamespace(plan=plan)
-    watch._ledger = SimpleNamespace(refresh=lambda: None, newest_kept=batch, last_commit=batch, open_batch=None)
+    watch._ledger = SimpleNamespace(refresh=lambda: None, newest_kept=batch, last_commit=batch, newest=None)
 
 
 # The task that waits

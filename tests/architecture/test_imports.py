@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,6 +47,14 @@ def test_imports_point_one_way(package):
     for path in files:
         stray = imported(path) & (WATCHED | {"windowmill"}) - ALLOWED[package] - {package}
         assert not stray, f"{path.relative_to(ROOT)} imports {sorted(stray)}"
+
+
+def test_every_place_is_opened_by_one_module():
+    """Elsewhere a table in object storage would be opened without its credentials (decision 28)."""
+    opening = re.compile(r"(?<![\w.`])DeltaTable\(|is_deltatable|DeltaStorageHandler|FileSystem\.from_uri|DeltaTable\.create\(")
+    files = [path for package in ("checkpoints", "jobs", "dags") for path in files_of(package)]
+    found = {str(path.relative_to(ROOT)) for path in files if opening.search(path.read_text())}
+    assert found == {"checkpoints/stores.py"}
 
 
 @pytest.mark.parametrize("package", SPARK_ONLY_IN)

@@ -11,15 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from tests.checkpoints.records import plan
 from windowmill.checkpoints.batches import Changes, Commit, Plan
+from windowmill.checkpoints.committer import DeltaRsCommitter, Publication, beyond_delta_rs
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.formats import ours
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.manifests import MOST_FILES
 from windowmill.checkpoints.own_tables import DeltaOwnTable
-from windowmill.checkpoints.protocol import ORDER, outstanding, record, refuse_landed, rule, settle, verify
+from windowmill.checkpoints.protocol import outstanding, record, rule, settle
+from windowmill.checkpoints.verification import ORDER, refuse_landed, verify
 from windowmill.windowing.errors import (
     FencedError,
     ForeignWriteError,
@@ -27,8 +30,10 @@ from windowmill.windowing.errors import (
     LedgerCorruptError,
     OutOfTurnError,
     SinkError,
+    SinkRefusedError,
     StateCorruptError,
     StateMissingError,
+    StorageFullError,
 )
 
 ROWS = pa.table({"window": ["w"], "n": [1]})
@@ -263,7 +268,7 @@ def windows(*ends: int) -> pa.Table:
     return pa.table({"window_end": pa.array(ends, pa.int64())})
 
 
-@pytest.mark.covers("S6")
+@pytest.mark.covers("S8")
 @pytest.mark.parametrize("moved", [False, True], ids=["", "after an OPTIMIZE by others"])
 def test_a_range_is_replaced_in_one_commit(tmp_path, moved):
     pipeline = Pipeline(tmp_path)
@@ -497,3 +502,150 @@ def test_a_table_whose_first_log_entries_a_checkpoint_has_replaced(pipeline, tol
     if not told:
         (log / "_last_checkpoint").unlink()
     pipeline.verify()
+
+
+@pytest.mark.covers("S8")
+@pytest.mark.parametrize("unpublished", [False, True])
+def test_changes_are_accepted_once_and_for_all(pipeline, unpublished):
+    if unpublished:
+        pipeline.record()
+    write_deltalake(pipeline.tables["sink"].place, ROWS, mode="append")
+    ledger = pipeline.verify(accept_changes=True)
+    planned = pipeline.plan(ledger)
+    record(ledger, planned, Commit(10, 5, "passed"), pipeline.changes(planned, ("state",)), pipeline.tables, NOW)
+    pipeline.verify()
+    write_deltalake(pipeline.tables["sink"].place, ROWS, mode="append")
+    with pytest.raises(ForeignWriteError):
+        pipeline.verify()
+
+
+@pytest.mark.covers("S8")
+@pytest.mark.parametrize("role", ROLES)
+def test_rows_that_others_remove_while_a_batch_is_computed(pipeline, role):
+    ledger = pipeline.verify()
+    planned = pipeline.plan(ledger)
+    changes = pipeline.changes(planned)
+    DeltaTable(pipeline.tables[role].place).delete()
+    with pytest.raises(ForeignWriteError, match=r"DELETE.*TO VERSION AS OF 2"):
+        record(ledger, planned, Commit(10, 5, "passed"), changes, pipeline.tables, NOW)
+    assert (ledger.count, pipeline.files("sink") & {file.path for file in changes["sink"].adds}) == (2, set())
+
+
+@pytest.mark.covers("S8")
+@pytest.mark.parametrize("role", ROLES)
+def test_rows_that_others_remove_before_the_commits_of_a_batch_are_noticed_by_the_next(pipeline, role):
+    ledger = pipeline.record()
+    DeltaTable(pipeline.tables[role].place).delete()
+    settle(ledger, pipeline.tables)
+    with pytest.raises(ForeignWriteError, match=r"DELETE"):
+        pipeline.verify()
+
+
+@pytest.mark.covers("D2")
+def test_a_table_that_a_batch_leaves_alone_is_compared_with_what_an_earlier_one_wrote(pipeline):
+    pipeline.run(roles=("state",))
+    assert {role: written.batch for role, written in pipeline.verify().written().items()} == {"sink": 1, "state": 2}
+    shutil.rmtree(pipeline.tables["sink"].place)
+    with pytest.raises(StateMissingError, match=r"sink .*batch 1 left version 2"):
+        pipeline.verify()
+
+
+@pytest.mark.covers("D2")
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_pipeline_goes_on_without_its_old_validations_where_they_are_given_up(pipeline, batches):
+    for _ in range(batches):
+        pipeline.run(roles=(*ROLES, "quality"))
+    shutil.rmtree(pipeline.tables["quality"].place)
+    with pytest.raises((StateMissingError, StateCorruptError)):
+        pipeline.verify()
+    ledger = pipeline.verify(accept_changes=True)
+    planned = pipeline.plan(ledger)
+    record(ledger, planned, Commit(10, 5, "passed"), pipeline.changes(planned), pipeline.tables, NOW)
+    assert set(pipeline.verify().written()) == set(ROLES)
+
+
+@pytest.mark.covers("S7")
+def test_a_sink_that_another_pipeline_made_meanwhile_is_refused(tmp_path):
+    """Both were planned when there was none."""
+    one, other = Pipeline(tmp_path), Pipeline(tmp_path, "other")
+    other.tables["state"] = DeltaOwnTable("state", str(tmp_path / "other-state"))
+    ledgers = [made.ledger() for made in (one, other)]
+    plans = [made.plan(ledger) for made, ledger in zip((one, other), ledgers, strict=True)]
+    record(ledgers[0], plans[0], Commit(10, 5, "passed"), one.changes(plans[0]), one.tables, NOW)
+    recorded = other.changes(plans[1])
+    settle(ledgers[0], one.tables)
+    with pytest.raises(SinkError, match="a table is there since batch 0 was planned, which another pipeline or writer made"):
+        record(ledgers[1], plans[1], Commit(10, 5, "passed"), recorded, other.tables, NOW)
+    ledgers[1].record(plans[1], Commit(10, 5, "passed"), other.changes(plans[1]), NOW)
+    with pytest.raises(SinkError, match="a table is there since batch 0 was planned, which another pipeline or writer made"):
+        settle(ledgers[1], other.tables)
+    assert one.rows("sink") == 1
+
+
+@pytest.mark.covers("D1")
+@pytest.mark.parametrize(
+    ("failure", "error", "told"),
+    [
+        (OSError(28, "No space left on device"), StorageFullError, "free some space and run again"),
+        (
+            DeltaError("Unable to open file /sink/part-0.parquet#1: Read-only file system (os error 30)\nstack backtrace"),
+            SinkError,
+            r"^sink \S+: must not be written \(.*\(os error 30\)\); give .*, and run again$",
+        ),
+        (OSError("connection refused"), OSError, "connection refused"),
+    ],
+)
+def test_a_commit_that_fails_is_told_as_it_failed_and_made_by_the_next_run(pipeline, monkeypatch, failure, error, told):
+    ledger = pipeline.record()
+
+    def fails(*_: Any) -> None:
+        raise failure
+
+    monkeypatch.setattr(DeltaOwnTable, "commit", fails)
+    with pytest.raises(error, match=told):
+        settle(ledger, pipeline.tables)
+    monkeypatch.setattr(DeltaOwnTable, "commit", lambda *_: None)
+    with pytest.raises(SinkError, match="the commit of batch 2 did not land; run again"):
+        settle(ledger, pipeline.tables)
+    monkeypatch.undo()
+    assert settle(pipeline.ledger(), pipeline.tables) == 2
+
+
+def test_what_another_batch_landed_is_not_taken_for_this_one(pipeline):
+    app, sink = pipeline.ledger().newest.plan.app_id("sink"), pipeline.tables["sink"]
+    assert (sink.landed(app, 1, after=-1).version, sink.landed(app, 2, after=-1)) == (2, None)
+    with pytest.raises(LedgerBehindError, match="batch 1 has landed, but the ledger is at batch 0"):
+        sink.landed(app, 0, after=1)
+
+
+@pytest.mark.parametrize(
+    ("feature", "told"),
+    [
+        ({"delta.constraints.few": "n < 9"}, "has constraints"),
+        ({"delta.columnMapping.mode": "name"}, "uses"),
+        ({}, "has other types"),
+    ],
+)
+def test_a_sink_that_delta_rs_cannot_write_is_left_to_spark(tmp_path, feature, told):
+    """On object storage it is refused: Spark's commits would overwrite those of others."""
+    found: list[Publication] = []
+
+    class Beyond:
+        def commit(self, place: str, publication: Publication) -> None:
+            found.append(publication)
+
+    path = str(tmp_path / "sink")
+    DeltaTable.create(path, pa.schema([("window", pa.string()), ("n", pa.int64() if feature else pa.int32())]))
+    changes = Changes.of(ROWS.schema)
+    table = DeltaTable(path)
+    entry_ = Path(path, "_delta_log", f"{0:020d}.json")
+    entry_.write_text(entry_.read_text().replace('"configuration":{}', f'"configuration":{json.dumps(feature)}'))
+    table = DeltaTable(path)
+    assert told in str(beyond_delta_rs(table, changes))
+    publication = Publication("sink", "app", 0, changes, {"batch": 0})
+    DeltaRsCommitter(Beyond()).commit(path, publication)
+    assert [dict(each.note) for each in found] == [{"batch": 0, "rewritten": True}]
+    with pytest.raises(SinkError, match="only `windowmill run` can write it, by Spark"):
+        DeltaRsCommitter().commit(path, publication)
+    with pytest.raises(SinkRefusedError, match="on object storage Spark overwrites commits of other writers"):
+        DeltaRsCommitter(Beyond())._commit_beyond("s3://bucket/sink", publication, told)

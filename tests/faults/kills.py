@@ -68,7 +68,7 @@ class Run:
 
     def kill(self, victim: str) -> bool:
         """``kill -9`` the victim; whether there was one."""
-        pids = [self.process.pid] if victim == "driver" else self._descendants("java" if victim == "jvm" else "pyspark.daemon")
+        pids = [self.process.pid] if victim == "driver" else self._descendants("java" if victim == "jvm" else "spark.daemon")
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)

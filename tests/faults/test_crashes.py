@@ -73,6 +73,7 @@ def test_a_run_that_is_killed_before_it_needs_spark_is_made_good_by_the_next(ben
     spec = bench.folder / "spec.yaml"
     spec.write_text(yaml.safe_dump(bench.spec))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    environment["WINDOWMILL_COMPUTE"] = "local"
     command = [sys.executable, "-m", "windowmill.jobs.cli", "run", str(spec)]
     killed = subprocess.run(command, env=environment | {"WINDOWMILL_FAILPOINT": f"{place}:kill"}, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL

@@ -23,6 +23,7 @@ CANARY = "CaNaRy-7f3a'x"
 FULL: dict[str, Any] = {
     "pipeline": "p",
     "renamed_from": "q",
+    "compute": "auto",
     "source": {"path": "/data/in", "format": "delta", "options": {"maxFilesPerTrigger": "5"}, "filter": "v > 1"},
     "keys": ["k"],
     "time": {

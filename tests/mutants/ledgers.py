@@ -10,7 +10,7 @@ MUTANTS = (
         "        fence = CommitProperties(custom_metadata=properties |",
         (
             "tests/checkpoints/test_ledger.py::test_of_two_attempts_that_read_the_same_ledger_one_is_fenced",
-            "tests/checkpoints/test_ledger.py::test_many_attempts_at_once_leave_one_plan",
+            "tests/checkpoints/test_ledger.py::test_many_attempts_at_once_leave_one_record",
         ),
     ),
     Mutant(
@@ -23,12 +23,23 @@ MUTANTS = (
     Mutant(
         "any-record-is-mine",
         "checkpoints/ledger.py",
-        "return batch.status == STATUS[record.kind] and batch.ended_by == record.attempt",
-        "return batch.status == STATUS[record.kind]",
-        (
-            "tests/checkpoints/test_record_table.py::test_a_merge_fences_nobody_and_a_record_does",
-            "tests/checkpoints/test_ledger.py::test_of_two_attempts_that_read_the_same_ledger_one_is_fenced",
-        ),
+        "any((known.kind, known.attempt) == (record.kind, record.attempt) for known in found)",
+        "any(known.kind == record.kind for known in found)",
+        ("tests/checkpoints/test_ledger.py::test_a_record_made_again_below_the_last_checkpoint_counts_for_nothing",),
+    ),
+    Mutant(
+        "record-below-a-checkpoint-believed",
+        "checkpoints/ledger.py",
+        "            self.refresh()\n            if not self._holds(record):\n                raise FencedError(",
+        "            self.refresh()\n            if False:\n                raise FencedError(",
+        ("tests/simulator/test_simulator.py::test_every_interleaving_of_two_attempts",),
+    ),
+    Mutant(
+        "manifest-not-compared",
+        "checkpoints/manifests.py",
+        "    if hashlib.sha256(content).hexdigest() != digest:",
+        "    if False:",
+        ("tests/checkpoints/test_protocol.py::test_many_files_are_in_a_manifest",),
     ),
     Mutant(
         "outcome-that-does-not-fit-is-written",
@@ -76,10 +87,10 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "two-commits-accepted",
+        "ruling-on-a-batch-that-was-not-held",
         "checkpoints/assembling.py",
-        "if len(plans) > 1 or len(final) > 1:",
-        "if len(plans) > 1:",
+        'if any(status_of(outcome.verdict) != "held" for outcome in outcomes[:-1]):',
+        "if False:",
         ("tests/checkpoints/test_ledger_integrity.py::test_what_a_ledger_may_not_hold_is_refused",),
     ),
 )

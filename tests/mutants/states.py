@@ -4,13 +4,6 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
-        "state-that-did-not-land-passes",
-        "checkpoints/state/base.py",
-        "        if version is None:\n            raise StateError(",
-        "        if version is None:\n            return 0\n            raise StateError(",
-        ("tests/checkpoints/test_partial_table.py::test_rows_of_a_batch_are_asked_for_once_they_are_written",),
-    ),
-    Mutant(
         "row-checksum-not-verified",
         "windowing/columnar/checksums.py",
         "        if pc.any(wrong).as_py():",
@@ -117,7 +110,7 @@ MUTANTS = (
     Mutant(
         "files-of-others-vacuumed",
         "checkpoints/upkeep.py",
-        "        every = not _are_of_others(leftovers, path)\n",
+        " or _are_of_others(every, path)",
         "",
         ("tests/checkpoints/test_upkeep.py::test_what_others_keep_in_the_folder_of_a_table_stays",),
     ),

@@ -10,19 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.fs as pa_fs
 import pytest
 import yaml
+from deltalake import TableFeatures
 
 from tests.faults.kills import Run
 from tests.faults.pipelines import PIPELINES, contents
 from tests.spark.harness import MINUTE, Bench, Row, events, quiet
 from windowmill.checkpoints import stores
-from windowmill.checkpoints.failpoints import FAILPOINTS
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance import maintain
-from windowmill.windowing.errors import FencedError, HeldError, SinkRefusedError, WindowmillError
+from windowmill.jobs.spark.object_storage import reader_options
+from windowmill.windowing.errors import FencedError, HeldError, MachineError, SinkRefusedError, WindowmillError
 
 #: A rule that no batch passes.
 UNMET = [{"type": "expect_table_row_count_to_equal", "value": -1, "severity": "critical"}]
@@ -144,9 +146,33 @@ def test_a_life_in_a_bucket_computed_by_tasks(bucket, lived, spark, tmp_path, mo
     _equal(bench, lived)
 
 
+@pytest.mark.spark
+@pytest.mark.classic
+def test_a_source_that_only_spark_reads(bucket, spark, tmp_path, monkeypatch):
+    """Deletion vectors are in force: Spark reads the source by its own jars, and delta-rs still makes every commit."""
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "spark")
+    there, here = bench_at(bucket, tmp_path, "slices"), bench_at(str(tmp_path / "here"), tmp_path, "slices")
+    here.land(parts(1)[0])
+    spark.sql(f"ALTER TABLE delta.`{here.source}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM delta.`{here.source}` WHERE label = 'x'")
+    assert list(Path(here.source).glob("deletion_vector*"))
+    store, path = stores.filesystem_of(there.source)
+    pa_fs.copy_files(here.source, path, destination_filesystem=store)
+    for each in (here, there):
+        assert len(each.run()) == 1
+    assert there.batches()[0][6] < 90, "deleted rows are not read"
+    _equal(there, here)
+
+
+def test_a_source_that_only_spark_reads_needs_its_jars(monkeypatch, tmp_path):
+    monkeypatch.setenv("WINDOWMILL_JARS", str(tmp_path))
+    assert reader_options("/tables/t") == reader_options("gs://b/t") == {}
+    with pytest.raises(MachineError, match=r"^s3a://b/t: only Spark can read these files, and it lacks the jars .* run `make s3-jars`"):
+        reader_options("s3a://b/t")
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("round_", range(3))
-def test_runs_at_once_commit_each_batch_once(bucket, local, tmp_path, round_):
+def test_runs_at_once_commit_each_batch_once(bucket, local, tmp_path):
     """Nothing but the record keeps them apart: there is no lease on object storage."""
     one, other = bench_at(bucket, tmp_path), bench_at(str(tmp_path / "alone"), tmp_path)
     for rows in parts(3):
@@ -181,13 +207,13 @@ def _without_batch(bench: PlacedBench) -> list[Row]:
     return [{name: repr(value) for name, value in row.items()} for row in bench.rows()]
 
 
-_KILLED_AT = ("record.begin", "batch.before", "batch.after", "sink.after", "state.before")
+#: Before the record; when it has landed; between two commits.
+_KILLED_AT = ("batch.before", "batch.lost", "state.before")
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("place", _KILLED_AT)
 def test_a_run_that_is_killed_is_made_good_by_the_next(bucket, local, tmp_path, place):
-    assert place in FAILPOINTS
     bench, clean = bench_at(bucket, tmp_path, "slices"), bench_at(str(tmp_path / "clean"), tmp_path, "slices")
     first, second, third = parts(3)
     for each in (bench, clean):
@@ -202,7 +228,7 @@ def test_a_run_that_is_killed_is_made_good_by_the_next(bucket, local, tmp_path, 
         run.end()
     finally:
         run.stop()
-    if place in ("record.begin", "batch.before"):
+    if place == "batch.before":
         bench.run()  # nothing has been recorded: later, one batch would take it together with the next
     for each in (bench, clean):
         each.land(third)
@@ -216,15 +242,9 @@ def test_a_sink_that_only_spark_writes_is_refused(bucket, local, tmp_path):
     bench.land(first)
     bench.run()
     sink = stores.table_at(bench.sink)
-    sink.alter.add_feature([_mapping()], allow_protocol_versions_increase=True)
+    sink.alter.add_feature([TableFeatures.RowTracking], allow_protocol_versions_increase=True)
     bench.land(second)
     before = bench.batches()
     with pytest.raises(SinkRefusedError, match=r"under which only Spark writes, and Spark's commits to object storage may overwrite"):
         bench.run()
     assert bench.batches() == before
-
-
-def _mapping() -> Any:
-    from deltalake import TableFeatures
-
-    return TableFeatures.RowTracking

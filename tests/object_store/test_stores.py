@@ -11,7 +11,9 @@ import pytest
 from tests.object_store.servers import ACCESS, BUCKET, SECRET, careless
 from windowmill.checkpoints import commit_stores, stores
 from windowmill.checkpoints.commit_stores import MARK, check_conditional_writes, check_scheme
-from windowmill.windowing.errors import MachineError, SpecError, first_line
+from windowmill.jobs.commands import doctor
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.errors import MachineError, SpecError, UnsupportedError, first_line
 from windowmill.windowing.specfile import parse_pipeline
 
 ROWS = pa.table({"n": [1, 2, 3]})
@@ -148,3 +150,26 @@ def test_an_unknown_scheme_is_refused():
     with pytest.raises(MachineError, match=r"^oss://\*\*\*@b/t: oss:// is not known to keep two writers apart") as refused:
         check_scheme("oss://key:SECRET@b/t")
     assert "SECRET" not in str(refused.value)
+
+
+def test_the_doctor_tries_a_warehouse_in_a_bucket(bucket, monkeypatch):
+    monkeypatch.setenv("WAREHOUSE", f"{bucket}/warehouse")
+    check = doctor.check_warehouse(None)
+    assert check == doctor.Check("Warehouse", True, f"{bucket}/warehouse can be written, and keeps two writers apart")
+    monkeypatch.setattr(commit_stores, "_PASSED", set())
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    check = doctor.check_warehouse(None)
+    assert check.ok is False
+    assert check.advice.startswith("check its address, credentials and permissions")
+
+
+@pytest.mark.parametrize("name", ["a b", "a%41", "é", "a#b"])
+def test_paths_that_libraries_escape_differently_are_refused(name):
+    with pytest.raises(SpecError, match=r"sink.path: got .*; holds '.', which Delta's libraries escape differently in object storage"):
+        parse_pipeline(SPEC | {"sink": {"path": f"s3://{BUCKET}/{name}/t"}})
+
+
+def test_names_that_only_spark_stores_are_refused(bucket):
+    pipeline = parse_pipeline(SPEC | {"keys": ["tail number"]})
+    with pytest.raises(UnsupportedError, match=r"keys: 'tail number': Delta stores this name by column mapping, which only Spark writes"):
+        runnable_of(pipeline)

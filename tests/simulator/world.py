@@ -18,8 +18,9 @@ from windowmill.checkpoints.committer import Publication
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import Change, Landed, Standing
-from windowmill.checkpoints.protocol import ORDER, record, refuse_landed, rule, settle, verify
+from windowmill.checkpoints.protocol import record, rule, settle
 from windowmill.checkpoints.records import Record
+from windowmill.checkpoints.verification import ORDER, refuse_landed, verify
 from windowmill.windowing.errors import FencedError, HeldError, LedgerBehindError, OutOfTurnError, StateCorruptError
 
 NAME, MEANING = "simulated", "meaning"

@@ -104,7 +104,7 @@ def test_later_batches_and_backfills_are_held_alike_and_other_limits_let_them_pa
     message, _ = held(bench)
     assert "2 of 3 rows read were quarantined (66.7%)" in message
     assert "give the pipeline a new sink and backfill it there" in message
-    assert Ledger.open(bench.pipeline).open_batch.status == "held"
+    assert Ledger.open(bench.pipeline).held_batch is not None
     [done] = bench_of(tmp_path, quarantine={"hold": "never"}).run()
     assert (done.commit.verdict, done.commit.rows_quarantined) == ("warned", 2)
     assert "quarantined" in status_of(bench.pipeline).data["warning"]

@@ -6,6 +6,9 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+from deltalake import Schema
+
 from windowmill.checkpoints.committer import Publication, names_need_mapping
 from windowmill.checkpoints.own_tables import OwnTable, own_tables
 from windowmill.checkpoints.runnable import Runnable
@@ -54,7 +57,10 @@ class SparkCommitter:
         assert schema is not None  # without files a commit makes the table
         from pyspark.sql.types import StructType
 
-        return session.createDataFrame([], StructType.fromJson(json.loads(schema)))
+        from windowmill.windowing.columnar.chunks import without_empty_chunks  # imports numba
+
+        empty = pa.schema(Schema.from_json(schema).to_arrow()).empty_table()
+        return session.createDataFrame(without_empty_chunks(empty), StructType.fromJson(json.loads(schema)))
 
 
 def tables_of(runnable: Runnable, spark: Callable[[], SparkSession] | None = None) -> dict[str, OwnTable]:

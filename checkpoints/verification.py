@@ -1,0 +1,190 @@
+"""Compares the pipeline's own tables with the ledger: each is the one that the last batch left, and others have not changed its rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from windowmill.checkpoints.batches import Plan, Written
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import Change, OwnTable, Standing
+from windowmill.windowing.errors import (
+    ForeignWriteError,
+    LedgerBehindError,
+    SinkRefusedError,
+    StateCorruptError,
+    StateMissingError,
+)
+
+REBUILD = "restore the folder from a copy, or give the pipeline a new sink and backfill it there"
+ACCEPT = "windowmill run --accept-changes"
+#: No batch reads these two tables, so a pipeline can go on without their contents.
+EXPENDABLE = ("quarantine", "quality")
+#: The tables to which a batch commits, in this order; a batch that is held, abandoned or discarded leaves some out.
+ORDER = ("quality", "sink", "quarantine", "state")
+
+
+def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool = False) -> None:
+    """Compare ``tables`` with the ledger, after :func:`windowmill.checkpoints.protocol.settle`.
+
+    Parameters
+    ----------
+    accept_changes
+        Whether to accept rows that others added to or removed from the sink, quarantine or quality table, and a missing or replaced
+        quarantine or quality table. Changes to the state are never accepted.
+
+    Raises
+    ------
+    StateMissingError
+        If a table is missing, or older than the version that the last batch left.
+    ForeignWriteError
+        If a table was replaced, or someone else changed its rows.
+    StateCorruptError
+        If the recorded version holds another commit than the one recorded.
+    LedgerBehindError
+        If a table contains a batch that the ledger does not, or exists although the ledger is empty.
+    SinkRefusedError
+        If the sink exists although the ledger is empty.
+    """
+    if not ledger.count:
+        _refuse_orphans(ledger, tables)
+    for role, written in ledger.written().items():
+        _verify_table(ledger, tables[role], written, accept_changes=accept_changes and role != "state")
+
+
+def verify_standing(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
+    """Look cheaply, where there is nothing new to do, whether sink and state are still there; raises as :func:`verify`."""
+    for role in ("sink", "state"):
+        written = ledger.written().get(role)
+        # The log entry of the last write tells of table and commit in one small read; where it has been cleaned up, the table does.
+        if written is not None and not _is_last_write(tables[role].change_at(written.version), written):
+            check_standing(tables[role], written)
+
+
+def _is_last_write(change: Change | None, written: Written) -> bool:
+    return change is not None and written.digest in (None, change.digest)
+
+
+def _refuse_orphans(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
+    for table in (tables[role] for role in ORDER):
+        standing = table.standing()
+        if standing is None:
+            continue
+        if table.role == "sink":
+            raise SinkRefusedError(
+                f"sink {table.place}: a table is there already (version {standing.version}), but the pipeline's ledger {ledger.path} is "
+                "empty; restore the ledger, or choose another sink.path"
+            )
+        raise LedgerBehindError(
+            f"{table.role} {table.place}: a table is there already (version {standing.version}), but the pipeline's ledger {ledger.path} "
+            "is empty; restore the ledger, or choose another sink.path and checkpoints.path and backfill there"
+        )
+
+
+def _verify_table(ledger: Ledger, table: OwnTable, written: Written, *, accept_changes: bool) -> None:
+    if accept_changes and table.role in EXPENDABLE and not _goes_on_from(table.standing(), written):
+        ledger.note(table.role, None)
+        return
+    standing = check_standing(table, written)
+    changes = list(table.changes_after(_since(ledger, table.role, written)))
+    for change in changes:
+        batch = _batch_of(change, ledger)
+        # An abandoned batch has published validation results, but no rows.
+        if batch is not None and (batch >= ledger.count or (table.role != "quality" and ledger.is_abandoned(batch))):
+            raise LedgerBehindError(
+                f"{table.role} {table.place}: version {change.version} holds batch {batch}, which the ledger {ledger.path} does not "
+                "contain or has abandoned; restore the newest copy of the ledger, or give the pipeline a new sink and backfill it there"
+            )
+    foreign = foreign_change(ledger, changes)
+    if foreign is None:
+        return
+    if not accept_changes:
+        raise refused(table, written, foreign)
+    ledger.note(table.role, replace(written, version=standing.version, digest=None))
+
+
+def _since(ledger: Ledger, role: str, written: Written) -> int:
+    """The version after which others may have changed the table: the last batch found its own place among their commits."""
+    before = ledger.newest.outcome.written.get(role) if ledger.newest else None
+    if before is not None and written.digest is not None:
+        return before.version
+    # A table made by the last batch. Of a table whose past was given up, what came before does not count.
+    return -1 if written.digest is not None and role in ("sink", "state") else written.version - (written.digest is not None)
+
+
+def check_standing(table: OwnTable, written: Written) -> Standing:
+    """The standing of ``table``; refuses one that is not the one last ``written``, or is older."""
+    standing, place = table.standing(), f"{table.role} {table.place}"
+    remedy = f"restore the folder from a copy, or accept it by `{ACCEPT}`" if table.role in EXPENDABLE else REBUILD
+    if standing is None:
+        raise StateMissingError(f"{place}: there is no table, but batch {written.batch} left version {written.version} of it; {remedy}")
+    if standing.table_id != written.table_id:
+        raise ForeignWriteError(
+            f"{place}: this is another table (Delta id {standing.table_id}), not the one that batch {written.batch} wrote "
+            f"({written.table_id}); put the old table back: {remedy}"
+        )
+    if standing.version < written.version:
+        raise StateMissingError(
+            f"{place}: is at version {standing.version}, but batch {written.batch} left version {written.version}; its log was "
+            f"truncated, or restored from an older copy: {remedy}"
+        )
+    change = table.change_at(written.version) if written.digest else None
+    if change is not None and change.digest != written.digest:
+        raise StateCorruptError(
+            f"{place}: version {written.version} is not the commit that batch {written.batch} recorded (digest {change.digest} instead of "
+            f"{written.digest}); {REBUILD}"
+        )
+    return standing
+
+
+def _goes_on_from(standing: Standing | None, written: Written) -> bool:
+    """Whether the existing table is the one that was ``written``, at that version or a later one."""
+    return standing is not None and written.table_id == standing.table_id and standing.version >= written.version
+
+
+def foreign_change(ledger: Ledger, changes: Iterable[Change]) -> Change | None:
+    """The first of the ``changes`` in which someone else added or removed rows; none if that has been undone."""
+    foreign, every = Counter[str](), Counter[str]()
+    first: Change | None = None
+    for change in changes:
+        if _batch_of(change, ledger) is not None:
+            continue
+        every.update(change.added | change.moved_in)
+        every.subtract(change.removed | change.moved_out)
+        if "windowmill" not in change.note and (change.added or change.removed):
+            foreign.update(change.added)
+            foreign.subtract(change.removed)
+            first = first or change
+    # After a RESTORE the table has the same files as before the foreign change, or as before a rewrite that followed the last batch.
+    return first if any(foreign.values()) and any(every.values()) else None
+
+
+def _batch_of(change: Change, ledger: Ledger) -> int | None:
+    """The batch of this ledger that made ``change``; null if it was made by anything else."""
+    batch = change.note.get("batch")
+    mine = (change.added or change.removed) and "windowmill" not in change.note and change.note.get("generation") == ledger.generation
+    return batch if mine and isinstance(batch, int) else None
+
+
+def refused(table: OwnTable, written: Written, foreign: Change) -> ForeignWriteError:
+    """The error for a ``foreign`` change of ``table``."""
+    # Not to the version of ``written``: the last batch may have landed after the foreign commit.
+    advice = f"undo it by RESTORE TABLE … TO VERSION AS OF {foreign.version - 1}"
+    if table.role != "state":
+        advice += f", or accept it by `{ACCEPT}`"
+    return ForeignWriteError(
+        f"{table.role} {table.place}: version {foreign.version} ({foreign.operation}) was not written by this pipeline; batch "
+        f"{written.batch} left version {written.version}: {advice}"
+    )
+
+
+def refuse_landed(plan: Plan, tables: Mapping[str, OwnTable]) -> None:
+    """Raise ``LedgerBehindError`` if a table already contains the batch number of ``plan``."""
+    for role in ORDER:
+        found = tables[role].newest_batch(plan.app_id(role))
+        if found is not None and found >= plan.batch:
+            raise LedgerBehindError(
+                f"{role} {tables[role].place}: batch {found} has landed already, but the ledger does not contain it; the ledger was "
+                "restored from an older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
+            )
