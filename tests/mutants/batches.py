@@ -39,6 +39,13 @@ MUTANTS = (
         ("tests/windowing/test_slices.py::test_where_chunks_are_cut_does_not_depend_on_batches",),
     ),
     Mutant(
+        "late-rows-on-time",
+        "jobs/ways/lateness_in_process.py",
+        "    late = times < watermark\n",
+        "    late = times < watermark - 1\n",
+        ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_the_commits_before_its_own",),
+    ),
+    Mutant(
         "rows-of-a-commit-late-to-one-another",
         "windowing/watermark.py",
         "np.maximum.accumulate(np.where(begins, np.arange(len(moments)), 0))",
