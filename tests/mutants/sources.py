@@ -72,9 +72,9 @@ MUTANTS = (
     ),
     Mutant(
         "globs-unescaped",
-        "jobs/sources/delta_rows.py",
-        '    return re.sub(r"([\\[\\]{}*?\\\\])", r"\\\\\\1", _full_path(root, path))',
-        "    return _full_path(root, path)",
+        "jobs/spark/object_storage.py",
+        '    return re.sub(r"([\\[\\]{}*?\\\\])", r"\\\\\\1", full_path(root, path))',
+        "    return full_path(root, path)",
         ("tests/jobs/test_columns.py::test_no_path_is_a_pattern",),
     ),
     Mutant(
