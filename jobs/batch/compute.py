@@ -39,6 +39,7 @@ from windowmill.jobs.ways.new_rows import NewRows, read_by_spark
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.quarantine import TOO_LATE, quarantine_schema, quarantined, write_by_tasks
 from windowmill.jobs.ways.restored import Restored
+from windowmill.jobs.ways.returning import returnable
 from windowmill.jobs.ways.slice_passes import mapped
 from windowmill.jobs.ways.surveyed import Surveyed
 from windowmill.jobs.ways.task_output import (
@@ -132,6 +133,7 @@ class Job:
         )
 
 
+@returnable
 @dataclass(frozen=True)
 class ComputedBatch:
     """What computing a batch gives.

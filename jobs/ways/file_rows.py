@@ -15,12 +15,14 @@ import pyarrow.compute as pc
 from windowmill.checkpoints.stores import Options, options_of, use_options
 from windowmill.jobs.sources.columns import REASON, ROW
 from windowmill.jobs.sources.file_parts import Examined, Tasks, all_examined, divided
+from windowmill.jobs.sources.plain_files import RowGroup
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.file_survey import FileSurvey, Times, bounds, surveyed, times_of
 from windowmill.jobs.ways.partitioning import ROWS_PER_PARTITION
+from windowmill.jobs.ways.returning import returnable
 from windowmill.jobs.ways.task_output import RETURNED, returned, taken
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.slices import Reading
     from windowmill.windowing.kernels.combine import Ints
+
+
+for _kind in (Examined, RowGroup, Times):
+    returnable(_kind)
 
 
 @dataclass(frozen=True, slots=True)

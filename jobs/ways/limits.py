@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.jobs.sources.base import AddedFile
+from windowmill.jobs.ways.returning import returnable
 from windowmill.windowing.kernels.layout import Layout
 
 #: Limits on the new files: bytes, and rows by the source's log. 360,000 rows in calendar windows took this process 1.0 s of processor time,
@@ -50,10 +51,12 @@ MOST_READINGS = 8
 MOST_VALIDATED_IN_PANDAS = 1_000_000
 
 
+@returnable
 class TooLargeError(Exception):
     """A batch is beyond what one process computes; the text says what there is too much of, and the limit."""
 
 
+@returnable
 class OnlySparkError(TooLargeError):
     """Only Spark can read the batch's rows, or evaluate the spec on them; the text says which."""
 

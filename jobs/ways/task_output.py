@@ -7,7 +7,6 @@ so the files of the others are never named by a commit: a failing task removes i
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from pyspark import TaskContext
 from windowmill.checkpoints.data_files import DataFile, FileWriter
 from windowmill.checkpoints.stores import Options, filesystem_of, use_options
 from windowmill.jobs.ways.restored import Restored, added
+from windowmill.jobs.ways.returning import decoded, encoded, returnable
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Span = tuple[int, int, int]
 Windows = dict[str, Span]
 #: The table that a file is for; ``refused`` are numbers of refused rows, which only this batch reads.
 Role = Literal["sink", "state", "quarantine", "refused"]
-#: Column of what a task returns to the driver: a pickled :class:`Output`, or any other object.
+#: Column of what a task returns to the driver: an :class:`Output`, or another value as :mod:`.returning` encodes it.
 RETURNED = pa.schema([("returned", pa.binary())])
 REFUSED_SCHEMA = pa.schema([(NUMBER_OF, pa.int64())])
 
@@ -69,6 +69,7 @@ class Targets:
         return FileWriter(target.table, target.schema, batch=self.batch, attempt=self.attempt, task=task, order=target.order)
 
 
+@returnable
 @dataclass(frozen=True)
 class Output:
     """What tasks have written and counted.
@@ -195,12 +196,12 @@ def executor() -> str:
 
 def returned(value: object) -> Iterator[pa.RecordBatch]:
     """What a task yields to return ``value`` to the driver."""
-    yield pa.record_batch([pa.array([pickle.dumps(value)], pa.binary())], schema=RETURNED)
+    yield pa.record_batch([pa.array([encoded(value)], pa.binary())], schema=RETURNED)
 
 
 def taken(worked: DataFrame) -> list[Any]:
     """Run ``worked``, whose tasks each return a value, and take the values."""
-    return [pickle.loads(bytes(row[0])) for row in worked.collect()]
+    return [decoded(bytes(row[0])) for row in worked.collect()]
 
 
 def output_of(worked: DataFrame) -> Output:

@@ -191,7 +191,7 @@ def test_no_path_is_a_pattern():
     """Spark expands what is not escaped, and would read the files of other partitions."""
     assert literal_path("/t", "p=[ab]{c,d}*?/part-0.parquet") == r"/t/p=\[ab\]\{c,d\}\*\?/part-0.parquet"
     assert literal_path("/t", "p=a b/part-0.parquet") == "/t/p=a b/part-0.parquet"
-    assert literal_path("s3://b/t/", "part-0.parquet") == "s3://b/t/part-0.parquet"
+    assert literal_path("s3://b/t/", "part-0.parquet") == "s3a://b/t/part-0.parquet"
 
 
 def test_a_tie_break_without_an_order_is_refused():

@@ -14,7 +14,7 @@ from windowmill.expectations.rule import Rule
 from windowmill.jobs.batch import kept_rules
 from windowmill.jobs.batch.kept_rules import _broken, _count, _told_by
 from windowmill.jobs.batch.validating import ResultFiles
-from windowmill.jobs.ways import task_output
+from windowmill.jobs.ways.returning import decoded
 
 SCHEMA = pa.schema([("k", pa.string()), ("low", pa.int64()), ("high", pa.int64()), ("x", pa.float64())])
 UNIQUE = "expect_compound_columns_to_be_unique"
@@ -52,7 +52,7 @@ def broken(files: ResultFiles, *suite: Rule, shares: int = 3) -> set[int]:
     for share in range(shares):
         own = [batch for batch in counted if batch.column("share")[0].as_py() == share]
         [returned] = _broken(iter(own))
-        found |= task_output.pickle.loads(returned.column(0)[0].as_py())
+        found |= decoded(returned.column(0)[0].as_py())
     return found
 
 

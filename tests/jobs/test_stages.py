@@ -32,6 +32,6 @@ def test_whole_keys_meet_and_their_slices_in_the_order_of_their_places(monkeypat
     """First, last and sums of floats depend on the order in which slices meet: it has to be the same in every attempt."""
     monkeypatch.setattr(slice_passes, "F", SimpleNamespace(col=str))
     frame: Any = Frame()
-    slice_passes._by_bucket(frame, SimpleNamespace(slices=SimpleNamespace(keys=keys)), 4)  # type: ignore[arg-type]
+    slice_passes.by_bucket(frame, SimpleNamespace(slices=SimpleNamespace(keys=keys)), 4)  # type: ignore[arg-type]
     assert frame.cut == cut
     assert frame.order == (f"`{BUCKET}`", PLACE)

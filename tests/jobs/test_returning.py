@@ -1,0 +1,56 @@
+"""What tasks return to the driver comes as it was, and nothing else does."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+
+from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.data_files import DataFile
+from windowmill.jobs.batch.compute import ComputedBatch
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
+from windowmill.jobs.ways.returning import decoded, encoded
+from windowmill.jobs.ways.task_output import Output
+from windowmill.windowing.errors import StateCorruptError
+
+FILE = DataFile("part-0.parquet", 10, 2, 1_000, '{"numRecords":2}')
+VALUES = [
+    None,
+    (1, 2.5, "a", True, float("inf")),
+    {3, 4},
+    [FILE],
+    Output({"sink": (FILE,)}, {"w": (2, 10, 20)}, 3, 1, 0, 5, {"null_time": 1}, frozenset({"here:1"})),
+    ComputedBatch(
+        Emission(1, None, 0, 1), 3, 2, 0, 1, {"w": (2, 10, 20)}, {}, {"sink": Changes((FILE,), removes=("old",), replaces=(0, 9))}
+    ),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_a_value_comes_as_it_was(value):
+    found = decoded(encoded(value))
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_numbers_of_numpy_are_plain_ones():
+    assert decoded(encoded(Output(rows_applied=np.int64(1 << 62)))) == Output(rows_applied=1 << 62)
+
+
+@pytest.mark.parametrize("error", [TooLargeError("7 rows"), OnlySparkError("a condition"), StateCorruptError("a row differs")])
+def test_an_error_comes_with_its_text(error):
+    found = decoded(encoded(error))
+    assert (type(found), str(found)) == (type(error), str(error))
+
+
+@pytest.mark.parametrize("value", [object(), b"bytes", 1j, ValueError("not ours"), [object()]])
+def test_nothing_else_is_returned(value):
+    with pytest.raises(TypeError, match="a task cannot return a"):
+        encoded(value)
+
+
+def test_a_mapping_of_another_class_is_a_plain_one():
+    assert decoded(encoded(OrderedDict(a=1))) == {"a": 1}
