@@ -196,8 +196,8 @@ MUTANTS = (
     Mutant(
         "int96-without-its-sign",
         "jobs/sources/plain_files.py",
-        ' or span["max"] > _LAST_MS)',
-        ")",
+        ' or span["max"] > _LAST_MS',
+        "",
         ("tests/spark/test_file_scans.py::test_int96_before_year_1_is_sparks",),
         spark=True,
     ),
