@@ -42,8 +42,10 @@ pair the rounds. A first round, not counted, writes all result rows, which are c
 takes less than 10 seconds also runs for 10 seconds uncounted before each of its rounds: Spark ends Python workers that have waited for a
 minute, and the compilers of JVMs want several runs.
 
-Reading Parquet is in every time, starting a process or a JVM only in those of runs as processes of their own. Results go to `noop`
-(Spark), `blackhole` (Flink), sums (DuckDB) or memory (polars).
+The job comes first: from a Delta table that Spark wrote with its defaults into another Delta table, as users run it. What follows
+measures `aggregate` on DataFrames, and parts of the work. Reading the input is in every time, starting a process or a JVM only in those
+that say *cold*, and of runs as processes of their own. Except in the job, results go to `noop` (Spark), `blackhole` (Flink), sums
+(DuckDB) or memory (polars).
 Processor time is that of all threads and processes together: on a busy machine it says more than the seconds do.
 DuckDB and polars work in one process without shuffle, executors or rows handed from one to another: they show the limit of the machine.
 Spark's ways run on the session that windowmill configures: two threads, 4 GiB, two shuffle partitions, adaptive execution.

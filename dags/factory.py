@@ -69,8 +69,7 @@ def build_dag(
     connect_conn_id
         Airflow connection of type Spark Connect; the micro-batch then uses its server, which ``windowmill serve`` keeps warm.
     storage_conn_id
-        Airflow connection of type ``aws``, ``google_cloud_platform`` or ``wasb``; the tasks then have its credentials for the tables'
-        object storage. A submitted micro-batch, and the triggerer, take theirs from where they run.
+        Airflow connection with the credentials of object storage; a submitted micro-batch, and the triggerer, have their own.
     submit
         Further arguments of ``SparkSubmitOperator`` (``conf``, ``jars``, ``deploy_mode`` …); only with ``conn_id``.
     new_versions
@@ -91,10 +90,8 @@ def build_dag(
     with DAG(**arguments | dag_kwargs) as dag:
         # Higher priority than maintenance, which uses the same pool.
         common: dict[str, Any] = {"task_id": "micro_batch", "pool": pool_of(pipeline.pipeline), "priority_weight": 10, "spec": spec}
-        if conn_id is None:
-            batch: BaseOperator = MicroBatchOperator(**common, connect_conn_id=connect_conn_id, storage_conn_id=storage_conn_id)
-        else:
-            batch = _submitted(**common, conn_id=conn_id, **dict(submit or {}))
+        own = {"connect_conn_id": connect_conn_id, "storage_conn_id": storage_conn_id}
+        batch = MicroBatchOperator(**common, **own) if conn_id is None else _submitted(**common, conn_id=conn_id, **dict(submit or {}))
         first = _waiting(spec, batch) if new_versions == "wait" else batch
         for step in before:
             _added(step, dag) >> first

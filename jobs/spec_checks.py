@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
 
-from windowmill.checkpoints.commit_stores import check_scheme
 from windowmill.checkpoints.escaped_paths import escape_in
-from windowmill.checkpoints.places import Places, absolute
+from windowmill.checkpoints.places import Places, absolute, local_path
 from windowmill.checkpoints.runnable import Runnable
-from windowmill.checkpoints.stores import is_local, use_options_of
 from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.conditions.checks import condition_problem, conditions_by_field
 from windowmill.jobs.sources.kinds import kind_problems
@@ -74,7 +72,10 @@ def not_run(pipeline: Pipeline) -> Iterator[Problem]:
 
 def runnable_of(pipeline: Pipeline) -> Runnable:
     """``pipeline`` with its tables; raises ``SpecError``, naming the field, for a spec that ``run`` and ``backfill`` do not support."""
-    from windowmill.jobs.sources.reading import check_source  # loads deltalake, which `validate` does without
+    # These load deltalake, which `validate` does without.
+    from windowmill.checkpoints.commit_stores import check_scheme
+    from windowmill.checkpoints.stores import use_options_of
+    from windowmill.jobs.sources.reading import check_source
 
     name = f"pipeline {pipeline.pipeline}"
     use_options_of(pipeline)
@@ -109,7 +110,7 @@ def _check_names(runnable: Runnable) -> None:
     pipeline = runnable.pipeline
     for field, names in (("keys", pipeline.keys), ("aggregates", pipeline.aggregates)):
         odd = next((name for name in names if set(name) & set(" ,;{}()\n\t=")), None)
-        if odd is not None and not is_local(runnable.sink_path):
+        if odd is not None and local_path(runnable.sink_path) is None:
             raise UnsupportedError(
                 f"pipeline {pipeline.pipeline}: {field}: {odd!r}: Delta stores this name by column mapping, which only Spark writes, and "
                 "Spark never commits to object storage; rename the column, by a view of the source if need be"

@@ -13,6 +13,7 @@ from windowmill.checkpoints.committer import Publication, names_need_mapping
 from windowmill.checkpoints.own_tables import OwnTable, own_tables
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.stores import is_local, is_table
+from windowmill.jobs.spark.object_storage import literal_path
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import SinkRefusedError
 
@@ -51,8 +52,6 @@ class SparkCommitter:
         files, schema = publication.changes.adds, publication.changes.schema
         session = self._spark()
         if files:
-            from windowmill.jobs.sources.delta_rows import literal_path
-
             return session.read.parquet(*(literal_path(place, file.path) for file in files))
         assert schema is not None  # without files a commit makes the table
         from pyspark.sql.types import StructType

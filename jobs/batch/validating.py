@@ -15,8 +15,8 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import Options, is_local, options_of, use_options
 from windowmill.expectations.gate import Verdict, validate
 from windowmill.jobs.batch.kept_rules import kept_rules
-from windowmill.jobs.sources.delta_rows import literal_path
 from windowmill.jobs.spark.access import map_in_arrow
+from windowmill.jobs.spark.object_storage import literal_path
 from windowmill.jobs.ways.limits import MOST_VALIDATED_IN_PANDAS
 from windowmill.jobs.ways.task_output import read_files
 

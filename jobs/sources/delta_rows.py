@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
@@ -18,7 +17,7 @@ from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.jobs.sources.base import AddedFile, Reading
 from windowmill.jobs.sources.columns import DECLARED, FILE, ROW, URI, VERSION, Columns, physical_name
 from windowmill.jobs.spark.access import UNESCAPED, access_to
-from windowmill.jobs.spark.object_storage import reader_options, spark_path
+from windowmill.jobs.spark.object_storage import ABSOLUTE, full_path, literal_path, reader_options, spark_path
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 #: Up to this many files, index, version and partition values of each file are constants in the query; for more files they are joined.
 _FEW_FILES = 16
-_ABSOLUTE = re.compile(r"[a-z0-9]+:/|/")
 
 
 def rows_of(spark: SparkSession, table: DeltaSource, reading: Reading) -> DataFrame:
@@ -107,9 +105,9 @@ def _uris(spark: SparkSession, root: str, files: Sequence[AddedFile]) -> list[st
     access = access_to(spark)
     base = access.uri(spark_path(root)).rstrip("/")
     # To ask a JVM takes a millisecond per file, and is needed only for absolute and for non-ASCII paths.
-    simple = [file.path.isascii() and not _ABSOLUTE.match(file.path) for file in files]
+    simple = [file.path.isascii() and not ABSOLUTE.match(file.path) for file in files]
     return [
-        f"{base}/{quote(file.path, safe=UNESCAPED)}" if plain else access.uri(_full_path(root, file.path))
+        f"{base}/{quote(file.path, safe=UNESCAPED)}" if plain else access.uri(full_path(root, file.path))
         for plain, file in zip(simple, files, strict=True)
     ]
 
@@ -155,12 +153,3 @@ def _stored_type(kind: DataType) -> DataType:
     if isinstance(kind, MapType):
         return MapType(_stored_type(kind.keyType), _stored_type(kind.valueType), kind.valueContainsNull)
     return kind
-
-
-def _full_path(root: str, path: str) -> str:
-    return path if _ABSOLUTE.match(path) else f"{spark_path(root).rstrip('/')}/{path}"
-
-
-def literal_path(root: str, path: str) -> str:
-    # Spark expands globs in paths, and partition values may contain their characters.
-    return re.sub(r"([\[\]{}*?\\])", r"\\\1", _full_path(root, path))

@@ -142,16 +142,18 @@ class Opened:
             self._check_int96(list(doubtful), since // 1_000)
 
     def _check_int96(self, names: Sequence[str], since_ms: int) -> None:
-        """Raise ``NotPlainError`` if a column has an instant before ``since_ms``, or one that Arrow reads without its sign.
+        """Raise ``NotPlainError`` if a column has an instant before ``since_ms``, or one that Arrow does not read as it is.
 
-        In microseconds such an instant wraps around to any other, in milliseconds it is far beyond all that Spark can hold.
+        Without its sign an instant wraps around to any other in microseconds; in milliseconds it is far beyond all that Spark can hold. The
+        first of all days, 4714 BC, becomes the instant 0.
         """
         store, path = filesystem_of(self._file.path)
         with pq.ParquetFile(path, filesystem=store, coerce_int96_timestamp_unit="ms") as opened:
             for batch in opened.iter_batches(_BATCH_ROWS, columns=list(names), use_threads=False):
                 for column in batch.columns:
-                    span = pc.min_max(column.cast(pa.int64())).as_py()
-                    if span["min"] is not None and (span["min"] < since_ms or span["max"] > _LAST_MS):
+                    whole = column.cast(pa.int64())
+                    span = pc.min_max(whole).as_py()
+                    if span["min"] is not None and (span["min"] < since_ms or span["max"] > _LAST_MS or pc.any(pc.equal(whole, 0)).as_py()):
                         raise NotPlainError(self._file.path)
 
     def names(self, columns: Sequence[str]) -> dict[str, str]:

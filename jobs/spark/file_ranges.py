@@ -33,8 +33,8 @@ _PLAIN = {
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.session.timeZone": "UTC",
 }
-#: Most tasks, and most ranges of files; to examine the footers of more files would cost more than reading by Arrow saves.
-_MOST = 64
+#: Most tasks, and most ranges of files: each takes several calls into the JVM, and a footer to examine.
+_MOST = 1_024
 
 
 @dataclass(frozen=True, slots=True)

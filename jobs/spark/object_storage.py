@@ -5,12 +5,15 @@ Spark never commits there: its log stores check that a version is absent and the
 
 from __future__ import annotations
 
+import re
+
 from windowmill.checkpoints.places import absolute
 from windowmill.checkpoints.stores import options_of
 from windowmill.jobs.spark.jars import has_s3_jars
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.redaction import redacted
 
+ABSOLUTE = re.compile(r"[a-z0-9]+:/|/")
 #: Options of delta-rs, without ``aws_``, and Hadoop's names for them.
 _NAMES = {
     "access_key_id": "fs.s3a.access.key",
@@ -62,3 +65,14 @@ def reader_options(place: str) -> dict[str, str]:
     if "fs.s3a.session.token" in found:
         found["fs.s3a.aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
     return found
+
+
+def full_path(root: str, path: str) -> str:
+    """The file at ``path``, absolute or below the table at ``root``, as Spark takes it."""
+    return path if ABSOLUTE.match(path) else f"{spark_path(root).rstrip('/')}/{path}"
+
+
+def literal_path(root: str, path: str) -> str:
+    """As :func:`full_path`, for a reader of files."""
+    # Spark expands globs in paths, and partition values may contain their characters.
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", full_path(root, path))

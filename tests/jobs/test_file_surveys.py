@@ -138,11 +138,11 @@ def test_files_without_statistics_are_read(stats):
 
 
 def test_bounds_that_are_too_wide_are_not_used():
+    batch = _Batch([[[_START]], [[_START + 10_000_000]]], [0, 1])
     wide = json.dumps(json.loads(_stats([_START])) | {"tightBounds": False})
-    batch = _Batch([[[_START]]], [0])
     batch.input.files[0] = AddedFile("0", 0, 1, None, stats=wide)
     batch.survey()
-    assert batch.read == [0]
+    assert batch.read == [0, 1]
 
 
 def test_times_that_may_not_be_accepted_are_read():

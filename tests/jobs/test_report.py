@@ -237,13 +237,10 @@ def test_the_demo_counts_rows_once(pipeline):
     commit(pipeline, rows_read=10, rows_applied=8, rows_published=3)
     backfilled(pipeline, rows_read=10, rows_applied=8, rows_published=2)
     table = batches_table(Ledger.open(pipeline), in_sink=3)
-    assert [(column.header, column.footer) for column in table.columns[3:8]] == [
-        ("read", "10"),
-        ("applied", "8"),
-        ("late", "1"),
-        ("quarantined", "2"),
-        ("published", "3"),
-    ]
+    footers = {column.header: column.footer for column in table.columns}
+    assert footers == {
+        "batch": "all", "rows": "10", "slices": "", "FlatFAT": "", "results": "3", "verdict": "", "s": "", "computed by": "", "tasks": "",
+    }  # fmt: skip
 
 
 def test_figures_that_do_not_add_up_are_said_to(pipeline):

@@ -8,7 +8,7 @@ MUTANTS = (
         "jobs/batch/planning.py",
         "        _check_columns(runnable, ledger.newest_kept.plan.source_schema, source)\n",
         "        pass\n",
-        ("tests/jobs/test_plans.py::test_a_column_of_another_type_is_refused_by_a_retry_and_by_the_next_batch",),
+        ("tests/jobs/test_plans.py::test_a_column_of_another_type_is_refused_by_the_next_batch",),
     ),
     Mutant(
         "columns-unchecked",
@@ -57,21 +57,21 @@ MUTANTS = (
         "jobs/batch/planning.py",
         "    check_tables(runnable, ledger, accepted)\n    options =",
         "    options =",
-        ("tests/jobs/test_plans.py::test_own_tables_are_verified_before_each_plan_and_each_retry",),
+        ("tests/jobs/test_plans.py::test_own_tables_are_verified_before_each_plan",),
     ),
     Mutant(
         "verify-skipped-before-a-backfill",
         "jobs/batch/planning.py",
         "    check_tables(runnable, ledger, accepted)\n    before =",
         "    before =",
-        ("tests/jobs/test_plans.py::test_own_tables_are_verified_before_each_plan_and_each_retry",),
+        ("tests/jobs/test_plans.py::test_own_tables_are_verified_before_each_plan",),
     ),
     Mutant(
         "refuse-landed-removed",
         "jobs/batch/planning.py",
         "    refuse_landed(plan, own_tables(runnable))\n",
         "",
-        ("tests/jobs/test_plans.py::test_a_plan_whose_number_has_landed_is_not_recorded",),
+        ("tests/jobs/test_plans.py::test_a_plan_whose_number_has_landed_is_not_made",),
     ),
     Mutant(
         "edited-modules-accepted",
@@ -128,13 +128,6 @@ MUTANTS = (
         "else (emitted, vouched - lateness)",
         "else (emitted, vouched)",
         ("tests/jobs/test_planning.py::test_a_later_interval_without_new_rows_moves_on_what_ends_by_then",),
-    ),
-    Mutant(
-        "time-zones-uncompared",
-        "jobs/batch/planning.py",
-        "        user_code.check_zones(runnable.pipeline, ledger.newest_kept.plan)\n",
-        "",
-        ("tests/jobs/test_abandoned_plans.py::test_time_zones_are_compared_with_those_of_the_newest_plan",),
     ),
     Mutant(
         "time-zones-without-their-past",

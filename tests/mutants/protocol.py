@@ -197,11 +197,11 @@ MUTANTS = (
         (f"{PROTOCOL}rows_that_others_delete_and_restore",),
     ),
     Mutant(
-        "own-batch-hides-a-restore",
+        "own-batch-is-foreign",
         "checkpoints/verification.py",
         "        if _batch_of(change, ledger) is not None:\n            continue\n",
         "",
-        (f"{PROTOCOL}a_table_restored_to_an_older_version",),
+        (f"{PROTOCOL}a_clean_pipeline_is_verified",),
     ),
     Mutant(
         "missing-table-accepted",

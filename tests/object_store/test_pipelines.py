@@ -26,6 +26,9 @@ from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.spark.object_storage import reader_options
 from windowmill.windowing.errors import FencedError, HeldError, MachineError, SinkRefusedError, WindowmillError
 
+#: They need the S3 server that `make test` builds.
+pytestmark = pytest.mark.thorough
+
 #: A rule that no batch passes.
 UNMET = [{"type": "expect_table_row_count_to_equal", "value": -1, "severity": "critical"}]
 TABLES = ("sink", *(f"sink.windowmill/{name}" for name in ("state", "quarantine", "quality", "held")))
@@ -171,7 +174,6 @@ def test_a_source_that_only_spark_reads_needs_its_jars(monkeypatch, tmp_path):
         reader_options("s3a://b/t")
 
 
-@pytest.mark.thorough
 def test_runs_at_once_commit_each_batch_once(bucket, local, tmp_path):
     """Nothing but the record keeps them apart: there is no lease on object storage."""
     one, other = bench_at(bucket, tmp_path), bench_at(str(tmp_path / "alone"), tmp_path)
@@ -211,7 +213,6 @@ def _without_batch(bench: PlacedBench) -> list[Row]:
 _KILLED_AT = ("batch.before", "batch.lost", "state.before")
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("place", _KILLED_AT)
 def test_a_run_that_is_killed_is_made_good_by_the_next(bucket, local, tmp_path, place):
     bench, clean = bench_at(bucket, tmp_path, "slices"), bench_at(str(tmp_path / "clean"), tmp_path, "slices")

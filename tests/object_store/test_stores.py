@@ -16,6 +16,9 @@ from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import MachineError, SpecError, UnsupportedError, first_line
 from windowmill.windowing.specfile import parse_pipeline
 
+#: They need the S3 server that `make test` builds.
+pytestmark = pytest.mark.thorough
+
 ROWS = pa.table({"n": [1, 2, 3]})
 SPEC = {
     "pipeline": "delays",

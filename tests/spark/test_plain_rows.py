@@ -138,7 +138,7 @@ def test_files_that_spark_wrote(spark, tmp_path, kind):
 def test_int96_before_1900_is_left_to_spark(spark, tmp_path):
     path = tmp_path / "s"
     path.mkdir()
-    old = pa.table({"t": pa.array([-2_209_075_200_000_000_000, 0], pa.timestamp("ns"))})
+    old = pa.table({"t": pa.array([-2_209_075_200_000_000_000, 1_000], pa.timestamp("ns"))})
     pq.write_table(old, path / "a.parquet", use_deprecated_int96_timestamps=True)
     spark.sql(f"CONVERT TO DELTA parquet.`{path}`")
     _, ours = _both(spark, _pipeline(path))
