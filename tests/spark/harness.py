@@ -160,8 +160,8 @@ class Bench:
         return sorted(found, key=lambda row: place(self.pipeline, row))
 
     def quarantine(self) -> list[Row]:
-        path = self.folder / "sink.windowmill" / "quarantine"
-        return DeltaTable(str(path)).to_pyarrow_table().to_pylist() if path.exists() else []
+        path = str(self.folder / "sink.windowmill" / "quarantine")
+        return DeltaTable(path).to_pyarrow_table().to_pylist() if DeltaTable.is_deltatable(path) else []
 
 
 def cut(rows: Sequence[Row], seed: int, versions: int) -> list[Sequence[Row]]:
