@@ -83,7 +83,7 @@ class DeltaRsCommitter:
         """As :meth:`Committer.commit`."""
         for _ in range(_ATTEMPTS):
             table = self._opened(place, publication)
-            reason = beyond_delta_rs(table, publication.changes)
+            reason = beyond_delta_rs(publication.role, table, publication.changes)
             if reason is not None:
                 self._commit_beyond(place, publication, reason)
                 return
@@ -113,7 +113,7 @@ class DeltaRsCommitter:
         if table is None:
             if schema is None:
                 raise _error_of(role)(f"{role} {place}: the table is gone; restore the folder from a copy")
-            if not names_need_mapping(schema):
+            if not names_need_mapping(role, schema):
                 create(place, schema, role, publication.note)
                 table = newest(place)
         elif schema is not None and publication.replaces_all and DeltaSchema.from_json(schema) != table.schema():
@@ -139,11 +139,11 @@ class DeltaRsCommitter:
         self._beyond.commit(place, noted)
 
 
-def beyond_delta_rs(table: DeltaTable | None, changes: Changes) -> str | None:
-    """Why delta-rs cannot commit ``changes`` to ``table``, null for one that does not exist; null if it can."""
+def beyond_delta_rs(role: str, table: DeltaTable | None, changes: Changes) -> str | None:
+    """Why delta-rs cannot commit ``changes`` to the ``table`` of this role, null for one that does not exist; null if it can."""
     schema = changes.schema
     if table is None:
-        return "names of its columns need column mapping" if schema is not None and names_need_mapping(schema) else None
+        return "names of its columns need column mapping" if schema is not None and names_need_mapping(role, schema) else None
     features, metadata = Features.of(table), table.metadata()
     if beyond := features.beyond_delta_rs:
         return f"uses {', '.join(beyond)}"
@@ -254,9 +254,12 @@ def _lacking(table: DeltaTable, schema: str) -> list[int]:
     return [n for n, each in enumerate(DeltaSchema.from_json(schema).fields) if each.name.lower() not in known]
 
 
-def names_need_mapping(schema: str) -> bool:
-    """Whether a table with the columns ``schema`` (Delta JSON) needs column mapping, because of characters in their names."""
-    return not _ONLY_MAPPED.isdisjoint("".join(each.name for each in DeltaSchema.from_json(schema).fields))
+def names_need_mapping(role: str, schema: str) -> bool:
+    """Whether a table of this role with the columns ``schema`` (Delta JSON) needs column mapping, because of characters in their names.
+
+    Only the sink does, whose owner may read and alter it by Spark. All others are read by windowmill, without mapping.
+    """
+    return role == "sink" and not _ONLY_MAPPED.isdisjoint("".join(each.name for each in DeltaSchema.from_json(schema).fields))
 
 
 def _error_of(role: str) -> type[WindowmillError]:

@@ -44,7 +44,7 @@ class SparkCommitter:
             begin, end = (_literal(bound, rows) for bound in changes.replaces)
             writer.mode("overwrite").option("replaceWhere", f"window_end > {begin} AND window_end <= {end}").save(place)
             return
-        if changes.schema is not None and names_need_mapping(changes.schema) and not is_table(place):
+        if changes.schema is not None and names_need_mapping(publication.role, changes.schema) and not is_table(place):
             writer = writer.option("delta.columnMapping.mode", "name")
         writer.mode("append").option("mergeSchema", publication.role != "sink").save(place)
 

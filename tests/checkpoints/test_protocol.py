@@ -642,7 +642,7 @@ def test_a_sink_that_delta_rs_cannot_write_is_left_to_spark(tmp_path, feature, t
     entry_ = Path(path, "_delta_log", f"{0:020d}.json")
     entry_.write_text(entry_.read_text().replace('"configuration":{}', f'"configuration":{json.dumps(feature)}'))
     table = DeltaTable(path)
-    assert told in str(beyond_delta_rs(table, changes))
+    assert told in str(beyond_delta_rs("sink", table, changes))
     publication = Publication("sink", "app", 0, changes, {"batch": 0})
     DeltaRsCommitter(Beyond()).commit(path, publication)
     assert [dict(each.note) for each in found] == [{"batch": 0, "rewritten": True}]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
-from windowmill.jobs.ways.way import Way
 
 from tests.spark.harness import Bench, differences, events, quiet
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.slices import SlicePart
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SLICE
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import Nodes
@@ -41,15 +43,21 @@ def run(folder: Path, cuts: list[int], lowered: dict[str, int]) -> tuple[Bench, 
     rows = events(41, cuts[-1])
     bench = Bench(folder, {"windows": WINDOWS, "keys": ["site"]})
     restored: list[DataFrame | pa.Table] = []
-    original = Way.restore
 
-    def noting(self, surveyed):
-        found = original(self, surveyed)
-        restored.extend(loaded.stored for loaded in found.loaded if loaded.stored is not None)
-        return found
+    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any) -> Any:
+            loaded = original(*arguments)
+            if loaded.stored is not None:
+                restored.append(loaded.stored)
+            return loaded
+
+        return noted
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Way, "restore", noting)
+        # A worker of Spark would not see what is patched.
+        patched.setenv("WINDOWMILL_COMPUTE", "auto")
+        for name in ("here", "on_spark"):
+            patched.setattr(SlicePart, name, noting(getattr(SlicePart, name)))
         for name, limit in lowered.items():
             patched.setattr(limits, name, limit)
         for begin, end in zip([0, *cuts], cuts, strict=False):
@@ -94,6 +102,7 @@ def test_few_rows_are_restored_from_a_state_kept_small(spark, tmp_path, monkeypa
         return found
 
     monkeypatch.setattr(PartialTable, "read", counting)
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")  # in a worker nothing is counted
     bench.run()
     levels = state(bench).column(LEVEL).to_pylist()
     assert set(levels) >= {0, 1, 2, 5}

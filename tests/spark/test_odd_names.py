@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, place, quiet
-from windowmill.checkpoints.state import base
-from windowmill.jobs.batch import loop, sink
+from windowmill.jobs.batch import loop
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.ways import limits
 
@@ -37,11 +36,9 @@ def _rows(spark: Any, bench: Bench) -> list[Row]:
     ids=lambda value: value if isinstance(value, str) else "on Spark" if value else "in this process",
 )
 def test_a_key_named_with_a_space(spark, tmp_path, monkeypatch, way, large):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
     if large:
         monkeypatch.setattr(limits, "MOST_ROWS", 0)
-        for module in (base, sink):
-            monkeypatch.setattr(module, "MOST_APPENDED", 0)
-        monkeypatch.setattr(base, "SMALL_BATCH_ROWS", 0)
     rows = [{KEY: row["k"], VALUE: row["v"], **row} for row in events(75, 300)]
     aggregates = {"n": {"count": "*"}, "total": {"sum": VALUE}}
     bench = Bench(tmp_path, {"keys": [KEY, "site"], "windows": [WINDOWS[way]], "aggregates": aggregates})
