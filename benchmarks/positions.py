@@ -13,14 +13,11 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
 from benchmarks import measurement
@@ -31,7 +28,6 @@ from benchmarks.processes import timed
 from benchmarks.race import Result, ratios
 from benchmarks.spark_ways import session
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.jobs.commands.state import state_of
 
 AGGREGATES = {"n": {"count": "*"}, "top": {"max": "v"}, "spread": {"stddev_samp": "v"}, "code_of_top": {"arg_max": ["v", "code"]}}
@@ -90,12 +86,10 @@ class Kind:
     def run(self, round_: int, rows: int) -> str:
         """Take ``rows`` new rows; a round from 0 on counts."""
         self.pipeline.land(rows)
-        with _restoring() as restored:
-            (seconds, _, _), _, cpu = timed(self.pipeline.run)
+        (seconds, done, _), _, cpu = timed(self.pipeline.run)
         if round_ >= 0:
             self.result.take(round_, seconds, cpu)
-            # No table: Spark read the state.
-            self.restored += [found.num_rows / self.pipeline.keys for found in restored]
+            self.restored.append(sum(done.commit.restored.values()) / self.pipeline.keys)
         return f"{self.name} {seconds:.2f} s;"
 
     def state(self) -> str:
@@ -139,23 +133,6 @@ def _figures(kinds: list[Kind], rows: int) -> list[Figure]:
         found.append(Figure(f"{kind.name}: rows restored a key beyond the new", beyond, most=most, unit="rows"))
         found.append(Figure(f"{kind.name}: state rows a tuple", [kind.rows_a_tuple], most=2, unit="rows"))
     return found
-
-
-@contextmanager
-def _restoring() -> Iterator[list[pa.Table]]:
-    """The rows that runs of this process restore meanwhile."""
-    found, read = [], PositionTable.read
-
-    def noted(self: PositionTable, *given: Any) -> pa.Table | None:
-        rows = read(self, *given)
-        found.extend([] if rows is None else [rows])
-        return rows
-
-    PositionTable.read = noted  # type: ignore[method-assign,assignment]
-    try:
-        yield found
-    finally:
-        PositionTable.read = read  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def test_runs_that_are_forked_write_the_tables_also_where_client_or_child_are_ki
         with subprocess.Popen(
             command, cwd=ROOT, env=served.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
-            while killed and "survey" not in process.stderr.readline():
+            while killed and "start " not in process.stderr.readline():
                 assert process.poll() is None
             if not killed:
                 process.communicate(timeout=300)
@@ -108,22 +108,20 @@ def test_runs_that_are_forked_write_the_tables_also_where_client_or_child_are_ki
 
 @pytest.mark.covers("P2")
 def test_a_run_goes_on_where_its_server_is_killed_in_the_middle_and_the_server_starts_anew(served, tmp_path):
-    rows, bench, resume = events(73, 200), Bench(tmp_path), tmp_path / "resume"
+    rows, bench, read = events(73, 200), Bench(tmp_path), [""]
     bench.land(rows[:120])
     bench.land(rows[120:])
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(bench.spec))
-    pausing = {"WINDOWMILL_FAILPOINT": "publish.begin:pause", "WINDOWMILL_FAILPOINT_RESUME": str(resume)}
     command = [sys.executable, "-c", BY_SPARK, "run", str(tmp_path / "spec.yaml"), "--json"]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=served.environment | pausing, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        wait_for(lambda: (tmp_path / "resume.reached").exists() or process.poll() is not None)
+    with subprocess.Popen(command, cwd=ROOT, env=served.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while "start " not in read[-1]:  # the session is there, and its first job is about to begin
+            read.append(process.stderr.readline())
+            assert process.poll() is None, "".join(read)
         os.kill(served.pid, signal.SIGKILL)
-        resume.touch()
         output, messages = process.communicate(timeout=600)
     assert process.returncode == 0, messages
     assert json.loads(output)["status"] == "committed"
-    told = [line.strip() for line in messages.splitlines()]
+    told = [line.strip() for line in (*read, *messages.splitlines())]
     assert sum(line.startswith("the Spark Connect server has died or lost its session (") for line in told) == 1, messages
     assert differences(bench.rows(), bench.expected(rows).rows) == []
     served.process.send_signal(signal.SIGTERM)
