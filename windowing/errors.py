@@ -173,7 +173,7 @@ def first_line(err: BaseException) -> str:
 
     Examples
     --------
-    >>> first_line(OSError("Generic S3 error\\n ↳ GET http://host/k\\n ↳ 403 Forbidden\\n ↳ <Error><Code>Denied</Code></Error>"))
+    >>> first_line(OSError("Generic S3 error\n ↳ GET http://host/k\n ↳ 403 Forbidden\n ↳ <Error><Code>Denied</Code></Error>"))
     'Generic S3 error: GET http://host/k: 403 Forbidden: Denied'
     """
     lines = _COLOUR.sub("", str(err)).strip().splitlines()

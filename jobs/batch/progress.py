@@ -12,16 +12,20 @@ from windowmill.windowing.redaction import redacted
 
 
 class Progress:
-    """Writes to standard error; ``timings`` adds up the seconds of each step, and each step runs within ``around`` of its name."""
+    """Writes to standard error; ``timings`` adds up the seconds of each step, and each step runs within ``around`` of its name.
 
-    def __init__(self, console: Console | None = None) -> None:
+    ``written`` puts variables of the environment, as the spec names them, in the place of their values.
+    """
+
+    def __init__(self, console: Console | None = None, written: Callable[[str], str] = str) -> None:
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._written = written
         self.timings: dict[str, float] = {}
         self.around: Callable[[str], AbstractContextManager[object]] = nullcontext
 
     def say(self, text: str) -> None:
         """Print ``text`` as one plain line, with credentials redacted."""
-        self._console.print(redacted(text), markup=False)
+        self._console.print(redacted(self._written(text)), markup=False)
 
     @contextmanager
     def step(self, name: str, doing: str) -> Iterator[None]:

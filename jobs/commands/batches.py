@@ -10,7 +10,7 @@ import typer
 
 from windowmill.jobs.commands.options import AcceptChanges, AcceptCode, Arrival, AsJson, Spec
 from windowmill.jobs.commands.output import Answer, errors, show
-from windowmill.jobs.commands.spec_values import load_pipeline
+from windowmill.jobs.commands.spec_values import as_written, load_pipeline
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 
@@ -38,7 +38,9 @@ def run(
 
     pipeline = load_pipeline(spec)
     accepted = Accepted(changes=accept_changes, code=accept_code)
-    done = loop.run(pipeline, Progress(errors), max_batches=max_batches, interval_end=data_interval_end, arrival=arrival, accepted=accepted)
+    done = loop.run(
+        pipeline, Progress(errors, as_written), max_batches=max_batches, interval_end=data_interval_end, arrival=arrival, accepted=accepted
+    )
     _show_summary(pipeline, done, as_json)
 
 
@@ -63,7 +65,11 @@ def backfill(
     if first >= last:
         raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are recomputed")
     accepted = Accepted(changes=accept_changes, code=accept_code)
-    _show_summary(pipeline, [loop.backfill(pipeline, Progress(errors), begin=first, end=last, arrival=arrival, accepted=accepted)], as_json)
+    _show_summary(
+        pipeline,
+        [loop.backfill(pipeline, Progress(errors, as_written), begin=first, end=last, arrival=arrival, accepted=accepted)],
+        as_json,
+    )
 
 
 def release(spec: Spec, accept_changes: AcceptChanges = False, accept_code: AcceptCode = False, as_json: AsJson = False) -> None:
@@ -82,7 +88,7 @@ def abandon(spec: Spec, as_json: AsJson = False) -> None:
     from windowmill.jobs.batch.progress import Progress
 
     pipeline = load_pipeline(spec)
-    plan = loop.abandon(pipeline, Progress(errors))
+    plan = loop.abandon(pipeline, Progress(errors, as_written))
     data = {"pipeline": pipeline.pipeline, "status": "abandoned", "batch": plan.batch, "action": plan.action}
     show(Answer(data, f"{pipeline.pipeline}: batch {plan.batch} ({plan.action}) is abandoned; none of its rows had landed"), as_json)
 
@@ -93,7 +99,9 @@ def _rule(spec: Path, ruling: Ruling, *, changes: bool, code: bool, as_json: boo
     from windowmill.jobs.batch.progress import Progress
 
     pipeline = load_pipeline(spec)
-    _show_summary(pipeline, loop.run(pipeline, Progress(errors), ruling=ruling, accepted=Accepted(changes=changes, code=code)), as_json)
+    _show_summary(
+        pipeline, loop.run(pipeline, Progress(errors, as_written), ruling=ruling, accepted=Accepted(changes=changes, code=code)), as_json
+    )
 
 
 def _instant(option: str, text: str, pipeline: Pipeline) -> int:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from windowmill.jobs.commands.options import AsJson, Last, Spec
 from windowmill.jobs.commands.output import Answer, errors, show
-from windowmill.jobs.commands.spec_values import load_pipeline
+from windowmill.jobs.commands.spec_values import as_written, load_pipeline
 from windowmill.windowing.redaction import redacted
 
 
@@ -72,4 +72,4 @@ def maintain(spec: Spec, as_json: AsJson = False) -> None:
     from windowmill.jobs.batch.progress import Progress
     from windowmill.jobs.commands.maintenance import maintain as maintain_tables
 
-    show(maintain_tables(load_pipeline(spec), Progress(errors)), as_json)
+    show(maintain_tables(load_pipeline(spec), Progress(errors, as_written)), as_json)

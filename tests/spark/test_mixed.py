@@ -53,21 +53,10 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, c
 
 
 @pytest.mark.usefixtures("either_reader")
-def test_small_batches_of_all_ways_stay_in_this_process(spark, tmp_path, monkeypatch):
-    from windowmill.jobs.ways.way import Way
-
-    places: list[str] = []
-    original = Way.restore
-
-    def noting(self, surveyed):
-        found = original(self, surveyed)
-        places.extend(type(loaded).__name__ for loaded in found.loaded)
-        return found
-
-    monkeypatch.setattr(Way, "restore", noting)
+def test_small_batches_of_all_ways_are_computed_by_one_task(spark, tmp_path):
     bench, rows = Bench(tmp_path, CASES["all ways"]), events(32, 300)
-    run_over(bench, 8, rows, 3)
-    assert set(places) == {"LoadedInProcess"}
+    done = run_over(bench, 8, rows, 3)
+    assert {(each.commit.compute["engine"], each.commit.compute["tasks"]) for each in done} == {("spark", 1)}
     assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 

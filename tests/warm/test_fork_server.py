@@ -81,7 +81,7 @@ def served() -> Iterator[Served]:
 def folder(tmp_path_factory: pytest.TempPathFactory, served: Served) -> Path:
     """The folder of a pipeline that has read all that its source holds: its runs start no Spark."""
     folder = tmp_path_factory.mktemp("quiet")
-    write_deltalake(str(folder / "events"), pa.table({"at": pa.array([], pa.int64()), "v": pa.array([], pa.float64())}))
+    write_deltalake(str(folder / "events"), pa.table({"at": pa.array([1], pa.int64()), "v": pa.array([0.5], pa.float64())}))
     spec = {
         "pipeline": "quiet",
         "source": {"path": "${EVENTS}"},
@@ -91,7 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, served: Served) -> Path:
         "sink": {"path": "windows"},
     }
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
-    code, _, messages = served.run("run", "spec.yaml", cwd=folder)
+    code, _, messages = served.run("run", "spec.yaml", cwd=folder, WINDOWMILL_COMPUTE="spark")
     assert code == 0, messages
     assert "this process starts Spark of its own" in messages  # in the child: no Spark Connect server is on that port
     return folder
