@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from deltalake import write_deltalake
+from rich.console import Console
 
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.dags.operators import MaintainOperator, MicroBatchOperator, QualityReportOperator
 from windowmill.dags.process import JobFailedError
-from windowmill.jobs.batch import planning
+from windowmill.jobs.batch import loop
+from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.report import ReportError
-from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.specfile import load_pipeline
 
 pytestmark = pytest.mark.dag
@@ -75,20 +76,21 @@ def test_the_command_uses_the_server_of_a_spark_connect_connection(command, writ
     assert MicroBatchOperator(**of).execute(CONTEXT) == {"remote": None}
 
 
-def test_the_report_is_written_by_the_task_itself(write_spec, tmp_path):
+def test_the_report_is_written_by_the_task_itself(write_spec, tmp_path, monkeypatch):
     task = QualityReportOperator(task_id="quality_report", spec=(spec := write_spec()))
     with pytest.raises(AirflowSkipException, match="delays has no batch yet"):
         task.execute({})
     events = {"origin": ["JFK"], "departed_at": pa.array([datetime(2024, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"))}
     write_deltalake(str(tmp_path / "events"), pa.table(events))
     pipeline = load_pipeline(spec)
-    planning.next_run(runnable_of(pipeline), Ledger.open(pipeline))
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    loop.run(pipeline, Progress(Console(quiet=True)))
     summary = task.execute({})
     assert {name: summary[name] for name in ("number", "status", "verdict", "rows_read")} == {
         "number": 0,
-        "status": "open",
-        "verdict": None,
-        "rows_read": 0,
+        "status": "committed",
+        "verdict": "passed",
+        "rows_read": 1,
     }
     assert "delays" in Path(summary["report"]).read_text()
 
