@@ -27,7 +27,7 @@ os.environ.setdefault("WINDOWMILL_COMPUTE", COMPUTE[False])
 
 @pytest.fixture(autouse=True)
 def _who_computes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", GIVEN or COMPUTE[request.node.get_closest_marker("spark") is not None])
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", GIVEN or COMPUTE[any(map(request.node.get_closest_marker, ("spark", "demo")))])
 
 
 @pytest.fixture(autouse=OVER in ("connect", "spark"))
