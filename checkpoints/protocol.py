@@ -113,9 +113,11 @@ def settle(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
     if batch is None:
         return 0
     changes = ledger.changes_of(batch)
+    if batch.status == "held":
+        _copy_to_held(tables, changes)
     for publication in _due(batch, changes):
         try:
-            made += _publish(ledger, batch, tables, publication, changes)
+            made += _publish(ledger, batch, tables, publication)
         except (StateCorruptError, StateMissingError, ForeignWriteError):
             if not accept_changes or publication.role not in EXPENDABLE:
                 raise
@@ -185,9 +187,7 @@ def _found(batch: Batch, table: OwnTable, publication: Publication, *, anywhere:
     return table.landed(publication.app_id, publication.batch, after=after, paths=paths)
 
 
-def _publish(
-    ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publication: Publication, changes: Mapping[str, Changes]
-) -> bool:
+def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publication: Publication) -> bool:
     """Make a commit, unless it has landed; returns whether it had not."""
     role = publication.role
     table, where = tables[role], f"{role} {tables[role].place}"
@@ -198,7 +198,7 @@ def _publish(
             check_standing(table, before)
         elif role == "sink":
             _refuse_strange_sink(ledger, batch.plan, table)
-        _fetch(batch, tables, publication, changes)
+        _fetch(batch, tables, publication)
         reach(f"{role}.before")
         try:
             table.commit(publication)
@@ -233,14 +233,17 @@ def _note(ledger: Ledger, batch: Batch, table: OwnTable, publication: Publicatio
         ledger.note(table.role, Written(batch.number, table_id, found.version, found.digest))
 
 
-def _fetch(batch: Batch, tables: Mapping[str, OwnTable], publication: Publication, changes: Mapping[str, Changes]) -> None:
-    """See to it that the files to commit are there, and copies of all files of a held batch, which a VACUUM by others would remove."""
+def _copy_to_held(tables: Mapping[str, OwnTable], changes: Mapping[str, Changes]) -> None:
+    """Copy all files of a held batch: a VACUUM by others would remove those that no commit names. It may have no results."""
+    for role in changes.keys() - {"quality"}:
+        for files, folder in _held_copies(role, changes[role]):
+            tables["held"].fetch(files, tables[role].place, folder)
+
+
+def _fetch(batch: Batch, tables: Mapping[str, OwnTable], publication: Publication) -> None:
+    """See to it that the files to commit are there; those of a batch that was held are copied back if they are not."""
     role, held = publication.role, tables["held"]
-    if role == "held":
-        for other in changes.keys() - {"quality"}:
-            for files, folder in _held_copies(other, changes[other]):
-                held.fetch(files, tables[other].place, folder)
-    elif batch.holds and role != "quality":
+    if batch.holds and role not in ("quality", "held"):
         for files, folder in _held_copies(role, publication.changes):
             tables[role].fetch(files, f"{held.place}/{folder}".rstrip("/"))
     else:

@@ -112,6 +112,28 @@ def test_later_batches_and_backfills_are_held_alike_and_other_limits_let_them_pa
         loop.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 600 * MINUTE)
 
 
+@pytest.mark.parametrize("ruling", [None, "release", "discard", "abandon"])
+def test_a_later_batch_of_nothing_but_lost_rows_has_no_results_and_is_held_all_the_same(spark, tmp_path, ruling):
+    bench = bench_of(tmp_path)
+    land(bench, [0, 600, 601])
+    bench.run()
+    land(bench, [20, 30])
+    for _ in range(2):
+        message, _ = held(bench)
+        assert "2 of 2 rows read were quarantined" in message
+    if ruling == "abandon":
+        assert loop.abandon(bench.pipeline, quiet()).batch == 1
+        land(bench, [602, *range(603, 640)])
+        bench.run()
+    elif ruling:
+        loop.run(bench.pipeline, quiet(), ruling=ruling)
+    else:
+        bench_of(tmp_path, quarantine={"hold": "never"}).run()
+    [last] = Ledger.open(bench.pipeline).batches()[-1:]
+    assert (last.status, last.rows_quarantined) == ("committed", 2)
+    assert len(bench.quarantine()) == 2
+
+
 def test_a_batch_of_nothing_but_lost_rows_is_held_and_one_without_rows_is_not(spark, tmp_path):
     bench = bench_of(tmp_path)
     bench.land([row(0) | {"t": None}])
