@@ -81,6 +81,7 @@ def test_a_small_batch_of_padded_texts_needs_no_spark(spark, tmp_path, monkeypat
     _land(bench, spark, 0, 30)
     bench.run()
     _land(bench, spark, 30, 30)
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
     monkeypatch.setattr(steps, "spark_session", lambda *_, **__: pytest.fail("Spark was started"))
     [done] = bench.run()
     assert done.commit.rows_published

@@ -215,6 +215,7 @@ def test_state_shows_open_sessions_beside_slices(spark, tmp_path, capsys):
     ids=["final", "revise", "revised sessions", "of all ways", "of events that last", "of events that last, revised"],
 )
 def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeypatch, changes):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")  # a worker of Spark would not see what is patched
     bench = Bench(tmp_path, {"aggregates": OBJECTS} | changes)
     rows = lasting(events(33, 300), 37) if "time" in changes else events(33, 300)
     with monkeypatch.context() as patched:
