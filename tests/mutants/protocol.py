@@ -150,8 +150,8 @@ MUTANTS = (
     Mutant(
         "held-files-not-copied",
         "checkpoints/protocol.py",
-        "                held.fetch(files, tables[other].place, folder)\n",
-        "                held.fetch(files, tables[other].place, folder) if not folder else None\n",
+        'tables["held"].fetch(files, tables[role].place, folder)',
+        'tables["held"].fetch(files, tables[role].place, folder) if not folder else None',
         (f"{PROTOCOL}a_held_batch_waits_for_a_ruling", f"{SIMULATOR}every_fault_of_a_ruling"),
     ),
     Mutant(
