@@ -11,19 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from tests.spark.both_readers import NOW, assert_same, by_spark, pipeline_over, whole
 from tests.spark.harness import Bench, differences, events, expected, lasting, run_over
 from windowmill.jobs.sources import statistics
-from windowmill.jobs.sources.base import Reading
-from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
+from windowmill.jobs.sources.columns import FILE, REASON, VERSION
 from windowmill.jobs.sources.file_parts import divided
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.plain_rows import PlainRows
-from windowmill.jobs.sources.rows import read_rows
-from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.ways import file_rows, limits, partitioning
 from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.specfile import parse_pipeline
 
 pytestmark = pytest.mark.spark
 
@@ -87,44 +84,18 @@ def test_runs_over_files_give_the_rows_of_the_reference(spark, tmp_path, monkeyp
     assert {"null_time", "too_late"} <= {reason for _, reason in want.quarantined}
 
 
-def _pipeline(path: Any, **fields: Any) -> Pipeline:
-    spec = {
-        "pipeline": "p",
-        "source": {"path": str(path)},
-        "time": {"column": "t"},
-        "windows": [{"name": "w", "type": "tumbling", "size": "1 minute"}],
-        "aggregates": {"n": {"count": "*"}},
-        "sink": {"path": f"{path}-sink"},
-    }
-    return parse_pipeline(spec | fields)
-
-
 def _rows(spark: Any, pipeline: Pipeline, *, snapshot: bool = False) -> tuple[pa.Table, pa.Table | None]:
     """All rows with all columns, in order, as Spark reads them, and as tasks read them in small parts; null if they cannot."""
-    source, now = open_source(pipeline), 1_700_000_000_000_000
-    files = tuple(file for version in source.versions(-1, source.version) for file in version.added)
-    reading = source.reading() if snapshot else Reading(files)
-    theirs = (
-        read_rows(spark, source, reading, runnable_of(pipeline), now_us=now).toArrow().sort_by([(FILE, "ascending"), (ROW, "ascending")])
-    )
+    source = open_source(pipeline)
+    reading = source.reading() if snapshot else whole(source)
+    theirs = by_spark(spark, source, reading, pipeline)
     plain = PlainRows.of(pipeline, source, reading)
     found = None if plain is None else file_rows.examined_all(spark, plain, list(plain.types), {})
     if plain is None or found is None:
         return theirs, None
     parts = [part for task in divided(plain.files, found, 2, 1) for part in task]
-    read = [rows for part in parts for rows in plain.read_part(part, list(plain.types), (), latest=pipeline.time.latest(now))]
+    read = [rows for part in parts for rows in plain.read_part(part, list(plain.types), (), latest=pipeline.time.latest(NOW))]
     return theirs.drop_columns([FILE, VERSION]), pa.concat_tables(read)
-
-
-def _same(theirs: pa.Table, ours: pa.Table | None) -> None:
-    assert ours is not None
-    assert set(ours.column_names) == set(theirs.column_names)
-    for name in theirs.column_names:
-        one, other = theirs.column(name).combine_chunks(), ours.column(name).combine_chunks()
-        assert one.type == other.type, name
-        if pa.types.is_floating(one.type):  # NaN equals NaN, and 0.0 is not −0.0
-            one, other = (column.view(pa.int64() if one.type == pa.float64() else pa.int32()) for column in (one, other))
-        assert one.equals(other), name
 
 
 _MICROS = pa.timestamp("us", "UTC")
@@ -159,9 +130,9 @@ def test_every_reason_in_files_that_spark_wrote(spark, tmp_path, kind):
         spark.createDataFrame(table).coalesce(1).write.format("delta").option("maxRecordsPerFile", 11).save(str(tmp_path / "s"))
     finally:
         spark.conf.unset("spark.sql.parquet.outputTimestampType")
-    theirs, ours = _rows(spark, _pipeline(tmp_path / "s", aggregates={"n": {"count": "*", "where": "100 / i > 3"}}))
+    theirs, ours = _rows(spark, pipeline_over(tmp_path / "s", aggregates={"n": {"count": "*", "where": "100 / i > 3"}}))
     assert {"null_time", "bad_condition"} <= set(theirs.column(REASON).to_pylist())
-    _same(theirs, ours)
+    assert_same(theirs, ours)
 
 
 def test_int96_of_other_engines_before_1900_is_sparks(spark, tmp_path):
@@ -170,34 +141,34 @@ def test_int96_of_other_engines_before_1900_is_sparks(spark, tmp_path):
         table = pa.table({"t": pa.array([instant, 1_000], pa.timestamp("ns"))})
         pq.write_table(table, tmp_path / name / "a.parquet", use_deprecated_int96_timestamps=True)
         spark.sql(f"CONVERT TO DELTA parquet.`{tmp_path / name}`")
-        theirs, ours = _rows(spark, _pipeline(tmp_path / name))
+        theirs, ours = _rows(spark, pipeline_over(tmp_path / name))
         assert (ours is None) == (name == "old")
-    _same(theirs, ours)
+    assert_same(theirs, ours)
 
 
 def test_partitions_columns_that_came_later_and_mapped_columns(spark, tmp_path):
     path, table = str(tmp_path / "s"), _table(20)
     write_deltalake(path, table, partition_by=["s", "d"])
     write_deltalake(path, _table(20, 2).append_column("later", pa.array([1.5] * 20)), mode="append", schema_mode="merge")
-    _same(*_rows(spark, _pipeline(path)))
+    assert_same(*_rows(spark, pipeline_over(path)))
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN v TO w")
     spark.createDataFrame(_in_time(_table(12, 3)).rename_columns(["t", "w", "i", "s", "d", "m"])).write.format("delta").mode("append").save(
         path
     )
-    theirs, ours = _rows(spark, _pipeline(path))
+    theirs, ours = _rows(spark, pipeline_over(path))
     assert 40 < theirs.num_rows < 52
-    _same(theirs, ours)
+    assert_same(theirs, ours)
 
 
 def test_a_snapshot_is_plain_until_rows_of_its_files_are_deleted(spark, tmp_path):
     path = str(tmp_path / "s")
     write_deltalake(path, _table(40))
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
-    theirs, ours = _rows(spark, _pipeline(path), snapshot=True)
-    _same(theirs, ours)
+    theirs, ours = _rows(spark, pipeline_over(path), snapshot=True)
+    assert_same(theirs, ours)
     spark.sql(f"DELETE FROM delta.`{path}` WHERE i = 1")
-    theirs, ours = _rows(spark, _pipeline(path), snapshot=True)
+    theirs, ours = _rows(spark, pipeline_over(path), snapshot=True)
     assert theirs.num_rows < 40
     assert ours is None
 
@@ -207,7 +178,7 @@ def test_texts_of_fixed_length(spark, tmp_path, kind):
     spark.sql(f"CREATE TABLE delta.`{tmp_path / 's'}` (t TIMESTAMP, k {kind}) USING delta")
     values = ", ".join(f"(TIMESTAMP '2023-11-14 00:00:00', {text})" for text in ("'ab'", "'é'", "'12345'", "NULL"))
     spark.sql(f"INSERT INTO delta.`{tmp_path / 's'}` VALUES {values}")
-    _same(*_rows(spark, _pipeline(tmp_path / "s")))
+    assert_same(*_rows(spark, pipeline_over(tmp_path / "s")))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +190,7 @@ def test_other_types_are_sparks(spark, tmp_path, column):
     (tmp_path / "s").mkdir()
     pq.write_table(pa.table({"t": pa.array([0, 1], _MICROS), "x": column}), tmp_path / "s" / "a.parquet")
     spark.sql(f"CONVERT TO DELTA parquet.`{tmp_path / 's'}`")
-    assert _rows(spark, _pipeline(tmp_path / "s"))[1] is None
+    assert _rows(spark, pipeline_over(tmp_path / "s"))[1] is None
 
 
 def test_many_files_are_examined_by_tasks(spark, tmp_path, monkeypatch, files_on_spark):

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from tests.spark.both_readers import NOW, assert_same, by_spark, pipeline_over, whole
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, expected, lasting, quiet, run_over
 from windowmill.checkpoints.batches import RunPlan
 from windowmill.checkpoints.ledger import Ledger
@@ -29,8 +30,8 @@ from windowmill.jobs.batch import steps
 from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.json_lines.spark_form import to_json
-from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.sources.columns import FILE, REASON, ROW
+from windowmill.jobs.sources.base import Reading
+from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.rows import read_rows
@@ -38,11 +39,9 @@ from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.ways import limits, quarantine
 from windowmill.jobs.ways.task_output import Target, Targets, read_files
 from windowmill.windowing.errors import SourceSchemaError
-from windowmill.windowing.specfile import parse_pipeline
 
 pytestmark = pytest.mark.spark
 
-_NOW = 1_700_000_000_000_000
 _MICROS = pa.timestamp("us", "UTC")
 
 
@@ -51,43 +50,14 @@ def spark_for_small_batches() -> None:
     """Overrides the fixture by which Spark reads small batches: these tests are of those that this process reads."""
 
 
-def _pipeline(path: Any, **fields: Any) -> Any:
-    spec = {
-        "pipeline": "p",
-        "source": {"path": str(path)},
-        "time": {"column": "t"},
-        "windows": [{"name": "w", "type": "tumbling", "size": "1 minute"}],
-        "aggregates": {"n": {"count": "*"}},
-        "sink": {"path": f"{path}-sink"},
-    }
-    return parse_pipeline(spec | fields)
-
-
-def _reading(source: SourceTable) -> Reading:
-    """All files of all versions."""
-    return Reading(tuple(file for version in source.versions(-1, source.version) for file in version.added))
-
-
 def _both(spark: Any, pipeline: Any) -> tuple[pa.Table, pa.Table | None]:
     """All rows with all columns, in order: as Spark reads them, and as this process does."""
     source = open_source(pipeline)
-    reading = _reading(source)
-    theirs = read_rows(spark, source, reading, runnable_of(pipeline), now_us=_NOW).toArrow()
-    theirs = theirs.sort_by([(FILE, "ascending"), (ROW, "ascending")])
+    reading = whole(source)
+    theirs = by_spark(spark, source, reading, pipeline)
     plain = PlainRows.of(pipeline, source, reading)
-    ours = None if plain is None else plain.read(list(plain.types), [], latest=pipeline.time.latest(_NOW))
+    ours = None if plain is None else plain.read(list(plain.types), [], latest=pipeline.time.latest(NOW))
     return theirs, ours
-
-
-def _same(theirs: pa.Table, ours: pa.Table | None) -> None:
-    assert ours is not None
-    assert set(ours.column_names) == set(theirs.column_names)
-    for name in theirs.column_names:
-        one, other = theirs.column(name).combine_chunks(), ours.column(name).combine_chunks()
-        assert one.type == other.type, name
-        if pa.types.is_floating(one.type):  # NaN equals NaN, and 0.0 is not −0.0
-            one, other = (column.view(pa.int64() if one.type == pa.float64() else pa.int32()) for column in (one, other))
-        assert one.equals(other), name
 
 
 _TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -106,7 +76,7 @@ _TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "local": (pa.timestamp("us"), [1_704_164_645_678_901, -62_135_596_800_000_000, None, 253_402_214_400_000_000, 0]),
     "at": (_MICROS, [1_704_164_645_678_901, -62_135_596_800_000_000, None, 253_402_214_400_000_000, -1]),
 }
-_TIMES = [_NOW - 1, None, -(1 << 62), _NOW + 2 * 86_400_000_000, 0]
+_TIMES = [NOW - 1, None, -(1 << 62), NOW + 2 * 86_400_000_000, 0]
 
 
 def _odd_table() -> pa.Table:
@@ -117,22 +87,22 @@ def _odd_table() -> pa.Table:
 def test_every_type_and_every_reason_as_spark_gives_them(spark, tmp_path):
     write_deltalake(str(tmp_path / "s"), _odd_table())
     write_deltalake(str(tmp_path / "s"), _odd_table().slice(1, 3), mode="append")
-    theirs, ours = _both(spark, _pipeline(tmp_path / "s"))
+    theirs, ours = _both(spark, pipeline_over(tmp_path / "s"))
     assert theirs.column(REASON).to_pylist()[:5] == [None, "null_time", "time_out_of_range", "future_time", None]
-    _same(theirs, ours)
+    assert_same(theirs, ours)
 
 
 @pytest.mark.parametrize("kind", ["INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"])
 def test_files_that_spark_wrote(spark, tmp_path, kind):
     """Spark writes instants as INT96 unless told otherwise."""
     rows = _odd_table().select(["int", "float", "double", "flag", "text", "bytes", "money"])
-    rows = rows.append_column("t", pa.array([_NOW, None, 1, 2, 3], _MICROS))
+    rows = rows.append_column("t", pa.array([NOW, None, 1, 2, 3], _MICROS))
     spark.conf.set("spark.sql.parquet.outputTimestampType", kind)
     try:
         spark.createDataFrame(rows).coalesce(1).write.format("delta").save(str(tmp_path / "s"))
     finally:
         spark.conf.unset("spark.sql.parquet.outputTimestampType")
-    _same(*_both(spark, _pipeline(tmp_path / "s")))
+    assert_same(*_both(spark, pipeline_over(tmp_path / "s")))
 
 
 def test_int96_before_1900_is_left_to_spark(spark, tmp_path):
@@ -141,11 +111,11 @@ def test_int96_before_1900_is_left_to_spark(spark, tmp_path):
     old = pa.table({"t": pa.array([-2_209_075_200_000_000_000, 1_000], pa.timestamp("ns"))})
     pq.write_table(old, path / "a.parquet", use_deprecated_int96_timestamps=True)
     spark.sql(f"CONVERT TO DELTA parquet.`{path}`")
-    _, ours = _both(spark, _pipeline(path))
+    _, ours = _both(spark, pipeline_over(path))
     assert ours is None
     pq.write_table(old.slice(1), path / "b.parquet", use_deprecated_int96_timestamps=True)
-    theirs, ours = _both(spark, _pipeline(_converted(spark, tmp_path / "b", path / "b.parquet")))
-    _same(theirs, ours)
+    theirs, ours = _both(spark, pipeline_over(_converted(spark, tmp_path / "b", path / "b.parquet")))
+    assert_same(theirs, ours)
 
 
 def _converted(spark: Any, folder: Any, file: Any) -> Any:
@@ -161,7 +131,7 @@ def test_partition_values_and_columns_that_came_later(spark, tmp_path):
     write_deltalake(path, rows, partition_by=["text", "day", "short"])
     wide = rows.append_column("later", pa.array([1.5] * 5))
     write_deltalake(path, wide, mode="append", schema_mode="merge")
-    _same(*_both(spark, _pipeline(path)))
+    assert_same(*_both(spark, pipeline_over(path)))
 
 
 def test_mapped_columns(spark, tmp_path):
@@ -170,9 +140,9 @@ def test_mapped_columns(spark, tmp_path):
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN text TO words")
     spark.sql(f"INSERT INTO delta.`{path}` VALUES (TIMESTAMP'2023-11-14 00:00:00', 7, 'x')")
-    theirs, ours = _both(spark, _pipeline(path))
-    assert len(_reading(open_source(_pipeline(path))).files) == 2
-    _same(theirs, ours)
+    theirs, ours = _both(spark, pipeline_over(path))
+    assert len(whole(open_source(pipeline_over(path))).files) == 2
+    assert_same(theirs, ours)
 
 
 @pytest.mark.parametrize(
@@ -201,10 +171,10 @@ def test_conditions_and_times_as_spark_gives_them_or_not_at_all(spark, tmp_path,
         fields["source"] = {"path": path, **fields["source"]}
     if "unit" in fields.get("time", {}):
         fields["windows"] = [{"name": "w", "type": "tumbling", "size": 5}]
-    theirs, ours = _both(spark, _pipeline(path, **fields))
+    theirs, ours = _both(spark, pipeline_over(path, **fields))
     assert plain is None or (ours is not None) == plain
     if ours is not None:
-        _same(theirs, ours)
+        assert_same(theirs, ours)
 
 
 def _bare(file: Any, table: pa.Table, **options: Any) -> None:
@@ -226,19 +196,19 @@ def _bare(file: Any, table: pa.Table, **options: Any) -> None:
 def test_other_forms_of_columns(spark, tmp_path, column, plain):
     _bare(tmp_path / "s" / "a.parquet", pa.table({"t": pa.array(range(5)).cast(_MICROS), "x": column}))
     spark.sql(f"CONVERT TO DELTA parquet.`{tmp_path / 's'}`")
-    theirs, ours = _both(spark, _pipeline(tmp_path / "s"))
+    theirs, ours = _both(spark, pipeline_over(tmp_path / "s"))
     assert (ours is not None) == plain
     if ours is not None:
-        _same(theirs, ours)
+        assert_same(theirs, ours)
 
 
 def test_names_that_differ_in_case_and_dotted_names(spark, tmp_path):
     _bare(tmp_path / "s" / "a.parquet", pa.table({"t": pa.array(range(5)).cast(_MICROS), "x": range(5)}))
     spark.sql(f"CONVERT TO DELTA parquet.`{tmp_path / 's'}`")
     _bare(next((tmp_path / "s").glob("a.parquet")), pa.table({"T": pa.array(range(5)).cast(_MICROS), "x": range(5)}))
-    assert _both(spark, _pipeline(tmp_path / "s"))[1] is None
+    assert _both(spark, pipeline_over(tmp_path / "s"))[1] is None
     write_deltalake(str(tmp_path / "d"), pa.table({"t": pa.array(range(5)).cast(_MICROS), "a.b": range(5)}))
-    assert _both(spark, _pipeline(tmp_path / "d"))[1] is None
+    assert _both(spark, pipeline_over(tmp_path / "d"))[1] is None
 
 
 @pytest.mark.parametrize("kind", ["CHAR(5)", "VARCHAR(5)"])
@@ -246,8 +216,8 @@ def test_texts_of_fixed_length_as_spark_reads_them(spark, tmp_path, kind):
     spark.sql(f"CREATE TABLE delta.`{tmp_path / 's'}` (t TIMESTAMP, k {kind}) USING delta")
     values = ", ".join(f"(TIMESTAMP '2023-11-14 00:00:00', {text})" for text in ("'ab'", "'é'", "'12345'", "NULL"))
     spark.sql(f"INSERT INTO delta.`{tmp_path / 's'}` VALUES {values}")
-    _same(*_both(spark, _pipeline(tmp_path / "s")))
-    compares = _pipeline(tmp_path / "s", source={"path": f"{tmp_path}/s", "filter": "k = 'ab'"})
+    assert_same(*_both(spark, pipeline_over(tmp_path / "s")))
+    compares = pipeline_over(tmp_path / "s", source={"path": f"{tmp_path}/s", "filter": "k = 'ab'"})
     theirs, ours = _both(spark, compares)
     assert theirs.num_rows == 1
     assert (ours is None) == (kind == "CHAR(5)"), "Spark pads what it compares texts of fixed length with"
@@ -288,7 +258,7 @@ def test_files_with_deletion_vectors_are_not_plain(spark, tmp_path):
     write_deltalake(path, _odd_table().select(["t", "long"]))
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     spark.sql(f"DELETE FROM delta.`{path}` WHERE long = 1")
-    source = open_source(_pipeline(path))
+    source = open_source(pipeline_over(path))
     files = tuple(source.snapshot(source.version))
     assert source.plain_files(Reading(files, settled=1, as_of=source.version)) is None
     assert source.plain_files(Reading(files, settled=1)) is not None
@@ -296,9 +266,9 @@ def test_files_with_deletion_vectors_are_not_plain(spark, tmp_path):
 
 def test_a_damaged_file_is_left_to_spark(spark, tmp_path):
     write_deltalake(str(tmp_path / "s"), _odd_table())
-    pipeline = _pipeline(tmp_path / "s")
+    pipeline = pipeline_over(tmp_path / "s")
     source = open_source(pipeline)
-    reading = _reading(source)
+    reading = whole(source)
     plain = PlainRows.of(pipeline, source, reading)
     assert plain is not None
     [file] = plain.files
@@ -325,11 +295,11 @@ def test_rows_as_json_have_the_values_that_sparks_have(spark):
 def test_quarantined_rows_have_the_form_that_spark_gives_them(spark, tmp_path):
     path = str(tmp_path / "s")
     write_deltalake(path, _odd_table())
-    pipeline = _pipeline(
+    pipeline = pipeline_over(
         path, aggregates={"n": {"count": "*", "where": "100 / short > 3"}, "m": {"count": "*", "where": "cast(text AS int) = 1"}}
     )
     plan = RunPlan(
-        batch=3, attempt="a", generation="g", source_id="s", from_version=-1, to_version=0, now_us=_NOW, meaning="m", source_schema="",
+        batch=3, attempt="a", generation="g", source_id="s", from_version=-1, to_version=0, now_us=NOW, meaning="m", source_schema="",
         emitted=None, windowmill="1", seen=None, interval_end=None,
     )  # fmt: skip
     _, ours = _both(spark, pipeline)
@@ -338,7 +308,7 @@ def test_quarantined_rows_have_the_form_that_spark_gives_them(spark, tmp_path):
     assert refused.num_rows > 3
     names = [name for name in ours.column_names if not name.startswith("_")]
     source = open_source(pipeline)
-    frame = read_rows(spark, source, _reading(source), runnable_of(pipeline), now_us=_NOW)
+    frame = read_rows(spark, source, whole(source), runnable_of(pipeline), now_us=NOW)
     target = Target(str(tmp_path / "q"), quarantine.quarantine_schema(pipeline))
     written = quarantine.write_by_tasks(frame, names, pipeline, plan, Targets(3, "a", {"quarantine": target}))
     by_spark = pa.Table.from_batches(read_files(target.table, written.files["quarantine"])).to_pylist()
