@@ -18,6 +18,16 @@ Tasks = Sequence[Sequence[FilePart]]
 _AT_A_TIME = 16
 
 
+def number_of_rows(tasks: Tasks) -> int:
+    """Number of rows that ``tasks`` read, usable or not."""
+    return sum(part.rows for task in tasks for part in task)
+
+
+def number_of_bytes(tasks: Tasks) -> int:
+    """Number of bytes that ``tasks`` read, before compression."""
+    return sum(part.bytes for task in tasks for part in task)
+
+
 @dataclass(frozen=True, slots=True)
 class Examined:
     """A file whose columns Arrow reads as Spark does; ``status`` is that of :func:`.status_of`, null if the file cannot change."""

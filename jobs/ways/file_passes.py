@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from windowmill.jobs.sources.file_parts import number_of_bytes, number_of_rows
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.file_rows import FileRows, numbers_in
@@ -70,7 +71,7 @@ class SlicesOfFiles:
 
     def readers(self, spark: SparkSession, stage: WindowStage) -> int:
         """Number of tasks that each read all rows to share out the keys; 0 if a shuffle is cheaper, or takes less memory."""
-        rows, overlap = self.files.n_rows, sum(grid.most_ends(grid.longest) for _, grid in stage.grids)
+        rows, overlap = number_of_rows(self.files.tasks), sum(grid.most_ends(grid.longest) for _, grid in stage.grids)
         if rows <= limits.MOST_ROWS_OF_A_TASK and rows * overlap <= limits.MOST_COUNTED_OF_A_TASK:
             return 1
         layout = self.stage.layout
@@ -118,7 +119,7 @@ class RowsByKey:
     def partitions(self, spark: SparkSession, fewest: int) -> int:
         """Number of partitions of the keys; a last round of tasks that leaves cores idle would take as long as the others."""
         cores = access_to(spark).cores()
-        return -(-partitions_for(self.files.n_rows, fewest) // cores) * cores if self.keys else 1
+        return -(-partitions_for(number_of_rows(self.files.tasks), fewest) // cores) * cores if self.keys else 1
 
 
 def live_windows(spark: SparkSession, scan: FileScan, live: LiveRows, clock: Clock, partitions: int) -> DataFrame:
@@ -135,7 +136,7 @@ def _readers(spark: SparkSession, files: FileScan | FileRows, width: int, most: 
     ``width`` is how many numbers a task keeps of a row of its keys. There are at most ``most`` tasks; by default one a core.
     """
     cores = access_to(spark).cores()
-    numbers, size = files.n_rows * width, files.n_bytes
+    numbers, size = number_of_rows(files.tasks) * width, number_of_bytes(files.tasks)
     readers = cores * max(1, -(-numbers // limits.MOST_SHARED_NUMBERS), -(-size // limits.MOST_SHARED_BYTES))
     return readers if cores <= limits.MOST_READERS and readers <= max(cores, most or 0) else 0
 

@@ -134,16 +134,6 @@ class FileRows:
         places = np.cumsum([0, *map(len, tasks)])[:-1].tolist()
         return cls(plain, batch.latest, tasks, places, survey, rule, options)
 
-    @property
-    def n_rows(self) -> int:
-        """Number of rows in the files, usable or not."""
-        return sum(part.rows for task in self.tasks for part in task)
-
-    @property
-    def n_bytes(self) -> int:
-        """Number of bytes to be read of the files, before compression."""
-        return sum(part.bytes for task in self.tasks for part in task)
-
     def judged(self, task: int, stage: Reading, grids: Sequence[WindowGrid]) -> Iterator[pa.RecordBatch]:
         """The usable rows of a task for windows on ``grids``, as :func:`.lateness.judged` gives them; runs in an executor."""
         for arrived in self._read(task, stage):

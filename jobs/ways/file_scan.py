@@ -83,16 +83,6 @@ class FileScan:
         options = stores.options_of(delta.path)
         return cls(plain, tuple(dict.fromkeys(columns)), latest, tasks, {} if options is None else {delta.path: options})
 
-    @property
-    def n_rows(self) -> int:
-        """Number of rows in the files, usable or not."""
-        return sum(part.rows for task in self.tasks for part in task)
-
-    @property
-    def n_bytes(self) -> int:
-        """Number of bytes to be read of the files, before compression."""
-        return sum(part.bytes for task in self.tasks for part in task)
-
     def rows(self, task: int) -> Iterator[tuple[pa.RecordBatch, Ints]]:
         """The usable rows of a task, and their places among all rows of the task.
 

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from windowmill import aggregate
 from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.file_parts import number_of_bytes, number_of_rows
 from windowmill.jobs.ways import file_passes, file_scan, limits, partitioning
 from windowmill.jobs.ways.file_passes import RowsByKey, SlicesOfFiles
 from windowmill.jobs.ways.file_scan import FileScan
@@ -131,7 +132,11 @@ def test_large_files_or_many_cores_are_shuffled(spark, tmp_path, monkeypatch):
     _write(tmp_path / "d")
     scan = _scan(spark.read.parquet(str(tmp_path / "d")))
     cores = spark.sparkContext.defaultParallelism
-    for name, most in (("MOST_READERS", cores), ("MOST_SHARED_NUMBERS", 7 * scan.n_rows), ("MOST_SHARED_BYTES", scan.n_bytes)):
+    for name, most in (
+        ("MOST_READERS", cores),
+        ("MOST_SHARED_NUMBERS", 7 * number_of_rows(scan.tasks)),
+        ("MOST_SHARED_BYTES", number_of_bytes(scan.tasks)),
+    ):
         with monkeypatch.context() as at_limit:
             at_limit.setattr(limits, "MOST_READERS", cores)
             at_limit.setattr(limits, name, most)
@@ -150,7 +155,7 @@ def test_live_rows_that_do_not_fit_at_a_time_are_read_again(spark, tmp_path, mon
     monkeypatch.setattr(limits, "MOST_READINGS", 3 * cores)
     pq.write_table(_events(2_000), tmp_path / "f.parquet", row_group_size=500)
     frame, spec = spark.read.parquet(str(tmp_path)), _SPEC | {"windows": _POLICIES}
-    monkeypatch.setattr(limits, "MOST_SHARED_BYTES", -(-_scan(frame).n_bytes // 3))
+    monkeypatch.setattr(limits, "MOST_SHARED_BYTES", -(-number_of_bytes(_scan(frame).tasks) // 3))
     rows = aggregate(frame, spec)
     assert rows.rdd.getNumPartitions() == 3 * cores
     ours = _ordered(rows, _SPEC["keys"])
@@ -163,7 +168,7 @@ def test_the_bytes_of_a_scan_are_those_of_its_columns(spark, tmp_path):
     metadata = pq.read_metadata(tmp_path / "d" / "f.parquet").row_group(0)
     columns = [metadata.column(number) for number in range(metadata.num_columns)]
     read = sum(column.total_uncompressed_size for column in columns if column.path_in_schema in ("k", "s", "v", "t"))
-    assert _scan(spark.read.parquet(str(tmp_path / "d"))).n_bytes == read > 0
+    assert number_of_bytes(_scan(spark.read.parquet(str(tmp_path / "d"))).tasks) == read > 0
 
 
 @pytest.mark.parametrize("windows", [_SPEC["windows"], _POLICIES], ids=["slices", "live rows"])
