@@ -18,7 +18,7 @@ from windowmill.checkpoints.state.opening import reporting_damage
 from windowmill.checkpoints.state.reading import require_columns
 from windowmill.checkpoints.state.wanted import Condition, ReadLimit
 from windowmill.checkpoints.stores import is_table, table_at
-from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, SLICE
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, SLICE, SUM
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import GONE, KEY_ENTRY
 from windowmill.windowing.columnar.positions import SEQUENCE
@@ -99,7 +99,7 @@ class LogTable(StateTable):
         return log.join(wanted, reduce(and_, alike), "left_semi")
 
     def read(self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit) -> pa.Table | None:
-        """As :meth:`restore`, but this process reads and verifies the entries; none if the log exceeds ``limit``.
+        """As :meth:`restore`, but this process reads and verifies the entries, without their checksums; none if the log exceeds ``limit``.
 
         Parameters
         ----------
@@ -122,7 +122,7 @@ class LogTable(StateTable):
             entries = log.select(self._schema.names)
             # Before any is left out: a damaged key or instant would hide a key that is due.
             self._check.verify(entries)
-            return _of_keys(entries, touched, list(keys.values()), watermark)
+            return _of_keys(entries.drop_columns([SUM]), touched, list(keys.values()), watermark)
 
 
 def own_entries(*, beside_positions: bool) -> Condition:

@@ -6,7 +6,7 @@ those of other tasks' keys. Else slices cross the shuffle packed, and rows as Ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -96,14 +96,16 @@ class RowsByKey:
     rows
         Gives the usable rows of the task of a number.
     schema, stored
-        Columns of these rows, and of the stored rows that they meet; both have the columns ``keys``.
+        Columns of these rows, and of the stored rows that they meet.
+    keys
+        For each key column of these rows, that of stored ones.
     """
 
     files: FileScan | FileRows
     rows: Callable[[int], Iterable[pa.Table]]
     schema: pa.Schema
     stored: pa.Schema
-    keys: Sequence[str]
+    keys: Mapping[str, str]
 
     def gathered(self, spark: SparkSession, stored: DataFrame | None, partitions: int) -> tuple[DataFrame, GroupsOf]:
         """A DataFrame of which each partition has all rows of its keys, and what makes groups of new and ``stored`` rows of one."""
@@ -125,7 +127,7 @@ class RowsByKey:
 def live_windows(spark: SparkSession, scan: FileScan, live: LiveRows, clock: Clock, partitions: int) -> DataFrame:
     """As :meth:`.LiveRows.windows`, over the rows of ``scan``."""
     log = live.log
-    by_key = RowsByKey(scan, partial(_fresh_rows, scan, log), log.fresh_schema, log.schema, list(log.keys.values()))
+    by_key = RowsByKey(scan, partial(_fresh_rows, scan, log), log.fresh_schema, log.schema, {label: label for label in log.keys.values()})
     gathered, groups = by_key.gathered(spark, None, partitions)
     return live.windows_of_gathered(gathered, clock, 0, partial(_fresh_groups, groups))
 
@@ -168,7 +170,7 @@ def _groups_of_share(
         parts: dict[int, list[pa.Table]] = {}
         for task in range(len(by_key.files.tasks)):
             for rows in by_key.rows(task):
-                for bucket, own in in_buckets(rows, by_key.keys, share):
+                for bucket, own in in_buckets(rows, list(by_key.keys), share):
                     parts.setdefault(bucket, []).append(own)
         for bucket in sorted(parts):
             yield _together(parts.pop(bucket), by_key.schema), by_key.stored.empty_table()
@@ -178,7 +180,7 @@ def _blocks(by_key: RowsByKey, n_partitions: int, batches: Iterator[pa.RecordBat
     """Runs in an executor: the rows of tasks, in blocks for each partition and batch that is read."""
     for task in numbers_in(batches):
         for rows in by_key.rows(task):
-            yield from _cut(rows, by_key.keys, n_partitions, stored=False)
+            yield from _cut(rows, list(by_key.keys), n_partitions, stored=False)
 
 
 def _stored_blocks(by_key: RowsByKey, n_partitions: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -186,7 +188,7 @@ def _stored_blocks(by_key: RowsByKey, n_partitions: int, batches: Iterator[pa.Re
     for batch in batches:
         # Spark sets nullability and the zone of instants.
         rows = pa.Table.from_batches([batch]).select(by_key.stored.names).cast(by_key.stored)
-        yield from _cut(rows, by_key.keys, n_partitions, stored=True)
+        yield from _cut(rows, list(by_key.keys.values()), n_partitions, stored=True)
 
 
 def _cut(rows: pa.Table, keys: Sequence[str], n_partitions: int, *, stored: bool) -> Iterator[pa.RecordBatch]:

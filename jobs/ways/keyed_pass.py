@@ -1,8 +1,9 @@
-"""One shuffle that brings a key's new rows and its stored rows together, and what a worker receives of it."""
+"""One shuffle on Spark that brings a key's new rows and its stored rows together; its tasks advance them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
@@ -14,50 +15,60 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.ways.file_passes import RowsByKey
 from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.partitioning import alike, partitions_for
+from windowmill.jobs.ways.pass_output import GroupsOf, written_by_tasks
+from windowmill.jobs.ways.task_output import Output, Targets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from windowmill.jobs.ways.keyed_parts import Keyed
     from windowmill.jobs.ways.numbered_rows import NumberedRows
-    from windowmill.jobs.ways.pass_output import GroupsOf
-    from windowmill.windowing.columnar.slices import Reading
 
 #: Columns of the shuffled rows: a new row, or a stored one.
 _NEW, _STORED = "new", "stored"
 
 
-def gathered(
-    spark: SparkSession,
-    new: FileRows | NumberedRows | None,
-    stored: DataFrame | None,
-    stage: Reading,
-    rows: pa.Schema,
-    entries: pa.Schema,
-    fewest: int,
-) -> tuple[DataFrame, GroupsOf]:
-    """``new`` and ``stored`` rows, of which one may be null, so that a partition has all rows of its keys, and what makes groups of one.
+@dataclass(frozen=True)
+class KeyedFrames:
+    """New rows, and restored state in Spark; either may be null. ``partitions`` is the least number of partitions of a shuffle."""
 
-    Parameters
-    ----------
-    rows, entries
-        Columns of new rows, and of stored ones.
-    fewest
-        Least number of partitions.
+    spark: SparkSession
+    new: FileRows | NumberedRows | None
+    stored: DataFrame | None
+    keyed: Keyed
+    partitions: int
+
+    def compute(self, targets: Targets) -> Output:
+        if self.new is None and self.stored is None:
+            return Output()
+        rows, groups_of = self._gathered()
+        return written_by_tasks(rows, groups_of, self.keyed.advance, targets)
+
+    def _gathered(self) -> tuple[DataFrame, GroupsOf]:
+        """New and stored rows so that a partition has all rows of its keys, and what makes groups of one."""
+        keyed, new = self.keyed, self.new
+        if isinstance(new, FileRows):
+            read = partial(new.marked, stage=keyed.reading, schema=keyed.rows)
+            return RowsByKey(new, read, keyed.rows, keyed.stored, keyed.keys).gathered(self.spark, self.stored, self.partitions)
+        n = partitions_for(0 if new is None else new.survey.rows, self.partitions)
+        both = by_key(None if new is None else new.read_by(keyed.reading, keyed.rows), self.stored, keyed.keys, n)
+        return both, partial(groups, new=keyed.rows, stored=keyed.stored)
+
+
+def by_key(new: DataFrame | None, stored: DataFrame | None, keys: Mapping[str, str], partitions: int) -> DataFrame:
+    """``new`` and ``stored`` rows, of which one may be null, as structs; all rows of a key are in one partition.
+
+    ``keys`` has for each key column of new rows that of stored ones.
     """
-    if isinstance(new, FileRows):
-        return RowsByKey(new, partial(new.marked, stage=stage, schema=rows), rows, entries, stage.keys).gathered(spark, stored, fewest)
-    n_rows = 0 if new is None else new.survey.rows
-    both = by_key(None if new is None else new.read_by(stage), stored, stage.keys, partitions_for(n_rows, fewest))
-    return both, partial(groups, new=rows, stored=entries)
-
-
-def by_key(new: DataFrame | None, stored: DataFrame | None, keys: Sequence[str], partitions: int) -> DataFrame:
-    """``new`` and ``stored`` rows, of which one may be null, as structs; all rows of a key are in one partition."""
-    parts = [rows.select(F.struct(*_columns(rows)).alias(name)) for rows, name in ((new, _NEW), (stored, _STORED)) if rows is not None]
+    sides = [(_NEW, new, list(keys)), (_STORED, stored, list(keys.values()))]
+    given = [(name, rows, columns) for name, rows, columns in sides if rows is not None]
+    parts = [rows.select(F.struct(*_columns(rows)).alias(name)) for name, rows, _ in given]
     both = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
     if not keys:
         return both.coalesce(1)
-    columns = [F.coalesce(*(F.col(f"{part}.{backquoted(key)}") for part in both.columns)) for key in keys]
+    columns = [
+        F.coalesce(*same) for same in zip(*([F.col(f"{name}.{backquoted(key)}") for key in own] for name, _, own in given), strict=True)
+    ]
     types = dict(both.select(*(key.alias(str(index)) for index, key in enumerate(columns))).dtypes)
     return both.repartition(partitions, *(alike(key, types[str(index)]) for index, key in enumerate(columns)))
 

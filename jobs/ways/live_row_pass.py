@@ -1,7 +1,6 @@
-"""Computes windows over live rows on Spark, in one pass over each key's entries and new rows.
+"""Computes windows over the live rows of a bounded input on Spark.
 
-One shuffle brings the rows of a key together. The kernels process whole Spark partitions, and the same pass returns result rows and new
-state entries.
+One shuffle brings the rows of a key together, and the kernels process whole Spark partitions.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -24,10 +22,8 @@ from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.spark.column_types import sql_type
 from windowmill.jobs.ways.partitioning import alike
 from windowmill.jobs.ways.pass_output import CHUNK_ROWS, output, output_schema
-from windowmill.windowing.columnar.added_columns import KIND, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.advanced import Advanced
-from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.log import FRESH, StateLog
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.partition_task import PartitionResult, PartitionTask
 from windowmill.windowing.spec import Pipeline
@@ -119,30 +115,7 @@ class LiveRows:
         """The output for an input of ``fresh`` rows alone, with columns as in :mod:`.pass_output`; parameters as of :meth:`task`."""
         schema = output_schema(self.schema, self.log.schema)
         task = self.task(clock, batch, keep=False, final=final)
-        return map_in_arrow(self.gathered(fresh, None, partitions), partial(_work, task, schema), schema)
-
-    def gathered(self, fresh: DataFrame | None, entries: DataFrame | None, partitions: int) -> DataFrame:
-        """``fresh`` rows and ``entries`` of the state, of which one may be null; all rows of a key are in one partition."""
-        if entries is None:
-            assert fresh is not None
-            return self._by_key(fresh, partitions)
-        both = entries if fresh is None else entries.unionByName(fresh.withColumn(KIND, F.lit(FRESH)), allowMissingColumns=True)
-        return self._by_key(both, partitions)
-
-
-def groups(batches: Iterator[pa.RecordBatch], log: StateLog) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Fresh rows and entries of one Spark partition, in any order, as one group; none if it has no rows. Runs in an executor."""
-    both = _split(batches, log)
-    if both is not None:
-        yield both
-
-
-def advance(fresh: pa.Table, entries: pa.Table, task: PartitionTask, ends: tuple[int, int] | None, check: RowCheck | None) -> Advanced:
-    """Apply ``fresh`` rows to ``entries``, which ``check`` verifies; only windows that end in the range ``ends`` give results."""
-    if check is not None:
-        check.verify(entries)
-    done = task.work(entries, fresh)
-    return Advanced(done.results(ends), done.changes, done.refused, done.applied, done.late)
+        return map_in_arrow(self._by_key(fresh, partitions), partial(_work, task, schema), schema)
 
 
 def _windows(task: PartitionTask, fresh_rows: FreshRows, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -159,22 +132,14 @@ def _together(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordB
 
 
 def _worked(task: PartitionTask, batches: Iterable[pa.RecordBatch]) -> PartitionResult | None:
-    both = _split(batches, task.log)
-    return None if both is None else task.work(both[1], both[0])
-
-
-def _split(batches: Iterable[pa.RecordBatch], log: StateLog) -> tuple[pa.Table, pa.Table] | None:
-    """Fresh rows and entries among ``batches``; null if there are no rows."""
+    """The result for fresh rows in ``batches``; null if there are no rows."""
     arrived = [batch for batch in batches if batch.num_rows]
     if not arrived:
         return None
-    table = pa.Table.from_batches(arrived)
+    fresh = _with_defaults(pa.Table.from_batches(arrived).combine_chunks())
     del arrived
-    if KIND not in table.column_names:
-        return _as(log.fresh_schema, _with_defaults(table.combine_chunks())), log.schema.empty_table()
-    table = _as(log.schema, table.combine_chunks())
-    fresh = pc.equal(table.column(KIND), FRESH)
-    return table.filter(fresh).select(log.fresh_schema.names), table.filter(pc.invert(fresh))
+    # Cast, because Spark sets nullability and names list items differently.
+    return task.work(task.log.schema.empty_table(), fresh.select(task.log.fresh_schema.names).cast(task.log.fresh_schema))
 
 
 def _with_defaults(fresh: pa.Table) -> pa.Table:
@@ -184,11 +149,6 @@ def _with_defaults(fresh: pa.Table) -> pa.Table:
     if WATERMARK_OF not in fresh.column_names:
         fresh = fresh.append_column(WATERMARK_OF, pa.nulls(fresh.num_rows, pa.int64()))
     return fresh
-
-
-def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
-    # Cast, because Spark sets nullability and names list items differently.
-    return table.select(schema.names).cast(schema)
 
 
 def _work(task: PartitionTask, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -2,43 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
 
 from windowmill.checkpoints.state.log import LogTable
-from windowmill.jobs.sources.columns import REASON
-from windowmill.jobs.ways import limits, live_rows_in_process
-from windowmill.jobs.ways import live_row_pass as live
+from windowmill.jobs.conditions.duckdb import conditions_of
+from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import TableInput
-from windowmill.jobs.ways.live_rows_in_process import LiveRowReading, LoadedInProcess
-from windowmill.jobs.ways.live_rows_on_spark import LoadedOnSpark
-from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.jobs.ways.keyed_parts import Keyed, KeyedPart
+from windowmill.jobs.ways.live_row_pass import LiveRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
-from windowmill.windowing.ways import Rows, WayName
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, SUM, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.advanced import Advanced
+from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.columnar.partition_task import PartitionTask
+from windowmill.windowing.columnar.rows import codes_of
+from windowmill.windowing.grids import grids_among
+from windowmill.windowing.slicing.policy_settings import PolicySettings
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.ways import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from windowmill.windowing.axis import WindowGrid
+    from windowmill.windowing.watermark import Clock
 
 
-class LiveRowPart:
+@dataclass(frozen=True)
+class LiveRowReading:
+    """What is read of the new rows of a batch, and what becomes of them; parameters as for :class:`.LiveRows`."""
+
+    pipeline: Pipeline
+    types: Mapping[str, pa.DataType]
+    log: StateLog
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.pipeline.keys
+
+    @property
+    def ties(self) -> tuple[str, ...]:
+        return self.pipeline.time.tie_break
+
+    @property
+    def layout(self) -> None:
+        """No partials: rows are kept as they are."""
+        return
+
+    @property
+    def source_columns(self) -> Sequence[str]:
+        return [name for name, _ in self.log.columns_of_fresh()]
+
+    @property
+    def conditions(self) -> Sequence[str]:
+        return conditions_of(self.pipeline)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows read: as those of ``log.fresh_schema``, by the names of the source's columns."""
+        own = [(name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF)]
+        own += [(name, self.types[name]) for name in dict.fromkeys(self.source_columns)]
+        return pa.schema([*own, *((name, pa.bool_()) for name in self.log.conditions)])
+
+    def labelled(self, rows: pa.Table) -> pa.Table:
+        """``rows`` with the columns of ``schema``, as those of ``log.fresh_schema``."""
+        schema, log = self.log.fresh_schema, self.log
+        labels = dict(log.columns_of_fresh()) | dict(log.conditions)
+        columns = {labels.get(name, name): rows.column(name) for name in rows.column_names}
+        columns |= {label: columns[label].fill_null(False) for label in log.conditions.values()}
+        return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+
+
+class LiveRowPart(KeyedPart):
     """Computes a batch by live rows."""
 
-    way: WayName = "live rows"
-    grids: Sequence[WindowGrid] = ()
-    spans: Sequence[str] = ()
-    by_arrival = True
+    way = "live rows"
 
     def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, rows: Rows, state: str) -> None:
-        self._spark, self._batch, self._state = spark, replace(batch, pipeline=rows.pipeline), state
-        self._rows = live.LiveRows.of(rows.pipeline, batch.types, beside=rows.beside)
+        super().__init__(spark, replace(batch, pipeline=rows.pipeline), state)
+        self._rows = LiveRows.of(rows.pipeline, batch.types, beside=rows.beside)
         log = self._rows.log
         # A user's function sees all columns of the source, also those added later.
         whole = any(window.reads_whole_rows for window in rows.pipeline.windows)
@@ -52,28 +102,69 @@ class LiveRowPart:
     def reading(self) -> LiveRowReading:
         return LiveRowReading(self._rows.pipeline, self._rows.types, self._rows.log)
 
-    def here(self, new: NewRows | None, emission: Emission) -> LoadedInProcess:
-        batch, reading, log = self._batch, self.reading, self._rows.log
-        clock, fresh = batch.clock(emission), reading.fresh(new, batch)
-        stored: pa.Table | None = log.schema.empty_table()
+    def keyed(self, emission: Emission) -> Keyed:
+        batch, reading = self._batch, self.reading
+        task = self._rows.task(batch.clock(emission), batch.batch, keep=batch.builds_state)
+        own = partial(advance, reading, task, emission.ends(batch.plan), batch.check)
+        return Keyed(reading, reading.schema, self.schema, reading.log.keys, own)
+
+    def read(self, rows: pa.Table, emission: Emission) -> pa.Table | None:
+        batch, reading = self._batch, self.reading
+        clock, fresh = batch.clock(emission), reading.labelled(rows)
+        stored: pa.Table | None = self.schema.empty_table()
         if batch.restores:
             limit = limits.state_read(reading.layout)
-            stored = self._table.read(fresh, log.keys, before_batch=batch.batch, watermark=clock.watermark, limit=limit)
-        if stored is None:
-            raise limits.state_beyond(self._state)
-        live_rows_in_process.check_fits(fresh, stored, reading, clock)
-        return LoadedInProcess(fresh, stored, self._rows.task(clock, batch.batch, keep=batch.builds_state), emission.ends(batch.plan))
+            stored = self._table.read(fresh, reading.log.keys, before_batch=batch.batch, watermark=clock.watermark, limit=limit)
+        if stored is not None:
+            _check_fits(fresh, stored, reading, clock)
+        return stored
 
-    def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> LoadedOnSpark:
-        """New rows, and all entries of the keys that have new rows or are due by the watermark."""
-        batch, spark, entries = self._batch, self._spark(), None
-        if batch.restores:
-            touched: DataFrame | None
-            if isinstance(new, FileRows):
-                touched = new.frame(spark, self.reading, pa.schema(batch.keys.items()))
-            else:
-                touched = None if new is None else new.rows.where(F.col(REASON).isNull())
-            watermark = batch.clock(emission).watermark
-            n_touched = 0 if new is None else new.survey.rows
-            entries = self._table.restore(touched, self._rows.log.keys, n_touched=n_touched, before_batch=batch.batch, watermark=watermark)
-        return LoadedOnSpark(spark, new, entries, self._rows, batch, emission, batch.partitions(spark))
+    def restore(self, new: FileRows | NumberedRows | None, emission: Emission) -> DataFrame | None:
+        """All entries of the keys that have new rows or are due by the watermark."""
+        batch, touched = self._batch, None
+        if not batch.restores:
+            return None
+        if isinstance(new, FileRows):
+            touched = new.frame(self._spark(), self.reading, pa.schema(batch.keys.items()))
+        elif new is not None:
+            touched = new.usable()
+        n_touched, watermark = 0 if new is None else new.survey.rows, batch.clock(emission).watermark
+        return self._table.restore(touched, self._rows.log.keys, n_touched=n_touched, before_batch=batch.batch, watermark=watermark)
+
+
+def advance(
+    reading: LiveRowReading, task: PartitionTask, ends: tuple[int, int] | None, check: RowCheck | None, rows: pa.Table, stored: pa.Table
+) -> Advanced:
+    """Apply new ``rows`` to the ``stored`` entries of some keys; only windows that end in the range ``ends`` give results.
+
+    Parameters
+    ----------
+    rows
+        All new rows of these keys, with the columns of ``reading.schema``.
+    stored
+        All entries of these keys, with the columns of ``task.log.schema``, or without checksums if they are verified.
+    """
+    if check is not None and SUM in stored.column_names:
+        check.verify(stored)
+    done = task.work(stored, reading.labelled(rows))
+    return Advanced(done.results(ends), done.changes, done.refused, done.applied, done.late)
+
+
+def _check_fits(fresh: pa.Table, stored: pa.Table, reading: LiveRowReading, clock: Clock) -> None:
+    """Raise ``TooLargeError`` if the windows on grids, or the ticks, of these rows and entries are too many for this process.
+
+    Windows of most other kinds are no more than the rows.
+    """
+    pipeline, tables = reading.pipeline, [table for table in (fresh, stored) if table.num_rows]
+    instants = [pc.min_max(table.column(name)) for table in tables for name in (TIME, UNTIL_OF)]
+    known = [instant for span in instants for instant in span.as_py().values() if instant is not None]
+    if not known:
+        return
+    _, n_keys = codes_of(tables, list(reading.log.keys.values()))
+    after = max(clock.since, min(known))
+    ends = sum(grid.count_ends(after, min(clock.watermark, grid.last_end_holding(max(known)))) for grid in grids_among(pipeline))
+    n_rows = sum(table.num_rows for table in tables)
+    by_policies = (PolicySettings(window, window.policies(), pipeline) for window in pipeline.windows if window.follows_policies)
+    ticks = sum(settings.most_ticks(after, clock.watermark, n_keys, n_rows) for settings in by_policies)
+    if n_keys * ends + ticks > limits.MOST_RESULTS:
+        raise limits.too_many(n_keys * ends + ticks, "windows and ticks at most", limits.MOST_RESULTS)

@@ -15,6 +15,7 @@ from windowmill.jobs.ways import slice_passes as passes
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from windowmill.jobs.ways.input import Input
@@ -48,7 +49,8 @@ class NumberedRows:
         """The rows without a quarantine reason."""
         return self.rows.where(F.col(REASON).isNull())
 
-    def read_by(self, stage: Reading) -> DataFrame:
-        """The usable rows with the columns that ``stage`` reads: those of its new rows."""
-        own = [F.col(name) for name in (TIME, NUMBER_OF, CLOSED, LATE)]
-        return self.usable().select(*passes.inputs(self.rows, stage), *own)
+    def read_by(self, stage: Reading, schema: pa.Schema) -> DataFrame:
+        """The usable rows with the columns that ``stage`` reads, and those columns of ``schema`` that the source does not have."""
+        read = passes.inputs(self.rows, stage)
+        own = [F.col(name) for name in (TIME, UNTIL_OF, NUMBER_OF, WATERMARK_OF, CLOSED, LATE) if name in schema.names]
+        return self.usable().select(*read, *own)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from windowmill.checkpoints.state.positions import PositionTable
@@ -11,37 +12,31 @@ from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import TableInput
-from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.jobs.ways.keyed_parts import Keyed, KeyedPart
 from windowmill.jobs.ways.numbered_rows import NumberedRows
-from windowmill.jobs.ways.positions_in_process import LoadedInProcess
-from windowmill.jobs.ways.positions_on_spark import LoadedOnSpark
+from windowmill.windowing.columnar.position_batch import advance
 from windowmill.windowing.columnar.positions import PositionStage, PositionState
-from windowmill.windowing.ways import Positions, WayName
+from windowmill.windowing.ways import Positions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
-
-    from windowmill.windowing.axis import WindowGrid
+    from pyspark.sql import DataFrame, SparkSession
 
 
-class PositionPart:
+class PositionPart(KeyedPart):
     """Computes a batch over positions."""
 
-    way: WayName = "positions"
-    grids: Sequence[WindowGrid] = ()
-    spans: Sequence[str] = ()
-    by_arrival = True
+    way = "positions"
 
     def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, positions: Positions, state: str) -> None:
-        self._spark, self._batch, self._positions = spark, replace(batch, pipeline=positions.pipeline), positions
-        self._path = state
-        self._state = PositionState(positions.pipeline, batch.types, positions.layout)
-        self._table = PositionTable(spark, state, self._state.stored_schema, batch.check)
+        super().__init__(spark, replace(batch, pipeline=positions.pipeline), state)
+        self._layout = positions.layout
+        self._columns = PositionState(positions.pipeline, batch.types, positions.layout)
+        self._table = PositionTable(spark, state, self.schema, batch.check)
 
     @property
     def schema(self) -> pa.Schema:
-        return self._state.stored_schema
+        return self._columns.stored_schema
 
     @property
     def reading(self) -> PositionStage:
@@ -51,8 +46,8 @@ class PositionPart:
         batch = self._batch
         return PositionStage(
             batch.pipeline,
-            self._positions.layout,
-            self._state,
+            self._layout,
+            self._columns,
             batch.batch,
             batch.clock(emission),
             emission.ends(batch.plan),
@@ -61,20 +56,19 @@ class PositionPart:
             batch.check,
         )
 
-    def here(self, new: NewRows | None, emission: Emission) -> LoadedInProcess:
-        batch, stage = self._batch, self._stage(emission)
-        if new is not None:
-            limits.check_rows(new.table.num_rows, stage.layout)
-        rows = stage.state.rows.empty_table() if new is None else new.usable(batch, stage.state.rows)
-        stored = self._table.read(stage, rows, limits.state_read(stage.layout)) if batch.restores else self._table.empty()
-        if stored is None:
-            raise limits.state_beyond(self._path)
-        return LoadedInProcess(rows, stored, stage)
+    def keyed(self, emission: Emission) -> Keyed:
+        stage = self._stage(emission)
+        return Keyed(stage, self._columns.rows, self.schema, {key: key for key in stage.keys}, partial(advance, stage))
 
-    def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> LoadedOnSpark:
-        batch, stage, spark = self._batch, self._stage(emission), self._spark()
-        restored = None
-        if batch.restores:
-            touched = new.frame(spark, stage, stage.state.rows) if isinstance(new, FileRows) else None if new is None else new.usable()
-            restored = self._table.restore(stage, touched)
-        return LoadedOnSpark(spark, new, restored, stage, batch.partitions(spark))
+    def read(self, rows: pa.Table, emission: Emission) -> pa.Table | None:
+        if not self._batch.restores:
+            return self._table.empty()
+        return self._table.read(self._stage(emission), rows, limits.state_read(self._layout))
+
+    def restore(self, new: FileRows | NumberedRows | None, emission: Emission) -> DataFrame | None:
+        if not self._batch.restores:
+            return None
+        stage, touched = self._stage(emission), None
+        if new is not None:
+            touched = new.frame(self._spark(), stage, self._columns.rows) if isinstance(new, FileRows) else new.usable()
+        return self._table.restore(stage, touched)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,13 +26,14 @@ from windowmill.jobs.ways import slices_in_process
 from windowmill.jobs.ways.base import Loaded
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.keyed_parts import KeyedTables
 from windowmill.jobs.ways.lateness_in_process import seen_after
 from windowmill.jobs.ways.sessions import stage_of
-from windowmill.jobs.ways.sessions_in_process import LoadedInProcess
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.joined_sessions import advance
 from windowmill.windowing.columnar.session_partials import latest_fragments
 from windowmill.windowing.reference import Record
 from windowmill.windowing.reference.events import Course, Event, Tally
@@ -127,7 +129,8 @@ class Run:
         open_ones = OpenSessions(self.sessions.gaps, after)
         fragments = self.stored(open_ones, stage.schema)
         self.read = 0 if fragments is None else len(fragments)
-        loaded.append(LoadedInProcess(new, stage.schema.empty_table() if fragments is None else fragments, stage, batch))
+        usable = stage.rows.empty_table() if new is None else new.usable(batch, stage.rows)
+        loaded.append(KeyedTables(usable, stage.schema.empty_table() if fragments is None else fragments, partial(advance, stage)))
         done = computed(new, cast("Any", parts), loaded, batch, joint_schema(batch.pipeline, schemas))
         refused = [] if done.judged is None else files.refused(done.judged, first)
         assert done.rows_applied + len(refused) == len(rows or [])

@@ -39,8 +39,6 @@ _OWN = {NUMBER: NUMBER_OF, TIME: TIME_OF, UNTIL: UNTIL_OF, WATERMARK: WATERMARK_
 ROW, GONE, KEY_ENTRY = "row", "gone", "key"
 #: What comes before the label of a source's column where rows are not alone in their table.
 LIVE_PREFIX = "_row__"
-#: Kind of a row that has just arrived and is not yet part of the state.
-FRESH = "fresh"
 
 
 @dataclass(frozen=True)
