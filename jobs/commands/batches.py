@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from windowmill.jobs.commands.exit_codes import exit_code_of
 from windowmill.jobs.commands.options import AcceptChanges, AcceptCode, Arrival, AsJson, Spec
 from windowmill.jobs.commands.output import Answer, errors, show
 from windowmill.jobs.commands.spec_values import as_written, load_pipeline
@@ -16,10 +18,11 @@ from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.batch.outcomes import Done, Ruling
+    from windowmill.jobs.batch.planning import Accepted
 
 
 def run(
-    spec: Spec,
+    specs: Annotated[list[Path], typer.Argument(metavar="SPEC...", help="The pipelines' YAML files, which run one after the other.")],
     max_batches: Annotated[
         int | None, typer.Option("--max-batches", min=1, help="Stop after this many batches; by default when the source is drained.")
     ] = None,
@@ -30,17 +33,36 @@ def run(
     accept_changes: AcceptChanges = False,
     accept_code: AcceptCode = False,
     as_json: AsJson = False,
-) -> None:
-    """Advance the pipeline over its source's new rows."""
-    from windowmill.jobs.batch import loop
+) -> int:
+    """Advance pipelines over their sources' new rows, all in one process and Spark session.
+
+    An error of one pipeline does not stop the others. The exit code is that of the first one that failed.
+    """
     from windowmill.jobs.batch.planning import Accepted
+
+    accepted = Accepted(changes=accept_changes, code=accept_code)
+    advance = partial(
+        _advance, max_batches=max_batches, interval_end=data_interval_end, arrival=arrival, accepted=accepted, as_json=as_json
+    )
+    if len(specs) == 1:
+        advance(specs[0])
+        return 0
+    codes = {spec: exit_code_of(partial(advance, spec)) for spec in specs}
+    failed = {spec: code for spec, code in codes.items() if code}
+    if failed:
+        told = ", ".join(f"{spec} (exit code {code})" for spec, code in failed.items())
+        errors.print(f"windowmill: {len(failed)} of {len(codes)} pipelines failed: {told}", markup=False)
+    return next(iter(failed.values()), 0)
+
+
+def _advance(
+    spec: Path, *, max_batches: int | None, interval_end: datetime | None, arrival: Arrival, accepted: Accepted, as_json: bool
+) -> None:
+    from windowmill.jobs.batch import loop
     from windowmill.jobs.batch.progress import Progress
 
-    pipeline = load_pipeline(spec)
-    accepted = Accepted(changes=accept_changes, code=accept_code)
-    done = loop.run(
-        pipeline, Progress(errors, as_written), max_batches=max_batches, interval_end=data_interval_end, arrival=arrival, accepted=accepted
-    )
+    pipeline, progress = load_pipeline(spec), Progress(errors, as_written)
+    done = loop.run(pipeline, progress, max_batches=max_batches, interval_end=interval_end, arrival=arrival, accepted=accepted)
     _show_summary(pipeline, done, as_json)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import yaml
+from deltalake import DeltaTable, write_deltalake
 
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands import COMMANDS
@@ -21,6 +23,18 @@ def spec(tmp_path: Path) -> str:
     path = tmp_path / "[x].yaml"
     path.write_text(yaml.safe_dump(fields | {"sink": {"path": str(tmp_path / "sink")}}))
     return str(path)
+
+
+@pytest.fixture
+def specs(spec: str, tmp_path: Path) -> list[str]:
+    """Specs of three pipelines over one source; that of the second has no windows."""
+    write_deltalake(str(tmp_path / "source"), pa.table({"t": [1, 12, 25]}))
+    fields = yaml.safe_load(Path(spec).read_text()) | {"source": {"path": str(tmp_path / "source")}, "compute": "local"}
+    paths = [tmp_path / f"{name}.yaml" for name in ("a", "b", "c")]
+    for path in paths:
+        own = {"pipeline": path.stem, "sink": {"path": str(tmp_path / path.stem)}, "windows": [] if path.stem == "b" else WINDOWS}
+        path.write_text(yaml.safe_dump(fields | own))
+    return [str(path) for path in paths]
 
 
 @pytest.mark.parametrize("name", COMMANDS.built_in())
@@ -70,3 +84,14 @@ def test_nothing_to_do_is_answered_by_the_help_alone(capsys):
 def test_wrong_usage_is_one_line(capsys):
     assert main(["validate"]) == 2
     assert capsys.readouterr().err == "windowmill: Missing argument 'SPEC'; see `windowmill --help`\n"
+
+
+def test_run_advances_many_pipelines_and_an_error_of_one_stops_no_other(specs, tmp_path, capsys):
+    assert main(["run", *specs, "--json"]) == 2
+    told = capsys.readouterr()
+    answers = [json.loads(line) for line in told.out.splitlines()]
+    assert [(answer["pipeline"], answer["batches"][0]["rows_published"]) for answer in answers] == [("a", 2), ("c", 2)]
+    assert DeltaTable(str(tmp_path / "c")).count() == 2
+    assert told.err.endswith(f"windowmill: 1 of 3 pipelines failed: {specs[1]} (exit code 2)\n")
+    assert main(["run", specs[0], specs[2]]) == 0
+    assert capsys.readouterr().out == "a: nothing new\nc: nothing new\n"
