@@ -10,10 +10,10 @@ from deltalake import CommitProperties, DeltaTable
 
 from windowmill.windowing.errors import StateError
 
-#: The format that this release writes for each kind of table. :mod:`.state.migrations` migrates older formats of ``state``.
+#: The format that this release writes and reads, for each kind of table.
 FORMATS = {"state": 2, "quarantine": 1, "quality": 1, "held": 1}
-#: Names of table properties: the format, and the last batch that may have rows without checksums.
-FORMAT, UNCHECKED_THROUGH = "windowmill.format", "windowmill.unchecked_through"
+#: Name of the table property with the format.
+FORMAT = "windowmill.format"
 
 
 def ours(what: str) -> CommitProperties:
@@ -21,26 +21,17 @@ def ours(what: str) -> CommitProperties:
     return CommitProperties(custom_metadata={"userMetadata": f'{{"windowmill": "{what}"}}'}, max_commit_retries=0)
 
 
-def check_format(table: DeltaTable, kind: str) -> int:
-    """The format of ``table``; raises ``StateError`` if this release cannot read it."""
-    found = _property(table, kind, FORMAT, 1)
-    if not 1 <= found <= FORMATS[kind]:
+def check_format(table: DeltaTable, kind: str) -> None:
+    """Raise ``StateError`` unless this release can read ``table``."""
+    text = table.metadata().configuration.get(FORMAT, "1")
+    if not text.isdecimal():
+        raise StateError(f"{kind} {table.table_uri}: table property {FORMAT} is {text!r}, not a number; put it back")
+    if int(text) > FORMATS[kind]:
         raise StateError(
-            f"{kind} {table.table_uri}: format {found}, this windowmill reads up to {FORMATS[kind]}; upgrade windowmill on this machine"
+            f"{kind} {table.table_uri}: format {text}, this windowmill reads format {FORMATS[kind]}; upgrade windowmill on this machine"
         )
-    return found
-
-
-def unchecked_through(table: DeltaTable) -> int:
-    """The last batch whose rows in the state ``table`` may have no checksum; −1 if there is none."""
-    return _property(table, "state", UNCHECKED_THROUGH, -1)
-
-
-def _property(table: DeltaTable, kind: str, name: str, default: int) -> int:
-    text = table.metadata().configuration.get(name)
-    if text is None:
-        return default
-    try:
-        return int(text)
-    except ValueError as err:
-        raise StateError(f"{kind} {table.table_uri}: table property {name} is {text!r}, not a number; put it back") from err
+    if int(text) < FORMATS[kind]:
+        raise StateError(
+            f"{kind} {table.table_uri}: format {text} of a version before the first release, this windowmill reads format {FORMATS[kind]}; "
+            "give the pipeline a new sink and backfill it there"
+        )

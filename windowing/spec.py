@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
-from windowmill.windowing.axis import Grid
 from windowmill.windowing.catalogue import Aggregates, AggregateSpec
 from windowmill.windowing.durations import SECOND_US, Duration
 from windowmill.windowing.fields import Column, Condition, Name, Part
@@ -314,47 +313,7 @@ class Pipeline(Part):
 
     def meaning_hash(self) -> str:
         """SHA-256 of :meth:`meaning` and of :data:`LABELS` in hexadecimal, independent of the order of mappings."""
-        origins = {"origins": "wall time"} if self._had_origins_in_utc() else {}
-        return _hash(self.meaning() | {"labels": LABELS} | origins)
-
-    def hashes_with_origins_in_utc(self) -> tuple[str, ...]:
-        """The hashes that earlier releases recorded if they read an origin without an offset as UTC, not as its zone's wall time."""
-        return (_hash(self.meaning() | {"labels": LABELS}), *self.older_meaning_hashes()) if self._had_origins_in_utc() else ()
-
-    def _had_origins_in_utc(self) -> bool:
-        """Whether earlier releases went by slices, which they did for fixed grids and numbers alone, and an origin is wall time."""
-        by_slices = self.emit == "final" and self.time.end is None
-        by_slices = by_slices and all(spec.declaration.partial == "numbers" for spec in self.aggregates.values())
-        # Other windows, and pipelines of live rows, have always had wall time.
-        return by_slices and any(map(_on_wall_clock, self.windows)) and all(map(_is_fixed_hopping, self.windows))
-
-    def older_meaning_hashes(self) -> tuple[str, ...]:
-        """The values of :meth:`meaning_hash` that earlier releases recorded for this spec.
-
-        Earlier releases named columns of the state by the order of the aggregates if their content gave no unique name
-        (:attr:`windowmill.windowing.kernels.layout.Layout.labels_by_order`), and had no default bound on future events.
-        """
-        meaning = self.meaning()
-        without = {name: value for name, value in meaning["time"].items() if name != "max_future_skew"}
-        limits: list[dict[str, Any]] = [{}]
-        if self.time.max_future_skew is not None:
-            # The default length may be set in the spec or not; any other length is part of the meaning.
-            given = {"max_future_skew": str(self.time.max_future_skew)}
-            limits = [{}, given] if "max_future_skew" not in meaning["time"] else [given]
-        return tuple(_hash(meaning | {"time": without | limit}) for limit in limits)
-
-
-def _on_wall_clock(window: Window) -> bool:
-    origin = window.counted_from
-    return isinstance(origin, datetime) and origin.tzinfo is None and window.zone not in (None, "UTC")
-
-
-def _is_fixed_hopping(window: Window) -> bool:
-    return window.partials_problem("") is None and not window.joins_by_gap and isinstance(window.grid(), Grid)
-
-
-def _hash(meaning: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.meaning() | {"labels": LABELS}, sort_keys=True).encode()).hexdigest()
 
 
 def _durations(part: BaseModel, where: str = "") -> list[tuple[str, Duration]]:

@@ -208,15 +208,6 @@ def strict_problem(why: Sequence[str]) -> str | None:
     return f"the state would keep raw rows ({'; '.join(why)}); change that, give it a pipeline of its own, or leave strict out"
 
 
-def named_by_order(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> bool:
-    """Whether earlier releases named columns of this pipeline's state by the order of its aggregates: a swap of two exchanged them."""
-    parts = divide(pipeline, types)
-    # Earlier releases had logs where there are sessions, revisions, empty windows or events that last.
-    logged = pipeline.emit == "revise" or pipeline.time.end is not None or any(window.fills_gaps for window in pipeline.windows)
-    by_slices = parts.ways == ("slices",) and not logged
-    return parts.layout.labels_by_order if parts.layout is not None and by_slices else len(pipeline.conditions()) > 1
-
-
 def why_rows(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> tuple[str, ...]:
     """The parts of the spec that need live rows, each with its reason; empty if the state keeps partials.
 

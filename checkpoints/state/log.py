@@ -17,7 +17,7 @@ from windowmill.checkpoints.state.base import StateTable, files_of, number_of_ro
 from windowmill.checkpoints.state.opening import reporting_damage
 from windowmill.checkpoints.state.reading import require_columns
 from windowmill.checkpoints.state.wanted import Condition, ReadLimit
-from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, SLICE, SUM
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import GONE, KEY_ENTRY
@@ -151,11 +151,6 @@ def _of_keys(log: pa.Table, touched: pa.Table, keys: Sequence[str], watermark: i
     wanted = due <= watermark
     wanted[codes[log.num_rows :]] = True
     return log.filter(pa.array(wanted[codes[: log.num_rows]]))
-
-
-def keeps_log(path: str) -> bool:
-    """Whether there is a log of live rows, and nothing else, at ``path``."""
-    return is_table(path) and is_log(path)
 
 
 def is_log(path: str) -> bool:

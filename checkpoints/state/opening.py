@@ -1,4 +1,4 @@
-"""Opens the state table: checks that it exists if the ledger says so, migrates its format, and reports damage in one line."""
+"""Opens the state table: checks that it exists if the ledger says so, and its format, and reports damage in one line."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from deltalake.exceptions import TableNotFoundError
 
 from windowmill.checkpoints.delta_log_faults import fault_of_log
-from windowmill.checkpoints.formats import unchecked_through
+from windowmill.checkpoints.formats import check_format
 from windowmill.checkpoints.kept_tables import newest
-from windowmill.checkpoints.state.migrations import migrated
 from windowmill.windowing.columnar.checksums import REMEDY, RowCheck
 from windowmill.windowing.errors import StateCorruptError, StateMissingError, WindowmillError, first_line
 
@@ -20,7 +19,7 @@ _MISSING = re.compile(r"not found|No such file|NotFound|does not exist|FileNotFo
 
 
 def open_state(path: str, *, left_at: int | None) -> RowCheck:
-    """Migrate the state table at ``path``, if it exists, to this release's format; returns the check for its rows.
+    """Check the state table at ``path``, if it exists; returns the check for its rows.
 
     Parameters
     ----------
@@ -34,7 +33,7 @@ def open_state(path: str, *, left_at: int | None) -> RowCheck:
     StateCorruptError
         If its log cannot be read.
     StateError
-        If its format is newer.
+        If its format is another.
     """
     with reporting_damage(path):
         try:
@@ -49,7 +48,8 @@ def open_state(path: str, *, left_at: int | None) -> RowCheck:
         fault = fault_of_log(table)
         if fault is not None:
             raise StateCorruptError(f"state {path}: {fault}; {REMEDY}")
-        return RowCheck(path, unchecked_through(migrated(table, path)))
+        check_format(table, "state")
+        return RowCheck(path)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from windowmill.checkpoints.stores import store_of
-from windowmill.windowing.columnar.added_columns import BATCH, SLICE, SUM
+from windowmill.windowing.columnar.added_columns import BATCH, SLICE
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.columnar.session_partials import LAST
 from windowmill.windowing.errors import StateCorruptError
@@ -44,7 +44,7 @@ def read_whole(
     pyarrow.ArrowException, OSError
         If a file cannot be read.
     """
-    parts = [read_file(table.table_uri, file, schema, {*may_lack, SUM}).filter(where) for file in files]
+    parts = [read_file(table.table_uri, file, schema, may_lack).filter(where) for file in files]
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
@@ -63,7 +63,6 @@ def read_file(uri: str, file: Mapping[str, Any], schema: pa.Schema, may_lack: Co
     parquet = open_file(store_of(uri), uri, file)
     try:
         stored = parquet.schema_arrow.names
-        # Files of format 1 have no checksums. ``RowCheck`` decides whether a row may lack one.
         require_columns(uri, [*stored, *may_lack], schema.names)
         rows = parquet.read(columns=[name for name in schema.names if name in stored], use_threads=False)
         for field in schema:

@@ -176,42 +176,21 @@ def check_tables(runnable: Runnable, ledger: Ledger, accepted: Accepted) -> None
 
 def _check(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) -> None:
     """Refuse a new ``plan`` that could not be carried out over this source and these tables."""
-    from windowmill.jobs.sources.columns import Columns
+    from windowmill.jobs.sources.columns import Columns, check_unchanged
     from windowmill.windowing.columnar.output import result_types
     from windowmill.windowing.ways import check_strict
 
     pipeline = runnable.pipeline
     columns = Columns.of(source.schema_json)
     if ledger.newest_kept:  # says of a missing column what has become of it
-        _check_columns(runnable, ledger.newest_kept.plan.source_schema, source)
+        check_unchanged(ledger.newest_kept.plan.source_schema, source.schema_json, pipeline, source.path)
     if not ledger.newest_kept:
         # Later batches have the same conditions: a spec with other ones is refused.
         check_conditions(pipeline)
     columns.check(pipeline, f"the source {source.path}")
     result_types(pipeline, columns.arrow)
     check_strict(pipeline, columns.arrow)
-    _check_strict_state(runnable)
     refuse_landed(plan, own_tables(runnable))
-
-
-def _check_strict_state(runnable: Runnable) -> None:
-    """Refuse a strict pipeline whose state an older release made as a log of live rows."""
-    from windowmill.checkpoints.state.log import keeps_log
-
-    state = runnable.places.state
-    if runnable.pipeline.strict and keeps_log(state):
-        raise SpecError(
-            f"pipeline {runnable.name}: strict: the state {state} keeps raw rows, as an older release made it; backfill into a new sink, "
-            "or leave strict out"
-        )
-
-
-def _check_columns(runnable: Runnable, before: str, source: SourceTable) -> None:
-    from windowmill.checkpoints.state.log import keeps_log
-    from windowmill.jobs.sources.columns import check_unchanged
-
-    in_log = keeps_log(runnable.places.state)
-    check_unchanged(before, source.schema_json, runnable.pipeline, source.path, keeps_log=in_log)
 
 
 def check_owner(pipeline: Pipeline, ledger: Ledger) -> None:

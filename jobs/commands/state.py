@@ -11,7 +11,6 @@ from rich.console import Group, RenderableType
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.inspection import key_value
-from windowmill.checkpoints.state.log import is_log
 from windowmill.checkpoints.state.opening import reporting_damage
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.commands.output import Answer
@@ -57,8 +56,6 @@ def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
 
 
 def _view(pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> View:
-    if is_log(path):
-        return LiveRowsView(pipeline, ledger, path, limit)
     parts, views = divide(pipeline, source_types(ledger, path)), dict[WayName, View]()
     if parts.slices is not None:
         views["slices"] = SlicesView(parts.slices.pipeline, ledger, path, limit)

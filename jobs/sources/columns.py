@@ -127,15 +127,10 @@ def physical_name(field: StructField) -> str:
     return str(field.metadata.get(PHYSICAL, field.name))
 
 
-def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str, *, keeps_log: bool) -> None:
+def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> None:
     """Check that the columns that the spec uses have not changed since the schema ``before``; raises ``SourceSchemaError`` naming one.
 
     The source may add columns, rename those that the spec does not use, and widen a type if the columns of state and sink stay the same.
-
-    Parameters
-    ----------
-    keeps_log
-        Whether the state is a log of live rows, which stores the source's types.
     """
     old, new = Columns.of(before).struct, Columns.of(now).struct
     used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
@@ -151,7 +146,7 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str, *, ke
         is_padded_alike = _paddings(field) == _paddings(new[field.name])
         if is_padded_alike and (field.name not in used or _plain(wider) == _plain(field.dataType)):
             continue
-        can_widen = is_padded_alike and not keeps_log and _widens(field.dataType, wider)
+        can_widen = is_padded_alike and _widens(field.dataType, wider)
         if not (can_widen and _same_form(pipeline, Columns(old), Columns(new))):
             raise SourceSchemaError(
                 f"source {place}: column {field.name!r} was {_declared(field)} and is now {_declared(new[field.name])}; "

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from windowmill.checkpoints.state.log import keeps_log
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.live_rows import LiveRowPart
 from windowmill.jobs.ways.positions import PositionPart
 from windowmill.jobs.ways.sessions import SessionPart
 from windowmill.jobs.ways.slices import SlicePart
-from windowmill.windowing.ways import Parts, Rows, divide
+from windowmill.windowing.ways import divide
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,10 +20,9 @@ if TYPE_CHECKING:
 def parts_of(spark: Callable[[], SparkSession], batch: TableInput, state: str) -> list[Part]:
     """The parts of ``batch``, whose state table is at the path ``state``; ``spark`` gives the session.
 
-    :mod:`windowmill.windowing.ways` divides the windows, and ``windowmill explain`` shows its choice. A table of live rows that an older
-    release made, which kept partials for fewer windows and aggregates, stays one.
+    :mod:`windowmill.windowing.ways` divides the windows, and ``windowmill explain`` shows its choice.
     """
-    divided = Parts(rows=Rows(batch.pipeline)) if keeps_log(state) else divide(batch.pipeline, batch.types)
+    divided = divide(batch.pipeline, batch.types)
     parts: list[Part] = []
     if divided.slices is not None:
         parts.append(SlicePart(spark, batch, divided.slices, state))

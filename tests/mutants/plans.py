@@ -6,7 +6,7 @@ MUTANTS = (
     Mutant(
         "columns-of-a-plan-unchecked",
         "jobs/batch/planning.py",
-        "        _check_columns(runnable, ledger.newest_kept.plan.source_schema, source)\n",
+        "        check_unchanged(ledger.newest_kept.plan.source_schema, source.schema_json, pipeline, source.path)\n",
         "        pass\n",
         ("tests/jobs/test_plans.py::test_a_column_of_another_type_is_refused_by_the_next_batch",),
     ),

@@ -16,8 +16,8 @@ MUTANTS = (
     Mutant(
         "rows-without-checksums-accepted",
         "windowing/columnar/checksums.py",
-        "            wrong = pc.or_(wrong, pc.and_(stored.is_null(), pc.fill_null(late, True)))\n",
-        "",
+        "row_checksums(rows)), True)",
+        "row_checksums(rows)), False)",
         ("tests/windowing/test_checksums.py::test_rows_that_differ_from_what_was_written_are_refused",),
     ),
     Mutant(
@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant(
         "newer-format-accepted",
         "checkpoints/formats.py",
-        "    if not 1 <= found <= FORMATS[kind]:",
+        "    if int(text) > FORMATS[kind]:",
         "    if False:",
         ("tests/checkpoints/test_opening.py::test_a_newer_format_is_refused",),
     ),

@@ -9,18 +9,14 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, cut, differences, events, lasting, quiet, run_over
-from tests.spark.test_live import AGGREGATES, POLICIES
-from windowmill.checkpoints.ledger import Ledger
+from tests.spark.test_live import AGGREGATES
 from windowmill.checkpoints.state import base
 from windowmill.checkpoints.state.log import is_log
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.answers import bound
-from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.commands.state import state_of
-from windowmill.jobs.ways import choose, limits
-from windowmill.windowing.errors import SpecError
-from windowmill.windowing.ways import Parts, Rows
+from windowmill.jobs.ways import limits
 
 pytestmark = pytest.mark.spark
 
@@ -200,36 +196,3 @@ def test_state_shows_open_sessions_beside_slices(spark, tmp_path, capsys):
     told = " ".join(capsys.readouterr().out.split())
     assert "open sessions, ending so if no row joins them" in told
     assert "windows to come that hold them" in told
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"windows": GRIDS},
-        {"windows": GRIDS, "emit": "revise"},
-        {"windows": SESSIONS, "emit": "revise"},
-        {"windows": [*GRIDS, *SESSIONS, *POLICIES]},
-        {"windows": GRIDS, "time": TIME, "aggregates": OBJECTS | OVER_TIME},
-        {"windows": EMPTY, "time": TIME, "aggregates": OBJECTS | OVER_TIME, "emit": "revise"},
-    ],
-    ids=["final", "revise", "revised sessions", "of all ways", "of events that last", "of events that last, revised"],
-)
-def test_a_log_of_live_rows_of_an_older_release_goes_on(spark, tmp_path, monkeypatch, changes):
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")  # a worker of Spark would not see what is patched
-    bench = Bench(tmp_path, {"aggregates": OBJECTS} | changes)
-    rows = lasting(events(33, 300), 37) if "time" in changes else events(33, 300)
-    with monkeypatch.context() as patched:
-        patched.setattr(choose, "divide", lambda pipeline, _: Parts(rows=Rows(pipeline)))
-        run_over(bench, 9, rows[:200], 2)
-    state = str(tmp_path / "sink.windowmill" / "state")
-    assert is_log(state)
-    strict = Bench(tmp_path, bench.changes | {"strict": True}, bench.commits)
-    strict.land(rows[200:201])
-    with pytest.raises(SpecError, match="raw rows"):
-        strict.run()
-    assert Ledger.open(strict.pipeline).count == 2
-    run_over(bench, 10, rows[201:], 2)
-    assert is_log(state)
-    maintain(bench.pipeline, quiet())
-    assert state_of(bench.pipeline, [], 5).data["state"]["kind"] == "live rows"
-    assert differences(bench.rows(), bench.expected(rows).rows) == []

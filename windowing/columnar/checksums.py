@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.added_columns import BATCH, SUM
+from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels.checksums import Words, add_bytes, add_floats, add_lists, add_words
 from windowmill.windowing.kernels.columns import valid_of
@@ -49,18 +49,9 @@ def with_checksums(table: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True)
 class RowCheck:
-    """Verifies rows of a state table; small and picklable.
-
-    Attributes
-    ----------
-    table
-        Path of the table, for messages.
-    unchecked_through
-        Rows of batches up to this one may lack a checksum, because an older release wrote them. −1: none may.
-    """
+    """Verifies rows of the state table at the path ``table``; small and picklable."""
 
     table: str
-    unchecked_through: int = -1
 
     def verify(self, rows: pa.Table) -> None:
         """Compare each row with its checksum.
@@ -68,15 +59,11 @@ class RowCheck:
         Raises
         ------
         StateCorruptError
-            If a row differs from what was written, or lacks a checksum that it should have.
+            If a row differs from what was written, or lacks a checksum.
         """
         if not rows.num_rows:
             return
-        stored = rows.column(SUM)
-        wrong = pc.fill_null(pc.not_equal(stored, row_checksums(rows)), False)
-        if stored.null_count:
-            late = pc.greater(rows.column(BATCH), self.unchecked_through)
-            wrong = pc.or_(wrong, pc.and_(stored.is_null(), pc.fill_null(late, True)))
+        wrong = pc.fill_null(pc.not_equal(rows.column(SUM), row_checksums(rows)), True)
         if pc.any(wrong).as_py():
             count = pc.sum(wrong).as_py()
             raise StateCorruptError(f"state {self.table}: {count:,} of {rows.num_rows:,} rows read differ from what was written; {REMEDY}")

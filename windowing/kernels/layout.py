@@ -191,11 +191,6 @@ class Layout:
         return any(atom.clipped for atom in self.atoms)
 
     @property
-    def labels_by_order(self) -> bool:
-        """Whether releases before labels of format 2 named columns of the state by the order of the aggregates."""
-        return any(_column(_plain_label(self.atoms[stored.atom]), stored.role) != stored.name for stored in self.fields)
-
-    @property
     def lifting(self) -> Layout:
         """The same atoms over rows, from which the stored partials are made."""
         return replace(self, fields=(), of_rows=True, objects=())
