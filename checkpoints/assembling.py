@@ -12,12 +12,10 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from windowmill.checkpoints.batches import BackfillPlan, Batch, Changes, Commit, Plan, Status
-from windowmill.checkpoints.records import Record
+from windowmill.checkpoints.records import FORMAT, Record
 from windowmill.checkpoints.stored_plans import StoredPlan
-from windowmill.windowing.errors import LedgerCorruptError, LedgerError, OutdatedLedgerError
+from windowmill.windowing.errors import LedgerCorruptError
 
-#: Increased when the meaning of records changes; an older windowmill refuses a newer ledger.
-FORMAT = 4
 #: A record of a batch, and one of a ruling on a held batch.
 BATCH, RULING = "batch", "ruling"
 #: Names in the body of a record. Totals are sums over all committed batches up to this one.
@@ -83,21 +81,9 @@ def assemble(records: Sequence[Record], path: str, *, integer_axis: bool) -> lis
 
     Raises
     ------
-    LedgerError
-        If a newer windowmill wrote one of them.
-    OutdatedLedgerError
-        If an older one did.
     LedgerCorruptError
         If a record is missing, duplicated, damaged or contradicts the others.
     """
-    other = next((record.format for record in records if record.format != FORMAT), FORMAT)
-    if other > FORMAT:
-        raise LedgerError(f"ledger {path}: holds format {other}, this windowmill reads format {FORMAT}; upgrade windowmill on this machine")
-    if other < FORMAT:
-        raise OutdatedLedgerError(
-            f"ledger {path}: holds format {other} of a version before the first release, this windowmill reads format {FORMAT}; give the "
-            "pipeline a new sink and backfill it there"
-        )
     batches: list[Batch] = []
     last: Batch | None = None
     for number, group in groupby(records, key=lambda record: record.batch):

@@ -21,7 +21,6 @@ from typing import Any
 from windowmill.checkpoints.assembling import (
     BATCH,
     CHANGES,
-    FORMAT,
     MANIFEST,
     OUTCOME,
     PLAN,
@@ -40,7 +39,7 @@ from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.manifests import MOST_FILES, read_manifest, write_manifest
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_table import DeltaRecords
-from windowmill.checkpoints.records import Record, RecordStore
+from windowmill.checkpoints.records import FORMAT, Record, RecordStore
 from windowmill.checkpoints.stored_plans import StoredPlan
 from windowmill.checkpoints.stores import use_options_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError

@@ -31,10 +31,8 @@ SCHEMA = pa.schema(
 )
 _AT, _EPOCH = SCHEMA.field("at").type, datetime(1970, 1, 1, tzinfo=UTC)
 _NAME = re.compile(r"records-\d+-(?P<level>\d)-[0-9a-f]{8}-(?P<crc>[0-9a-f]{8})\.parquet")
-#: A file without a checksum may declare so many bytes plus so many times its own size; `maintain` of format 1 merged all records into one.
+#: A file without a checksum may declare so many bytes plus so many times its own size.
 _DECLARED_BYTES, _DECLARED_TIMES = 64 << 20, 64
-#: Sort order of a batch's records of format 1, before their time.
-_KINDS = {"plan": 0, "commit": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class RecordFile:
 
     @property
     def has_checksum(self) -> bool:
-        """Whether its name has a checksum; files of format 1 have none."""
+        """Whether its name has a checksum; a file that an ``OPTIMIZE`` by others made has none."""
         return _NAME.fullmatch(self.path) is not None
 
     @property
@@ -71,7 +69,7 @@ def packed(records: Sequence[Record], level: int) -> tuple[RecordFile, bytes]:
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.table(columns, schema=SCHEMA), buffer, compression="zstd", write_page_checksum=True)
     content = buffer.getvalue().to_pybytes()
-    name = f"records-{records[0].number or 0:012d}-{level}-{uuid.uuid4().hex[:8]}-{zlib.crc32(content):08x}.parquet"
+    name = f"records-{records[0].number:012d}-{level}-{uuid.uuid4().hex[:8]}-{zlib.crc32(content):08x}.parquet"
     batches = [record.batch for record in records]
     return RecordFile(name, len(content), len(records), min(batches), max(batches)), content
 
@@ -109,11 +107,6 @@ def read_bytes(files: pa_fs.FileSystem, file: RecordFile, ledger: str) -> bytes:
                 f"{file.size_bytes:,}; restore the folder from a copy"
             )
         return bytes(stream.read(file.size_bytes))
-
-
-def ordered(records: Sequence[Record]) -> list[Record]:
-    """``records`` in append order; those of format 1 have no number and come first."""
-    return sorted(records, key=lambda r: (r.number is not None, r.number or 0, r.batch, _KINDS.get(r.kind, 1), r.at))
 
 
 def _rows(content: bytes, *, trusted: bool) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from windowmill.checkpoints.records import Record
 
 #: Number of files of one level merged into one of the next; files of the last level are final.
 FAN, LAST_LEVEL = 32, 2
-#: Maximum number of files in one merge: a ledger of format 1 may have a file per record.
+#: Maximum number of files in one merge.
 _MERGED_FILES = 2_048
 #: Maximum number of characters of record bodies in a merged file, unless a single record has more.
 _MERGED_CHARACTERS = 16 << 20

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
@@ -22,7 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
 from windowmill.checkpoints.delta_log_files import actions_of, entry_name, floor_of
 from windowmill.checkpoints.kept_tables import KeptTable
-from windowmill.checkpoints.record_files import SCHEMA, RecordFile, decoded, ordered, packed, read_bytes
+from windowmill.checkpoints.record_files import SCHEMA, RecordFile, decoded, packed, read_bytes
 from windowmill.checkpoints.record_merging import FAN, LAST_LEVEL, merged_files, to_merge
 from windowmill.checkpoints.records import Record, sealed
 from windowmill.checkpoints.storage_errors import is_disk_full
@@ -41,6 +42,7 @@ CONFIGURATION = {
     "delta.logRetentionDuration": "interval 1 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }
+_NUMBER = attrgetter("number")
 _FAILURES = (DeltaError, pa.ArrowException, OSError)
 
 
@@ -84,7 +86,7 @@ class DeltaRecords:
         batches = max((file.last for file in self._files), default=-1) + 1
         first = max(0, batches - TAIL_BATCHES)
         tail = self.read(first, batches)
-        if tail and tail[-1].number is not None and tail[-1].number != self._count - 1:
+        if tail and tail[-1].number != self._count - 1:
             raise LedgerCorruptError(
                 f"ledger {self._path}: its log lists {self._count} records, but the newest (of batch {tail[-1].batch}) is number "
                 f"{tail[-1].number}; restore the folder from a copy"
@@ -98,9 +100,9 @@ class DeltaRecords:
         by_file = self._records(wanted)
         if any(file is self._files[-1] for file in wanted):
             self._decoded = dict(list(by_file.items())[-2 * FAN :])
-        records = ordered([record for part in by_file.values() for record in part if first <= record.batch < before])
+        records = sorted((record for part in by_file.values() for record in part if first <= record.batch < before), key=_NUMBER)
         for one, later in pairwise(records):
-            if one.number is not None and later.number != one.number + 1:
+            if later.number != one.number + 1:
                 raise LedgerCorruptError(
                     f"ledger {self._path}: record {one.number + 1}, of batch {one.batch} or {later.batch}, is missing or duplicated; "
                     "restore the folder from a copy"
@@ -138,7 +140,7 @@ class DeltaRecords:
         chosen = to_merge(self._files)
         if not chosen:
             return 0
-        records = ordered([record for part in self._records(chosen).values() for record in part])
+        records = sorted((record for part in self._records(chosen).values() for record in part), key=_NUMBER)
         merged = list(merged_files(records, last=any(file.level for file in chosen)))
         self._commit(merged, chosen, {"kind": "merge"}, data_change=False)
         if any(file.level == LAST_LEVEL for file, _ in merged):

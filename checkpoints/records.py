@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from windowmill.windowing.errors import LedgerCorruptError
+from windowmill.windowing.errors import LedgerCorruptError, LedgerError, OutdatedLedgerError
 
-#: Records have a number and a checksum from this format on.
-SUMMED_FORMAT = 2
+#: The format that this release writes and reads; increased when the meaning of records changes.
+FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class Record:
     Attributes
     ----------
     number
-        Position in the ledger, from 0; null in records of format 1.
+        Position in the ledger, from 0; -1 until the record is sealed.
     sum
-        Checksum of all other fields; null in records of format 1.
+        Checksum of all other fields; null until the record is sealed.
     """
 
     format: int
@@ -32,7 +32,7 @@ class Record:
     attempt: str
     at: datetime
     body: str
-    number: int | None = None
+    number: int = -1
     sum: int | None = None
 
 
@@ -74,13 +74,29 @@ def checksum(record: Record) -> int:
 
 
 def check_record(record: Record, place: str) -> None:
-    """Raise ``LedgerCorruptError`` for a record that is not as it was written; ``place`` names its file in the message."""
+    """Check that ``record`` is as it was written; ``place`` names its file in messages.
+
+    Raises
+    ------
+    LedgerError
+        If a newer windowmill wrote it.
+    OutdatedLedgerError
+        If an older one did.
+    LedgerCorruptError
+        If it is damaged.
+    """
     expected = {"format": int, "kind": str, "batch": int, "attempt": str, "at": datetime, "body": str}
     wrong = [name for name, kind in expected.items() if not isinstance(getattr(record, name), kind)]
     if wrong:
         raise LedgerCorruptError(f"{place}: a record of batch {record.batch} has no {wrong[0]}; restore the folder from a copy")
-    summed = record.format >= SUMMED_FORMAT or record.sum is not None or record.number is not None
-    if summed and (record.number is None or record.sum != checksum(record)):
+    if record.format > FORMAT:
+        raise LedgerError(f"{place}: format {record.format}, this windowmill reads format {FORMAT}; upgrade windowmill on this machine")
+    if record.format < FORMAT:
+        raise OutdatedLedgerError(
+            f"{place}: format {record.format} of a version before the first release, this windowmill reads format {FORMAT}; give the "
+            "pipeline a new sink and backfill it there"
+        )
+    if record.sum != checksum(record):
         raise LedgerCorruptError(
             f"{place}: the {record.kind} of batch {record.batch} is damaged (its checksum does not match); restore the folder from a copy"
         )

@@ -314,13 +314,13 @@ def test_a_damaged_log_is_refused_and_never_started_anew(path):
 @pytest.mark.covers("V2")
 def test_an_older_format_is_refused_in_one_line(path):
     DeltaRecords(path).append(Record(3, "plan", 0, "a", NOW, "{}"))
-    with pytest.raises(OutdatedLedgerError, match=r"holds format 3 of a version before the first release, .*; give the"):
+    with pytest.raises(OutdatedLedgerError, match=r"format 3 of a version before the first release, .*; give the"):
         Ledger(path)
 
 
 def test_a_newer_format_is_refused(path):
     DeltaRecords(path).append(Record(99, "plan", 0, "a", NOW, "{}"))
-    with pytest.raises(LedgerError, match="holds format 99, this windowmill reads format 4; upgrade"):
+    with pytest.raises(LedgerError, match="format 99, this windowmill reads format 4; upgrade"):
         Ledger(path)
 
 

@@ -97,6 +97,18 @@ def test_a_merge_fences_nobody_and_a_record_does(path):
     assert Ledger(path).count == FAN
 
 
+def test_an_optimize_by_others_loses_no_record_and_the_next_append_puts_checksums_back(path):
+    ledger = filled(path, 5)
+    DeltaTable(path).optimize.compact()
+    [name] = [Path(uri).name for uri in DeltaTable(path).file_uris()]
+    assert not name.startswith("records-")
+    assert [batch.number for batch in Ledger(path).batches()] == list(range(5))
+    ledger.refresh()
+    ledger.record(plan(5), commit(), {}, NOW)
+    assert all(Path(uri).name.startswith("records-") for uri in DeltaTable(path).file_uris())
+    assert [batch.number for batch in Ledger(path).batches()] == list(range(6))
+
+
 def test_a_record_that_lands_during_a_merge_is_kept_and_the_merge_is_not(path, monkeypatch):
     filled(path, FAN - 1)
     store, other = DeltaRecords(path), Ledger(path)

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from tests.golden.make import CASES, HERE, KEPT, Golden, rows_of
 from tests.spark.harness import differences, expected, place
-from windowmill.checkpoints.assembling import FORMAT as RECORD_FORMAT
+from windowmill.checkpoints.records import FORMAT as RECORD_FORMAT
 from windowmill.windowing.specfile import parse_pipeline
 
 CURRENT = f"format-{RECORD_FORMAT}"
