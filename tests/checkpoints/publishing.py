@@ -1,12 +1,26 @@
-"""Puts rows into a table of the pipeline as a batch does: in files, which one commit names."""
+"""Pipelines that publish rows without computing any: in files, which a record and one commit to each table name."""
 
 from __future__ import annotations
 
-import pyarrow as pa
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
-from windowmill.checkpoints.batches import Changes
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from tests.checkpoints.records import plan
+from windowmill.checkpoints.batches import Changes, Commit, Plan
 from windowmill.checkpoints.committer import DeltaRsCommitter, Publication
 from windowmill.checkpoints.data_files import FileWriter
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import DeltaOwnTable
+from windowmill.checkpoints.protocol import record, settle
+from windowmill.checkpoints.verification import ORDER, refuse_landed, verify
+
+ROWS = pa.table({"window": ["w"], "n": [1]})
+NOW = datetime(2024, 1, 1, tzinfo=UTC)
+ROLES = ("sink", "state")
 
 
 def publish(path: str, rows: pa.Table, batch: int, role: str = "state") -> None:
@@ -14,3 +28,58 @@ def publish(path: str, rows: pa.Table, batch: int, role: str = "state") -> None:
     with FileWriter(path, rows.schema, batch=batch, attempt="a", task=0) as writer:
         writer.write(rows)
     DeltaRsCommitter().commit(path, Publication(role, "app", batch, Changes.of(rows.schema, writer.close())))
+
+
+class Pipeline:
+    """A ledger and tables below a folder, and batches that add a row to sink and state."""
+
+    def __init__(self, folder: Path, ledger: str = "ledger") -> None:
+        self.folder, self.ledger_path = folder, str(folder / ledger)
+        self.tables = {role: DeltaOwnTable(role, str(folder / role)) for role in (*ORDER, "held")}
+
+    def ledger(self) -> Ledger:
+        return Ledger(self.ledger_path, integer_axis=True)
+
+    def plan(self, ledger: Ledger, attempt: str = "a") -> Plan:
+        last = ledger.last_commit
+        return plan(ledger.count, attempt, generation=ledger.generation, from_version=last.to_version if last else -1)
+
+    def changes(self, planned: Plan, roles: tuple[str, ...] = ROLES, files: int = 1, **more: Any) -> dict[str, Changes]:
+        changes = {}
+        for role in roles:
+            written = []
+            for n in range(files):
+                with FileWriter(self.tables[role].place, ROWS.schema, batch=planned.batch, attempt=planned.attempt, task=n) as writer:
+                    writer.write(ROWS)
+                written += writer.close()
+            changes[role] = Changes.of(ROWS.schema, written, **more)
+        return changes
+
+    def record(self, verdict: str = "passed", roles: tuple[str, ...] = ROLES, **options: Any) -> Ledger:
+        """Record the next batch, whose commits are not made yet."""
+        ledger = self.ledger()
+        settle(ledger, self.tables)
+        planned = self.plan(ledger)
+        refuse_landed(planned, self.tables)
+        changes = self.changes(planned, roles, **options)
+        record(ledger, planned, Commit(10, 5, verdict, rows_published=1), changes, self.tables, NOW)
+        return ledger
+
+    def run(self, verdict: str = "passed", roles: tuple[str, ...] = ROLES, **options: Any) -> None:
+        settle(self.record(verdict, roles, **options), self.tables)
+
+    def rows(self, role: str) -> int:
+        return sum(n for n in pa.table(DeltaTable(self.tables[role].place).get_add_actions()).column("num_records").to_pylist())
+
+    def files(self, role: str) -> set[str]:
+        return {file.name for file in Path(self.tables[role].place).glob("*.parquet")}
+
+    def verify(self, **options: bool) -> Ledger:
+        ledger = self.ledger()
+        settle(ledger, self.tables, **options)
+        verify(ledger, self.tables, **options)
+        return ledger
+
+
+def log_entry(pipeline: Pipeline, role: str, version: int) -> Path:
+    return Path(pipeline.tables[role].place, "_delta_log", f"{version:020d}.json")

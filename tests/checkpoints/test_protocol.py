@@ -1,107 +1,35 @@
-"""The protocol over Delta tables: what is recorded is published once, what others did to the tables is noticed, what is refused."""
+"""The protocol over Delta tables: what is recorded is published once; ranges that are replaced; batches that are held."""
 
 from __future__ import annotations
 
 import json
-import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from tests.checkpoints.records import plan
-from windowmill.checkpoints.batches import Changes, Commit, Plan
+from tests.checkpoints.publishing import NOW, ROLES, ROWS, Pipeline, log_entry
+from windowmill.checkpoints.batches import Changes, Commit
 from windowmill.checkpoints.committer import DeltaRsCommitter, Publication, beyond_delta_rs
 from windowmill.checkpoints.data_files import FileWriter
-from windowmill.checkpoints.formats import ours
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.manifests import MOST_FILES
 from windowmill.checkpoints.own_tables import DeltaOwnTable
 from windowmill.checkpoints.protocol import outstanding, record, rule, settle
-from windowmill.checkpoints.verification import ORDER, refuse_landed, verify
+from windowmill.checkpoints.verification import verify
 from windowmill.windowing.errors import (
     FencedError,
-    ForeignWriteError,
     LedgerBehindError,
     LedgerCorruptError,
     OutOfTurnError,
     SinkError,
     SinkRefusedError,
     StateCorruptError,
-    StateMissingError,
     StorageFullError,
 )
-
-ROWS = pa.table({"window": ["w"], "n": [1]})
-NOW = datetime(2024, 1, 1, tzinfo=UTC)
-ROLES = ("sink", "state")
-
-
-class Pipeline:
-    """A ledger and tables below a folder, and batches that add a row to sink and state."""
-
-    def __init__(self, folder: Path, ledger: str = "ledger") -> None:
-        self.folder, self.ledger_path = folder, str(folder / ledger)
-        self.tables = {role: DeltaOwnTable(role, str(folder / role)) for role in (*ORDER, "held")}
-
-    def ledger(self) -> Ledger:
-        return Ledger(self.ledger_path, integer_axis=True)
-
-    def plan(self, ledger: Ledger, attempt: str = "a") -> Plan:
-        last = ledger.last_commit
-        return plan(ledger.count, attempt, generation=ledger.generation, from_version=last.to_version if last else -1)
-
-    def changes(self, planned: Plan, roles: tuple[str, ...] = ROLES, files: int = 1, **more: Any) -> dict[str, Changes]:
-        changes = {}
-        for role in roles:
-            written = []
-            for n in range(files):
-                with FileWriter(self.tables[role].place, ROWS.schema, batch=planned.batch, attempt=planned.attempt, task=n) as writer:
-                    writer.write(ROWS)
-                written += writer.close()
-            changes[role] = Changes.of(ROWS.schema, written, **more)
-        return changes
-
-    def record(self, verdict: str = "passed", roles: tuple[str, ...] = ROLES, **options: Any) -> Ledger:
-        """Record the next batch, whose commits are not made yet."""
-        ledger = self.ledger()
-        settle(ledger, self.tables)
-        planned = self.plan(ledger)
-        refuse_landed(planned, self.tables)
-        changes = self.changes(planned, roles, **options)
-        record(ledger, planned, Commit(10, 5, verdict, rows_published=1), changes, self.tables, NOW)
-        return ledger
-
-    def run(self, verdict: str = "passed", roles: tuple[str, ...] = ROLES, **options: Any) -> None:
-        settle(self.record(verdict, roles, **options), self.tables)
-
-    def rows(self, role: str) -> int:
-        return sum(n for n in pa.table(DeltaTable(self.tables[role].place).get_add_actions()).column("num_records").to_pylist())
-
-    def files(self, role: str) -> set[str]:
-        return {file.name for file in Path(self.tables[role].place).glob("*.parquet")}
-
-    def verify(self, **options: bool) -> Ledger:
-        ledger = self.ledger()
-        settle(ledger, self.tables, **options)
-        verify(ledger, self.tables, **options)
-        return ledger
-
-
-@pytest.fixture
-def pipeline(tmp_path) -> Pipeline:
-    made = Pipeline(tmp_path)
-    for _ in range(2):
-        made.run()
-    return made
-
-
-def entry(pipeline: Pipeline, role: str, version: int) -> Path:
-    return Path(pipeline.tables[role].place, "_delta_log", f"{version:020d}.json")
 
 
 def test_a_clean_pipeline_is_verified(pipeline):
@@ -168,8 +96,8 @@ def test_a_version_made_again_below_the_last_checkpoint_is_not_taken_for_a_commi
             write_deltalake(place, ROWS, mode="append")
         DeltaTable(place).create_checkpoint()
         for version in range(5):
-            entry(pipeline, "sink", version).unlink()
-        entry(pipeline, "sink", 3).write_text('{"commitInfo":{}}')  # its own, for the version is absent
+            log_entry(pipeline, "sink", version).unlink()
+        log_entry(pipeline, "sink", 3).write_text('{"commitInfo":{}}')  # its own, for the version is absent
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", stalled)
     settle(ledger, pipeline.tables)
@@ -186,7 +114,7 @@ def test_a_transaction_is_looked_for_where_the_log_was_cleaned_up(pipeline, expi
     sink.alter.set_table_properties({name: "interval 1 days"}, raise_if_not_exists=False)
     DeltaTable(sink.table_uri).create_checkpoint()
     for version in range(4):
-        entry(pipeline, "sink", version).unlink()
+        log_entry(pipeline, "sink", version).unlink()
     assert settle(pipeline.ledger(), pipeline.tables) == 0
     pipeline.run()
     assert pipeline.rows("sink") == 4
@@ -260,6 +188,75 @@ def test_columns_that_state_gains_are_added_and_those_that_a_sink_lost_are_misse
     )
     settle(ledger, pipeline.tables)
     assert sorted(DeltaTable(pipeline.tables["state"].place).to_pyarrow_table()["m"].to_pylist(), key=str) == [2, None, None, None]
+
+
+@pytest.mark.covers("D1")
+@pytest.mark.parametrize(
+    ("failure", "error", "told"),
+    [
+        (OSError(28, "No space left on device"), StorageFullError, "free some space and run again"),
+        (
+            DeltaError("Unable to open file /sink/part-0.parquet#1: Read-only file system (os error 30)\nstack backtrace"),
+            SinkError,
+            r"^sink \S+: must not be written \(.*\(os error 30\)\); give .*, and run again$",
+        ),
+        (OSError("connection refused"), OSError, "connection refused"),
+    ],
+)
+def test_a_commit_that_fails_is_told_as_it_failed_and_made_by_the_next_run(pipeline, monkeypatch, failure, error, told):
+    ledger = pipeline.record()
+
+    def fails(*_: Any) -> None:
+        raise failure
+
+    monkeypatch.setattr(DeltaOwnTable, "commit", fails)
+    with pytest.raises(error, match=told):
+        settle(ledger, pipeline.tables)
+    monkeypatch.setattr(DeltaOwnTable, "commit", lambda *_: None)
+    with pytest.raises(SinkError, match="the commit of batch 2 did not land; run again"):
+        settle(ledger, pipeline.tables)
+    monkeypatch.undo()
+    assert settle(pipeline.ledger(), pipeline.tables) == 2
+
+
+def test_what_another_batch_landed_is_not_taken_for_this_one(pipeline):
+    app, sink = pipeline.ledger().newest.plan.app_id("sink"), pipeline.tables["sink"]
+    assert (sink.landed(app, 1, after=-1).version, sink.landed(app, 2, after=-1)) == (2, None)
+    with pytest.raises(LedgerBehindError, match="batch 1 has landed, but the ledger is at batch 0"):
+        sink.landed(app, 0, after=1)
+
+
+@pytest.mark.parametrize(
+    ("feature", "told"),
+    [
+        ({"delta.constraints.few": "n < 9"}, "has constraints"),
+        ({"delta.columnMapping.mode": "name"}, "uses"),
+        ({}, "has other types"),
+    ],
+)
+def test_a_sink_that_delta_rs_cannot_write_is_left_to_spark(tmp_path, feature, told):
+    """On object storage it is refused: Spark's commits would overwrite those of others."""
+    found: list[Publication] = []
+
+    class Beyond:
+        def commit(self, place: str, publication: Publication) -> None:
+            found.append(publication)
+
+    path = str(tmp_path / "sink")
+    DeltaTable.create(path, pa.schema([("window", pa.string()), ("n", pa.int64() if feature else pa.int32())]))
+    changes = Changes.of(ROWS.schema)
+    table = DeltaTable(path)
+    entry_ = Path(path, "_delta_log", f"{0:020d}.json")
+    entry_.write_text(entry_.read_text().replace('"configuration":{}', f'"configuration":{json.dumps(feature)}'))
+    table = DeltaTable(path)
+    assert told in str(beyond_delta_rs("sink", table, changes))
+    publication = Publication("sink", "app", 0, changes, {"batch": 0})
+    DeltaRsCommitter(Beyond()).commit(path, publication)
+    assert [dict(each.note) for each in found] == [{"batch": 0, "rewritten": True}]
+    with pytest.raises(SinkError, match="only `windowmill run` can write it, by Spark"):
+        DeltaRsCommitter().commit(path, publication)
+    with pytest.raises(SinkRefusedError, match="on object storage Spark overwrites commits of other writers"):
+        DeltaRsCommitter(Beyond())._commit_beyond("s3://bucket/sink", publication, told)
 
 
 # Ranges that are replaced
@@ -342,311 +339,3 @@ def test_the_table_of_held_rows_takes_other_columns(pipeline):
     ledger.record(planned, Commit(10, 5, "held"), {"sink": Changes.of(other.schema, writer.close())}, NOW)
     settle(ledger, pipeline.tables)
     assert DeltaTable(pipeline.tables["held"].place).to_pyarrow_table().equals(other)
-
-
-# What others did to the tables
-
-
-def test_what_rewrites_or_describes_is_no_change(pipeline):
-    sink = DeltaTable(pipeline.tables["sink"].place)
-    sink.optimize.compact()
-    sink.vacuum(0, dry_run=False, enforce_retention_duration=False)
-    sink.alter.set_table_properties({"delta.appendOnly": "true"})
-    pipeline.verify()
-    pipeline.run()
-    assert pipeline.rows("sink") == 3
-
-
-@pytest.mark.covers("D2")
-@pytest.mark.parametrize("role", ROLES)
-def test_a_table_that_is_gone_is_not_made_anew(pipeline, role):
-    shutil.rmtree(pipeline.tables[role].place)
-    with pytest.raises(StateMissingError, match=f"{role} .*there is no table, but batch 0 left version 1"):
-        pipeline.verify()
-
-
-@pytest.mark.covers("D2", "D7")
-@pytest.mark.parametrize("role", ROLES)
-def test_a_table_whose_log_was_cut_off(pipeline, role):
-    entry(pipeline, role, 2).unlink()
-    pipeline.verify()
-    assert pipeline.rows(role) == 2, "the commit of the last batch is made again"
-    for version in (1, 2):
-        entry(pipeline, role, version).unlink()
-    with pytest.raises(StateMissingError, match="is at version 0, but batch 0 left version 1"):
-        pipeline.verify()
-
-
-@pytest.mark.covers("D7")
-@pytest.mark.parametrize("content", ["{", "no json at all", '{"add": 3}'])
-@pytest.mark.parametrize("role", ROLES)
-def test_a_table_whose_last_log_entry_is_damaged(pipeline, role, content):
-    entry(pipeline, role, 2).write_text(content)
-    with pytest.raises((StateCorruptError, StateMissingError, SinkError), match=role):
-        pipeline.verify()
-
-
-@pytest.mark.covers("S8")
-@pytest.mark.parametrize("role", ROLES)
-def test_rows_that_others_append(pipeline, role):
-    write_deltalake(pipeline.tables[role].place, ROWS, mode="append")
-    with pytest.raises(ForeignWriteError, match=r"version 3 \(WRITE\) was not written by this pipeline"):
-        pipeline.verify()
-    if role == "sink":
-        pipeline.verify(accept_changes=True)
-    else:
-        with pytest.raises(ForeignWriteError):
-            pipeline.verify(accept_changes=True)
-
-
-@pytest.mark.covers("S8")
-def test_rows_that_others_delete_and_restore(pipeline):
-    sink = DeltaTable(pipeline.tables["sink"].place)
-    sink.delete()
-    with pytest.raises(ForeignWriteError, match=r"DELETE.*RESTORE TABLE … TO VERSION AS OF 2"):
-        pipeline.verify()
-    DeltaTable(pipeline.tables["sink"].place).restore(2)
-    pipeline.verify()
-
-
-def test_a_table_restored_to_an_older_version(pipeline):
-    DeltaTable(pipeline.tables["state"].place).restore(1)
-    with pytest.raises(ForeignWriteError, match="RESTORE"):
-        pipeline.verify()
-
-
-def test_another_table_in_its_place(pipeline):
-    path = pipeline.tables["sink"].place
-    shutil.rmtree(path)
-    for _ in range(2):
-        write_deltalake(path, ROWS, mode="append")
-    with pytest.raises(ForeignWriteError, match="this is another table"):
-        pipeline.verify()
-
-
-def test_a_log_entry_exchanged_for_another(pipeline):
-    last = entry(pipeline, "sink", 2)
-    lines = [json.loads(line) for line in last.read_text().splitlines()]
-    for action in lines:
-        if "add" in action:
-            action["add"]["path"] = "another.parquet"
-    last.write_text("\n".join(map(json.dumps, lines)))
-    with pytest.raises(StateCorruptError, match="is not the commit that batch 1 recorded"):
-        pipeline.verify()
-
-
-@pytest.mark.covers("D4")
-def test_a_ledger_restored_from_an_older_copy(pipeline):
-    copy = pipeline.folder / "copy"
-    shutil.copytree(pipeline.folder / "ledger", copy)
-    pipeline.run()
-    shutil.rmtree(pipeline.folder / "ledger")
-    shutil.move(copy, pipeline.folder / "ledger")
-    with pytest.raises(LedgerBehindError, match="holds batch 2, which the ledger"):
-        pipeline.verify()
-    ledger = pipeline.ledger()
-    with pytest.raises(LedgerBehindError, match="batch 2 has landed already"):
-        refuse_landed(pipeline.plan(ledger), pipeline.tables)
-
-
-@pytest.mark.covers("D4")
-def test_a_ledger_that_is_gone(pipeline):
-    shutil.rmtree(pipeline.folder / "ledger")
-    with pytest.raises((SinkError, LedgerBehindError), match="is empty"):
-        pipeline.verify()
-
-
-def test_the_metadata_of_others_is_not_taken_for_ours(pipeline):
-    marks = CommitProperties(custom_metadata={"userMetadata": json.dumps({"batch": 1, "job": "theirs"})})
-    write_deltalake(pipeline.tables["sink"].place, ROWS, mode="append", commit_properties=marks)
-    with pytest.raises(ForeignWriteError):
-        pipeline.verify()
-
-
-@pytest.mark.covers("S8")
-@pytest.mark.parametrize("to_version", [2, 3])
-@pytest.mark.parametrize("role", ROLES)
-def test_rows_that_others_delete_after_a_compaction_and_restore(pipeline, role, to_version):
-    path = pipeline.tables[role].place
-    if role == "sink":
-        DeltaTable(path).optimize.compact()
-    else:
-        write_deltalake(DeltaTable(path), ROWS, mode="overwrite", commit_properties=ours("maintenance"))
-    DeltaTable(path).delete()
-    with pytest.raises(ForeignWriteError, match=r"DELETE.*RESTORE TABLE … TO VERSION AS OF 3"):
-        pipeline.verify()
-    DeltaTable(path).restore(to_version)
-    pipeline.verify()
-
-
-@pytest.mark.covers("D7")
-@pytest.mark.parametrize("role", ROLES)
-def test_a_table_whose_first_log_entries_are_gone(pipeline, role):
-    """delta-rs opens it if a later entry, or a checksum file of Spark's, tells the columns: without the first rows."""
-    path = pipeline.tables[role].place
-    DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "true"})
-    first, second, last = (entry(pipeline, role, version) for version in (0, 1, 3))
-    protocol = [line for line in first.read_text().splitlines() if '"protocol"' in line]
-    last.write_text("\n".join([last.read_text(), *protocol]))
-    first.unlink()
-    second.unlink()
-    assert pipeline.rows(role) == 1
-    with pytest.raises((SinkError, StateCorruptError), match=f"{role} .*the first entries of its log are gone"):
-        pipeline.verify()
-
-
-@pytest.mark.parametrize("told", [True, False])
-def test_a_table_whose_first_log_entries_a_checkpoint_has_replaced(pipeline, told):
-    log = Path(pipeline.tables["sink"].place, "_delta_log")
-    DeltaTable(pipeline.tables["sink"].place).create_checkpoint()
-    (log / f"{0:020d}.json").unlink()
-    if not told:
-        (log / "_last_checkpoint").unlink()
-    pipeline.verify()
-
-
-@pytest.mark.covers("S8")
-@pytest.mark.parametrize("unpublished", [False, True])
-def test_changes_are_accepted_once_and_for_all(pipeline, unpublished):
-    if unpublished:
-        pipeline.record()
-    write_deltalake(pipeline.tables["sink"].place, ROWS, mode="append")
-    ledger = pipeline.verify(accept_changes=True)
-    planned = pipeline.plan(ledger)
-    record(ledger, planned, Commit(10, 5, "passed"), pipeline.changes(planned, ("state",)), pipeline.tables, NOW)
-    pipeline.verify()
-    write_deltalake(pipeline.tables["sink"].place, ROWS, mode="append")
-    with pytest.raises(ForeignWriteError):
-        pipeline.verify()
-
-
-@pytest.mark.covers("S8")
-@pytest.mark.parametrize("role", ROLES)
-def test_rows_that_others_remove_while_a_batch_is_computed(pipeline, role):
-    ledger = pipeline.verify()
-    planned = pipeline.plan(ledger)
-    changes = pipeline.changes(planned)
-    DeltaTable(pipeline.tables[role].place).delete()
-    with pytest.raises(ForeignWriteError, match=r"DELETE.*TO VERSION AS OF 2"):
-        record(ledger, planned, Commit(10, 5, "passed"), changes, pipeline.tables, NOW)
-    assert (ledger.count, pipeline.files("sink") & {file.path for file in changes["sink"].adds}) == (2, set())
-
-
-@pytest.mark.covers("S8")
-@pytest.mark.parametrize("role", ROLES)
-def test_rows_that_others_remove_before_the_commits_of_a_batch_are_noticed_by_the_next(pipeline, role):
-    ledger = pipeline.record()
-    DeltaTable(pipeline.tables[role].place).delete()
-    settle(ledger, pipeline.tables)
-    with pytest.raises(ForeignWriteError, match=r"DELETE"):
-        pipeline.verify()
-
-
-@pytest.mark.covers("D2")
-def test_a_table_that_a_batch_leaves_alone_is_compared_with_what_an_earlier_one_wrote(pipeline):
-    pipeline.run(roles=("state",))
-    assert {role: written.batch for role, written in pipeline.verify().written().items()} == {"sink": 1, "state": 2}
-    shutil.rmtree(pipeline.tables["sink"].place)
-    with pytest.raises(StateMissingError, match=r"sink .*batch 1 left version 2"):
-        pipeline.verify()
-
-
-@pytest.mark.covers("D2")
-@pytest.mark.parametrize("batches", [1, 2])
-def test_a_pipeline_goes_on_without_its_old_validations_where_they_are_given_up(pipeline, batches):
-    for _ in range(batches):
-        pipeline.run(roles=(*ROLES, "quality"))
-    shutil.rmtree(pipeline.tables["quality"].place)
-    with pytest.raises((StateMissingError, StateCorruptError)):
-        pipeline.verify()
-    ledger = pipeline.verify(accept_changes=True)
-    planned = pipeline.plan(ledger)
-    record(ledger, planned, Commit(10, 5, "passed"), pipeline.changes(planned), pipeline.tables, NOW)
-    assert set(pipeline.verify().written()) == set(ROLES)
-
-
-@pytest.mark.covers("S7")
-def test_a_sink_that_another_pipeline_made_meanwhile_is_refused(tmp_path):
-    """Both were planned when there was none."""
-    one, other = Pipeline(tmp_path), Pipeline(tmp_path, "other")
-    other.tables["state"] = DeltaOwnTable("state", str(tmp_path / "other-state"))
-    ledgers = [made.ledger() for made in (one, other)]
-    plans = [made.plan(ledger) for made, ledger in zip((one, other), ledgers, strict=True)]
-    record(ledgers[0], plans[0], Commit(10, 5, "passed"), one.changes(plans[0]), one.tables, NOW)
-    recorded = other.changes(plans[1])
-    settle(ledgers[0], one.tables)
-    with pytest.raises(SinkError, match="a table is there since batch 0 was planned, which another pipeline or writer made"):
-        record(ledgers[1], plans[1], Commit(10, 5, "passed"), recorded, other.tables, NOW)
-    ledgers[1].record(plans[1], Commit(10, 5, "passed"), other.changes(plans[1]), NOW)
-    with pytest.raises(SinkError, match="a table is there since batch 0 was planned, which another pipeline or writer made"):
-        settle(ledgers[1], other.tables)
-    assert one.rows("sink") == 1
-
-
-@pytest.mark.covers("D1")
-@pytest.mark.parametrize(
-    ("failure", "error", "told"),
-    [
-        (OSError(28, "No space left on device"), StorageFullError, "free some space and run again"),
-        (
-            DeltaError("Unable to open file /sink/part-0.parquet#1: Read-only file system (os error 30)\nstack backtrace"),
-            SinkError,
-            r"^sink \S+: must not be written \(.*\(os error 30\)\); give .*, and run again$",
-        ),
-        (OSError("connection refused"), OSError, "connection refused"),
-    ],
-)
-def test_a_commit_that_fails_is_told_as_it_failed_and_made_by_the_next_run(pipeline, monkeypatch, failure, error, told):
-    ledger = pipeline.record()
-
-    def fails(*_: Any) -> None:
-        raise failure
-
-    monkeypatch.setattr(DeltaOwnTable, "commit", fails)
-    with pytest.raises(error, match=told):
-        settle(ledger, pipeline.tables)
-    monkeypatch.setattr(DeltaOwnTable, "commit", lambda *_: None)
-    with pytest.raises(SinkError, match="the commit of batch 2 did not land; run again"):
-        settle(ledger, pipeline.tables)
-    monkeypatch.undo()
-    assert settle(pipeline.ledger(), pipeline.tables) == 2
-
-
-def test_what_another_batch_landed_is_not_taken_for_this_one(pipeline):
-    app, sink = pipeline.ledger().newest.plan.app_id("sink"), pipeline.tables["sink"]
-    assert (sink.landed(app, 1, after=-1).version, sink.landed(app, 2, after=-1)) == (2, None)
-    with pytest.raises(LedgerBehindError, match="batch 1 has landed, but the ledger is at batch 0"):
-        sink.landed(app, 0, after=1)
-
-
-@pytest.mark.parametrize(
-    ("feature", "told"),
-    [
-        ({"delta.constraints.few": "n < 9"}, "has constraints"),
-        ({"delta.columnMapping.mode": "name"}, "uses"),
-        ({}, "has other types"),
-    ],
-)
-def test_a_sink_that_delta_rs_cannot_write_is_left_to_spark(tmp_path, feature, told):
-    """On object storage it is refused: Spark's commits would overwrite those of others."""
-    found: list[Publication] = []
-
-    class Beyond:
-        def commit(self, place: str, publication: Publication) -> None:
-            found.append(publication)
-
-    path = str(tmp_path / "sink")
-    DeltaTable.create(path, pa.schema([("window", pa.string()), ("n", pa.int64() if feature else pa.int32())]))
-    changes = Changes.of(ROWS.schema)
-    table = DeltaTable(path)
-    entry_ = Path(path, "_delta_log", f"{0:020d}.json")
-    entry_.write_text(entry_.read_text().replace('"configuration":{}', f'"configuration":{json.dumps(feature)}'))
-    table = DeltaTable(path)
-    assert told in str(beyond_delta_rs("sink", table, changes))
-    publication = Publication("sink", "app", 0, changes, {"batch": 0})
-    DeltaRsCommitter(Beyond()).commit(path, publication)
-    assert [dict(each.note) for each in found] == [{"batch": 0, "rewritten": True}]
-    with pytest.raises(SinkError, match="only `windowmill run` can write it, by Spark"):
-        DeltaRsCommitter().commit(path, publication)
-    with pytest.raises(SinkRefusedError, match="on object storage Spark overwrites commits of other writers"):
-        DeltaRsCommitter(Beyond())._commit_beyond("s3://bucket/sink", publication, told)

@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 PROTOCOL = "tests/checkpoints/test_protocol.py::test_"
+FOREIGN = "tests/checkpoints/test_foreign_changes.py::test_"
 SIMULATOR = "tests/simulator/test_simulator.py::test_"
 
 MUTANTS = (
@@ -110,14 +111,14 @@ MUTANTS = (
         "checkpoints/protocol.py",
         '        if role == "sink" and role not in ledger.written():\n            _refuse_strange_sink(ledger, plan, tables[role])\n',
         "",
-        (f"{PROTOCOL}a_sink_that_another_pipeline_made_meanwhile_is_refused",),
+        (f"{FOREIGN}a_sink_that_another_pipeline_made_meanwhile_is_refused",),
     ),
     Mutant(
         "strange-sink-taken-behind-the-record",
         "checkpoints/protocol.py",
         '        elif role == "sink":\n            _refuse_strange_sink(ledger, batch.plan, table)\n',
         "",
-        (f"{PROTOCOL}a_sink_that_another_pipeline_made_meanwhile_is_refused",),
+        (f"{FOREIGN}a_sink_that_another_pipeline_made_meanwhile_is_refused",),
     ),
     Mutant(
         "recorded-files-not-looked-for",
@@ -131,7 +132,7 @@ MUTANTS = (
         "checkpoints/protocol.py",
         "    if found.digest is not None and not same:\n",
         "    if False:\n",
-        (f"{PROTOCOL}a_log_entry_exchanged_for_another",),
+        (f"{FOREIGN}a_log_entry_exchanged_for_another",),
     ),
     Mutant(
         "held-results-published",
@@ -180,21 +181,21 @@ MUTANTS = (
         "checkpoints/verification.py",
         "    if not accept_changes:\n        raise refused(",
         "    if False:\n        raise refused(",
-        (f"{PROTOCOL}rows_that_others_append",),
+        (f"{FOREIGN}rows_that_others_append",),
     ),
     Mutant(
         "accept-changes-of-the-state",
         "checkpoints/verification.py",
         'accept_changes=accept_changes and role != "state"',
         "accept_changes=accept_changes",
-        (f"{PROTOCOL}rows_that_others_append",),
+        (f"{FOREIGN}rows_that_others_append",),
     ),
     Mutant(
         "restored-rows-are-foreign",
         "checkpoints/verification.py",
         "return first if any(foreign.values()) and any(every.values()) else None",
         "return first",
-        (f"{PROTOCOL}rows_that_others_delete_and_restore",),
+        (f"{FOREIGN}rows_that_others_delete_and_restore",),
     ),
     Mutant(
         "own-batch-is-foreign",
@@ -208,42 +209,42 @@ MUTANTS = (
         "checkpoints/verification.py",
         "    if standing is None:\n        raise StateMissingError(",
         "    if standing is None:\n        return\n        raise StateMissingError(",
-        (f"{PROTOCOL}a_table_that_is_gone_is_not_made_anew",),
+        (f"{FOREIGN}a_table_that_is_gone_is_not_made_anew",),
     ),
     Mutant(
         "older-table-accepted",
         "checkpoints/verification.py",
         "if standing.version < written.version:",
         "if False:",
-        (f"{PROTOCOL}a_table_whose_log_was_cut_off",),
+        (f"{FOREIGN}a_table_whose_log_was_cut_off",),
     ),
     Mutant(
         "table-id-not-compared",
         "checkpoints/verification.py",
         "    if standing.table_id != written.table_id:",
         "    if False:",
-        (f"{PROTOCOL}another_table_in_its_place",),
+        (f"{FOREIGN}another_table_in_its_place",),
     ),
     Mutant(
         "unknown-batch-is-ours",
         "checkpoints/verification.py",
         "(batch >= ledger.count or (table.role",
         "(batch > ledger.count or (table.role",
-        (f"{PROTOCOL}a_ledger_restored_from_an_older_copy",),
+        (f"{FOREIGN}a_ledger_restored_from_an_older_copy",),
     ),
     Mutant(
         "orphans-accepted",
         "checkpoints/verification.py",
         "    if not ledger.count:\n        _refuse_orphans(ledger, tables)\n",
         "",
-        (f"{PROTOCOL}a_ledger_that_is_gone",),
+        (f"{FOREIGN}a_ledger_that_is_gone",),
     ),
     Mutant(
         "landed-number-planned-again",
         "checkpoints/verification.py",
         "        if found is not None and found >= plan.batch:\n",
         "        if False:\n",
-        (f"{PROTOCOL}a_ledger_restored_from_an_older_copy",),
+        (f"{FOREIGN}a_ledger_restored_from_an_older_copy",),
     ),
     Mutant(
         "later-batch-landed-unnoticed",
@@ -257,41 +258,41 @@ MUTANTS = (
         "checkpoints/own_tables.py",
         'changes = bool(action[kind].get("dataChange", True))',
         "changes = True",
-        (f"{PROTOCOL}what_rewrites_or_describes_is_no_change",),
+        (f"{FOREIGN}what_rewrites_or_describes_is_no_change",),
     ),
     Mutant(
         "foreign-change-during-a-batch-recorded",
         "checkpoints/protocol.py",
         "        if foreign is not None:\n            raise refused(tables[role]",
         "        if False:\n            raise refused(tables[role]",
-        (f"{PROTOCOL}rows_that_others_remove_while_a_batch_is_computed",),
+        (f"{FOREIGN}rows_that_others_remove_while_a_batch_is_computed",),
     ),
     Mutant(
         "foreign-change-before-the-commits-unseen",
         "checkpoints/verification.py",
         "        return before.version\n",
         "        return written.version\n",
-        (f"{PROTOCOL}rows_that_others_remove_before_the_commits_of_a_batch_are_noticed_by_the_next",),
+        (f"{FOREIGN}rows_that_others_remove_before_the_commits_of_a_batch_are_noticed_by_the_next",),
     ),
     Mutant(
         "accepted-changes-forgotten",
         "checkpoints/verification.py",
         "    ledger.note(table.role, replace(written, version=standing.version, digest=None))\n",
         "",
-        (f"{PROTOCOL}changes_are_accepted_once_and_for_all",),
+        (f"{FOREIGN}changes_are_accepted_once_and_for_all",),
     ),
     Mutant(
         "restore-after-a-compaction-is-foreign",
         "checkpoints/verification.py",
         "every.update(change.added | change.moved_in)",
         "every.update(change.added)",
-        (f"{PROTOCOL}rows_that_others_delete_after_a_compaction_and_restore",),
+        (f"{FOREIGN}rows_that_others_delete_after_a_compaction_and_restore",),
     ),
     Mutant(
         "log-without-its-beginning",
         "checkpoints/own_tables.py",
         "        if has_lost_its_beginning(table):",
         "        if False:",
-        (f"{PROTOCOL}a_table_whose_first_log_entries_are_gone",),
+        (f"{FOREIGN}a_table_whose_first_log_entries_are_gone",),
     ),
 )

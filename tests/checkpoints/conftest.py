@@ -1,0 +1,15 @@
+"""A pipeline that has published two batches."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.checkpoints.publishing import Pipeline
+
+
+@pytest.fixture
+def pipeline(tmp_path) -> Pipeline:
+    made = Pipeline(tmp_path)
+    for _ in range(2):
+        made.run()
+    return made
