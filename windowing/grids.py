@@ -76,8 +76,6 @@ def grids_among(pipeline: Pipeline) -> list[WindowGrid]:
 def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
     """Why no partials can make up the window at ``index``: the parts of the spec, each with its reason; empty if some can."""
     window, found = pipeline.windows[index], []
-    if pipeline.emit == "revise" and window.follows_policies:
-        found.append("emit: revise: of partials, only windows on grids and sessions are shown again")
     if pipeline.emit == "revise" and window.greatest_size() is not None:
         found.append(
             f"windows.{index}.max_size with emit: revise: a late row moves every place where a session is cut, so pieces that were shown "

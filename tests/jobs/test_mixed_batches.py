@@ -199,11 +199,18 @@ def test_any_windows_go_beside_one_another(tmp_path_factory, windows, given):
 @pytest.mark.thorough
 @pytest.mark.covers("I7")
 @shared(1, 30)
-@given(grids=some([*GRIDS, *FILLED], 2), visits=some(list(VISITS), 2), others=some([*POLICIES, "short_visit", "spans"], 2), given=inputs())
-def test_revisions_by_slices_and_sessions_beside_live_rows(tmp_path_factory, grids, visits, others, given):
+@given(
+    grids=some([*GRIDS, *FILLED], 2),
+    visits=some(list(VISITS), 2),
+    policies=some(list(POLICIES), 2),
+    others=some(["short_visit", "spans"], 2),
+    given=inputs(),
+)
+def test_revisions_by_slices_and_sessions_beside_positions_and_live_rows(tmp_path_factory, grids, visits, policies, others, given):
     spec, rows, *how = given
-    run = Run(pipeline_of([*grids, *visits, *others], emit="revise", **spec), str(tmp_path_factory.mktemp("mixed") / "state"))
-    assert run.divided.ways == ("slices", "sessions", "live rows")
+    windows = [*grids, *visits, *policies, *others]
+    run = Run(pipeline_of(windows, emit="revise", **spec), str(tmp_path_factory.mktemp("mixed") / "state"))
+    assert run.divided.ways == ("slices", "sessions", "positions", "live rows")
     check(run, rows, *how)
 
 
