@@ -11,7 +11,7 @@ import pyarrow as pa
 from windowmill.expectations import frames, rates
 from windowmill.expectations.rates import Loss
 from windowmill.expectations.rule import Rule
-from windowmill.expectations.suites import identity_columns, needs_spark, rules
+from windowmill.expectations.suites import COLUMNS, identity_columns, needs_spark, rules
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.shares import percentage
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from windowmill.expectations.engine import Finding
     from windowmill.windowing.spec import Pipeline
+
+    Rows = pa.Table | pyspark.sql.DataFrame
 
 Outcome = Literal["passed", "failed", "broken"]
 Status = Literal["passed", "warned", "held"]
@@ -82,7 +84,7 @@ class Verdict:
 
 
 def validate(
-    rows: pa.Table | pyspark.sql.DataFrame,
+    rows: Rows | Callable[[], Rows],
     pipeline: Pipeline,
     *,
     columns: Sequence[str] | None = None,
@@ -98,11 +100,12 @@ def validate(
     Parameters
     ----------
     rows
-        An Arrow table, if the rows fit the driver (no Spark job), or a cached Spark frame, which is read several times.
+        An Arrow table, if the rows fit the driver (no Spark job), or a cached Spark frame, which is read several times; or a function that
+        gives one of them, which is called if Great Expectations has to evaluate a rule.
     columns
         The result's columns in order, as in :func:`windowmill.expectations.suites.sink_columns`.
     count
-        Number of rows of a Spark frame, if known; saves a job.
+        Number of rows, if known; saves a job on Spark. Must be known of rows that a function gives.
     rows_read, rows_quarantined
         Numbers of rows that the batch read from its source, and that were quarantined.
     loss
@@ -111,7 +114,7 @@ def validate(
         Gives the session, which may have to be started, for rules over a table that only Spark evaluates. By default the active session;
         without one these rules are broken.
     kept
-        Of a Spark frame: tells the indexes of rules that are certain to be kept by every row, which Great Expectations need not evaluate.
+        Tells the indexes of rules that are certain to be kept by every row, which Great Expectations need not evaluate.
     """
     suite = rules(pipeline, columns)
     of_rates = _rates([rule for rule in suite if rates.is_rate(rule)], rows_read, rows_quarantined, loss)
@@ -120,21 +123,22 @@ def validate(
 
 
 def _over_rows(
-    rows: pa.Table | pyspark.sql.DataFrame,
+    rows: Rows | Callable[[], Rows],
     suite: Sequence[Rule],
     pipeline: Pipeline,
     count: int | None,
     spark: Callable[[], pyspark.sql.SparkSession] | None,
     kept: Callable[[Sequence[Rule]], Collection[int]] | None,
 ) -> Sequence[RuleResult]:
-    empty = rows.num_rows == 0 if isinstance(rows, pa.Table) else count == 0 or (count is None and rows.isEmpty())
-    if empty:
+    if count is None and isinstance(rows, pa.Table):
+        count = rows.num_rows
+    if count == 0 or (count is None and rows.isEmpty()):
         return [_unevaluated(rule, "passed", "no rows in this batch", elements=0) for rule in suite]
     identity = identity_columns(pipeline)
-    certain = set(kept(suite)) if kept is not None and not isinstance(rows, pa.Table) else set()
-    passed = [replace(_unevaluated(rule, "passed", "passed", elements=count), unexpected=0) for rule in suite if rule.index in certain]
+    certain = set(kept(suite)) if kept is not None else set()
+    passed = [_kept(rule, count) for rule in suite if rule.index in certain]
     others = [rule for rule in suite if rule.index not in certain]
-    findings = _findings(rows, others, identity, spark) if others else {}
+    findings = _findings(rows() if callable(rows) else rows, others, identity, spark) if others else {}
     return [*passed, *(_result(rule, findings.get(rule.index), identity) for rule in others)]
 
 
@@ -228,6 +232,12 @@ def _with_columns(mapping: Mapping[str, Any], names: Mapping[str, str]) -> dict[
     """Rename columns in the parts of a rule's arguments or result that name columns."""
     about = ("column", "column_A", "column_B", "column_list", "column_set", "row_condition", "observed_value")
     return dict(mapping) | {name: frames.renamed(mapping[name], names) for name in about if name in mapping}
+
+
+def _kept(rule: Rule, count: int | None) -> RuleResult:
+    if rule.type == COLUMNS:
+        return _unevaluated(rule, "passed", "passed", observed=rule.arguments["column_list"])
+    return replace(_unevaluated(rule, "passed", "passed", elements=count), unexpected=0)
 
 
 def _unevaluated(rule: Rule, outcome: Outcome, message: str, *, elements: int | None = None, observed: Any = None) -> RuleResult:

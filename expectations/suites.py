@@ -22,6 +22,8 @@ from windowmill.windowing.errors import MachineError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
 
+#: Type of the rule about the names of all columns.
+COLUMNS = "expect_table_columns_to_match_ordered_list"
 #: Arguments that name one column each.
 _COLUMN_ARGUMENTS = ("column", "column_A", "column_B")
 #: Arguments that the gate sets on every rule, or that have no meaning for a batch in memory.
@@ -107,7 +109,7 @@ def check_rules(pipeline: Pipeline, columns: Sequence[str], *, build: bool = Fal
 
 
 def _always(pipeline: Pipeline, columns: list[str]) -> Iterable[tuple[str, dict[str, Any]]]:
-    yield "expect_table_columns_to_match_ordered_list", {"column_list": columns}
+    yield COLUMNS, {"column_list": columns}
     yield "expect_compound_columns_to_be_unique", {"column_list": list(identity_columns(pipeline))}
     policies = [window for window in pipeline.windows if window.numbers_triggers]
     # A policy window that fires on its first tuple starts and ends at that tuple's time; an empty one has no start.

@@ -1,7 +1,7 @@
 """Finds the rules that every row of result files keeps, so that Great Expectations need not read the rows for them.
 
-The statistics of the files tell of nulls and ranges. For unique columns and ordered pairs, tasks read these columns by Arrow. A rule that a
-row may break is left to Great Expectations.
+Their columns are known, and their statistics tell of nulls and ranges. For unique columns and ordered pairs, these columns are read by
+Arrow: of few rows in this process, of many by tasks. A rule that a row may break is left to Great Expectations.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints.stores import Options, is_local, options_of, use_options
+from windowmill.expectations.suites import COLUMNS
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.ways.task_output import RETURNED, read_files, returned, taken
 from windowmill.windowing.columnar.checksums import row_checksums
@@ -32,33 +33,55 @@ _NOT_NULL, _BETWEEN = "expect_column_values_to_not_be_null", "expect_column_valu
 _COUNTED = pa.schema([("share", pa.int32()), ("rule", pa.int32()), ("hashes", pa.binary()), ("broken", pa.bool_())])
 #: Hashes of a block: Spark sends a worker as many as 10,000 values at once, however long, but not 2 GiB.
 _BLOCK_HASHES = 12_500
+#: Result rows that this process reads for the rules: 0.15 µs a row, and 16 bytes while they are sorted.
+MOST_CHECKED = 5_000_000
 
 
 def kept_rules(files: ResultFiles, suite: Sequence[Rule], spark: Callable[[], SparkSession]) -> set[int]:
     """The indexes of those rules of ``suite`` that every row is certain to keep."""
     statistics = [json.loads(file.stats) for file in files.files]
-    kept = {rule.index for rule in suite if _told_by(statistics, rule)}
-    read = [rule for rule in suite if _is_read(rule)]
+    names = files.schema.names
+    kept = {rule.index for rule in suite if _is_of_columns(rule) and rule.arguments["column_list"] == names}
+    kept |= {rule.index for rule in suite if _told_by(statistics, rule)}
+    read = [rule for rule in suite if _is_read(rule) and set(_columns(rule)) <= set(names)]
     if read:
-        session = spark()
-        n, cores = len(files.files), access_to(session).cores()
-        options = {} if is_local(files.table) else {files.table: options_of(files.table) or {}}
-        counted = map_in_arrow(session.range(0, n, 1, min(n, cores)), partial(_count, files, read, cores, options), _COUNTED)
-        shared = counted.repartitionById(cores, "share")
-        kept |= {rule.index for rule in read} - set().union(*taken(map_in_arrow(shared, _broken, RETURNED)))
+        broken = _broken_here(files, read) if files.n_rows <= MOST_CHECKED else _broken_on_spark(files, read, spark())
+        kept |= {rule.index for rule in read} - broken
     return kept
 
 
-def _told_by(statistics: Sequence[Mapping[str, Any]], rule: Rule) -> bool:
+def _broken_here(files: ResultFiles, suite: Sequence[Rule]) -> set[int]:
+    numbers = pa.record_batch({"id": pa.array(range(len(files.files)))})
+    return _broken(_count(files, suite, 1, {}, iter([numbers])))
+
+
+def _broken_on_spark(files: ResultFiles, suite: Sequence[Rule], session: SparkSession) -> set[int]:
+    n, cores = len(files.files), access_to(session).cores()
+    options = {} if is_local(files.table) else {files.table: options_of(files.table) or {}}
+    counted = map_in_arrow(session.range(0, n, 1, min(n, cores)), partial(_count, files, suite, cores, options), _COUNTED)
+    return set[int]().union(*taken(map_in_arrow(counted.repartitionById(cores, "share"), _share_broken, RETURNED)))
+
+
+def _is_of_columns(rule: Rule) -> bool:
+    return rule.type == COLUMNS and rule.arguments.keys() == {"column_list"}
+
+
+def _is_told(rule: Rule) -> bool:
     given = rule.arguments
-    if rule.type == _NOT_NULL and given.keys() == {"column"}:
-        return all(file["nullCount"].get(given["column"]) == 0 for file in statistics)
-    if rule.type != _BETWEEN or not given.keys() <= {"column", "min_value", "max_value"}:
-        return False
+    if rule.type == _NOT_NULL:
+        return given.keys() == {"column"}
     bounds = [given.get(name) for name in ("min_value", "max_value")]
-    if not all(bound is None or isinstance(bound, int | float) for bound in bounds):
+    plain = rule.type == _BETWEEN and given.keys() <= {"column", "min_value", "max_value"}
+    return plain and bounds != [None, None] and all(bound is None or isinstance(bound, int | float) for bound in bounds)
+
+
+def _told_by(statistics: Sequence[Mapping[str, Any]], rule: Rule) -> bool:
+    if not _is_told(rule):
         return False
-    least, greatest = bounds
+    given = rule.arguments
+    if rule.type == _NOT_NULL:
+        return all(file["nullCount"].get(given["column"]) == 0 for file in statistics)
+    least, greatest = (given.get(name) for name in ("min_value", "max_value"))
     for file in statistics:
         if file["nullCount"].get(given["column"]) == file["numRecords"]:
             continue
@@ -81,7 +104,7 @@ def _is_read(rule: Rule) -> bool:
 def _count(
     files: ResultFiles, suite: Sequence[Rule], n_shares: int, options: Mapping[str, Options], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor over numbers of files."""
+    """Runs in this process or an executor, over numbers of files."""
     use_options(options)
     chosen = [files.files[number] for batch in batches for number in batch.column(0).to_pylist()]
     columns = sorted({name for rule in suite for name in _columns(rule)})
@@ -119,8 +142,13 @@ def _counted(share: int, rule: Rule, hashes: bytes, *, broken: bool) -> pa.Recor
     return pa.record_batch(cells, schema=_COUNTED)
 
 
-def _broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor over shares of the hashes: returns the indexes of rules that rows break, or may break."""
+def _share_broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor over shares of the hashes."""
+    yield from returned(_broken(batches))
+
+
+def _broken(batches: Iterator[pa.RecordBatch]) -> set[int]:
+    """The indexes of rules that rows break, or may break; ``batches`` have the columns that :func:`_count` gives."""
     hashes: dict[int, list[bytes]] = {}
     found: set[int] = set()
     for batch in batches:
@@ -130,4 +158,4 @@ def _broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for rule, blocks in hashes.items():
         ordered = np.sort(np.frombuffer(b"".join(blocks), np.uint64))
         found |= {rule} if (ordered[1:] == ordered[:-1]).any() else set()
-    yield from returned(found)
+    return found

@@ -77,7 +77,7 @@ def validate_files(
     """
     few = rows.n_rows <= MOST_VALIDATED_IN_PANDAS
     return validate(
-        rows.here() if few else rows.on_spark(spark()),
+        rows.here if few else lambda: rows.on_spark(spark()),
         pipeline,
         columns=rows.schema.names,
         count=rows.n_rows,

@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 
 from windowmill.checkpoints.data_files import FileWriter
+from windowmill.expectations import engine
+from windowmill.expectations.gate import validate
 from windowmill.expectations.rule import Rule
 from windowmill.jobs.batch import kept_rules
 from windowmill.jobs.batch.kept_rules import _broken, _count, _told_by
-from windowmill.jobs.batch.validating import ResultFiles
-from windowmill.jobs.ways.returning import decoded
+from windowmill.jobs.batch.validating import ResultFiles, validate_files
+from windowmill.windowing.specfile import parse_pipeline
 
 SCHEMA = pa.schema([("k", pa.string()), ("low", pa.int64()), ("high", pa.int64()), ("x", pa.float64())])
 UNIQUE = "expect_compound_columns_to_be_unique"
@@ -48,12 +50,7 @@ def broken(files: ResultFiles, *suite: Rule, shares: int = 3) -> set[int]:
     """What the tasks return for ``suite``, each of which has one share of the hashes."""
     numbers = pa.record_batch([pa.array(range(len(files.files)))], names=["id"])
     counted = list(_count(files, suite, shares, {}, iter([numbers])))
-    found = set()
-    for share in range(shares):
-        own = [batch for batch in counted if batch.column("share")[0].as_py() == share]
-        [returned] = _broken(iter(own))
-        found |= decoded(returned.column(0)[0].as_py())
-    return found
+    return set[int]().union(*(_broken(batch for batch in counted if batch.column("share")[0].as_py() == share) for share in range(shares)))
 
 
 def test_rows_that_keep_the_rules_break_none(tmp_path):
@@ -118,3 +115,53 @@ def test_a_rule_with_other_arguments_is_left_to_great_expectations(tmp_path):
         rule("expect_column_mean_to_be_between", 3, column="x", min_value=0),
     ]
     assert kept_rules.kept_rules(files, others, spark) == set()  # type: ignore[arg-type] - no session is asked for
+
+
+def test_results_are_those_of_great_expectations(tmp_path, monkeypatch):
+    pipeline = parse_pipeline(
+        {
+            "pipeline": "kept",
+            "source": {"path": "/nowhere"},
+            "keys": ["k"],
+            "time": {"column": "at", "unit": "none"},
+            "windows": [{"name": "w", "type": "tumbling", "size": 10}],
+            "aggregates": {"n": {"count": "*"}, "x": {"max": "v"}},
+            "sink": {"path": str(tmp_path)},
+            "expectations": [
+                {"type": BETWEEN, "column": "x", "min_value": -1, "max_value": 5, "severity": "warning"},
+                {"type": "expect_column_values_to_not_be_null", "column": "n", "severity": "info"},
+            ],
+        }
+    )
+    rows = pa.table(
+        {
+            "k": pa.array(["a", "b", "a"]),
+            "window": pa.array(["w"] * 3),
+            "window_start": pa.array([0, 0, 10]),
+            "window_end": pa.array([10, 10, 20]),
+            "trigger": pa.nulls(3, pa.int64()),
+            "revision": pa.array([0] * 3),
+            "n": pa.array([1, 2, 3]),
+            "x": pa.array([0.5, None, 2.0]),
+            "batch": pa.array([0] * 3),
+        }
+    )
+    with FileWriter(str(tmp_path), rows.schema, batch=0, attempt="0", task=0) as writer:
+        writer.write(rows)
+    files = ResultFiles(str(tmp_path), writer.close(), rows.schema)
+    evaluated = validate(rows, pipeline, columns=rows.schema.names, rows_read=6)
+    monkeypatch.setattr(engine, "evaluate", lambda *_, **__: pytest.fail("rows keep all rules"))
+    assert validate_files(files, pipeline, 6, 0, pytest.fail, pytest.fail) == evaluated  # type: ignore[arg-type]
+    assert evaluated.status == "passed"
+
+
+@pytest.mark.parametrize("arguments", [{}, {"min_value": None, "max_value": None}], ids=str)
+def test_a_range_without_bounds_is_left_to_great_expectations(tmp_path, arguments):
+    assert not told(written(tmp_path, GOOD), rule(BETWEEN, column="low", **arguments))
+
+
+@pytest.mark.parametrize("again", [[], [("a", 1, 2, 7.0)]], ids=["as they are", "one doubled"])
+def test_few_rows_are_checked_without_spark(tmp_path, again):
+    files = written(tmp_path, GOOD, again) if again else written(tmp_path, GOOD)
+    suite = [rule(UNIQUE, 1, column_list=["k", "low", "high"]), rule(ORDERED, 2, **PAIR), rule(UNIQUE, 3, column_list=["absent"])]
+    assert kept_rules.kept_rules(files, suite, pytest.fail) == ({2} if again else {1, 2})  # type: ignore[arg-type]
