@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from windowmill.expectations.engine import Finding
     from windowmill.windowing.spec import Pipeline
 
-    Rows = pa.Table | pyspark.sql.DataFrame
-
 Outcome = Literal["passed", "failed", "broken"]
 Status = Literal["passed", "warned", "held"]
 #: Severities, the gravest first.
@@ -84,7 +82,7 @@ class Verdict:
 
 
 def validate(
-    rows: Rows | Callable[[], Rows],
+    rows: pa.Table | pyspark.sql.DataFrame | Callable[[], Any],
     pipeline: Pipeline,
     *,
     columns: Sequence[str] | None = None,
@@ -123,22 +121,22 @@ def validate(
 
 
 def _over_rows(
-    rows: Rows | Callable[[], Rows],
+    rows: pa.Table | pyspark.sql.DataFrame | Callable[[], Any],
     suite: Sequence[Rule],
     pipeline: Pipeline,
     count: int | None,
     spark: Callable[[], pyspark.sql.SparkSession] | None,
     kept: Callable[[Sequence[Rule]], Collection[int]] | None,
 ) -> Sequence[RuleResult]:
-    if count is None and isinstance(rows, pa.Table):
-        count = rows.num_rows
-    if count == 0 or (count is None and rows.isEmpty()):
+    frame = rows if callable(rows) else lambda: rows
+    count = rows.num_rows if isinstance(rows, pa.Table) else count
+    if count == 0 or (count is None and frame().isEmpty()):
         return [_unevaluated(rule, "passed", "no rows in this batch", elements=0) for rule in suite]
     identity = identity_columns(pipeline)
     certain = set(kept(suite)) if kept is not None else set()
     passed = [_kept(rule, count) for rule in suite if rule.index in certain]
     others = [rule for rule in suite if rule.index not in certain]
-    findings = _findings(rows() if callable(rows) else rows, others, identity, spark) if others else {}
+    findings = _findings(frame(), others, identity, spark) if others else {}
     return [*passed, *(_result(rule, findings.get(rule.index), identity) for rule in others)]
 
 

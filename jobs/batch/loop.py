@@ -21,12 +21,11 @@ from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.outcomes import Done, Ruling
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.spark_committer import tables_of
-from windowmill.jobs.batch.spark_use import is_sure_to_use_spark
+from windowmill.jobs.batch.spark_use import has_brief_use, is_sure_to_use_spark
 from windowmill.jobs.batch.warnings import warnings_of
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.reading import Arrival
 from windowmill.jobs.spark import launch
-from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import OutOfTurnError, ServerGoneError
 from windowmill.windowing.spec import Pipeline
@@ -130,7 +129,7 @@ def _leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) ->
 
 def _begin_spark_if_sure(runnable: Runnable, source: SourceTable, reading: Reading) -> None:
     if is_sure_to_use_spark(runnable, source, reading):
-        launch.begin(brief=is_short_run(reading.size_bytes))
+        launch.begin(brief=has_brief_use(runnable, source, reading))
 
 
 def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Done:

@@ -28,6 +28,7 @@ from windowmill.jobs.batch.compute import ComputedBatch, Job, compute_here, comp
 from windowmill.jobs.batch.outcomes import Done
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.spark_committer import tables_of
+from windowmill.jobs.batch.spark_use import has_brief_use
 from windowmill.jobs.batch.validating import ResultFiles, validate_files
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.kinds import open_source
@@ -35,7 +36,6 @@ from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.spark import failures
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.session import import_client, spark_session
-from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.jobs.spark.usage import Usage
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
@@ -86,7 +86,7 @@ class _Steps:
         if engine.compute_of(self.pipeline) == "local":
             raise self._refused("only Spark evaluates one of its rules, or writes to its tables")
         with self.progress.step("start", "Spark"):
-            brief = is_short_run(self.job.reading.size_bytes)
+            brief = has_brief_use(self.runnable, self.job.source, self.job.reading)
             shipment = shipment_of(self.pipeline)  # what it holds decides which session of a server is used
             spark = spark_session(f"windowmill {self.pipeline.pipeline}", brief=brief, shipment=shipment, say=self._warn)
             access_to(spark).ship(shipment)
