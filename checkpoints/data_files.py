@@ -143,7 +143,13 @@ class FileWriter:
             self._paths.append(path)
             place = f"{self._root}/{path}"
             self._writer = pq.ParquetWriter(
-                place, self._schema, filesystem=self._fs, write_page_checksum=True, store_schema=False, metadata_collector=self._footer
+                place,
+                self._schema,
+                filesystem=self._fs,
+                use_dictionary=_dictionaries(self._schema),
+                write_page_checksum=True,
+                store_schema=False,
+                metadata_collector=self._footer,
             )
         return self._writer
 
@@ -202,6 +208,13 @@ def _delete(fs: pa_fs.FileSystem, paths: Sequence[str]) -> None:
     for path in paths:
         with suppress(FileNotFoundError):
             fs.delete_file(path)
+
+
+def _dictionaries(schema: pa.Schema) -> bool | list[str]:
+    """Columns written as numbers of a dictionary: all but floats, most of which differ. A writer has other names for nested columns."""
+    if any(pa.types.is_nested(kind) for kind in schema.types):
+        return True
+    return [field.name for field in schema if not pa.types.is_floating(field.type)]
 
 
 def _has_nan(column: pa.ChunkedArray) -> bool:
