@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from windowmill.windowing.kernels.arrays import put
 from windowmill.windowing.kernels.checksums import checksum
-from windowmill.windowing.kernels.combine import Ints, njit
+from windowmill.windowing.kernels.combine import Ints, helper, njit
 
 #: Codes: all rows are zero; all equal the one word that follows; they equal the column whose number follows; one word per row follows.
 _ZERO, _CONSTANT, _SAME, _OWN = range(4)
@@ -53,7 +54,7 @@ def encode(columns: Ints, offsets: Ints) -> Any:
             code = codes[block, column]
             words[base + 1 + column // _CODES] |= code << (column % _CODES * _BITS)
             if code == _OWN:
-                words[place : place + stop - first] = columns[column, first:stop]
+                put(columns[column, first:stop], words, place)
                 place += stop - first
             elif code != _ZERO:
                 words[place] = given[block, column]
@@ -62,7 +63,7 @@ def encode(columns: Ints, offsets: Ints) -> Any:
     return words, bounds
 
 
-@njit
+@helper
 def _code(columns: Ints, column: int, first: int, stop: int, codes: Ints) -> Any:
     """Code of one column's rows, and the word that it requires; ``codes`` are those of the columns before it."""
     head, row = columns[column, first], first + 1
@@ -104,10 +105,10 @@ def decode(words: Ints, bounds: Ints, n_columns: int) -> Ints:
         for column in range(n_columns):
             code = words[base + 1 + column // _CODES] >> (column % _CODES * _BITS) & 0xFF
             if code == _OWN:
-                columns[column, first:stop] = words[place : place + stop - first]
+                put(words[place : place + stop - first], columns[column], first)
                 place += stop - first
             elif code == _SAME:
-                columns[column, first:stop] = columns[words[place], first:stop]
+                put(columns[words[place], first:stop], columns[column], first)
                 place += 1
             elif code == _CONSTANT:
                 columns[column, first:stop] = words[place]

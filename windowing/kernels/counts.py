@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Ints, inner, njit
-from windowmill.windowing.kernels.growing import grown
+from windowmill.windowing.kernels.arrays import grown
+from windowmill.windowing.kernels.combine import Bools, Ints, helper, inner, njit
 from windowmill.windowing.kernels.rows import Rows, suspects_of
 from windowmill.windowing.kernels.sessions import AFTER
 
@@ -120,7 +120,7 @@ def counts(
     return windows, sequence[: lengths[LENGTH]], ends[: len(windows) + 1], listed, found.middles[:groups], found.lasting[:groups]
 
 
-@njit
+@helper
 def _windows_of_key(
     size: int,
     rows: Rows,
@@ -171,7 +171,7 @@ def _windows_of_key(
     return sequence, members
 
 
-@njit
+@helper
 def _starts(rows: Rows, first: int, last: int, held: Bools, before: int, begun: int) -> Any:
     """Distinct start times after ``begun`` of the rows that arrived before ``before``, ascending."""
     time, moment = rows.time, rows.moment
@@ -184,7 +184,7 @@ def _starts(rows: Rows, first: int, last: int, held: Bools, before: int, begun: 
     return found[:n]
 
 
-@njit
+@helper
 def _append_held(sequence: Ints, first: int, last: int, held: Bools, lengths: Ints) -> Any:
     """Append a key's held rows to ``sequence``."""
     sequence = grown(sequence, lengths[LENGTH] + last - first)
@@ -214,7 +214,7 @@ def _first_from(time: Ints, sequence: Ints, place: int, stop: int, instant: int)
     return place
 
 
-@njit
+@helper
 def _append_lasting(members: Ints, stop: Ints, sequence: Ints, begin: int, hi: int, start: int, lengths: Ints) -> Any:
     """Append the rows of ``sequence[begin:hi]`` that end after ``start`` to ``members``."""
     members = grown(members, lengths[LISTED] + hi - begin)
@@ -235,7 +235,7 @@ def _write(found: Found, key: int, group: int, start: int, end: int, lo: int, hi
     found.member_offsets[n + 1] = lengths[LISTED]
 
 
-@njit
+@helper
 def _open(size: int, rows: Rows, first: int, last: int, held: Bools, row: int, begun: int, closed: int) -> bool:
     """Whether a window that would hold ``row`` is unfinished, or ends after ``closed``."""
     starts = _starts(rows, first, last, held, rows.moment[row] + 1, begun)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Floats, Ints, combine, inner, njit
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints, combine, copy_atom, inner, njit
 
 #: No fragment arrived at this moment.
 BEFORE = np.iinfo(np.int64).min
@@ -101,7 +101,9 @@ def sessions_of(gap: int, ahead: int, closed: int, fragments: Fragments) -> Any:
         fragments, those from there on nodes, which combine their members in order.
     """
     n = len(fragments.first)
-    most = np.max(np.diff(fragments.offsets)) if len(fragments.offsets) > 1 else 0
+    most = 0
+    for key in range(len(fragments.offsets) - 1):
+        most = max(most, fragments.offsets[key + 1] - fragments.offsets[key])
     slots = np.empty((5, most), np.int64)
     flags = np.empty((2, most), np.bool_)
     sessions = _Open(slots[0], slots[1], slots[2], flags[0], flags[1], slots[3], slots[4], np.empty(2 * n, np.int64))
@@ -160,10 +162,11 @@ def combine_nodes(program: Ints, node_offsets: Ints, members: Ints, ints: Ints, 
     """The numbers of all parts, as rows of two arenas: those of the fragments (``ints``, ``floats``), then those of the nodes. O(n)."""
     n, n_nodes = len(ints), len(node_offsets) - 1
     all_ints, all_floats = np.empty((n + n_nodes, ints.shape[1]), np.int64), np.empty((n + n_nodes, floats.shape[1]), np.float64)
-    all_ints[:n], all_floats[:n] = ints, floats
+    for row in range(n):
+        copy_atom(0, 0, ints.shape[1], floats.shape[1], ints, floats, row, all_ints, all_floats, row)
     for node in range(n_nodes):
         row, first = n + node, members[node_offsets[node]]
-        all_ints[row], all_floats[row] = all_ints[first], all_floats[first]
+        copy_atom(0, 0, ints.shape[1], floats.shape[1], all_ints, all_floats, first, all_ints, all_floats, row)
         for place in range(node_offsets[node] + 1, node_offsets[node + 1]):
             combine(program, all_ints, all_floats, row, all_ints, all_floats, members[place], all_ints, all_floats, row)
     return all_ints, all_floats

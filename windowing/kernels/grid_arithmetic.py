@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from windowmill.windowing.kernels.arrays import bisect_left, bisect_right
 from windowmill.windowing.kernels.combine import Ints, inner, njit
 
 HOPPING, CUMULATIVE, LISTED = 0, 1, 2
@@ -66,7 +67,7 @@ def first_after(grid: Grid, instant: int) -> Any:
     if rule[0] == CUMULATIVE:
         period = (instant - rule[1]) // rule[3]
         return period * rule[5] + (instant - rule[1] - period * rule[3]) // rule[4]
-    return np.searchsorted(grid.ends, instant, side="right")
+    return bisect_right(grid.ends, instant, 0, len(grid.ends))
 
 
 @inner
@@ -77,7 +78,7 @@ def first_from(grid: Grid, instant: int) -> Any:
         return -((rule[1] - instant) // rule[2])
     if rule[0] == CUMULATIVE:
         return -((rule[1] - instant) // rule[3]) * rule[5]
-    return np.searchsorted(grid.starts, instant, side="left")
+    return bisect_left(grid.starts, instant, 0, len(grid.starts))
 
 
 @njit

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from windowmill.windowing.kernels.arrays import bisect_left
 from windowmill.windowing.kernels.combine import Bools, Ints, inlined, inner, njit
 from windowmill.windowing.kernels.grid_arithmetic import LISTED, Grid, end_of, first_after, first_from, is_listed_past, start_of
 from windowmill.windowing.kernels.rows import Rows
@@ -102,7 +103,7 @@ def _sweep(
             while hi < last and time[hi] < end:
                 hi += 1
             if start < before:  # where the clocks go forward, a later window of a calendar may start earlier
-                lo, n_active = first if intervals else first + np.searchsorted(time[first:hi], start, side="left"), 0
+                lo, n_active = first if intervals else bisect_left(time, start, first, hi), 0
             while lo < hi and time[lo] < start:
                 if intervals:
                     active[first + n_active] = lo
@@ -210,7 +211,7 @@ def known_span(rows: Rows, counted: Bools, first: Ints, last: Ints) -> Any:
     """
     offsets, time, stop, moment = rows
     arrived = np.flatnonzero(counted)
-    arrived = arrived[np.argsort(moment[arrived])]
+    arrived = arrived[np.argsort(moment[arrived], kind="mergesort")]
     key = np.empty(len(time), np.int64)
     for index in range(len(offsets) - 1):
         key[offsets[index] : offsets[index + 1]] = index
@@ -235,5 +236,5 @@ def places_of(offsets: Ints, time: Ints, seen: Ints, keys: Ints, instants: Ints)
     found = np.empty(len(keys), np.int64)
     for index in range(len(keys)):
         first, last = offsets[keys[index]], offsets[keys[index] + 1]
-        found[index] = seen[first + np.searchsorted(time[first:last], instants[keys[index]], side="left")]
+        found[index] = seen[bisect_left(time, instants[keys[index]], first, last)]
     return found

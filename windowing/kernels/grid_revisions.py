@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Ints, inner, njit
+from windowmill.windowing.kernels.arrays import bisect_right
+from windowmill.windowing.kernels.combine import Bools, Ints, helper, inner, njit
 from windowmill.windowing.kernels.grid_arithmetic import Grid, end_of, first_after, is_listed_past, start_of
 from windowmill.windowing.kernels.rows import Rows
 
@@ -69,7 +70,7 @@ def first_late(grid: Grid, rows: Rows, watermark: Ints, closed: Ints, key: Ints,
     for index in range(len(key)):
         begin, finish = offsets[key[index]], offsets[key[index] + 1]
         start, end = start_of(grid, window[index]), end_of(grid, window[index])
-        for row in range(begin + np.searchsorted(reach[begin:finish], start, side="right"), finish):
+        for row in range(bisect_right(reach, start, begin, finish), finish):
             if time[row] >= end:
                 break
             late = watermark[row] >= end and closed[row] < end and stop[row] > start
@@ -101,7 +102,7 @@ def late_revisions(grid: Grid, rows: Rows, watermark: Ints, closed: Ints, new: B
     return key, window, revision, member_offsets, members[:n_members]
 
 
-@njit
+@helper
 def _revise(grid: Grid, rows: Rows, met: Met, new: Bools, reach: Ints, write: bool, out: Revisions) -> Any:
     """Number of versions and of their rows; filled in only where ``write``."""
     n = n_members = 0
@@ -115,7 +116,7 @@ def _revise(grid: Grid, rows: Rows, met: Met, new: Bools, reach: Ints, write: bo
                 start, end = start_of(grid, window), end_of(grid, window)
                 if start >= rows.stop[late] or end > met.watermark[late] or end < start:
                     break
-                first = begin + np.searchsorted(reach[begin:finish], start, side="right")
+                first = bisect_right(reach, start, begin, finish)
                 held, on_time, earliest, is_first = _list_held(rows, met, late, first, finish, start, end, write, out.members, n_members)
                 if write and is_first:
                     shown = on_time > 0 or _stood(met, earliest, start, end)
@@ -163,7 +164,7 @@ def _stood(met: Met, earliest: int, start: int, end: int) -> Any:
     return first < last and first < end and last > start
 
 
-@njit
+@helper
 def _late_last(members: Ints, on_time: int, moment: Ints, watermark: Ints, end: int) -> Any:
     """Move on-time rows to the front in their order, followed by late rows in order of arrival; returns the number of moments of these."""
     late, arrival = np.empty(len(members) - on_time, np.int64), np.empty(len(members) - on_time, np.int64)

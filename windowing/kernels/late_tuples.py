@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from windowmill.windowing.kernels.arrays import bisect_left
 from windowmill.windowing.kernels.combine import Bools, Ints, inner, njit
 from windowmill.windowing.kernels.policy_arrays import AFTER, AGE, BEFORE, EMPTY, IDLE, NONE, TICKS, TRIGGER, tick_after, tick_until
 from windowmill.windowing.kernels.rows import suspects_of
@@ -49,7 +50,7 @@ def judge_tuples(settings: Ints, listed: Ints, offsets: Ints, time: Ints, moment
         lives, born_with, born_at = 0, np.empty(behind, np.int64), np.empty(behind, np.int64)
         for place in suspects:
             met = watermark[place]
-            other = first + np.searchsorted(time[first:last], met, side="left") - 1
+            other = bisect_left(time, met, first, last) - 1
             # Tuples applied before the key's state last expired do not count.
             while other >= first:
                 known = (accepted[other] or applied[other]) and moment[other] < moment[place]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from windowmill.windowing.bounds import MOST_ROWS_OF_KEY
-from windowmill.windowing.kernels.combine import Bools, Floats, Ints, inlined, inner, njit
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints, helper, inlined, inner, njit
 from windowmill.windowing.kernels.policy_arrays import (
     AFTER,
     AGE,
@@ -224,7 +224,7 @@ def apply_policies(rules: Rules, tuples: Tuples, keys: Keys, progress: Progress,
             return
 
 
-@njit
+@helper
 def _by_value(values: Values, first: int, stop: int) -> Any:
     """A heap of the tuples first:stop by value: a delta evicts the least values first, so the others need no comparison."""
     least = [(values.value[place], values.whole[place], place) for place in range(first, stop) if values.known[place]]

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from windowmill.windowing.kernels.arrays import bisect_right
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints, inner
 
 COUNT, TIME, DELTA, PUNCTUATION, NONE = 0, 1, 2, 3, -1
@@ -149,7 +150,7 @@ def tick_after(settings: Ints, listed: Ints, instant: int) -> Any:
     """The first tick greater than ``instant``; ``AFTER`` if there is none. O(1), or O(log n) over n listed ticks."""
     if settings[TICKS] == 1:
         return settings[ORIGIN] + ((instant - settings[ORIGIN]) // settings[PERIOD] + 1) * settings[PERIOD]
-    place = np.searchsorted(listed, instant, side="right")
+    place = bisect_right(listed, instant, 0, len(listed))
     return listed[place] if place < len(listed) else AFTER
 
 
@@ -158,5 +159,5 @@ def tick_until(settings: Ints, listed: Ints, instant: int) -> Any:
     """The last tick at or before ``instant``; ``BEFORE`` if there is none. O(1), or O(log n) over n listed ticks."""
     if settings[TICKS] == 1:
         return settings[ORIGIN] + (instant - settings[ORIGIN]) // settings[PERIOD] * settings[PERIOD]
-    place = np.searchsorted(listed, instant, side="right")
+    place = bisect_right(listed, instant, 0, len(listed))
     return listed[place - 1] if place > 0 else BEFORE

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Ints, inlined, inner, njit
-from windowmill.windowing.kernels.growing import grown_table
+from windowmill.windowing.kernels.arrays import grown_table, put
+from windowmill.windowing.kernels.combine import Bools, Ints, helper, inlined, inner, njit
 
 #: Markers for a leaf that has no slot yet, or no longer has one.
 PENDING, GONE = -1, -2
@@ -85,13 +85,13 @@ def ring_changes(offsets: Ints, keys: Ints, begins: Ints, hi: Ints, gone: Ints, 
     return capacity, front, span, fresh, change_offsets, changes[:count, 0].copy(), changes[:count, 1].copy()
 
 
-@njit
+@helper
 def _roomy(ring: Ints, packed: Ints, size: int) -> Any:
     """Grow both arrays to at least ``size`` elements; keeps the content of ``packed`` only."""
     if size <= len(ring):
         return ring, packed
     larger = np.empty(size, np.int64)
-    larger[: len(packed)] = packed
+    put(packed, larger, 0)
     return np.empty(size, np.int64), larger
 
 
@@ -211,9 +211,9 @@ def ring_members(capacity: Ints, front: Ints, span: Ints, fresh: Bools, change_o
         for index in range(change_offsets[window], change_offsets[window + 1]):
             ring[slots[index]] = leaves[index]
         if count + span[window] > len(members):
-            # With `growing.grown` the kernel takes about 5 % longer.
+            # With `arrays.grown` the kernel takes about 5 % longer.
             larger = np.empty(2 * (count + span[window]), np.int64)
-            larger[:count] = members[:count]
+            put(members[:count], larger, 0)
             members = larger
         for step in range(span[window]):
             leaf = ring[(front[window] + step) & (capacity[window] - 1)]

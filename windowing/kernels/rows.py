@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Ints, njit
+from windowmill.windowing.kernels.combine import Bools, Ints, helper
 
 
 class Rows(NamedTuple):
@@ -28,7 +28,7 @@ class Rows(NamedTuple):
     moment: Ints
 
 
-@njit
+@helper
 def suspects_of(first: int, last: int, suspect: Bools, moment: Ints, latest_first: bool) -> Any:
     """Indices of the suspects in rows ``first:last``, in order of arrival; O(n + m log m).
 

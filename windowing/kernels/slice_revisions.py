@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Ints, njit
+from windowmill.windowing.kernels.arrays import bisect_left, distinct
+from windowmill.windowing.kernels.combine import Bools, Ints, helper, inner, njit
 from windowmill.windowing.kernels.grid_arithmetic import LISTED, Grid, end_of, first_after, is_listed_past, start_of
 from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 
@@ -125,10 +126,13 @@ def versions(grid: Grid, arrived: Arrived, since: int, keys: Ints, windows: Ints
     moments, offsets, begun = arrived.moments, arrived.offsets, arrived.reaching == 0
     sequence, in_time = np.flatnonzero(begun & (moments < since)), np.flatnonzero(begun & (arrived.marks == NEVER_CLOSED))
     marked, late = np.flatnonzero(begun & (arrived.marks != NEVER_CLOSED)), np.flatnonzero(begun & (moments >= since))
+    key_of = np.empty(len(moments), np.int64)
+    for key in range(len(offsets) - 1):
+        key_of[offsets[key] : offsets[key + 1]] = key
     # The batch's late slices by key, moment and start.
     late = late[np.argsort(moments[late], kind="mergesort")]
-    late = late[np.argsort(np.searchsorted(offsets, late, side="right"), kind="mergesort")]
-    late_keys, late_moments, late_starts = np.searchsorted(offsets, late, side="right") - 1, moments[late], arrived.starts[late]
+    late = late[np.argsort(key_of[late], kind="mergesort")]
+    late_keys, late_moments, late_starts = key_of[late], moments[late], arrived.starts[late]
     n = len(keys)
     revision, lo, hi = np.empty(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
     member_offsets, members = np.zeros(n + 1, np.int64), np.empty(0, np.int64)
@@ -140,11 +144,11 @@ def versions(grid: Grid, arrived: Arrived, since: int, keys: Ints, windows: Ints
                 revision[version] = revision[version - 1] + 1
             else:
                 low, high = _between(arrived.starts, offsets[keys[version]], offsets[keys[version] + 1], start, end)
-                lo[version], hi[version] = np.searchsorted(sequence, low), np.searchsorted(sequence, high)
-                shown = np.searchsorted(in_time, low) < np.searchsorted(in_time, high)
-                others = marked[np.searchsorted(marked, low) : np.searchsorted(marked, high)]
+                lo[version], hi[version] = _between(sequence, 0, len(sequence), low, high)
+                timely, tagged = _between(in_time, 0, len(in_time), low, high), _between(marked, 0, len(marked), low, high)
+                others = marked[tagged[0] : tagged[1]]
                 into = _between(arrived.starts, low, high, start, start + 1)
-                window = start, end, others, into, shown
+                window = start, end, others, into, timely[0] < timely[1]
                 revision[version], n_members = _list_earlier(arrived, since, slices[version], window, write, members, n_members)
             moment = moments[slices[version]]
             own = _between(late_keys, 0, len(late), keys[version], keys[version] + 1)
@@ -158,7 +162,7 @@ def versions(grid: Grid, arrived: Arrived, since: int, keys: Ints, windows: Ints
     return revision, sequence, lo, hi, member_offsets, members
 
 
-@njit
+@helper
 def _list_earlier(arrived: Arrived, since: int, late: int, window: Any, write: bool, members: Ints, n_members: int) -> Any:
     """List what a window holds beside its range, of which ``late`` is the first late slice in the batch.
 
@@ -187,10 +191,10 @@ def _list_earlier(arrived: Arrived, since: int, late: int, window: Any, write: b
                 members[n_members] = other
             n_members += 1
     between = first <= last and first < end and last >= start
-    return len(np.unique(earlier[:n_late])) + (1 if shown or between else 0), n_members
+    return len(distinct(earlier[:n_late])) + (1 if shown or between else 0), n_members
 
 
-@njit
+@helper
 def _list_together(slice_: int, reaches: bool, within: Ints, write: bool, members: Ints, n_members: int) -> Any:
     """List the slices of late rows that came together: those ``within`` a window, and ``slice_`` if they reach into the window there.
 
@@ -207,8 +211,7 @@ def _list_together(slice_: int, reaches: bool, within: Ints, write: bool, member
     return n_members
 
 
-@njit
+@inner
 def _between(values: Ints, first: int, last: int, low: int, high: int) -> Any:
     """The places of ``first:last`` whose value, which ascends, lies in [``low``, ``high``)."""
-    within = values[first:last]
-    return first + np.searchsorted(within, low), first + np.searchsorted(within, high)
+    return bisect_left(values, low, first, last), bisect_left(values, high, first, last)

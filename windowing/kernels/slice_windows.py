@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Floats, Ints, combine, njit
+from windowmill.windowing.kernels.combine import Floats, Ints, combine, helper, njit
 from windowmill.windowing.kernels.two_stacks import fifo_ranges
 
 #: ``closed`` of a slice whose rows count in every window that holds it.
@@ -77,7 +77,7 @@ def hopping_windows(
     return keys, ends, out_ints, out_floats
 
 
-@njit
+@helper
 def _restricted(closed: Ints, first: int, stop: int, after: int) -> bool:
     """Whether one of the slices ``first:stop`` counts in some windows that end after ``after``, and not in others."""
     for row in range(first, stop):  # noqa: SIM110 - numba has no generators in `any`
@@ -86,7 +86,7 @@ def _restricted(closed: Ints, first: int, stop: int, after: int) -> bool:
     return False
 
 
-@njit
+@helper
 def _ranges(
     offsets: Ints,
     starts: Ints,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from windowmill.windowing.kernels import combine as op
+from windowmill.windowing.kernels.arrays import put
 from windowmill.windowing.kernels.combine import Floats, Ints, combine_atom, copy_atom, inlined, inner, njit
 
 
@@ -64,7 +65,7 @@ def along_axis(offsets: Ints, starts: Ints, closed: Ints, batches: Ints) -> Ints
         rows = order[offsets[key] : offsets[key + 1]]
         for column in (batches, closed, starts):
             rows = rows[np.argsort(column[rows], kind="mergesort")]
-        order[offsets[key] : offsets[key + 1]] = rows
+        put(rows, order, offsets[key])
     return order
 
 

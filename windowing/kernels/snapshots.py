@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Ints, inlined, inner, njit
-from windowmill.windowing.kernels.growing import grown
+from windowmill.windowing.kernels.arrays import distinct, grown, put
+from windowmill.windowing.kernels.combine import Bools, Ints, helper, inlined, inner, njit
 from windowmill.windowing.kernels.rows import Rows, suspects_of
 
 
@@ -55,7 +55,7 @@ def snapshots(rows: Rows, marks: Ints, late: Bools, held: Bools, fixed: Ints, th
             if n_active:
                 if listed + n_active > len(members):
                     members = grown(members, listed + n_active)
-                members[listed : listed + n_active] = np.sort(active[:n_active])
+                put(np.sort(active[:n_active]), members, listed)
                 listed += n_active
                 out_key[count], out_start[count], out_end[count] = key, start, end
                 member_offsets[count + 1] = listed
@@ -66,7 +66,7 @@ def snapshots(rows: Rows, marks: Ints, late: Bools, held: Bools, fixed: Ints, th
     return out_key[:count], out_start[:count], out_end[:count], member_offsets[: count + 1], members[:listed]
 
 
-@njit
+@helper
 def _begin(rows: Rows, first: int, last: int, marks: Ints, late: Bools, held: Bools, fixed: int, begins: Ints) -> None:
     """Effective start of each of a key's rows: the greatest of its own start, ``fixed``, and the last point closed at its arrival."""
     time = rows.time
@@ -89,7 +89,7 @@ def _closed_point(rows: Rows, first: int, last: int, mark: int, held: Bools, fix
     return point
 
 
-@njit
+@helper
 def _points(rows: Rows, first: int, last: int, held: Bools, begins: Ints) -> Any:
     """Distinct start and end points of a key's held rows, ascending, and these rows in order of their effective start."""
     stop, points, entering = rows.stop, np.empty(2 * (last - first), np.int64), np.empty(last - first, np.int64)
@@ -99,7 +99,7 @@ def _points(rows: Rows, first: int, last: int, held: Bools, begins: Ints) -> Any
             points[2 * n], points[2 * n + 1] = begins[row], stop[row]
             entering[n] = row
             n += 1
-    return np.unique(points[: 2 * n]), entering[:n][np.argsort(begins[entering[:n]], kind="mergesort")]
+    return distinct(points[: 2 * n]), entering[:n][np.argsort(begins[entering[:n]], kind="mergesort")]
 
 
 @inlined
