@@ -45,7 +45,9 @@ minute, and the compilers of JVMs want several runs.
 The job comes first: from a Delta table that Spark wrote with its defaults into another Delta table, as users run it. What follows
 measures `aggregate` on DataFrames, and parts of the work. Reading the input is in every time, starting a process or a JVM only in those
 that say *cold*, and of runs as processes of their own. Except in the job, results go to `noop` (Spark), `blackhole` (Flink), sums
-(DuckDB) or memory (polars).
+(DuckDB) or memory (polars). A section on `aggregate` that does not name the form of its files read Parquet with
+microsecond instants, which Spark writes only if it is told to. A section on runs that does not say who computed them was measured with
+`compute: auto`: small batches in the process of the command.
 Processor time is that of all threads and processes together: on a busy machine it says more than the seconds do.
 DuckDB and polars work in one process without shuffle, executors or rows handed from one to another: they show the limit of the machine.
 Spark's ways run on the session that windowmill configures: two threads, 4 GiB, two shuffle partitions, adaptive execution.
