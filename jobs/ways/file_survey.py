@@ -55,8 +55,8 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class FileSurvey:
-    """Survey of a batch's rows in plain files.
+class Survey:
+    """Survey of a batch's rows.
 
     Attributes
     ----------
@@ -66,8 +66,6 @@ class FileSurvey:
         Greatest event time after the batch; null if no row ever had one.
     starts
         Number before the first row of each file.
-    watermarks
-        For each part, the watermark that its first row finds; null if none of its rows can be late.
     low
         An event time that no late row is before; null if there are no late rows.
     """
@@ -75,8 +73,20 @@ class FileSurvey:
     rows: int
     seen: int | None
     starts: tuple[int, ...]
-    watermarks: tuple[int | None, ...]
     low: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileSurvey(Survey):
+    """Survey of a batch's rows in plain files.
+
+    Attributes
+    ----------
+    watermarks
+        For each part, the watermark that its first row finds; null if none of its rows can be late.
+    """
+
+    watermarks: tuple[int | None, ...]
 
     @property
     def has_late(self) -> bool:
@@ -135,7 +145,7 @@ def surveyed(
         counts[part.index] = max(counts[part.index], each.last)
     starts = row_numbers.starts_of(counts, batch.commits).tolist()
     rows = sum(each.rows for each in times)
-    return FileSurvey(rows, None if last == BEFORE else last, tuple(starts), tuple(watermarks), min(lows, default=None))
+    return FileSurvey(rows, None if last == BEFORE else last, tuple(starts), min(lows, default=None), tuple(watermarks))
 
 
 class _Order:

@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways import row_numbers
+from windowmill.jobs.ways.file_survey import Survey
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, NUMBER_OF, ORDER, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks
@@ -42,34 +43,22 @@ _BLOCK_ROWS, _MAX_BLOCKS = 4_096, 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class BlockSurvey(Survey):
     """Survey of a batch's rows by files, or by blocks of these where each row arrives by itself.
 
     Attributes
     ----------
-    rows
-        Number of rows read.
-    seen
-        Greatest event time after the batch; null if no row ever had one.
     block_rows
         Number of successive rows of a file in a block; null if a block is a whole file.
     behind
         (file, block, watermark that the block finds) of each block with rows behind the watermark.
-    starts
-        Number before the first row of each file.
-    low
-        An event time that no late row is before; null if there are no late rows.
     """
 
-    rows: int
-    seen: int | None
     block_rows: int | None
     behind: tuple[tuple[int, int, int], ...]
-    starts: tuple[int, ...]
-    low: int | None = None
 
 
-def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> Survey:
+def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> BlockSurvey:
     """Survey the ``rows`` of ``batch`` in one Spark job.
 
     Rows of settled files count as arrived in order of event time, so none of them is late. ``every`` treats all other blocks as late, which
@@ -108,10 +97,11 @@ def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> Survey:
         if late:
             lows.append(block["low"])
     starts = row_numbers.starts_of(counts, batch.commits).tolist()
-    return Survey(sum(block["rows"] for block in blocks), arrived, block_rows, tuple(behind), tuple(starts), min(lows, default=None))
+    n_rows, low = sum(block["rows"] for block in blocks), min(lows, default=None)
+    return BlockSurvey(n_rows, arrived, tuple(starts), low, block_rows, tuple(behind))
 
 
-def judged(rows: DataFrame, surveyed: Survey, batch: Input, grids: Sequence[WindowGrid]) -> DataFrame:
+def judged(rows: DataFrame, surveyed: BlockSurvey, batch: Input, grids: Sequence[WindowGrid]) -> DataFrame:
     """Add ``_late`` and ``_closed`` if there are late rows, and the reason ``too_late`` to rows for which no window was open.
 
     ``_late`` is whether the row arrived behind the watermark. ``_closed`` is null if every window that contains the row was open at its
@@ -130,7 +120,7 @@ def judged(rows: DataFrame, surveyed: Survey, batch: Input, grids: Sequence[Wind
     return orderly.unionByName(judged_by_watermark(behind, batch, grids, moment))
 
 
-def with_watermark_at_arrival(rows: DataFrame, surveyed: Survey, batch: Input) -> DataFrame:
+def with_watermark_at_arrival(rows: DataFrame, surveyed: BlockSurvey, batch: Input) -> DataFrame:
     """Add the watermark at each row's arrival; null in blocks without late rows, where it makes no difference."""
     if not surveyed.behind:
         return without_watermark(rows)
@@ -143,12 +133,12 @@ def without_watermark(rows: DataFrame) -> DataFrame:
     return rows.withColumn(WATERMARK_OF, F.lit(None).cast("long"))
 
 
-def numbered(rows: DataFrame, surveyed: Survey) -> DataFrame:
+def numbered(rows: DataFrame, surveyed: BlockSurvey) -> DataFrame:
     """Add a number to each row, ascending in order of arrival over all batches."""
     return rows.withColumn(NUMBER_OF, _number(surveyed))
 
 
-def _number(surveyed: Survey) -> Column:
+def _number(surveyed: BlockSurvey) -> Column:
     """A row's number, ascending in order of arrival."""
     starts = F.lit(list(surveyed.starts)) if surveyed.starts else F.array(F.lit(0))
     return starts[F.col(FILE)].cast("long") + F.col(ROW)
@@ -164,7 +154,7 @@ def _block(block_rows: int | None) -> Column:
     return F.lit(0).cast("long") if block_rows is None else F.floor(F.col(ROW) / block_rows)
 
 
-def _by_blocks(rows: DataFrame, surveyed: Survey, batch: Input) -> tuple[DataFrame, DataFrame]:
+def _by_blocks(rows: DataFrame, surveyed: BlockSurvey, batch: Input) -> tuple[DataFrame, DataFrame]:
     """The rows of blocks without late rows, and those of the other blocks with the watermark at their arrival."""
     file, number, watermark = zip(*surveyed.behind, strict=True)
     found = pa.table({FILE: pa.array(file, pa.int32()), "_block": number, WATERMARK_OF: watermark})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from windowmill.jobs.ways.input import Input
-    from windowmill.jobs.ways.lateness_on_spark import Survey
+    from windowmill.jobs.ways.lateness_on_spark import BlockSurvey
     from windowmill.windowing.columnar.slices import Reading
 
 
@@ -28,7 +28,7 @@ class NumberedRows:
     """New rows of ``batch`` as they ``arrived``, and their survey."""
 
     arrived: DataFrame
-    survey: Survey
+    survey: BlockSurvey
     batch: Input
 
     @classmethod
