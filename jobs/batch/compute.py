@@ -26,14 +26,13 @@ from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.balance import check_balance
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.choose import parts_of
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_quarantine import Quarantining
 from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import TableInput
-from windowmill.jobs.ways.joining import computed_here, counted, judged_on_spark
+from windowmill.jobs.ways.joining import check_balance, computed_here, counted, judged_on_spark
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.ways.new_rows import NewRows, read_by_spark
 from windowmill.jobs.ways.numbered_rows import NumberedRows

@@ -1,4 +1,4 @@
-"""Tells which new rows came too late for all parts of a pipeline, and counts the others.
+"""Tells which new rows came too late for all parts of a pipeline, counts the others, and checks that every row read was one of both.
 
 A row is too late if some window refuses it and no window counts it. A part whose windows are all on grids neither counts nor refuses a row
 that lies between its windows, so for such parts the grids tell. Every other part refuses the rows that it does not count.
@@ -26,13 +26,14 @@ from windowmill.jobs.ways.quarantine import TOO_LATE
 from windowmill.jobs.ways.restored import restored_kinds
 from windowmill.jobs.ways.task_output import REFUSED_SCHEMA, Output, OutputWriter, Targets, read_files
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF
+from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.grids import closing_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from windowmill.jobs.ways.base import Computed, Loaded, Part
-    from windowmill.jobs.ways.input import Input
+    from windowmill.jobs.ways.input import Input, TableInput
     from windowmill.jobs.ways.new_rows import NewRows
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.kernels.combine import Ints
@@ -65,6 +66,19 @@ def counted(parts: Sequence[Part], done: Sequence[Output], refused: int) -> Outp
         return every
     taken = told.rows_refused - refused
     return replace(every, rows_applied=told.rows_applied + taken, rows_late=told.rows_late + taken, rows_refused=refused)
+
+
+def check_balance(batch: TableInput, done: Output, rows_read: int) -> None:
+    """Raise ``WindowmillError`` if the rows of ``batch`` do not balance."""
+    filtered, quarantined = batch.runnable.source.filter is not None, sum(done.reasons.values())
+    logged = [file.rows for file in batch.files]
+    by_log = sum(rows for rows in logged if rows is not None)
+    if rows_read != done.rows_applied + quarantined or (None not in logged and not filtered and by_log != rows_read):
+        raise WindowmillError(
+            f"pipeline {batch.pipeline.pipeline}: batch {batch.plan.batch} read {rows_read} rows of {by_log} in the "
+            f"log, applied {done.rows_applied} and "
+            f"quarantined {quarantined}: they must balance, so nothing was published; please report this"
+        )
 
 
 def refused_in_process(new: NewRows, refusing: Sequence[Computed], grids: Sequence[WindowGrid], batch: Input) -> Ints:

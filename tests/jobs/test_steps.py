@@ -20,8 +20,8 @@ from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch import loop, steps
 from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.ways import input
-from windowmill.jobs.ways.balance import check_balance
 from windowmill.jobs.ways.input import TableInput
+from windowmill.jobs.ways.joining import check_balance
 from windowmill.jobs.ways.task_output import Output
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.specfile import parse_pipeline

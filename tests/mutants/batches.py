@@ -19,7 +19,7 @@ MUTANTS = (
     ),
     Mutant(
         "log-left-out-of-the-balance",
-        "jobs/ways/balance.py",
+        "jobs/ways/joining.py",
         " or (None not in logged and not filtered and by_log != rows_read):",
         ":",
         ("tests/jobs/test_steps.py::test_rows_that_do_not_balance_are_refused",),
