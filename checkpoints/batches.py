@@ -15,8 +15,6 @@ from windowmill.checkpoints.data_files import DataFile, stored_type
 from windowmill.windowing.axis import from_us
 
 Status = Literal["held", "committed", "abandoned"]
-#: The tables to which a batch's commits go.
-Role = Literal["sink", "state", "quarantine", "quality"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -58,10 +58,6 @@ class DataFile:
     rows: int
     modified_ms: int
     stats: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The file as an object for a record; ``DataFile(**…)`` reads it."""
-        return asdict(self)
 
 
 class FileWriter:

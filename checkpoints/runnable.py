@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 
 from windowmill.checkpoints.places import Places
@@ -32,9 +30,3 @@ class Runnable:
     def name(self) -> str:
         """The pipeline's name."""
         return self.pipeline.pipeline
-
-    @property
-    def rules_digest(self) -> str:
-        """Digest of the expectations and limits, 8 hexadecimal digits; it distinguishes validations by different rules."""
-        rules = self.pipeline.model_dump(mode="json", include={"expectations", "quarantine"})
-        return hashlib.sha256(json.dumps(rules, sort_keys=True, default=str).encode()).hexdigest()[:8]
