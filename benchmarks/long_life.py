@@ -27,15 +27,13 @@ from deltalake import DeltaTable, write_deltalake
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.race import Result, ratios
-from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, Totals
+from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, StoredPlan, Totals
 from windowmill.checkpoints.batches import Commit, RunPlan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.record_files import packed
-from windowmill.checkpoints.record_merging import FAN, LAST_LEVEL
+from windowmill.checkpoints.record_files import FAN, LAST_LEVEL, packed
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import FORMAT, Record, sealed
-from windowmill.checkpoints.stored_plans import StoredPlan
 from windowmill.jobs.batch import planning
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.spec import Pipeline

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from itertools import groupby
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from windowmill.checkpoints.batches import BackfillPlan, Batch, Changes, Commit, Plan, Status
+from windowmill.checkpoints.batches import BackfillPlan, Batch, Changes, Commit, Plan, RunPlan, Status
 from windowmill.checkpoints.records import FORMAT, Record
-from windowmill.checkpoints.stored_plans import StoredPlan
 from windowmill.windowing.errors import LedgerCorruptError
 
 #: A record of a batch, and one of a ruling on a held batch.
 BATCH, RULING = "batch", "ruling"
 #: Names in the body of a record. Totals are sums over all committed batches up to this one.
 PLAN, OUTCOME, CHANGES, MANIFEST, TOTALS = "plan", "outcome", "changes", "manifest", "totals"
+_COMMON = tuple(common.name for common in fields(Plan))
 
 
 def status_of(verdict: str) -> Status:
@@ -55,6 +55,62 @@ class Totals:
             self.rows_quarantined + counted.rows_quarantined,
             self.rows_published + outcome.rows_published,
             self.rows_ignored + counted.rows_ignored,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """The fields of a stored plan, of a run or a backfill, in stored order. A field that only the other kind has holds its default."""
+
+    batch: int
+    action: Literal["run", "backfill"]
+    attempt: str
+    generation: str
+    source_id: str
+    from_version: int
+    to_version: int
+    now_us: int
+    meaning: str
+    source_schema: str
+    seen: int | None = None
+    emitted: int | None = None
+    range_from: int | None = None
+    range_to: int | None = None
+    interval_end: int | None = None
+    found_closed: list[tuple[int, int | None]] = field(default_factory=list)
+    builds_state: bool = True
+    windowmill: str = ""
+    snapshot: int | None = None
+    modules: dict[str, str] = field(default_factory=dict)
+    tzdata: str | None = None
+    zones: dict[str, str] = field(default_factory=dict)
+    source_mark: str | None = None
+    pipeline: str = ""
+    definition: dict[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: Plan) -> StoredPlan:
+        """The stored form of ``plan``."""
+        own = {one.name: getattr(plan, one.name) for one in fields(plan)}
+        return cls(**own | {"action": plan.action, "builds_state": plan.builds_state})
+
+    def plan(self) -> Plan:
+        """The plan that was stored; raises ``ValueError`` if its fields contradict its action."""
+        common = {name: getattr(self, name) for name in _COMMON}
+        if self.action == RunPlan.action:
+            if self.range_from is not None or self.range_to is not None or self.found_closed or not self.builds_state:
+                raise ValueError("is a run with fields of a backfill")
+            return RunPlan(**common, interval_end=self.interval_end)
+        if self.interval_end is not None:
+            raise ValueError("is a backfill with the data interval of a run")
+        if self.range_from is None or self.range_to is None:
+            raise ValueError("is a backfill without a range of window ends")
+        return BackfillPlan(
+            **common,
+            range_from=self.range_from,
+            range_to=self.range_to,
+            found_closed=self.found_closed,
+            builds_state=self.builds_state,
         )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -101,7 +101,7 @@ class DeltaRsCommitter:
             if floor_of(place) <= version:
                 checkpoint_if_due(place, version + 1)
                 return
-        raise _error_of(publication.role)(
+        raise error_of(publication.role)(
             f"{publication.role} {place}: others commit to it all the time, so batch {publication.batch} could not be published; stop "
             "them, and run again"
         )
@@ -112,7 +112,7 @@ class DeltaRsCommitter:
         table = _newest(place)
         if table is None:
             if schema is None:
-                raise _error_of(role)(f"{role} {place}: the table is gone; restore the folder from a copy")
+                raise error_of(role)(f"{role} {place}: the table is gone; restore the folder from a copy")
             if not names_need_mapping(role, schema):
                 create(place, schema, role, publication.note)
                 table = newest(place)
@@ -123,7 +123,7 @@ class DeltaRsCommitter:
             check_format(table, role)
             lacking = _lacking(table, schema)
             if lacking and not Features.of(table).beyond_delta_rs:
-                table.alter.add_columns([DeltaSchema.from_json(schema).fields[n] for n in lacking], commit_properties=ours("widen"))
+                table.alter.add_columns(lacking, commit_properties=ours("widen"))
                 table = newest(place)
         return table
 
@@ -134,7 +134,7 @@ class DeltaRsCommitter:
                 "other writers; drop the feature (ALTER TABLE … DROP FEATURE), or give the pipeline another sink"
             )
         if self._beyond is None:
-            raise _error_of(publication.role)(f"{publication.role} {place}: {reason}; only `windowmill run` can write it, by Spark")
+            raise error_of(publication.role)(f"{publication.role} {place}: {reason}; only `windowmill run` can write it, by Spark")
         noted = replace(publication, note={**publication.note, "rewritten": True})
         self._beyond.commit(place, noted)
 
@@ -168,8 +168,7 @@ def lacking_columns(place: str, changes: Changes) -> list[str]:
     table = _newest(place)
     if table is None or changes.schema is None:
         return []
-    fields = DeltaSchema.from_json(changes.schema).fields
-    return [fields[n].name for n in _lacking(table, changes.schema)]
+    return [each.name for each in _lacking(table, changes.schema)]
 
 
 def create(place: str, schema: str, role: str, note: Mapping[str, Any]) -> None:
@@ -249,9 +248,9 @@ def _newest(place: str) -> DeltaTable | None:
         return None
 
 
-def _lacking(table: DeltaTable, schema: str) -> list[int]:
+def _lacking(table: DeltaTable, schema: str) -> list[Field]:
     known = {each.name.lower() for each in table.schema().fields}
-    return [n for n, each in enumerate(DeltaSchema.from_json(schema).fields) if each.name.lower() not in known]
+    return [each for each in DeltaSchema.from_json(schema).fields if each.name.lower() not in known]
 
 
 def names_need_mapping(role: str, schema: str) -> bool:
@@ -262,5 +261,6 @@ def names_need_mapping(role: str, schema: str) -> bool:
     return role == "sink" and not _ONLY_MAPPED.isdisjoint("".join(each.name for each in DeltaSchema.from_json(schema).fields))
 
 
-def _error_of(role: str) -> type[WindowmillError]:
+def error_of(role: str) -> type[WindowmillError]:
+    """The class of errors about the table with this ``role``."""
     return SinkError if role == "sink" else StateError

@@ -26,6 +26,7 @@ from windowmill.checkpoints.assembling import (
     PLAN,
     RULING,
     TOTALS,
+    StoredPlan,
     Totals,
     assemble,
     changes_in,
@@ -40,7 +41,6 @@ from windowmill.checkpoints.manifests import MOST_FILES, read_manifest, write_ma
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import FORMAT, Record, RecordStore
-from windowmill.checkpoints.stored_plans import StoredPlan
 from windowmill.checkpoints.stores import use_options_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError
 from windowmill.windowing.meanings import told_difference

@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any
 
 from windowmill.checkpoints.batches import Batch, Changes, Commit, Plan, Written
-from windowmill.checkpoints.committer import Publication
+from windowmill.checkpoints.committer import Publication, error_of
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
@@ -33,7 +33,6 @@ from windowmill.windowing.errors import (
     OutOfTurnError,
     SinkError,
     StateCorruptError,
-    StateError,
     StateMissingError,
     StorageFullError,
     WindowmillError,
@@ -209,7 +208,7 @@ def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publi
                 raise _storage_error(table, batch, err) or err from err
         found = found or _found(batch, table, publication, anywhere=True)
         if found is None:
-            raise _error_of(role)(f"{where}: the commit of batch {batch.number} did not land; run again")
+            raise error_of(role)(f"{where}: the commit of batch {batch.number} did not land; run again")
     if role != "held":
         _note(ledger, batch, table, publication, found)
     if landed is None:
@@ -285,12 +284,8 @@ def _storage_error(table: OwnTable, batch: Batch, err: Exception) -> WindowmillE
     if is_disk_full(err):
         return StorageFullError(f"{where}: no room to publish batch {batch.number} ({first_line(err)}); free some space and run again")
     if is_forbidden(err):
-        return _error_of(table.role)(
+        return error_of(table.role)(
             f"{where}: must not be written ({first_line(err)}); give the user of this run the permission, or mount it writable, and "
             "run again"
         )
     return None
-
-
-def _error_of(role: str) -> type[WindowmillError]:
-    return SinkError if role == "sink" else StateError

@@ -1,11 +1,14 @@
-"""Files of records: Parquet with a checksum of the bytes in the file name, so that damage is detected before decoding."""
+"""Files of records: Parquet with a checksum of the bytes in the file name, so that damage is detected before decoding.
+
+Small files are merged. There are two levels, so each record is rewritten at most twice.
+"""
 
 from __future__ import annotations
 
 import re
 import uuid
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,6 +36,12 @@ _AT, _EPOCH = SCHEMA.field("at").type, datetime(1970, 1, 1, tzinfo=UTC)
 _NAME = re.compile(r"records-\d+-(?P<level>\d)-[0-9a-f]{8}-(?P<crc>[0-9a-f]{8})\.parquet")
 #: A file without a checksum may declare so many bytes plus so many times its own size.
 _DECLARED_BYTES, _DECLARED_TIMES = 64 << 20, 64
+#: Number of files of one level merged into one of the next; files of the last level are final.
+FAN, LAST_LEVEL = 32, 2
+#: Maximum number of files in one merge.
+_MERGED_FILES = 2_048
+#: Maximum number of characters of record bodies in a merged file, unless a single record has more.
+_MERGED_CHARACTERS = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +116,27 @@ def read_bytes(files: pa_fs.FileSystem, file: RecordFile, ledger: str) -> bytes:
                 f"{file.size_bytes:,}; restore the folder from a copy"
             )
         return bytes(stream.read(file.size_bytes))
+
+
+def to_merge(files: Sequence[RecordFile]) -> list[RecordFile]:
+    """The ``files`` to merge now, in order; none while there are few appended files and all of them have checksums."""
+    appended = [file for file in files if file.level == 0]
+    if len(appended) < FAN and all(file.has_checksum for file in appended):
+        return []
+    merged = [file for file in files if 0 < file.level < LAST_LEVEL]
+    chosen = [*merged, *appended] if len(merged) >= FAN - 1 else appended
+    return chosen[:_MERGED_FILES]
+
+
+def merged_files(records: Sequence[Record], *, last: bool) -> Iterator[tuple[RecordFile, bytes]]:
+    """Pack ``records`` into files of up to ``FAN * FAN`` records; ``last`` says that some were merged before."""
+    start = size = 0
+    for n, record in enumerate(records):
+        if n > start and (n - start >= FAN * FAN or size + len(record.body) > _MERGED_CHARACTERS):
+            yield packed(records[start:n], LAST_LEVEL)
+            start, size = n, 0
+        size += len(record.body)
+    yield packed(records[start:], LAST_LEVEL if last or len(records) - start >= FAN * FAN else 1)
 
 
 def _rows(content: bytes, *, trusted: bool) -> list[dict[str, Any]]:

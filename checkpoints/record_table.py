@@ -23,8 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
 from windowmill.checkpoints.delta_log_files import actions_of, entry_name, floor_of
 from windowmill.checkpoints.kept_tables import KeptTable
-from windowmill.checkpoints.record_files import SCHEMA, RecordFile, decoded, packed, read_bytes
-from windowmill.checkpoints.record_merging import FAN, LAST_LEVEL, merged_files, to_merge
+from windowmill.checkpoints.record_files import FAN, LAST_LEVEL, SCHEMA, RecordFile, decoded, merged_files, packed, read_bytes, to_merge
 from windowmill.checkpoints.records import Record, sealed
 from windowmill.checkpoints.storage_errors import is_disk_full
 from windowmill.checkpoints.stores import create_table, store_of

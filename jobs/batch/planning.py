@@ -11,6 +11,7 @@ from importlib.metadata import version as distribution_version
 from typing import Any
 
 from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
+from windowmill.checkpoints.committer import error_of
 from windowmill.checkpoints.features import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
@@ -25,11 +26,9 @@ from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import (
     OutOfTurnError,
-    SinkError,
     SourceReplacedError,
     SpecChangedError,
     SpecError,
-    StateError,
     UnsupportedError,
 )
 from windowmill.windowing.grids import Grids
@@ -261,8 +260,7 @@ def _check_writable(runnable: Runnable) -> None:
     for role, table in own_tables(runnable).items():
         folder = forbidden_folder(table.place)
         if folder is not None:
-            kind = SinkError if role == "sink" else StateError
-            raise kind(
+            raise error_of(role)(
                 f"{role} {table.place}: the folder {folder} is read-only for this process; give its user the permission to write, or "
                 "mount it writable, and run again"
             )

@@ -22,7 +22,7 @@ from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.state.opening import open_state
 from windowmill.expectations.engine import load_in_background
 from windowmill.expectations.gate import Verdict
-from windowmill.jobs.batch import engine, losses, verdicts
+from windowmill.jobs.batch import engine, losses, validating
 from windowmill.jobs.batch.compaction import compact_tables
 from windowmill.jobs.batch.compute import ComputedBatch, Job, compute_here, compute_in_a_task, compute_on_spark
 from windowmill.jobs.batch.outcomes import Done
@@ -146,7 +146,7 @@ class _Steps:
             if not self.plan.builds_state and quarantine.adds:
                 # Earlier batches have quarantined these rows already.
                 self.tables["quarantine"].remove(self.changes.pop("quarantine").adds)
-        verdicts.tell(verdict, self.progress)
+        validating.report(verdict, self.progress)
         return verdict
 
     def record(self, computed: ComputedBatch, verdict: Verdict) -> Commit:
@@ -154,7 +154,7 @@ class _Steps:
         reach("record.begin")
         with self.progress.step("record", "the batch and its files in the ledger"):
             at = datetime.now(UTC)
-            quality = verdicts.quality_changes(self.runnable, self.plan, verdict, "0", at)
+            quality = validating.quality_changes(self.runnable, self.plan, verdict, "0", at)
             if quality is not None:
                 self.changes["quality"] = quality
             outcome = self._outcome(computed, verdict.status)
@@ -168,9 +168,9 @@ class _Steps:
         reach("publish.begin")
         with self.progress.step("publish", f"{outcome.rows_published} rows"):
             protocol.settle(self.ledger, self.tables)
-            verdicts.write_docs(self.runnable, self.plan, verdict, datetime.now(UTC), self.progress)
+            validating.write_docs(self.runnable, self.plan, verdict, datetime.now(UTC), self.progress)
         if verdict.status == "held":
-            raise verdicts.held(self.runnable, self.plan, verdict)
+            raise validating.held_error(self.runnable, self.plan, verdict)
 
     def compact(self, computed: ComputedBatch) -> None:
         """Compact the tables, so that the cost of reading them does not grow with the number of batches."""
@@ -222,13 +222,13 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
     tables, plan, at = tables_of(runnable, spark), held.plan, datetime.now(UTC)
     with progress.step("validate", f"the rows of batch {plan.batch}, which is held, against the expectations"):
         verdict = _validated_again(runnable, ledger, held, spark)
-    verdicts.tell(verdict, progress)
-    quality = verdicts.quality_changes(runnable, plan, verdict, str(held.holds), at)
+    validating.report(verdict, progress)
+    quality = validating.quality_changes(runnable, plan, verdict, str(held.holds), at)
     with progress.step("publish", f"batch {plan.batch}, which was held"):
         outcome = protocol.rule(ledger, verdict.status, tables, at, validation=quality)
-        verdicts.write_docs(runnable, plan, verdict, at, progress)
+        validating.write_docs(runnable, plan, verdict, at, progress)
     if verdict.status == "held":
-        raise verdicts.held(runnable, plan, verdict)
+        raise validating.held_error(runnable, plan, verdict)
     return Done(plan, outcome)
 
 

@@ -18,8 +18,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.checkpoints.stores import options_of, use_options_of
 from windowmill.jobs.batch import engine
-from windowmill.jobs.batch.outcomes import Done
-from windowmill.jobs.batch.warnings import warnings_of
+from windowmill.jobs.batch.outcomes import Done, warnings_of
 from windowmill.jobs.commands.next_run import NextRun
 from windowmill.jobs.commands.output import Answer
 from windowmill.jobs.commands.spec_values import as_written

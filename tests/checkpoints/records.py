@@ -8,10 +8,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, Totals
+from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, StoredPlan, Totals
 from windowmill.checkpoints.batches import BackfillPlan, Commit, Plan, RunPlan
 from windowmill.checkpoints.records import FORMAT, Record
-from windowmill.checkpoints.stored_plans import StoredPlan
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 

@@ -102,8 +102,8 @@ MUTANTS = (
     Mutant(
         "not-landed-passes",
         "checkpoints/protocol.py",
-        "        if found is None:\n            raise _error_of(role)(",
-        "        if found is None:\n            return False\n            raise _error_of(role)(",
+        "        if found is None:\n            raise error_of(role)(",
+        "        if found is None:\n            return False\n            raise error_of(role)(",
         (f"{PROTOCOL}a_commit_that_fails_is_told_as_it_failed_and_made_by_the_next_run",),
     ),
     Mutant(
