@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import QueryBuilder, WriterProperties, write_deltalake
+from deltalake import ColumnProperties, QueryBuilder, WriterProperties, write_deltalake
 
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.quoting import quoted
@@ -120,8 +120,10 @@ def compact_entries(
         mode="overwrite",
         predicate=None if first is None else since,
         commit_properties=REWRITE,
-        # With properties of its own, delta-rs does not compress unless told to.
-        writer_properties=WriterProperties(compression="SNAPPY", max_row_group_size=group),
+        # With properties of its own, delta-rs does not compress unless told to. Hardly any two checksums are equal.
+        writer_properties=WriterProperties(
+            compression="ZSTD", max_row_group_size=group, column_properties={SUM: ColumnProperties(dictionary_enabled=False)}
+        ),
     )
     return before - number_of_rows(table_at(path))
 

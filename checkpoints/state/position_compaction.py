@@ -18,9 +18,9 @@ from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL, TIME
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, SEQUENCE, THROUGH, WAITING
 
-#: Levels of which nodes are stored beside the leaves under them, and rows and bytes of a row group: the nodes at either end of a window
-#: lie in one or two row groups, and the rest of a key's nodes in few.
-NEAR_LEVELS, GROUP_ROWS, GROUP_BYTES = 10, 8_192, 1 << 20
+#: Levels of which nodes are stored together, and rows and bytes of a row group: the nodes at either end of the windows of keys that are
+#: at about the same positions lie in few row groups.
+NEAR_LEVELS, GROUP_ROWS, GROUP_BYTES = 6, 8_192, 1 << 20
 #: Files of one batch with more rows than this are laid out for searches.
 LAID_OUT_ROWS = 100_000
 #: Columns beside those of the state in :func:`needed_rows`, quoted.
@@ -75,16 +75,18 @@ def _is_unsorted(table: DeltaTable, file: Mapping[str, Any]) -> bool:
 
 
 def search_order(keys: Sequence[str], *, live: bool) -> list[str]:
-    """The sort order in SQL of rows that are searched: low levels of a key by their positions, and then high levels.
+    """The sort order in SQL of rows that are searched: some levels after the others, of each stretches of positions, of each the keys.
 
     Rows of other parts in the table do not take part. ``live`` is as for :func:`needed_rows`.
     """
     of_keys = [f"CASE WHEN {SEQUENCE} IS NOT NULL THEN {quoted(key)} END" for key in keys]
-    far = f"{LEVEL} >= {NEAR_LEVELS}"
+    levels, stretch = f"{LEVEL} / {NEAR_LEVELS}", f"{POSITION} >> (({LEVEL} / {NEAR_LEVELS} + 1) * {NEAR_LEVELS})"
     if live:
-        # Of windows that evict by a delta, inner nodes are read before leaves.
-        far += f" OR ({LIVE} IS NOT NULL AND {LEVEL} > 0)"
-    return [KIND, SEQUENCE, f"CASE WHEN {SEQUENCE} IS NOT NULL THEN {far} END", *of_keys, POSITION, LEVEL]
+        # Of windows that evict by a delta, all inner nodes are read, and before leaves, of which any may leave.
+        levels = f"CASE WHEN {LIVE} IS NULL THEN {levels} WHEN {LEVEL} > 0 THEN 1 ELSE 0 END"
+        stretch = f"CASE WHEN {LIVE} IS NULL THEN {stretch} END"
+    order = [f"CASE WHEN {SEQUENCE} IS NOT NULL THEN {each} END" for each in (levels, stretch)]
+    return [KIND, SEQUENCE, *order, *of_keys, POSITION, LEVEL]
 
 
 def needed_rows(state: str, keys: Sequence[str], where: str, *, live: bool, removes: bool = True) -> str:

@@ -24,7 +24,7 @@ from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, TIME
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.columnar.position_delta_reads import arriving_values, split_nodes
-from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
+from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LOWEST, POSITION
 from windowmill.windowing.columnar.position_reads import Demand, alone_in
 from windowmill.windowing.columnar.positions import FRONT, HEAD, KEY_ROW, NEXT, SEQUENCE, THROUGH, WAITING, PositionStage, scalar_of
 from windowmill.windowing.columnar.rows import keys_of
@@ -162,8 +162,9 @@ def _make_up(stage: PositionStage) -> Column:
     """Whether a node is one of those that make up its key's windows, as :class:`.Stretch` tells; null for a key without a ``key`` row."""
     from pyspark.sql import functions as F
 
-    begin, parent = F.col(POSITION), F.expr(f"shiftleft(shiftright({POSITION}, int({LEVEL} + 1)), int({LEVEL} + 1))")
-    parent_end = parent + F.expr(f"shiftleft(2L, int({LEVEL}))")
+    above = f"int(greatest({LEVEL} + 1, {LOWEST}))"
+    begin, parent = F.col(POSITION), F.expr(f"shiftleft(shiftright({POSITION}, {above}), {above})")
+    parent_end = parent + F.expr(f"shiftleft(1L, {above})")
     found = []
     for name, windows in stage.state.sequences.items():
         for window in () if name in stage.state.deltas else windows:

@@ -164,18 +164,18 @@ def test_long_windows_are_the_same_to_the_bit_and_few_rows_of_them_are_restored(
 def test_few_row_groups_of_a_large_file_are_decoded(tmp_path, monkeypatch):
     run = TableRun(tmp_path / "state", long_spec("count"))
     with searching():
-        for begin in range(0, 8_000, 2_000):
-            run.feed(tuples("abcdefgh", begin, begin + 2_000))
+        for begin in range(0, 10_000, 2_000):
+            run.feed(tuples("abcdefghij", begin, begin + 2_000))
         compact_entries(run.path, run.batches, ["positions"])
         [groups] = [pq.ParquetFile(uri.removeprefix("file://")).num_row_groups for uri in DeltaTable(run.path).file_uris()]
         decoded = []
         read = pq.ParquetFile.read_row_groups
         monkeypatch.setattr(pq.ParquetFile, "read_row_groups", lambda *given, **named: decoded.extend(given[1]) or read(*given, **named))
-        run.feed([Row("c", 8_000, 8_000, 1, 1.0, "x", True)])
+        run.feed([Row("c", 10_000, 10_000, 1, 1.0, "x", True)])
     assert groups > 1_000
     # Those of entries, and of a key the nodes beside the ends of its window and those of high levels.
     assert 0 < len(decoded) <= 60
-    compare(run, [*tuples("abcdefgh", 0, 8_000), Row("c", 8_000, 8_000, 1, 1.0, "x", True)], final=False)
+    compare(run, [*tuples("abcdefghij", 0, 10_000), Row("c", 10_000, 10_000, 1, 1.0, "x", True)], final=False)
 
 
 @pytest.mark.parametrize("windows", [["count"], ["count", "time"]], ids="-".join)
@@ -241,12 +241,12 @@ def test_new_files_are_merged_with_older_ones_that_are_not_much_larger(tmp_path,
 def test_a_large_file_that_was_not_written_in_the_order_of_searches_is_rewritten_on_demand(tmp_path, monkeypatch):
     monkeypatch.setattr(position_compaction, "LAID_OUT_ROWS", 1_000)
     run = TableRun(tmp_path / "state", long_spec("count"))
-    run.feed(tuples("ab", 0, 10))
+    run.feed(tuples("abc", 0, 10))
     with searching():
-        run.feed(tuples("ab", 10, 2_000))
+        run.feed(tuples("abc", 10, 2_000))
         assert position_compaction.overgrown_from(run.path) is None
         assert position_compaction.overgrown_from(run.path, lay_out=True) == 1
         compact_entries(run.path, run.batches, ["positions"], first=1)
         assert position_compaction.overgrown_from(run.path, lay_out=True) is None
-        run.feed(tuples("ab", 2_000, 2_010))
-    compare(run, tuples("ab", 0, 2_010), final=False)
+        run.feed(tuples("abc", 2_000, 2_010))
+    compare(run, tuples("abc", 0, 2_010), final=False)

@@ -29,6 +29,13 @@ from windowmill.windowing.slicing.leaves import Windows
 #: Columns of a node beside ``LEVEL`` and the partials: its first position, the event time of the tuple there, and the event time of the
 #: first tuple of the node above it; null if no window will ever hold all of that node.
 POSITION, FIRST, ABOVE = "_position", "_first", "_above"
+#: The least level of inner nodes that are stored. Nodes of level 1 would be a third more rows, and spare a window one row at either end.
+LOWEST = 2
+
+
+def level_above(level: Ints) -> Ints:
+    """The level of the stored node above a stored node of this ``level``, element by element."""
+    return np.maximum(level + 1, LOWEST)
 
 
 @dataclass(frozen=True)
@@ -58,16 +65,29 @@ class _Rows:
         """The nodes that ``chosen`` masks or lists."""
         return type(self)(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
+    def of_level(self, level: int) -> Self:
+        """The nodes of a level."""
+        chosen = self.level == level
+        return self if chosen.all() else self.at(chosen)
+
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """The nodes of all ``parts``, sorted by key, level and begin."""
-        whole = cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
-        return whole.at(np.lexsort((whole.begin, whole.level, whole.key)))
+        """The nodes of all ``parts``, one part after the other."""
+        there = [part for part in parts if len(part.key)] or parts[:1]
+        if len(there) == 1:
+            return there[0]
+        return cls(*(np.concatenate([getattr(part, field.name) for part in there]) for field in fields(cls)))
+
+    def in_order(self) -> Self:
+        """The nodes, which are all of one level, sorted by key and begin."""
+        key, begin = self.key, self.begin
+        sorted_ = (key[1:] > key[:-1]) | ((key[1:] == key[:-1]) & (begin[1:] > begin[:-1]))
+        return self if sorted_.all() else self.at(np.lexsort((begin, key)))
 
 
 @dataclass(frozen=True)
 class Forest:
-    """The trees of all keys; leaves and restored nodes are rows of ``table``, into which partials point."""
+    """The trees of all keys, level by level; leaves and restored nodes are rows of ``table``, into which partials point."""
 
     layout: Layout
     stored_objects: StoredObjects
@@ -89,10 +109,10 @@ class Forest:
         level, begin, first = (int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION, FIRST))
         is_new = np.arange(len(key)) >= n_restored
         given = _Rows(key, level, begin, first, is_new, *arenas(layout, nodes), objects.read(nodes))
-        levels = [_Rows.joined([given.at(given.level == 0)])]
-        while len(levels[-1].key) or (given.level >= len(levels)).any():
-            read = given.at(given.level == len(levels))
-            levels.append(_Rows.joined([read, _completed(layout, objects, levels[-1], read)]))
+        levels, highest = [given.of_level(0).in_order()], int(given.level.max(initial=0))
+        while len(levels[-1].key) or highest >= len(levels):
+            read = given.of_level(len(levels))
+            levels.append(_Rows.joined([read, _completed(layout, objects, levels[-1], read)]).in_order())
         return cls(layout, objects, n_keys, nodes, _Rows.joined(levels))
 
     @cached_property
@@ -100,8 +120,8 @@ class Forest:
         """The nodes in the kernels' form."""
         rows = self.rows
         levels = int(rows.level.max()) + 1 if len(rows.level) else 1
-        bounds = np.searchsorted(rows.key * levels + rows.level, np.arange(self.n_keys * levels + 1))
-        return Nodes(levels, bounds.astype(np.int64), rows.begin, rows.first)
+        bounds = np.searchsorted(rows.level * self.n_keys + rows.key, np.arange(levels * self.n_keys + 1))
+        return Nodes(levels, self.n_keys, bounds.astype(np.int64), rows.begin, rows.first)
 
     def covers(self, head: Ints, stop: Ints, evicted: Ints, limit: int) -> tuple[Ints, Ints]:
         """Offsets and nodes of each key's window [``head``, ``stop``), as :func:`~windowmill.windowing.kernels.positions.covers`.
@@ -132,9 +152,10 @@ class Forest:
 
     def new_nodes(self, head: Ints) -> tuple[Ints, dict[str, pa.Array]]:
         """Key index and columns of the nodes that the state lacks and that begin at or after ``head``, of shape (n_keys,)."""
-        rows = self.rows.at(self.rows.is_new & (self.rows.begin >= head[self.rows.key]))
-        sibling = rows.begin ^ (np.int64(1) << rows.level)
-        firsts = places_of(self._nodes, rows.key, rows.level, np.minimum(rows.begin, sibling))
+        level = self.rows.level
+        rows = self.rows.at(self.rows.is_new & (self.rows.begin >= head[self.rows.key]) & ((level == 0) | (level >= LOWEST)))
+        above = level_above(rows.level)
+        firsts = places_of(self._nodes, rows.key, rows.level, rows.begin >> above << above)
         columns = stored(self.layout, rows.ints, rows.floats, self.table) | self.stored_objects.write(rows.objects)
         columns |= {LEVEL: pa.array(rows.level), POSITION: pa.array(rows.begin), FIRST: pa.array(rows.first)}
         return rows.key, columns | {ABOVE: pa.array(self.rows.first[firsts], mask=firsts == MISSING)}
@@ -147,12 +168,10 @@ def _completed(layout: Layout, objects: StoredObjects, below: _Rows, read: _Rows
     left = np.flatnonzero(pairs)
     span = int(max(below.begin.max(initial=0), read.begin.max(initial=0))) + 1
     left = left[~np.isin(below.key[left] * span + below.begin[left], read.key * span + read.begin)]
-    both = below.at(np.stack((left, left + 1), axis=1).reshape(-1))
-    bounds = np.arange(0, 2 * len(left) + 1, 2)
-    ints, floats = combine_runs(layout.program(), bounds, both.ints, both.floats)
-    of_left = below.at(left)
-    partials = ints, floats, objects.fold(both.objects, bounds)
-    return _Rows(of_left.key, of_left.level + 1, of_left.begin, of_left.first, both.is_new[::2] | both.is_new[1::2], *partials)
+    both, bounds = np.stack((left, left + 1), axis=1).reshape(-1), np.arange(0, 2 * len(left) + 1, 2)
+    partials = *combine_runs(layout.program(), bounds, below.ints[both], below.floats[both]), objects.fold(below.objects[both], bounds)
+    is_new = below.is_new[left] | below.is_new[left + 1]
+    return _Rows(below.key[left], below.level[left] + 1, below.begin[left], below.first[left], is_new, *partials)
 
 
 def _all_there(places: Ints) -> Ints:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LEVEL, NUMBER_OF, TIME
-from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
+from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LOWEST, POSITION, level_above
 from windowmill.windowing.columnar.positions import (
     FRONT,
     HEAD,
@@ -259,18 +259,20 @@ class Stretch:
         """
         level, begin, first, above = (int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION, FIRST, ABOVE))
         front, stop, applied = self.front[key], self.stop[key], self.applied[key]
-        parent = begin >> (level + 1) << (level + 1)
+        to_parent = level_above(level)
+        parent = begin >> to_parent << to_parent
         leaves_alone = self.alone.holds(begin - front, first, applied)
-        in_parent = valid_of(nodes.column(ABOVE).combine_chunks()) & (parent >= front) & (parent + (np.int64(2) << level) <= stop)
+        in_parent = valid_of(nodes.column(ABOVE).combine_chunks()) & (parent >= front) & (parent + (np.int64(1) << to_parent) <= stop)
         in_parent &= ~self.alone.holds(parent - front, above, applied)
         made_of = (begin >= front) & np.where(leaves_alone, level == 0, ~in_parent)
         return np.asarray(made_of | ((begin >= stop) & (level == 0)), np.bool_)
 
     def may_hold(self, bounds: Bounds) -> Bools:
         """Whether the batch may need nodes within ``bounds`` of each key; shape (n_keys,)."""
-        longest = np.int64(1) << min(bounds.level, 61)
-        left = self.front + (self.applied if self.alone.by_count else 0) + longest
-        at_an_end = (bounds.low < left) | (bounds.high > self.stop - 2 * longest)
+        level = min(bounds.level, 61)
+        parent = 1 << max(level + 1, LOWEST)
+        left = self.front + (self.applied if self.alone.by_count else 0) + parent - (1 << level)
+        at_an_end = (bounds.low < left) | (bounds.high > self.stop - parent)
         leaves = not self.alone.by_count and (bounds.first < self.alone.before or bounds.above < self.alone.before)
         return np.asarray((bounds.high >= self.front) & (at_an_end | leaves), np.bool_)
 

@@ -22,19 +22,20 @@ MISSING = -1
 
 
 class Nodes(NamedTuple):
-    """Nodes of all keys, sorted by key, level and begin.
+    """Nodes of all keys, sorted by level, key and begin.
 
     Attributes
     ----------
-    levels
-        Number of levels.
+    levels, n_keys
+        Number of levels and of keys.
     offsets
-        The nodes of key k and level l are ``offsets[k * levels + l]:offsets[k * levels + l + 1]``; shape (n_keys * levels + 1,).
+        The nodes of level l and key k are ``offsets[l * n_keys + k]:offsets[l * n_keys + k + 1]``; shape (levels * n_keys + 1,).
     begin, first
         First position of each node, and the event time of the tuple there; shapes (n_nodes,).
     """
 
     levels: int
+    n_keys: int
     offsets: Ints
     begin: Ints
     first: Ints
@@ -45,7 +46,7 @@ def find(nodes: Nodes, key: int, level: int, begin: int) -> Any:
     """Place of the node of ``key`` at (``level``, ``begin``); ``MISSING`` if it is not there. O(log n)."""
     if level >= nodes.levels:
         return MISSING
-    low, high = nodes.offsets[key * nodes.levels + level], nodes.offsets[key * nodes.levels + level + 1]
+    low, high = nodes.offsets[level * nodes.n_keys + key], nodes.offsets[level * nodes.n_keys + key + 1]
     stop = high
     while low < high:
         middle = (low + high) >> 1
