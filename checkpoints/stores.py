@@ -19,8 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
-from windowmill.checkpoints.escaped_paths import readable_path
-from windowmill.checkpoints.places import Places, local_path
+from windowmill.checkpoints.places import Places, local_path, readable_path
 from windowmill.windowing.errors import SpecError, first_line
 from windowmill.windowing.paths import normalised
 from windowmill.windowing.redaction import redacted

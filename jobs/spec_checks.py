@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
 
-from windowmill.checkpoints.escaped_paths import escape_in
-from windowmill.checkpoints.places import Places, absolute, local_path
+from windowmill.checkpoints.places import Places, absolute, escape_in, local_path
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.conditions.checks import condition_problem, conditions_by_field

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from deltalake.exceptions import TableNotFoundError
 
-from windowmill.checkpoints.delta_log_faults import fault_of_log
+from windowmill.checkpoints.delta_log_files import fault_of_log
 from windowmill.checkpoints.formats import check_format
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.windowing.columnar.checksums import REMEDY, RowCheck

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from windowmill.checkpoints.delta_log_faults import has_lost_its_beginning
-from windowmill.checkpoints.delta_log_files import actions_of, entry_name
+from windowmill.checkpoints.delta_log_files import actions_of, entry_name, has_lost_its_beginning
 from windowmill.checkpoints.features import Features, catalog_managed, check_readable_features
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.places import local_path

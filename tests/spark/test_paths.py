@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.spark.harness import SCHEMA, Bench, differences, events, expected, quiet
-from windowmill.checkpoints.escaped_paths import readable_path
+from windowmill.checkpoints.places import readable_path
 from windowmill.jobs.batch import loop
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.windowing.errors import SpecError
