@@ -10,10 +10,10 @@ from windowmill.windowing.kernels.combine import Ints, helper, inner
 
 
 @inner
-def put(values: Ints, target: Ints, at: int) -> None:
-    """Copy ``values`` to ``target[at:]``. An assignment to a slice would compile the message of numba's check of shapes, for seconds."""
+def put(values: Ints, target: Ints) -> None:
+    """Copy ``values`` to the start of ``target``; an assignment would compile the message of numba's check of shapes, for seconds."""
     for place in range(len(values)):
-        target[at + place] = values[place]
+        target[place] = values[place]
 
 
 @inner
@@ -46,7 +46,7 @@ def grown(array: Ints, needed: int) -> Any:
     if needed <= len(array):
         return array
     larger = np.empty(2 * needed, np.int64)
-    put(array, larger, 0)
+    put(array, larger)
     return larger
 
 

@@ -54,7 +54,7 @@ def encode(columns: Ints, offsets: Ints) -> Any:
             code = codes[block, column]
             words[base + 1 + column // _CODES] |= code << (column % _CODES * _BITS)
             if code == _OWN:
-                put(columns[column, first:stop], words, place)
+                put(columns[column, first:stop], words[place : place + stop - first])
                 place += stop - first
             elif code != _ZERO:
                 words[place] = given[block, column]
@@ -105,10 +105,10 @@ def decode(words: Ints, bounds: Ints, n_columns: int) -> Ints:
         for column in range(n_columns):
             code = words[base + 1 + column // _CODES] >> (column % _CODES * _BITS) & 0xFF
             if code == _OWN:
-                put(words[place : place + stop - first], columns[column], first)
+                put(words[place : place + stop - first], columns[column, first:stop])
                 place += stop - first
             elif code == _SAME:
-                put(columns[words[place], first:stop], columns[column], first)
+                put(columns[words[place], first:stop], columns[column, first:stop])
                 place += 1
             elif code == _CONSTANT:
                 columns[column, first:stop] = words[place]

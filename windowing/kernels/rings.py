@@ -91,7 +91,7 @@ def _roomy(ring: Ints, packed: Ints, size: int) -> Any:
     if size <= len(ring):
         return ring, packed
     larger = np.empty(size, np.int64)
-    put(packed, larger, 0)
+    put(packed, larger)
     return np.empty(size, np.int64), larger
 
 
@@ -213,7 +213,7 @@ def ring_members(capacity: Ints, front: Ints, span: Ints, fresh: Bools, change_o
         if count + span[window] > len(members):
             # With `arrays.grown` the kernel takes about 5 % longer.
             larger = np.empty(2 * (count + span[window]), np.int64)
-            put(members[:count], larger, 0)
+            put(members[:count], larger)
             members = larger
         for step in range(span[window]):
             leaf = ring[(front[window] + step) & (capacity[window] - 1)]

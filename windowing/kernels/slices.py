@@ -65,7 +65,7 @@ def along_axis(offsets: Ints, starts: Ints, closed: Ints, batches: Ints) -> Ints
         rows = order[offsets[key] : offsets[key + 1]]
         for column in (batches, closed, starts):
             rows = rows[np.argsort(column[rows], kind="mergesort")]
-        put(rows, order, offsets[key])
+        put(rows, order[offsets[key] :])
     return order
 
 

@@ -55,7 +55,7 @@ def snapshots(rows: Rows, marks: Ints, late: Bools, held: Bools, fixed: Ints, th
             if n_active:
                 if listed + n_active > len(members):
                     members = grown(members, listed + n_active)
-                put(np.sort(active[:n_active]), members, listed)
+                put(np.sort(active[:n_active]), members[listed:])
                 listed += n_active
                 out_key[count], out_start[count], out_end[count] = key, start, end
                 member_offsets[count + 1] = listed
