@@ -26,7 +26,7 @@ from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import Landed, OwnTable
 from windowmill.checkpoints.storage_errors import is_disk_full, is_forbidden
-from windowmill.checkpoints.verification import EXPENDABLE, ORDER, REBUILD, check_standing, foreign_change, refused
+from windowmill.checkpoints.verification import EXPENDABLE, ORDER, REBUILD, check_standing, refuse_foreign
 from windowmill.windowing.errors import (
     FencedError,
     ForeignWriteError,
@@ -71,9 +71,7 @@ def record(
 def _check_tables(ledger: Ledger, plan: Plan, changes: Mapping[str, Changes], tables: Mapping[str, OwnTable]) -> None:
     """Refuse tables that others have changed since :func:`.verify`, or that do not take the rows."""
     for role, before in ledger.written().items():
-        foreign = foreign_change(ledger, tables[role].changes_after(before.version))
-        if foreign is not None:
-            raise refused(tables[role], before, foreign)
+        refuse_foreign(ledger, tables[role], before)
     for role, each in changes.items():
         tables[role].refuse_misfit(each)
         if role == "sink" and role not in ledger.written():
@@ -97,14 +95,15 @@ def discard_files(changes: Mapping[str, Changes], tables: Mapping[str, OwnTable]
 def settle(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool = False) -> int:
     """Make the commits of the last recorded batch that are missing; returns how many.
 
-    ``accept_changes`` gives up what is gone of the quarantine or quality table, as :func:`.verify` does.
+    ``accept_changes`` commits on top of changes by others, and gives up what is gone of the quarantine or quality table, as
+    :func:`.verify` does.
 
     Raises
     ------
     SinkError, StateError, StateCorruptError
         If a commit cannot be made, or a recorded file is gone.
     StateMissingError, ForeignWriteError
-        If a table that lacks the commit is not the one that earlier batches have written.
+        If a table that lacks the commit is not the one that earlier batches have written, or others have changed its rows since.
     LedgerBehindError
         If a table contains a later batch than the ledger.
     """
@@ -116,7 +115,7 @@ def settle(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
         _copy_to_held(tables, changes)
     for publication in _due(batch, changes):
         try:
-            made += _publish(ledger, batch, tables, publication)
+            made += _publish(ledger, batch, tables, publication, accept_changes=accept_changes)
         except (StateCorruptError, StateMissingError, ForeignWriteError):
             if not accept_changes or publication.role not in EXPENDABLE:
                 raise
@@ -186,7 +185,7 @@ def _found(batch: Batch, table: OwnTable, publication: Publication, *, anywhere:
     return table.landed(publication.app_id, publication.batch, after=after, paths=paths)
 
 
-def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publication: Publication) -> bool:
+def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publication: Publication, *, accept_changes: bool) -> bool:
     """Make a commit, unless it has landed; returns whether it had not."""
     role = publication.role
     table, where = tables[role], f"{role} {tables[role].place}"
@@ -195,6 +194,9 @@ def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publi
         before = batch.outcome.written.get(role)
         if before is not None:
             check_standing(table, before)
+            if not accept_changes or role == "state":
+                # On top of a foreign change the commit would be undone with it.
+                refuse_foreign(ledger, table, before)
         elif role == "sink":
             _refuse_strange_sink(ledger, batch.plan, table)
         _fetch(batch, tables, publication)

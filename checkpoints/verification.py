@@ -167,15 +167,23 @@ def _batch_of(change: Change, ledger: Ledger) -> int | None:
     return batch if mine and isinstance(batch, int) else None
 
 
+def refuse_foreign(ledger: Ledger, table: OwnTable, before: Written) -> None:
+    """Raise ``ForeignWriteError`` if someone else has changed rows of ``table`` since the write ``before``."""
+    foreign = foreign_change(ledger, table.changes_after(before.version))
+    if foreign is not None:
+        raise refused(table, before, foreign)
+
+
 def refused(table: OwnTable, written: Written, foreign: Change) -> ForeignWriteError:
     """The error for a ``foreign`` change of ``table``."""
-    # Not to the version of ``written``: the last batch may have landed after the foreign commit.
-    advice = f"undo it by RESTORE TABLE … TO VERSION AS OF {foreign.version - 1}"
-    if table.role != "state":
-        advice += f", or accept it by `{ACCEPT}`"
+    # A RESTORE to before the foreign commit would also undo a batch that has landed after it.
+    overtaken = foreign.version < written.version
+    undo = REBUILD if overtaken else f"undo it by RESTORE TABLE … TO VERSION AS OF {foreign.version - 1}"
+    accept = "" if table.role == "state" else f"accept it by `{ACCEPT}`"
+    ways = ([accept, undo] if overtaken else [undo, accept]) if accept else [undo]
     return ForeignWriteError(
         f"{table.role} {table.place}: version {foreign.version} ({foreign.operation}) was not written by this pipeline; batch "
-        f"{written.batch} left version {written.version}: {advice}"
+        f"{written.batch} left version {written.version}: {', or '.join(ways)}"
     )
 
 

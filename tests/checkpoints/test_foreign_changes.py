@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -211,11 +212,33 @@ def test_rows_that_others_remove_while_a_batch_is_computed(pipeline, role):
 
 @pytest.mark.covers("S8")
 @pytest.mark.parametrize("role", ROLES)
-def test_rows_that_others_remove_before_the_commits_of_a_batch_are_noticed_by_the_next(pipeline, role):
-    ledger = pipeline.record()
-    DeltaTable(pipeline.tables[role].place).delete()
-    settle(ledger, pipeline.tables)
-    with pytest.raises(ForeignWriteError, match=r"DELETE"):
+def test_rows_that_others_remove_before_the_commits_of_a_batch_are_restored_first(pipeline, role):
+    """A RESTORE would else undo the batch that has landed on top of the DELETE."""
+    ledger, path = pipeline.record(), pipeline.tables[role].place
+    DeltaTable(path).delete()
+    with pytest.raises(ForeignWriteError, match=r"DELETE.*RESTORE TABLE … TO VERSION AS OF 2"):
+        settle(ledger, pipeline.tables)
+    with pytest.raises(ForeignWriteError, match="DELETE") if role == "state" else nullcontext():
+        settle(ledger, pipeline.tables, accept_changes=True)
+    if role == "state":
+        DeltaTable(path).restore(2)
+        pipeline.verify()
+        assert [pipeline.rows(role) for role in ROLES] == [3, 3]
+
+
+@pytest.mark.covers("S8")
+@pytest.mark.parametrize(("role", "remedy"), [("sink", "accept it by .*, or restore the folder"), ("state", "restore the folder")])
+def test_rows_that_others_remove_at_the_very_moment_of_a_commit_are_noticed_by_the_next(pipeline, monkeypatch, role, remedy):
+    ledger, commit = pipeline.record(), DeltaOwnTable.commit
+
+    def overtaken(self, publication):
+        if self.role == role:
+            DeltaTable(self.place).delete()
+        commit(self, publication)
+
+    monkeypatch.setattr(DeltaOwnTable, "commit", overtaken)
+    assert settle(ledger, pipeline.tables) == 2
+    with pytest.raises(ForeignWriteError, match=rf"version 3 \(DELETE\) .* batch 2 left version 4: {remedy}"):
         pipeline.verify()
 
 

@@ -263,8 +263,8 @@ MUTANTS = (
     Mutant(
         "foreign-change-during-a-batch-recorded",
         "checkpoints/protocol.py",
-        "        if foreign is not None:\n            raise refused(tables[role]",
-        "        if False:\n            raise refused(tables[role]",
+        "        refuse_foreign(ledger, tables[role], before)\n",
+        "        pass\n",
         (f"{FOREIGN}rows_that_others_remove_while_a_batch_is_computed",),
     ),
     Mutant(
@@ -272,7 +272,14 @@ MUTANTS = (
         "checkpoints/verification.py",
         "        return before.version\n",
         "        return written.version\n",
-        (f"{FOREIGN}rows_that_others_remove_before_the_commits_of_a_batch_are_noticed_by_the_next",),
+        (f"{FOREIGN}rows_that_others_remove_at_the_very_moment_of_a_commit_are_noticed_by_the_next",),
+    ),
+    Mutant(
+        "commit-on-top-of-a-foreign-change",
+        "checkpoints/protocol.py",
+        '            if not accept_changes or role == "state":\n',
+        "            if False:\n",
+        (f"{FOREIGN}rows_that_others_remove_before_the_commits_of_a_batch_are_restored_first",),
     ),
     Mutant(
         "accepted-changes-forgotten",
