@@ -63,7 +63,8 @@ def read(
     if opened is None:
         return []
     # Not `to_pyarrow_table`: it leaves threads behind that abort the interpreter at its exit (deltalake 1.6.6, exit code 134).
-    reader = QueryBuilder().register("quality", opened).execute(f"SELECT * FROM quality WHERE batch >= {first_batch:d}")
+    columns = ", ".join(f'"{name}"' for name in SCHEMA.names)
+    reader = QueryBuilder().register("quality", opened).execute(f"SELECT {columns} FROM quality WHERE batch >= {first_batch:d}")
     table = pa.table(reader.read_all()).cast(SCHEMA)
     if last is not None:
         instants = sorted(set(table["at"].to_pylist()))[-last:] if last > 0 else []

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
 from rich.console import Console
 
 from tests.checkpoints.records import commit, plan
@@ -19,6 +20,7 @@ from windowmill.checkpoints.features import check_appendable
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_files import FAN
+from windowmill.expectations.history import SCHEMA
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.answers import history_of, quality_of, status_of
 from windowmill.jobs.commands.maintenance import maintain
@@ -100,8 +102,6 @@ def test_status_and_history_of_a_long_life(pipeline):
 
 
 def test_quality_reads_the_files_of_the_newest_batches(pipeline):
-    from windowmill.expectations.history import SCHEMA
-
     places = Places.of(pipeline)
     texts = {"pipeline": "p", "generation": "g", "attempt": "0", "status": "passed", "origin": "spec", "type": "expect", "arguments": "{}"}
     texts |= {"severity": "warning", "outcome": "passed", "message": "", "examples": "[]"}
@@ -119,6 +119,27 @@ def test_a_table_that_cannot_be_tidied_is_named(pipeline):
     Path(places.quality, "_delta_log", f"{0:020d}.json").write_text("{")
     with pytest.raises(StateError, match=f"quality {places.quality}: cannot be tidied"):
         maintain(pipeline, Progress(Console(quiet=True)))
+
+
+@pytest.mark.parametrize("change", ["a column more", "a column less", "a file gone", "another type"])
+def test_a_quality_table_that_others_have_altered_is_read_or_named(pipeline, change):
+    path = Places.of(pipeline).quality
+    row = dict.fromkeys(SCHEMA.names) | {"batch": 0, "rule": 0, "unexpected": 0, "at": datetime(2024, 1, 1, tzinfo=UTC)}
+    texts = {field.name: "{}" for field in SCHEMA if field.type == pa.string()}
+    rows = pa.Table.from_pylist([row | texts], schema=SCHEMA)
+    if change == "a column less":
+        rows = rows.drop_columns(["message"])
+    elif change == "another type":
+        rows = rows.set_column(SCHEMA.get_field_index("batch"), "batch", pa.array(["a"]))
+    write_deltalake(path, rows)
+    if change == "a column more":
+        DeltaTable(path).alter.add_columns([Field("note", PrimitiveType("string"))])
+        assert [row["batch"] for row in quality_of(pipeline, 5).data] == [0]
+        return
+    if change == "a file gone":
+        next(Path(path).glob("*.parquet")).unlink()
+    with pytest.raises(StateCorruptError, match=rf"^quality {path}: cannot be read \(.*\); restore the folder from a copy$"):
+        quality_of(pipeline, 5)
 
 
 @pytest.mark.covers("D7")
