@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -28,6 +28,7 @@ from windowmill.checkpoints.delta_log_files import floor_of
 from windowmill.checkpoints.features import Features
 from windowmill.checkpoints.formats import FORMAT, FORMATS, check_format, ours
 from windowmill.checkpoints.kept_tables import newest
+from windowmill.checkpoints.misfits import lacking, refuse_misfit
 from windowmill.checkpoints.stores import create_table, is_local, table_at, write_table
 from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError, WindowmillError
 
@@ -69,6 +70,9 @@ class Publication:
 class Committer(Protocol):
     """What commits to a table; it may also find that the transaction has landed, and do nothing."""
 
+    def check(self, place: str, role: str, changes: Changes) -> None:
+        """Raise an error if ``changes`` could not be committed to the table of this ``role`` at ``place``."""
+
     def commit(self, place: str, publication: Publication) -> None:
         """Commit ``publication`` to the table at ``place``; after an error it is not known whether the commit has landed."""
 
@@ -79,13 +83,23 @@ class DeltaRsCommitter:
     def __init__(self, beyond: Committer | None = None) -> None:
         self._beyond = beyond
 
+    def check(self, place: str, role: str, changes: Changes) -> None:
+        """As :meth:`Committer.check`."""
+        table = _newest(place)
+        if table is not None:
+            refuse_misfit(role, place, table, changes)
+        reason = beyond_delta_rs(role, table, changes)
+        if reason is not None:
+            self._other(place, role, reason).check(place, role, changes)
+
     def commit(self, place: str, publication: Publication) -> None:
         """As :meth:`Committer.commit`."""
         for _ in range(_ATTEMPTS):
             table = self._opened(place, publication)
             reason = beyond_delta_rs(publication.role, table, publication.changes)
             if reason is not None:
-                self._commit_beyond(place, publication, reason)
+                rewritten = replace(publication, note={**publication.note, "rewritten": True})
+                self._other(place, publication.role, reason).commit(place, rewritten)
                 return
             assert table is not None
             landed, version = table.transaction_version(publication.app_id), table.version()
@@ -121,22 +135,22 @@ class DeltaRsCommitter:
             table = newest(place)
         elif schema is not None and role != "sink":
             check_format(table, role)
-            lacking = _lacking(table, schema)
-            if lacking and not Features.of(table).beyond_delta_rs:
-                table.alter.add_columns(lacking, commit_properties=ours("widen"))
+            missed = lacking(table, schema)
+            if missed and not Features.of(table).beyond_delta_rs:
+                table.alter.add_columns(missed, commit_properties=ours("widen"))
                 table = newest(place)
         return table
 
-    def _commit_beyond(self, place: str, publication: Publication, reason: str) -> None:
+    def _other(self, place: str, role: str, reason: str) -> Committer:
+        """The committer to a table that delta-rs cannot write, for this ``reason``."""
         if not is_local(place):
             raise SinkRefusedError(
-                f"{publication.role} {place}: {reason}, so only Spark could write it, and on object storage Spark overwrites commits of "
-                "other writers; drop the feature (ALTER TABLE … DROP FEATURE), or give the pipeline another sink"
+                f"{role} {place}: {reason}, so only Spark could write it, and on object storage Spark overwrites commits of other writers; "
+                "drop the feature (ALTER TABLE … DROP FEATURE), or give the pipeline another sink"
             )
         if self._beyond is None:
-            raise error_of(publication.role)(f"{publication.role} {place}: {reason}; only `windowmill run` can write it, by Spark")
-        noted = replace(publication, note={**publication.note, "rewritten": True})
-        self._beyond.commit(place, noted)
+            raise error_of(role)(f"{role} {place}: {reason}; only `windowmill run` can write it, by Spark")
+        return self._beyond
 
 
 def beyond_delta_rs(role: str, table: DeltaTable | None, changes: Changes) -> str | None:
@@ -161,14 +175,6 @@ def beyond_delta_rs(role: str, table: DeltaTable | None, changes: Changes) -> st
         if (name not in wanted and not each.nullable) or any(key in each.metadata for key in _COMPUTED):
             return f"requires values of its column {name}"
     return None
-
-
-def lacking_columns(place: str, changes: Changes) -> list[str]:
-    """Names of the columns of ``changes`` that the table at ``place`` lacks; none if there is no table."""
-    table = _newest(place)
-    if table is None or changes.schema is None:
-        return []
-    return [each.name for each in _lacking(table, changes.schema)]
 
 
 def create(place: str, schema: str, role: str, note: Mapping[str, Any]) -> None:
@@ -246,11 +252,6 @@ def _newest(place: str) -> DeltaTable | None:
         return newest(place)
     except TableNotFoundError:
         return None
-
-
-def _lacking(table: DeltaTable, schema: str) -> list[Field]:
-    known = {each.name.lower() for each in table.schema().fields}
-    return [each for each in DeltaSchema.from_json(schema).fields if each.name.lower() not in known]
 
 
 def names_need_mapping(role: str, schema: str) -> bool:

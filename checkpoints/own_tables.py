@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from windowmill.checkpoints import data_files
 from windowmill.checkpoints.batches import Changes, digest_of, identity_of
-from windowmill.checkpoints.committer import Committer, DeltaRsCommitter, Publication, lacking_columns
+from windowmill.checkpoints.committer import Committer, DeltaRsCommitter, Publication
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.delta_log_files import actions_of, entry_name, has_lost_its_beginning
 from windowmill.checkpoints.kept_tables import newest
@@ -100,6 +100,9 @@ class OwnTable(Protocol):
     def refuse_misfit(self, changes: Changes) -> None:
         """Raise an error if ``changes`` could not be committed."""
 
+    def missing(self, files: Sequence[DataFile]) -> list[DataFile]:
+        """Those of ``files`` that are not here."""
+
     def fetch(self, files: Sequence[DataFile], source: str | None = None, folder: str = "") -> None:
         """Copy those of ``files`` that are missing here, or in a ``folder`` below, from the folder ``source``; raises an error without."""
 
@@ -169,10 +172,12 @@ class DeltaOwnTable:
             raise self._unreadable(err) from err
 
     def refuse_misfit(self, changes: Changes) -> None:
-        """As :meth:`OwnTable.refuse_misfit`: columns of the results that the sink's owner has dropped."""
-        lacking = lacking_columns(self.place, changes) if self.role == "sink" else []
-        if lacking:
-            raise SinkError(f"sink {self.place}: has no column {lacking[0]}, which the results have; put it back, and run again")
+        """As :meth:`OwnTable.refuse_misfit`."""
+        self._committer.check(self.place, self.role, changes)
+
+    def missing(self, files: Sequence[DataFile]) -> list[DataFile]:
+        """As :meth:`OwnTable.missing`."""
+        return data_files.missing(self.place, files)
 
     def fetch(self, files: Sequence[DataFile], source: str | None = None, folder: str = "") -> None:
         """As :meth:`OwnTable.fetch`."""
@@ -182,7 +187,7 @@ class DeltaOwnTable:
         if lost:
             raise StateCorruptError(
                 f"{self.role} {self.place}: {lost[0].path}, which the ledger records for the last batch and the table does not hold, is "
-                "gone; restore the folder from a copy"
+                "gone; restore the folder from a copy, or give the pipeline a new sink and backfill it there"
             )
         if source is not None:
             data_files.copy(source, target, absent)

@@ -74,6 +74,12 @@ def _check_tables(ledger: Ledger, plan: Plan, changes: Mapping[str, Changes], ta
         refuse_foreign(ledger, tables[role], before)
     for role, each in changes.items():
         tables[role].refuse_misfit(each)
+        gone = tables[role].missing(each.files)
+        if gone:
+            raise error_of(role)(
+                f"{role} {tables[role].place}: {gone[0].path}, which batch {plan.batch} has just written, is gone, as after a VACUUM "
+                "without retention by others; nothing was recorded, run again"
+            )
         if role == "sink" and role not in ledger.written():
             _refuse_strange_sink(ledger, plan, tables[role])
 

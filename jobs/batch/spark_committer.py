@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import Schema
 
-from windowmill.checkpoints.committer import Publication, names_need_mapping
+from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.committer import Publication, beyond_delta_rs, names_need_mapping
 from windowmill.checkpoints.own_tables import OwnTable, own_tables
 from windowmill.checkpoints.runnable import Runnable
-from windowmill.checkpoints.stores import is_local, is_table
+from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.jobs.batch.engine import VARIABLE, compute_of
 from windowmill.jobs.spark.object_storage import literal_path
 from windowmill.windowing.axis import from_us
-from windowmill.windowing.errors import SinkRefusedError
+from windowmill.windowing.errors import LocalComputeError, SinkRefusedError
+
+#: Prefix of properties of a table that hold its constraints.
+_CONSTRAINT = "delta.constraints."
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,11 +35,22 @@ class SparkCommitter:
     def __init__(self, spark: Callable[[], SparkSession]) -> None:
         self._spark = spark
 
+    def check(self, place: str, role: str, changes: Changes) -> None:
+        """As :meth:`windowmill.checkpoints.committer.Committer.check`: evaluates the constraints of the table over the files."""
+        constraints = _constraints(place)
+        if not constraints or not changes.adds:
+            return
+        rows = self._rows(place, changes)
+        for name, condition in constraints.items():
+            if not rows.filter(f"NOT coalesce(({condition}), false)").isEmpty():
+                raise SinkRefusedError(
+                    f"{role} {place}: its constraint {name} ({condition}) does not hold for all results; correct or drop it (ALTER TABLE … "
+                    "DROP CONSTRAINT), and run again"
+                )
+
     def commit(self, place: str, publication: Publication) -> None:
         """As :meth:`windowmill.checkpoints.committer.Committer.commit`."""
-        if not is_local(place):
-            raise SinkRefusedError(f"{publication.role} {place}: delta-rs cannot write it, and Spark never commits to object storage")
-        changes, rows = publication.changes, self._rows(place, publication)
+        changes, rows = publication.changes, self._rows(place, publication.changes)
         metadata = json.dumps(dict(publication.note))
         writer = rows.write.format("delta").options(txnAppId=publication.app_id, txnVersion=publication.batch, userMetadata=metadata)
         if publication.replaces_all:
@@ -48,8 +64,8 @@ class SparkCommitter:
             writer = writer.option("delta.columnMapping.mode", "name")
         writer.mode("append").option("mergeSchema", publication.role != "sink").save(place)
 
-    def _rows(self, place: str, publication: Publication) -> DataFrame:
-        files, schema = publication.changes.adds, publication.changes.schema
+    def _rows(self, place: str, changes: Changes) -> DataFrame:
+        files, schema = changes.adds, changes.schema
         session = self._spark()
         if files:
             return session.read.parquet(*(literal_path(place, file.path) for file in files))
@@ -62,6 +78,22 @@ class SparkCommitter:
         return session.createDataFrame(without_empty_chunks(empty), StructType.fromJson(json.loads(schema)))
 
 
+class WithoutSpark:
+    """Where ``compute`` is ``local``: refuses tables that only Spark could write."""
+
+    def check(self, place: str, role: str, changes: Changes) -> None:
+        """As :meth:`windowmill.checkpoints.committer.Committer.check`."""
+        reason = beyond_delta_rs(role, table_at(place) if is_table(place) else None, changes)
+        raise LocalComputeError(
+            f"{role} {place}: {reason}, so only Spark can write it; compute is local, which never uses Spark: set it to auto or spark "
+            f"({VARIABLE} too)"
+        )
+
+    def commit(self, place: str, publication: Publication) -> None:
+        """As :meth:`windowmill.checkpoints.committer.Committer.commit`."""
+        self.check(place, publication.role, publication.changes)
+
+
 def tables_of(runnable: Runnable, spark: Callable[[], SparkSession] | None = None) -> dict[str, OwnTable]:
     """The pipeline's tables by role; Spark commits to those that delta-rs cannot write. ``spark`` gives the session, or one starts."""
 
@@ -70,7 +102,16 @@ def tables_of(runnable: Runnable, spark: Callable[[], SparkSession] | None = Non
 
         return spark_session(f"windowmill {runnable.name}", brief=True)
 
+    if compute_of(runnable.pipeline) == "local":
+        return own_tables(runnable, WithoutSpark())
     return own_tables(runnable, SparkCommitter(start if spark is None else spark))
+
+
+def _constraints(place: str) -> dict[str, str]:
+    if not is_table(place):
+        return {}
+    configuration = table_at(place).metadata().configuration
+    return {name.removeprefix(_CONSTRAINT): told for name, told in configuration.items() if name.startswith(_CONSTRAINT)}
 
 
 def _literal(bound: int, rows: DataFrame) -> str:

@@ -43,6 +43,9 @@ from windowmill.jobs.ways.task_output import read_files
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.errors import LocalComputeError, ServerGoneError, WindowmillError, first_line
 
+#: Why a batch may need Spark that is computed without it.
+_ONLY_SPARK_EVALUATES = "only Spark evaluates one of its rules"
+
 
 def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Done:
     """Execute ``plan``.
@@ -84,7 +87,7 @@ class _Steps:
 
     def _start_spark(self) -> SparkSession:
         if engine.compute_of(self.pipeline) == "local":
-            raise self._refused("only Spark evaluates one of its rules, or writes to its tables")
+            raise self._refused(_ONLY_SPARK_EVALUATES)
         with self.progress.step("start", "Spark"):
             brief = has_brief_use(self.runnable, self.job.source, self.job.reading)
             shipment = shipment_of(self.pipeline)  # what it holds decides which session of a server is used
@@ -127,10 +130,7 @@ class _Steps:
         return compute_on_spark(self.job, self.spark(), self.progress.step)
 
     def _refused(self, why: str) -> LocalComputeError:
-        where = f"pipeline {self.pipeline.pipeline}: batch {self.plan.batch}"
-        return LocalComputeError(
-            f"{where}: {why}; compute is local, which never uses Spark: set it to auto or spark ({engine.VARIABLE} too)"
-        )
+        return _refused_locally(self.runnable, self.plan, why)
 
     def validate(self, computed: ComputedBatch) -> Verdict:
         """The verdict on the rows to publish."""
@@ -218,7 +218,13 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
     HeldError
         If a critical expectation still fails.
     """
-    spark = cache(partial(spark_session, f"windowmill {runnable.name}", brief=True, say=progress.say))
+
+    @cache
+    def spark() -> SparkSession:
+        if engine.compute_of(runnable.pipeline) == "local":
+            raise _refused_locally(runnable, held.plan, _ONLY_SPARK_EVALUATES)
+        return spark_session(f"windowmill {runnable.name}", brief=True, say=progress.say)
+
     tables, plan, at = tables_of(runnable, spark), held.plan, datetime.now(UTC)
     with progress.step("validate", f"the rows of batch {plan.batch}, which is held, against the expectations"):
         verdict = _validated_again(runnable, ledger, held, spark)
@@ -242,6 +248,11 @@ def _validated_again(runnable: Runnable, ledger: Ledger, held: Batch, spark: Cal
     schema = result_schema(pipeline, Columns.of(held.plan.source_schema).arrow)
     rows = ResultFiles(runnable.places.held, changes["sink"].adds if "sink" in changes else (), schema)
     return validate_files(rows, pipeline, outcome.rows_read, outcome.rows_quarantined, loss, spark)
+
+
+def _refused_locally(runnable: Runnable, plan: Plan, why: str) -> LocalComputeError:
+    where = f"pipeline {runnable.name}: batch {plan.batch}"
+    return LocalComputeError(f"{where}: {why}; compute is local, which never uses Spark: set it to auto or spark ({engine.VARIABLE} too)")
 
 
 @contextmanager

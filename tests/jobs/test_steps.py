@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +25,7 @@ from windowmill.jobs.ways import input
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.joining import check_balance
 from windowmill.jobs.ways.task_output import Output
-from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.errors import LocalComputeError, SinkRefusedError, WindowmillError
 from windowmill.windowing.specfile import parse_pipeline
 
 SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
@@ -150,6 +152,46 @@ def test_a_backfill_rewrites_only_files_with_rows_of_its_range(bench):
     assert len(files & named(bench.sink)) == 1
     assert done.commit.rows_published == 2
     assert differences(bench.rows(), before) == []
+
+
+def appended_only(sink: str) -> None:
+    DeltaTable(sink).alter.set_table_properties({"delta.appendOnly": "true"})
+
+
+def constrained(sink: str) -> None:
+    DeltaTable(sink).alter.add_constraint({"few": "n < 9"})
+
+
+def retyped(sink: str) -> None:
+    """As an ALTER TABLE … ALTER COLUMN … TYPE under type widening does to the log."""
+    table = DeltaTable(sink)
+    schema = table.schema().to_json().replace('"name":"n","type":"long"', '"name":"n","type":"decimal(20,0)"')
+    metadata = {"id": str(table.metadata().id), "format": {"provider": "parquet", "options": {}}, "schemaString": schema}
+    action = {"metaData": metadata | {"partitionColumns": [], "configuration": {}}}
+    Path(sink, "_delta_log", f"{table.version() + 1:020d}.json").write_text(json.dumps(action))
+
+
+@pytest.mark.parametrize(
+    ("alter", "error", "told"),
+    [
+        (constrained, LocalComputeError, r"sink \S+: has constraints, so only Spark can write it; compute is local, .*: set it to auto"),
+        (retyped, SinkRefusedError, r"sink \S+: its column n is now of type decimal\(20,0\), the results have long; change it back"),
+        (appended_only, SinkRefusedError, r"sink \S+: is append-only, so rows that it has cannot be replaced; unset its property"),
+    ],
+)
+def test_a_sink_that_does_not_take_the_rows_is_refused_before_the_record(bench, alter, error, told):
+    bench.land([row(1), row(12), row(25)])
+    bench.run()
+    before, files = bench.rows(), data_files(bench.sink)
+    alter(bench.sink)
+    bench.land([row(47)])
+    replaces = alter is appended_only
+    act = partial(loop.backfill, bench.pipeline, quiet(), begin=BASE, end=BASE + 20 * MINUTE) if replaces else bench.run
+    with pytest.raises(error, match=told):
+        act()
+    assert (Ledger.open(bench.pipeline).count, data_files(bench.sink)) == (1, files)
+    if replaces:
+        assert bench.rows() == before
 
 
 @pytest.mark.covers("P8")

@@ -99,6 +99,9 @@ class MemoryTable:
     def refuse_misfit(self, changes: Changes) -> None:
         """Every table takes every row."""
 
+    def missing(self, files: Sequence[DataFile]) -> list[DataFile]:
+        return [file for file in files if file.path not in self.log.files]
+
     def fetch(self, files: Sequence[DataFile], source: str | None = None, folder: str = "") -> None:
         for file in files:
             path = f"{folder}/{file.path}".lstrip("/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -113,6 +114,28 @@ def test_a_sink_that_is_not_ours(spark, tmp_path):
     write_deltalake(bench.sink, pa.table({"x": [1]}))
     with pytest.raises(errors.SinkError, match="a table is there already"):
         bench.run()
+
+
+def test_a_constraint_of_the_sinks_owner_is_checked_before_the_record(spark, bench):
+    sink = f"delta.`{bench.sink}`"
+    spark.sql(f"ALTER TABLE {sink} ADD CONSTRAINT named CHECK (n >= 0)")
+    rows = events(38, 100)
+    bench.land(rows)
+    bench.run()
+    assert differences(bench.rows(), bench.expected(events(31, 300) + rows).rows) == []
+    spark.sql(f"ALTER TABLE {sink} ADD CONSTRAINT early CHECK (window_end < '{datetime.fromtimestamp(_latest(bench) / 1e6, UTC)}')")
+    rows += [row | {"t": row["t"] and row["t"] + 600 * MINUTE} for row in events(39, 100)]
+    bench.land(rows[100:])
+    with pytest.raises(errors.SinkRefusedError, match=r"sink \S+: its constraint early \(.*\) does not hold for all results; .* drop it"):
+        bench.run()
+    _unharmed(bench, 2)
+    spark.sql(f"ALTER TABLE {sink} DROP CONSTRAINT early")
+    bench.run()
+    assert differences(bench.rows(), bench.expected(events(31, 300) + rows).rows) == []
+
+
+def _latest(bench: Bench) -> int:
+    return 1 + max(row["window_end"] for row in bench.rows())
 
 
 def test_unusable_rows_are_quarantined_with_their_reason(spark, tmp_path):
