@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Group, RenderableType
 
+from windowmill.checkpoints.data_files import missing
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.inspection import key_value
@@ -49,10 +50,24 @@ def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
     ledger.check_meaning(pipeline)
     with reporting_damage(path):
         if not is_table(path):
-            if "state" in ledger.written() or (ledger.newest and "state" in ledger.changes_of(ledger.newest)):
-                raise StateMissingError(f"state {path}: there is no table, but committed batches have written to it; {REMEDY}")
-            return Answer({"pipeline": pipeline.pipeline, "state": None}, f"{pipeline.pipeline}: no state yet; the first run makes it")
+            return Answer({"pipeline": pipeline.pipeline, "state": None}, f"{pipeline.pipeline}: no state yet; {_made_by(ledger, path)}")
         return _answer(_view(pipeline, ledger, path, limit), key)
+
+
+def _made_by(ledger: Ledger, path: str) -> str:
+    """What makes the state that is not there yet; raises ``StateMissingError`` if batches have made it."""
+    lost = StateMissingError(f"state {path}: there is no table, but committed batches have written to it; {REMEDY}")
+    if "state" in ledger.written():
+        raise lost
+    newest = ledger.newest
+    recorded = ledger.changes_of(newest).get("state") if newest and newest.status != "abandoned" else None
+    if newest is None or recorded is None:
+        return "the first run makes it"
+    if newest.status == "held":
+        return f"batch {newest.number} is held"
+    if missing(path, recorded.files):
+        raise lost
+    return f"the next run makes the commits of batch {newest.number}, which is recorded"
 
 
 def _view(pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> View:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,11 +22,12 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch import loop, steps
 from windowmill.jobs.batch.engine import VARIABLE
+from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.ways import input
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.joining import check_balance
 from windowmill.jobs.ways.task_output import Output
-from windowmill.windowing.errors import LocalComputeError, SinkRefusedError, WindowmillError
+from windowmill.windowing.errors import LocalComputeError, SinkRefusedError, StateMissingError, WindowmillError
 from windowmill.windowing.specfile import parse_pipeline
 
 SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
@@ -218,6 +220,28 @@ def test_what_a_crash_before_the_record_leaves_is_no_part_of_a_table(bench, monk
     [done] = bench.run()
     assert (done.plan.batch, done.commit.rows_published, len(bench.rows())) == (0, 1, 1)
     assert left.isdisjoint(named(bench.sink))
+
+
+@pytest.mark.parametrize(
+    ("at", "told"),
+    [("held", "batch 0 is held"), ("recorded", "the next run makes the commits of batch 0"), ("abandoned", "the first run makes it")],
+)
+def test_the_state_command_before_the_first_commit(bench, monkeypatch, at, told):
+    bench.land([row(1), row(12)])
+    if at == "recorded":
+        monkeypatch.setattr(steps._Steps, "publish", lambda *_: (_ for _ in ()).throw(WindowmillError("killed")))
+    else:
+        bench.changes["expectations"] = [{"type": "expect_table_row_count_to_equal", "value": -1, "severity": "critical"}]
+    with pytest.raises(WindowmillError):
+        bench.run()
+    if at == "abandoned":
+        loop.abandon(bench.pipeline, quiet())
+    answer = state_of(bench.pipeline, [], 20)
+    assert (answer.data["state"], told in str(answer.text)) == (None, True)
+    if at == "recorded":
+        shutil.rmtree(Places.of(bench.pipeline).state)
+        with pytest.raises(StateMissingError, match="there is no table, but committed batches have written to it"):
+            state_of(bench.pipeline, [], 20)
 
 
 def balanced(*, applied: int, quarantined: int, logged: int | None, filtered: bool = False) -> None:
