@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, cast, get_args
 
-from windowmill.windowing.errors import SpecError
+from windowmill.windowing.errors import LocalComputeError, SpecError
 from windowmill.windowing.spec import Compute, Pipeline
 
 #: Variable of a deployment that overrides the field ``compute`` of every spec.
@@ -55,6 +55,14 @@ def _running_master() -> str | None:
     context: Any = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     running = None if context is None else context._active_spark_context  # noqa: SLF001 - getOrCreate would start one
     return None if running is None else running.master
+
+
+def refused_locally(pipeline: Pipeline, batch: int, why: str) -> LocalComputeError:
+    """The error for a ``batch`` that only Spark could compute, where ``compute`` is ``local``."""
+    return LocalComputeError(
+        f"pipeline {pipeline.pipeline}: batch {batch}: {why}; compute is local, which never uses Spark: set it to auto or spark "
+        f"({VARIABLE} too)"
+    )
 
 
 def told(compute: Mapping[str, Any]) -> str:

@@ -41,7 +41,7 @@ from windowmill.jobs.spark.usage import Usage
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.ways.task_output import read_files
 from windowmill.windowing.columnar.output import result_schema
-from windowmill.windowing.errors import LocalComputeError, ServerGoneError, WindowmillError, first_line
+from windowmill.windowing.errors import ServerGoneError, WindowmillError, first_line
 
 #: Why a batch may need Spark that is computed without it.
 _ONLY_SPARK_EVALUATES = "only Spark evaluates one of its rules"
@@ -87,7 +87,7 @@ class _Steps:
 
     def _start_spark(self) -> SparkSession:
         if engine.compute_of(self.pipeline) == "local":
-            raise self._refused(_ONLY_SPARK_EVALUATES)
+            raise engine.refused_locally(self.pipeline, self.plan.batch, _ONLY_SPARK_EVALUATES)
         with self.progress.step("start", "Spark"):
             brief = has_brief_use(self.runnable, self.job.source, self.job.reading)
             shipment = shipment_of(self.pipeline)  # what it holds decides which session of a server is used
@@ -114,7 +114,7 @@ class _Steps:
                 computed = compute_here(self.job, step=self.progress.step)
             except TooLargeError as err:
                 if engine.compute_of(self.pipeline) == "local":
-                    raise self._refused(str(err)) from err
+                    raise engine.refused_locally(self.pipeline, self.plan.batch, str(err)) from err
                 in_a_task = isinstance(err, OnlySparkError)  # else it is too large for one task, too
             else:
                 self.engine = {"engine": "local"}
@@ -128,9 +128,6 @@ class _Steps:
             with suppress(TooLargeError):
                 return compute_in_a_task(self.job, self.spark(), self.progress.step)
         return compute_on_spark(self.job, self.spark(), self.progress.step)
-
-    def _refused(self, why: str) -> LocalComputeError:
-        return _refused_locally(self.runnable, self.plan, why)
 
     def validate(self, computed: ComputedBatch) -> Verdict:
         """The verdict on the rows to publish."""
@@ -222,7 +219,7 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
     @cache
     def spark() -> SparkSession:
         if engine.compute_of(runnable.pipeline) == "local":
-            raise _refused_locally(runnable, held.plan, _ONLY_SPARK_EVALUATES)
+            raise engine.refused_locally(runnable.pipeline, held.number, _ONLY_SPARK_EVALUATES)
         return spark_session(f"windowmill {runnable.name}", brief=True, say=progress.say)
 
     tables, plan, at = tables_of(runnable, spark), held.plan, datetime.now(UTC)
@@ -248,11 +245,6 @@ def _validated_again(runnable: Runnable, ledger: Ledger, held: Batch, spark: Cal
     schema = result_schema(pipeline, Columns.of(held.plan.source_schema).arrow)
     rows = ResultFiles(runnable.places.held, changes["sink"].adds if "sink" in changes else (), schema)
     return validate_files(rows, pipeline, outcome.rows_read, outcome.rows_quarantined, loss, spark)
-
-
-def _refused_locally(runnable: Runnable, plan: Plan, why: str) -> LocalComputeError:
-    where = f"pipeline {runnable.name}: batch {plan.batch}"
-    return LocalComputeError(f"{where}: {why}; compute is local, which never uses Spark: set it to auto or spark ({engine.VARIABLE} too)")
 
 
 @contextmanager

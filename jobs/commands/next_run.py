@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from windowmill.jobs.batch import planning
+from windowmill.jobs.batch.engine import compute_of, refused_locally
 from windowmill.jobs.commands.spec_values import as_written
 from windowmill.jobs.sources.kinds import KINDS, open_source
 from windowmill.jobs.spec_checks import runnable_of
@@ -15,7 +17,8 @@ from windowmill.windowing.errors import SourceError, WindowmillError
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.ledger import Ledger
-    from windowmill.jobs.sources.base import LoggedVersion
+    from windowmill.checkpoints.runnable import Runnable
+    from windowmill.jobs.sources.base import LoggedVersion, Reading, SourceTable
     from windowmill.windowing.spec import Pipeline
 
 #: Versions that the text of ``status`` names.
@@ -49,7 +52,8 @@ class NextRun:
             if ledger.held_batch:
                 planning.check_tables(runnable, ledger, planning.NOTHING_ACCEPTED)
             else:
-                planning.next_run(runnable, ledger, interval_end=datetime.now(UTC))
+                takes = partial(_check_local, runnable, ledger.count)
+                planning.next_run(runnable, ledger, interval_end=datetime.now(UTC), on_reading=takes)
         except WindowmillError as err:
             error = err
         return cls(*_unread(pipeline, ledger), error)
@@ -63,6 +67,18 @@ class NextRun:
     def told_error(self) -> str | None:
         """What the run would end with, for people."""
         return None if self.error is None else f"would end with exit code {self.error.exit_code}: {as_written(str(self.error))}"
+
+
+def _check_local(runnable: Runnable, batch: int, source: SourceTable, reading: Reading) -> None:  # noqa: ARG001 - planning gives both
+    """Refuse new files that are too many, or too large, where ``compute`` is ``local``."""
+    if compute_of(runnable.pipeline) != "local":
+        return
+    from windowmill.jobs.ways import limits  # imports numba
+
+    try:
+        limits.check_files(reading.files, None)
+    except limits.TooLargeError as err:
+        raise refused_locally(runnable.pipeline, batch, str(err)) from err
 
 
 def _unread(pipeline: Pipeline, ledger: Ledger) -> tuple[int | None, tuple[LoggedVersion, ...]]:

@@ -13,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.checkpoints.records import NOW, commit
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.commands import app
 from windowmill.jobs.spec_checks import runnable_of
@@ -128,6 +129,18 @@ def test_what_a_run_refuses_is_said_before_by_status(bench, capsys, change, says
     told = " ".join(capsys.readouterr().err.split())
     assert says in told
     assert Ledger.open(load_pipeline(bench.spec)).count == records
+
+
+def test_status_says_beforehand_what_is_too_large_for_local(bench, capsys, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "local")
+    monkeypatch.setattr("windowmill.jobs.ways.limits.MOST_FILES", 1)
+    for time in (3, 4):
+        bench.land(time)
+    status = bench.status(capsys)
+    assert status["next_run_exit_code"] == 2
+    assert "2 new files, and one process takes at most 1; compute is local" in status["next_run_error"]
+    assert app.run(["run", str(bench.spec)]) == 2
+    assert status["next_run_error"] in " ".join(capsys.readouterr().err.split())
 
 
 def test_status_says_which_waiting_versions_change_rows(bench, capsys):
