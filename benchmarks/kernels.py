@@ -48,7 +48,7 @@ MANY, LONGEST_OF_MANY = 10_000, 256
 #: Windows at which the whole engine is timed, and C++.
 COMPARED = (16, 1024, 65_536)
 #: Combines that a run of recomputation may take.
-MOST_RECOMPUTED = 4_000_000
+MAX_RECOMPUTED = 4_000_000
 #: Of the C++ library: the window, and ours that does the same.
 CPP = {"two_stacks": "two stacks", "daba": "two stacks", "reactive": "FlatFAT, oldest leaves", "recalc": "recompute"}
 CPP_ITERATIONS = {"two_stacks": 2_000_000, "daba": 2_000_000, "reactive": 300_000, "recalc": 30_000}
@@ -152,7 +152,7 @@ KERNELS: dict[str, Callable[[Batch, str], Callable[[], object]]] = {
 def batches(tuples: int) -> Iterator[tuple[str, Batch]]:
     """What is timed: kernels by name, and their batch."""
     for n, keys, name in itertools.product(SIZES, (1, MANY), KERNELS):
-        new = max(1, (min(tuples, MOST_RECOMPUTED // n) if name == "recompute" else tuples) // keys)
+        new = max(1, (min(tuples, MAX_RECOMPUTED // n) if name == "recompute" else tuples) // keys)
         if keys == 1 or (n <= LONGEST_OF_MANY and name != "recompute"):
             yield name, Batch(n, keys, new)
 

@@ -34,7 +34,7 @@ AGGREGATES = {"n": {"count": "*"}, "top": {"max": "v"}, "spread": {"stddev_samp"
 TRIGGERS: dict[str, dict[str, Any]] = {"every tuple": {"count": 1}, "every minute": {"time": "1 minute"}}
 #: Windows by time and their length in seconds, which is also their number of tuples of a key.
 SPANS = {"1 hour": 3_600, "1 day": 86_400, "7 days": 604_800}
-MOST_RATIO = 1.5
+MAX_RATIO = 1.5
 
 
 def main(arguments: list[str] | None = None) -> Measurement:
@@ -126,7 +126,7 @@ def _figures(kinds: list[Kind], rows: int) -> list[Figure]:
     found = []
     for group in dict.fromkeys(kind.group for kind in kinds):
         first, *longer = [kind for kind in kinds if kind.group == group]
-        found += [Figure(f"{kind.name} / {first.name}: time", ratios(first.result, kind.result), most=MOST_RATIO) for kind in longer]
+        found += [Figure(f"{kind.name} / {first.name}: time", ratios(first.result, kind.result), most=MAX_RATIO) for kind in longer]
     for kind in kinds:
         beyond = [restored - rows / kind.pipeline.keys for restored in kind.restored]
         most = round(2 * math.log2(kind.length) + 2, 1)

@@ -37,7 +37,7 @@ from windowmill.checkpoints.assembling import (
 )
 from windowmill.checkpoints.batches import Batch, Changes, Commit, Plan, Written
 from windowmill.checkpoints.failpoints import reach
-from windowmill.checkpoints.manifests import MOST_FILES, read_manifest, write_manifest
+from windowmill.checkpoints.manifests import MAX_FILES, read_manifest, write_manifest
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import FORMAT, Record, RecordStore
@@ -197,7 +197,7 @@ class Ledger:
         if self.held_batch is not None or plan.batch != self.count:
             raise FencedError(f"ledger {self.path}: batch {plan.batch} has been recorded by another attempt; nothing more to do")
         body: dict[str, Any] = {PLAN: asdict(StoredPlan.of(plan)), CHANGES: _told(changes)}
-        if sum(len(each.files) + len(each.removes) for each in changes.values()) > MOST_FILES:
+        if sum(len(each.files) + len(each.removes) for each in changes.values()) > MAX_FILES:
             manifest = {CHANGES: body[CHANGES]}
             body |= {CHANGES: {}, MANIFEST: write_manifest(self.path, plan, json.dumps(manifest).encode())}
         self._append(BATCH, plan, replace(outcome, written=self.written()), body, at)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from windowmill.checkpoints.batches import Plan
 
 #: Most files whose entries a record holds itself, each about a kilobyte.
-MOST_FILES = 32
+MAX_FILES = 32
 
 
 def folder_of(ledger: str) -> str:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from windowmill.windowing.windows.base import Window
 
 #: Maximum number of windows that contain one event.
-MOST_WINDOWS_OF_EVENT = 1_000_000
+MAX_WINDOWS_OF_EVENT = 1_000_000
 #: Maximum number of windows, empty ones included, or ticks of one key in a batch.
-MOST_ROWS_OF_KEY = 10_000_000
+MAX_ROWS_OF_KEY = 10_000_000
 #: Maximum number of windows of all keys that are processed together: about 20 GB of columns.
-MOST_ROWS = 1 << 28
+MAX_ROWS = 1 << 28
 
 #: Integer axes end at ± this, so that the sum or difference of two instants or lengths fits into 64 bits.
 _REACH = 1 << 62
@@ -61,7 +61,7 @@ def check_lengths(pipeline: Pipeline) -> None:
     SpecError
         If lengths or an origin reach beyond the axis.
     LimitExceededError
-        If one event would be in more than ``MOST_WINDOWS_OF_EVENT`` windows.
+        If one event would be in more than ``MAX_WINDOWS_OF_EVENT`` windows.
     """
     name, (least, greatest) = f"pipeline {pipeline.pipeline}", accepted_times(pipeline)
     delay = pipeline.time.disorder.elapsed() + pipeline.time.lateness.elapsed()
@@ -73,9 +73,9 @@ def check_lengths(pipeline: Pipeline) -> None:
         if isinstance(origin, int) and abs(origin) > _REACH // 2:
             raise SpecError(f"{name}: windows.{index}.origin: got {origin}; expected an instant within ±{_REACH // 2}")
         count = window.windows_of_event()
-        if count > MOST_WINDOWS_OF_EVENT:
+        if count > MAX_WINDOWS_OF_EVENT:
             raise LimitExceededError(
-                f"{name}: windows.{index}: each event would be in {count:,} windows, more than {MOST_WINDOWS_OF_EVENT:,}; "
+                f"{name}: windows.{index}: each event would be in {count:,} windows, more than {MAX_WINDOWS_OF_EVENT:,}; "
                 f"give window {window.name} a longer {window.hop_field}"
             )
 
@@ -83,10 +83,10 @@ def check_lengths(pipeline: Pipeline) -> None:
 def check_lasting(window: Window, lasting: int) -> None:
     """Raise ``LimitExceededError`` if an event of duration ``lasting`` is in too many windows."""
     count = window.windows_of_event(lasting)
-    if count > MOST_WINDOWS_OF_EVENT:
+    if count > MAX_WINDOWS_OF_EVENT:
         raise LimitExceededError(
             f"window {window.name}: an event that lasts {lasting:,} ticks would be in {count:,} windows, more than "
-            f"{MOST_WINDOWS_OF_EVENT:,}; leave such rows out by source.filter, or make the windows longer"
+            f"{MAX_WINDOWS_OF_EVENT:,}; leave such rows out by source.filter, or make the windows longer"
         )
 
 
@@ -97,18 +97,18 @@ def check_key(window: Window, count: int) -> None:
 
 def check_ends_of_key(window: str, count: int) -> None:
     """As :func:`check_key`, given the name of the window."""
-    if count > MOST_ROWS_OF_KEY:
+    if count > MAX_ROWS_OF_KEY:
         raise LimitExceededError(
-            f"window {window}: one key would have {count:,} windows or ticks in this batch, more than {MOST_ROWS_OF_KEY:,}; look for "
+            f"window {window}: one key would have {count:,} windows or ticks in this batch, more than {MAX_ROWS_OF_KEY:,}; look for "
             "a row whose time is far from the others, limit future times by time.max_future_skew, or make the window's hop or tick longer"
         )
 
 
 def check_share(window: str, count: int) -> None:
     """Raise ``LimitExceededError`` if the keys processed together have too many windows."""
-    if count > MOST_ROWS:
+    if count > MAX_ROWS:
         raise LimitExceededError(
-            f"window {window}: up to {count:,} result rows in one part of this batch, more than {MOST_ROWS:,}; give the window a longer hop"
+            f"window {window}: up to {count:,} result rows in one part of this batch, more than {MAX_ROWS:,}; give the window a longer hop"
         )
 
 

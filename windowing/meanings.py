@@ -11,7 +11,7 @@ from windowmill.windowing.yamltext import VARIABLE
 #: A field that a spec leaves out.
 _ABSENT = object()
 #: Limits on the differences, and on the characters of a value, in a message.
-_MOST, _SHOWN = 5, 80
+_MAX_NAMED, _SHOWN = 5, 80
 
 
 def told_difference(before: Mapping[str, Any], now: Mapping[str, Any], actual: Mapping[str, Any]) -> str | None:
@@ -33,8 +33,8 @@ def told_difference(before: Mapping[str, Any], now: Mapping[str, Any], actual: M
     if not told:
         # As written they are the same, so the value of a variable must differ.
         told = [f"{where}: the value of {name} is another one" for where, name in _variables(now, "")]
-    more = f"; and {len(told) - _MOST} more" if len(told) > _MOST else ""
-    return "; ".join(told[:_MOST]) + more or None
+    more = f"; and {len(told) - _MAX_NAMED} more" if len(told) > _MAX_NAMED else ""
+    return "; ".join(told[:_MAX_NAMED]) + more or None
 
 
 def _differences(before: Any, now: Any, actual: Any, where: str) -> Iterator[tuple[str, Any, Any]]:

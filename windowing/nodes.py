@@ -36,9 +36,9 @@ from windowmill.windowing.engines.dyadic import Dyadic
 #: saves at reading makes up for it from about here on, for a batch of one slice before that (docs/decisions/0006).
 MANY_SLICES = 128
 #: Edges in the common period of all grids up to which slices are numbered; grids of nearly no common period have more.
-MOST_EDGES = 1 << 16
+MAX_EDGES = 1 << 16
 #: Nodes that a batch looks up; where it completes so many windows that it needs more, slices are read instead.
-MOST_NODES = 4_096
+MAX_NODES = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Nodes:
             return None
         sequences = Edges.of(grids).sequences
         period = math.lcm(*(length for length, _ in sequences))
-        if sum(period // length for length, _ in sequences) > MOST_EDGES:
+        if sum(period // length for length, _ in sequences) > MAX_EDGES:
             return None
         edges = sorted({edge for length, phase in sequences for edge in range(phase % length, period, length)})
         whole = cls(tuple(grids), period, tuple(edges), 0)
@@ -160,7 +160,7 @@ class Nodes:
                 spans[-1] = (spans[-1][0], number + 1)
             else:
                 spans.append((number, number + 1))
-        if sum(map(len, nodes.values())) + len(spans) > MOST_NODES:
+        if sum(map(len, nodes.values())) + len(spans) > MAX_NODES:
             return Selection(((late_from, through),), (), late_from, late_after)
         slices = [(self.start(low), self.start(high)) for low, high in spans]
         young = (self.start(whole), through)
@@ -176,7 +176,7 @@ class Nodes:
             # Windows that begin after what is whole need young slices only.
             ends = np.arange(grid.first_end_after(first_end), min(through, after + grid.size) + 1, grid.hop, dtype=np.int64)
             any_end = any_end or grid.count_ends(first_end, through) > 0
-            if len(ends) > MOST_NODES * 16:
+            if len(ends) > MAX_NODES * 16:
                 return None
             found |= set(self.numbers(ends - grid.size).tolist()) | set(self.numbers(ends[ends <= after]).tolist())
         now, first = self.number(through), self.number(self._first_needed(closed[1]))

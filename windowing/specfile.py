@@ -23,7 +23,7 @@ from windowmill.windowing.yamltext import MAX_DEPTH, VARIABLE, parse_yaml
 
 MAX_BYTES = 1 << 20
 #: Number of problems of one spec that an error lists; thousands would hide the first.
-_MOST_PROBLEMS = 20
+_MAX_PROBLEMS = 20
 #: Limits on the characters of a value, and of a line, in a message.
 _SHOWN, _LINE = 120, 900
 #: A variable, an escaped dollar sign, or a malformed variable.
@@ -140,7 +140,7 @@ def _read(value: object, name: str, environment: Mapping[str, str], lines: Mappi
         # pydantic also reports a list whose items failed as too short; only the items' own errors help.
         failed = {location[:end] for location in (e["loc"] for e in errors) for end in range(len(location))}
         errors = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in failed) and not _of_other_member(e)]
-        described = (_describe(error, name, lines, value) for error in errors[: _MOST_PROBLEMS + 1])
+        described = (_describe(error, name, lines, value) for error in errors[: _MAX_PROBLEMS + 1])
         raise SpecError(_joined([as_written(line, filling.filled) for line in described])) from None
     return ReadSpec(pipeline, name, lines, filling.filled, filling.hidden)
 
@@ -207,7 +207,7 @@ class _Filling:
         return filled_text
 
     def _refuse(self, path: _Path, message: str) -> None:
-        if len(self.problems) <= _MOST_PROBLEMS:
+        if len(self.problems) <= _MAX_PROBLEMS:
             self.problems.append(f"{_where(self._name, path, self._lines)}: {message}")
 
 
@@ -231,8 +231,8 @@ def _cut(text: str, limit: int = _LINE) -> str:
 
 def _joined(problems: Iterable[str]) -> str:
     lines = list(dict.fromkeys(problems))
-    more = ["… and more of the kind"] if len(lines) > _MOST_PROBLEMS else []
-    return "\n".join([_cut(" ".join(line.splitlines())) for line in lines[:_MOST_PROBLEMS]] + more)
+    more = ["… and more of the kind"] if len(lines) > _MAX_PROBLEMS else []
+    return "\n".join([_cut(" ".join(line.splitlines())) for line in lines[:_MAX_PROBLEMS]] + more)
 
 
 def _where(name: str, path: _Path, lines: Mapping[_Path, int]) -> str:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Greatest number of keys, by the rows that may name them, for which Spark sends the keys to the log's rows. By its own estimate, which
 #: counts the log's bytes, it would shuffle a log of 10 MB for the join, and once more for the windows: a fifth of a run's time.
-_MOST_SENT_KEYS = 1_000_000
+_MAX_SENT_KEYS = 1_000_000
 #: Column beside those of the state in :func:`latest_entries`, quoted; no key column has such a name.
 _AGE = '"_ age"'
 
@@ -93,7 +93,7 @@ class LogTable(StateTable):
         wanted = latest.where(F.col(DUE) <= watermark).select(*columns)
         if touched is not None:
             wanted = touched.select(*(F.col(backquoted(name)).alias(label) for name, label in keys.items())).unionByName(wanted).distinct()
-        if n_touched + number_of_rows(table_at(self._path)) <= _MOST_SENT_KEYS:
+        if n_touched + number_of_rows(table_at(self._path)) <= _MAX_SENT_KEYS:
             wanted = F.broadcast(wanted)
         alike = [log[backquoted(label)].eqNullSafe(wanted[backquoted(label)]) for label in keys.values()]
         return log.join(wanted, reduce(and_, alike), "left_semi")

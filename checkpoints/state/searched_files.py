@@ -34,7 +34,7 @@ SMALL_BYTES = 1 << 20
 #: Rows of which masks are computed together.
 _TOGETHER = 1 << 17
 #: Products of keys and row groups up to which each row group is compared with each key.
-_MOST_COMPARED = 10_000_000
+_MAX_COMPARED = 10_000_000
 _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 
 
@@ -147,7 +147,7 @@ class SearchedFiles:
     def _with_nodes(self, file: _Large, demand: Demand, keys: _Keys) -> list[int]:
         """The row groups of ``file`` that may hold needed nodes."""
         n_groups = file.parquet.metadata.num_row_groups
-        if n_groups * len(demand.active) > _MOST_COMPARED:
+        if n_groups * len(demand.active) > _MAX_COMPARED:
             return [group for group in range(n_groups) if file.bounds(group) is not None]
         found = []
         for group in range(n_groups):

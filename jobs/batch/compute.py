@@ -261,7 +261,7 @@ def _of_task(job: Job, spark: SparkSession, *, given: bool) -> object:
     for stage in stages:
         limits.check_files(job.input.files, stage.layout)
     rows = read_by_spark(job.input, stages, spark)
-    interpreting = job.input.expected_rows <= limits.MOST_INTERPRETED
+    interpreting = job.input.expected_rows <= limits.MAX_INTERPRETED
     with access_to(spark).interpreting() if interpreting else nullcontext():
         [found] = taken(mapped(rows.coalesce(1), partial(_in_task_given, job, _empty(rows)), RETURNED))
     return found

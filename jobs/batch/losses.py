@@ -30,7 +30,7 @@ COLUMNS = ("reason", "detail", "event_time", "watermark", "row")
 #: Share of the rows that may still be too late under the delay that a remedy names.
 _STILL_LATE = 0.001
 #: Examples in all, and characters of a text in one.
-_MOST_EXAMPLES, _SHOWN = 5, 80
+_MAX_EXAMPLES, _SHOWN = 5, 80
 #: Units of a delay that a person would write; the largest is taken of which the delay has at least three.
 _UNITS = (("day", DAY_US), ("hour", 3_600 * SECOND_US), ("minute", 60 * SECOND_US), ("second", SECOND_US))
 
@@ -64,7 +64,7 @@ def loss_of(parts: Iterable[pa.RecordBatch], pipeline: Pipeline, *, rows_read: i
             # Two examples of a reason where it first occurs, so that a frequent one leaves room for others.
             taken = 1 if counted["values"] in reasons else 2
             reasons[counted["values"]] += counted["counts"]
-            examples += _examples(part, counted["values"], pipeline, min(taken, _MOST_EXAMPLES - len(examples)))
+            examples += _examples(part, counted["values"], pipeline, min(taken, _MAX_EXAMPLES - len(examples)))
         lags.add(part, pipeline, seen)
         bad = part.filter(pc.equal(part.column("reason"), BAD_CONDITION))
         details.update({told["values"]: told["counts"] for told in bad.column("detail").value_counts().to_pylist()})

@@ -27,7 +27,7 @@ from windowmill.jobs.batch.kept_rules import kept_rules
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.spark.object_storage import literal_path
-from windowmill.jobs.ways.limits import MOST_VALIDATED_IN_PANDAS
+from windowmill.jobs.ways.limits import MAX_VALIDATED_IN_PANDAS
 from windowmill.jobs.ways.task_output import read_files
 from windowmill.windowing.errors import HeldError, first_line
 
@@ -86,7 +86,7 @@ def validate_files(
     spark
         Gives the session, which may have to be started.
     """
-    few = rows.n_rows <= MOST_VALIDATED_IN_PANDAS
+    few = rows.n_rows <= MAX_VALIDATED_IN_PANDAS
     return validate(
         rows.here if few else lambda: rows.on_spark(spark()),
         pipeline,

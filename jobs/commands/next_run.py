@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
 #: Versions that the text of ``status`` names.
-_MOST = 5
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,5 +104,5 @@ def _told(versions: Sequence[LoggedVersion]) -> str:
     if len(versions) == 1:
         [version] = versions
         return f"version {version.version} is {'an' if version.operation[:1] in 'AEIOU' else 'a'} {version.operation}"
-    named = ", ".join(f"{version.version} ({version.operation})" for version in versions[:_MOST])
-    return f"versions {named}{' and more' if len(versions) > _MOST else ''} change rows"
+    named = ", ".join(f"{version.version} ({version.operation})" for version in versions[:_MAX_NAMED])
+    return f"versions {named}{' and more' if len(versions) > _MAX_NAMED else ''} change rows"

@@ -34,7 +34,7 @@ _OF_UNITS = frozenset({"date_add", "date_diff", "dateadd", "datediff", "timestam
 _UNITS = frozenset({"microsecond", "millisecond", "second", "minute", "hour", "day", "dayofyear", "week", "month", "quarter", "year"})
 _NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 #: Digits of Spark's greatest decimal.
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 
 
 def written_problem(text: str, tokens: Sequence[Token]) -> str | None:
@@ -113,8 +113,8 @@ def _number_problems(token: Token) -> Iterator[str]:
         yield f"{token.text} is no number of Spark SQL; write its digits alone"
     elif "e" not in token.text.lower():
         whole, _, rest = token.text.partition(".")
-        if max(len((whole + rest).lstrip("0")), len(rest)) > _MOST_DIGITS:
-            yield f"{token.text[:12]}… has more digits than a decimal of Spark SQL, which are {_MOST_DIGITS}; shorten it"
+        if max(len((whole + rest).lstrip("0")), len(rest)) > _MAX_DIGITS:
+            yield f"{token.text[:12]}… has more digits than a decimal of Spark SQL, which are {_MAX_DIGITS}; shorten it"
 
 
 def _type_problems(token: Token) -> Iterator[str]:

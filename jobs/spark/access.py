@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.spark.column_types import holds_text, sql_type
 from windowmill.jobs.spark.file_ranges import DeltaScan, FileRange, delta_scan, file_ranges
-from windowmill.jobs.spark.settings import DELTA_EXTENSION, EXTENSIONS, MOST_SHUFFLE_PARTITIONS, TIME_ZONE
+from windowmill.jobs.spark.settings import DELTA_EXTENSION, EXTENSIONS, MAX_SHUFFLE_PARTITIONS, TIME_ZONE
 from windowmill.jobs.spark.shipment import Shipment, plugins_zip
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.plugin_loading import VARIABLE
@@ -187,7 +187,7 @@ class ConnectAccess(Access):
     """A session of a Spark Connect server, which sees the tables at the paths that they have here."""
 
     def cores(self) -> int:
-        return int(self.spark.conf.get("spark.default.parallelism", "") or MOST_SHUFFLE_PARTITIONS)
+        return int(self.spark.conf.get("spark.default.parallelism", "") or MAX_SHUFFLE_PARTITIONS)
 
     def uri(self, path: str) -> str:
         return hadoop_uri(path)

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 #: How long the end of a command waits for the JVM to answer that it has let go of an object.
-MOST_SECONDS = 1.0
+MAX_SECONDS = 1.0
 
 
 def silence_accumulators() -> None:
@@ -52,7 +52,7 @@ def stoppable_collection(gateway: Any) -> Callable[[], None]:
                 collect(target_id, enqueue)
 
     def stop() -> None:
-        held = turn.acquire(timeout=MOST_SECONDS)
+        held = turn.acquire(timeout=MAX_SECONDS)
         client.is_connected = False
         if held:
             turn.release()

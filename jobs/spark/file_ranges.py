@@ -33,8 +33,8 @@ _PLAIN = {
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.session.timeZone": "UTC",
 }
-#: Most tasks, and most ranges of files: each takes several calls into the JVM, and a footer to examine.
-_MOST = 1_024
+#: Maximum number of tasks, and of ranges of files: each takes several calls into the JVM, and a footer to examine.
+_MAX_TASKS = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,11 @@ def file_ranges(df: DataFrame) -> list[list[FileRange]] | None:
     if leaves.size() != 1 or _class(leaf := leaves.apply(0)) != _SCAN:
         return None
     tasks = leaf.inputRDD().partitions()
-    if len(tasks) > _MOST:
+    if len(tasks) > _MAX_TASKS:
         return None
     found = [[_range(file) for file in task.files()] for task in tasks]
     ranges = [part for task in found for part in task if part is not None]
-    return None if len(ranges) > _MOST or len(ranges) < sum(map(len, found)) else [[part for part in task if part] for task in found]
+    return None if len(ranges) > _MAX_TASKS or len(ranges) < sum(map(len, found)) else [[part for part in task if part] for task in found]
 
 
 def _class(java: Any) -> str:

@@ -46,7 +46,7 @@ DELTA_CONF = {
 
 #: Source bytes from which on a run is not short.
 BYTES_OF_LONG_RUN = 64 << 20
-MOST_SHUFFLE_PARTITIONS = 8
+MAX_SHUFFLE_PARTITIONS = 8
 """Enough for tables of one machine: adaptive execution merges small shuffle partitions, but does not split large ones."""
 
 
@@ -91,7 +91,7 @@ def launch_conf(master: str, *, brief: bool = False) -> dict[str, str]:
         "spark.driver.extraClassPath": class_path,
         "spark.executor.extraClassPath": class_path,  # `local-cluster` has executors of its own
         "spark.driver.defaultJavaOptions": " ".join(_java_options(brief=brief)),
-        "spark.sql.shuffle.partitions": str(min(max(os.cpu_count() or 2, 2), MOST_SHUFFLE_PARTITIONS)),
+        "spark.sql.shuffle.partitions": str(min(max(os.cpu_count() or 2, 2), MAX_SHUFFLE_PARTITIONS)),
     }
 
 

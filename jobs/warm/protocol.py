@@ -32,7 +32,7 @@ _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")
 _STREAMS = 3
 _TAKEN = b"\n"
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def receive_request(connection: socket.socket) -> tuple[Request, list[int]]:
         if len(head) != _LENGTH.size or len(streams) != _STREAMS:
             raise ValueError("no request")
         [length] = _LENGTH.unpack(head)
-        if length > _MOST_BYTES:
+        if length > _MAX_BYTES:
             raise ValueError("a request that is too long")
         body = bytearray()
         while len(body) < length:

@@ -72,7 +72,7 @@ class SlicesOfFiles:
     def readers(self, spark: SparkSession, stage: WindowStage) -> int:
         """Number of tasks that each read all rows to share out the keys; 0 if a shuffle is cheaper, or takes less memory."""
         rows, overlap = number_of_rows(self.files.tasks), sum(grid.most_ends(grid.longest) for _, grid in stage.grids)
-        if rows <= limits.MOST_ROWS_OF_A_TASK and rows * overlap <= limits.MOST_COUNTED_OF_A_TASK:
+        if rows <= limits.MAX_ROWS_OF_A_TASK and rows * overlap <= limits.MAX_COUNTED_OF_A_TASK:
             return 1
         layout = self.stage.layout
         # Partials that are Python objects may be of any size.
@@ -110,7 +110,7 @@ class RowsByKey:
     def gathered(self, spark: SparkSession, stored: DataFrame | None, partitions: int) -> tuple[DataFrame, GroupsOf]:
         """A DataFrame of which each partition has all rows of its keys, and what makes groups of new and ``stored`` rows of one."""
         n = self.partitions(spark, partitions)
-        readers = min(n, _readers(spark, self.files, len(self.schema), limits.MOST_READINGS)) if stored is None else 0
+        readers = min(n, _readers(spark, self.files, len(self.schema), limits.MAX_READINGS)) if stored is None else 0
         if readers:
             return numbers_of_tasks(spark, readers), partial(_groups_of_share, self, n, readers)
         blocks = map_in_arrow(numbers_of_tasks(spark, len(self.files.tasks)), partial(_blocks, self, n), _BLOCK)
@@ -139,8 +139,8 @@ def _readers(spark: SparkSession, files: FileScan | FileRows, width: int, most: 
     """
     cores = access_to(spark).cores()
     numbers, size = number_of_rows(files.tasks) * width, number_of_bytes(files.tasks)
-    readers = cores * max(1, -(-numbers // limits.MOST_SHARED_NUMBERS), -(-size // limits.MOST_SHARED_BYTES))
-    return readers if cores <= limits.MOST_READERS and readers <= max(cores, most or 0) else 0
+    readers = cores * max(1, -(-numbers // limits.MAX_SHARED_NUMBERS), -(-size // limits.MAX_SHARED_BYTES))
+    return readers if cores <= limits.MAX_READERS and readers <= max(cores, most or 0) else 0
 
 
 def numbers_of_tasks(spark: SparkSession, n: int) -> DataFrame:

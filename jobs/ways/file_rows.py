@@ -202,7 +202,7 @@ def numbers_in(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
 
 def examined_all(spark: SparkSession, plain: PlainRows, columns: Sequence[str], options: Mapping[str, Options]) -> list[Examined] | None:
     """What the files hold; null if one is not plain. Many footers are read by tasks."""
-    if len(plain.files) <= limits.MOST_FILES:
+    if len(plain.files) <= limits.MAX_FILES:
         return all_examined(plain.files, plain.form, columns)
 
     def look(numbers: Sequence[int]) -> Sequence[Examined] | None:
@@ -226,7 +226,7 @@ def _times(
         with ThreadPoolExecutor(2) as pool:
             return list(pool.map(lambda number: times_of(list(plain.read_part(parts[number], (), (), latest=latest))), some))
 
-    if sum(parts[number].rows for number in numbers) <= limits.MOST_ROWS_SURVEYED_HERE:
+    if sum(parts[number].rows for number in numbers) <= limits.MAX_ROWS_SURVEYED_HERE:
         return look(numbers)
     return [each for some in _in_tasks(spark, numbers, look, options) for each in some]
 

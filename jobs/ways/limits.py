@@ -16,39 +16,39 @@ from windowmill.windowing.kernels.layout import Layout
 
 #: Limits on the new files: bytes, and rows by the source's log. 360,000 rows in calendar windows took this process 1.0 s of processor time,
 #: and a warm Spark of two cores 6.5 s; 552,000 rows in sessions or a day's windows took 0.6 to 0.8 s, and Spark 4.4 to 5.1 s.
-MOST_BYTES, MOST_ROWS = 64 << 20, 1_000_000
+MAX_BYTES, MAX_ROWS = 64 << 20, 1_000_000
 #: Rows of which this process reads the event times where tasks read the rest: 15 ns a row.
-MOST_ROWS_SURVEYED_HERE = 20_000_000
+MAX_ROWS_SURVEYED_HERE = 20_000_000
 #: Limit on the new files, each of which is opened and examined before it is read.
-MOST_FILES = 256
+MAX_FILES = 256
 #: New rows for which Spark interprets expressions (decision 19). A row costs 7 µs more than compiled code, which takes Spark 0.05 s to
 #: compile where it is warm, and half a second where it has just started.
-MOST_INTERPRETED = 10_000
+MAX_INTERPRETED = 10_000
 #: Limit on the rows that this process quarantines: 7 µs a row and column.
-MOST_REFUSED = 200_000
+MAX_REFUSED = 200_000
 #: Limits on candidate state files for in-process work: bytes and rows.
-MOST_STATE_BYTES, MOST_STATE_ROWS = 64 << 20, 1_000_000
+MAX_STATE_BYTES, MAX_STATE_ROWS = 64 << 20, 1_000_000
 #: Bytes of state files to search for nodes, or of row groups with positions. A file of 68 MB (1.4 M rows) took 0.03 s on two cores, and
 #: 0.07 s with its levels mixed.
-MOST_SEARCHED_BYTES = 1 << 30
+MAX_SEARCHED_BYTES = 1 << 30
 #: Limit on result rows, estimated as one row per key and window end.
-MOST_RESULTS = 1_000_000
+MAX_RESULTS = 1_000_000
 #: Limit on the partials into which events that last are lifted, one for each start of a window that an event crosses: a few seconds' work.
-MOST_PARTIALS = 5_000_000
+MAX_PARTIALS = 5_000_000
 #: Limit on the 8-byte numbers in partials: a histogram's hundreds of counts are small in a file but large in memory.
-MOST_NUMBERS = 32 << 20
+MAX_NUMBERS = 32 << 20
 #: Numbers that a partial counts for that is a Python object; a quantile's holds up to 8,192, most hold far fewer.
 NUMBERS_OF_OBJECT = 128
 #: Limits on the rows of files that one task makes windows of, and on how often windows count them: a shuffle would take longer.
-MOST_ROWS_OF_A_TASK, MOST_COUNTED_OF_A_TASK = 500_000, 10_000_000
+MAX_ROWS_OF_A_TASK, MAX_COUNTED_OF_A_TASK = 500_000, 10_000_000
 #: Limits on tasks that each read all rows of files, where a shuffle would take longer: cores, the numbers that the tasks running at one
 #: time keep if each row is a slice of its own, and the bytes that they keep, of pages before compression.
-MOST_READERS, MOST_SHARED_NUMBERS, MOST_SHARED_BYTES = 4, 128 << 20, 1 << 30
+MAX_READERS, MAX_SHARED_NUMBERS, MAX_SHARED_BYTES = 4, 128 << 20, 1 << 30
 #: Limit on how often all tasks together read live rows that exceed these limits. To read a row of 200 bytes with texts once costs about
 #: 150 ns of processor time, to shuffle it 2 µs; of a row of numbers 20 ns, and 250 to 500 ns.
-MOST_READINGS = 8
+MAX_READINGS = 8
 #: Result rows up to which Great Expectations validates in pandas, without a Spark job.
-MOST_VALIDATED_IN_PANDAS = 1_000_000
+MAX_VALIDATED_IN_PANDAS = 1_000_000
 
 
 @returnable
@@ -68,18 +68,18 @@ def too_many(n: int, what: str, most: int) -> TooLargeError:
 
 def rows_within(limit: int, layout: Layout | None) -> int:
     """``limit`` in rows, reduced for wide partials; ``layout`` is null for rows that are not made partials."""
-    return limit if layout is None else min(limit, MOST_NUMBERS // max(1, _width(layout)))
+    return limit if layout is None else min(limit, MAX_NUMBERS // max(1, _width(layout)))
 
 
 def are_few_rows(n_rows: int, layout: Layout | None) -> bool:
     """Whether this process computes ``n_rows`` new rows, if each may become a partial."""
-    return n_rows <= rows_within(MOST_ROWS, layout)
+    return n_rows <= rows_within(MAX_ROWS, layout)
 
 
 def check_rows(n_rows: int, layout: Layout | None) -> None:
     """Raise ``TooLargeError`` if ``n_rows`` new rows are too many for this process."""
     if not are_few_rows(n_rows, layout):
-        raise too_many(n_rows, "new rows", rows_within(MOST_ROWS, layout))
+        raise too_many(n_rows, "new rows", rows_within(MAX_ROWS, layout))
 
 
 def are_few_partials(n_partials: int, n_rows: int, layout: Layout) -> bool:
@@ -87,7 +87,7 @@ def are_few_partials(n_partials: int, n_rows: int, layout: Layout) -> bool:
 
     Each partial counts with its width, and each Python object with one number more for each row lifted into it.
     """
-    return n_partials * _width(layout) + n_rows * len(layout.objects) <= MOST_NUMBERS
+    return n_partials * _width(layout) + n_rows * len(layout.objects) <= MAX_NUMBERS
 
 
 def _width(layout: Layout) -> int:
@@ -98,21 +98,21 @@ def _width(layout: Layout) -> int:
 def check_files(files: Sequence[AddedFile], layout: Layout | None) -> None:
     """Raise ``TooLargeError`` if the rows of ``files`` are too many for this process, or their number is not in the source's log."""
     if any(file.rows is None for file in files):
-        raise TooLargeError(f"the source's log does not tell the number of new rows, and one process takes at most {MOST_ROWS:,}")
-    if len(files) > MOST_FILES:
-        raise TooLargeError(f"{len(files):,} new files, and one process takes at most {MOST_FILES:,}")
+        raise TooLargeError(f"the source's log does not tell the number of new rows, and one process takes at most {MAX_ROWS:,}")
+    if len(files) > MAX_FILES:
+        raise TooLargeError(f"{len(files):,} new files, and one process takes at most {MAX_FILES:,}")
     check_rows(sum(file.rows or 0 for file in files), layout)
     size = sum(file.size_bytes for file in files)
-    if size > MOST_BYTES:
-        raise TooLargeError(f"{size / 2**20:,.0f} MB of new files, and one process takes at most {MOST_BYTES >> 20} MB")
+    if size > MAX_BYTES:
+        raise TooLargeError(f"{size / 2**20:,.0f} MB of new files, and one process takes at most {MAX_BYTES >> 20} MB")
 
 
 def state_beyond(path: str) -> TooLargeError:
     """The error for state at ``path`` of which a batch needs more than :func:`state_read` allows."""
-    most = f"{MOST_STATE_BYTES >> 20} MB or {MOST_STATE_ROWS:,} rows"
+    most = f"{MAX_STATE_BYTES >> 20} MB or {MAX_STATE_ROWS:,} rows"
     return TooLargeError(f"the batch needs more of the state {path} than the {most} that one process reads")
 
 
 def state_read(layout: Layout | None) -> ReadLimit:
     """Limits on what this process reads of the state table."""
-    return ReadLimit(MOST_STATE_BYTES, MOST_SEARCHED_BYTES, rows_within(MOST_STATE_ROWS, layout))
+    return ReadLimit(MAX_STATE_BYTES, MAX_SEARCHED_BYTES, rows_within(MAX_STATE_ROWS, layout))

@@ -166,5 +166,5 @@ def _check_fits(fresh: pa.Table, stored: pa.Table, reading: LiveRowReading, cloc
     n_rows = sum(table.num_rows for table in tables)
     by_policies = (PolicySettings(window, window.policies(), pipeline) for window in pipeline.windows if window.follows_policies)
     ticks = sum(settings.most_ticks(after, clock.watermark, n_keys, n_rows) for settings in by_policies)
-    if n_keys * ends + ticks > limits.MOST_RESULTS:
-        raise limits.too_many(n_keys * ends + ticks, "windows and ticks at most", limits.MOST_RESULTS)
+    if n_keys * ends + ticks > limits.MAX_RESULTS:
+        raise limits.too_many(n_keys * ends + ticks, "windows and ticks at most", limits.MAX_RESULTS)

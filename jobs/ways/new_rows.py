@@ -101,8 +101,8 @@ class NewRows:
         refused = self.table.filter(pc.is_valid(self.table.column(REASON))).select(told)
         if not refused.num_rows:
             return None
-        if refused.num_rows > limits.MOST_REFUSED:
-            raise limits.too_many(refused.num_rows, "rows to quarantine", limits.MOST_REFUSED)
+        if refused.num_rows > limits.MAX_REFUSED:
+            raise limits.too_many(refused.num_rows, "rows to quarantine", limits.MAX_REFUSED)
         here = self.whole()
         if here is None:
             raise limits.OnlySparkError("only Spark can write the rows to quarantine as JSON")

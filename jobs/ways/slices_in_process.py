@@ -116,7 +116,7 @@ def _check_fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowSta
     later = 0
     if rows is not None and stored is not None and stage.slices.known:
         later = _spans(stored, stage).most_shown_later(_usable(rows), stage.after)
-    most = limits.rows_within(limits.MOST_RESULTS, stage.slices.layout)
+    most = limits.rows_within(limits.MAX_RESULTS, stage.slices.layout)
     most_results = n_keys * ends + revised + later
     if most_results > most and _most_with_rows(rows, stored, stage) + revised > most:
         raise limits.too_many(most_results, "result rows at most, as one for each key and window end", most)
@@ -138,14 +138,14 @@ def _most_with_rows(rows: pa.Table | None, stored: pa.Table | None, stage: Windo
 def _check_partials(rows: pa.Table, stage: SliceStage) -> None:
     """Raise ``TooLargeError`` if the partials of usable ``rows`` are too many for this process."""
     n_rows, layout = rows.num_rows, stage.layout
-    if stage.lasting is not None and (n := int(stage.lasting.most_partials(rows).sum())) > limits.MOST_PARTIALS:
-        raise limits.too_many(n, "starts of windows that events cross", limits.MOST_PARTIALS)
+    if stage.lasting is not None and (n := int(stage.lasting.most_partials(rows).sum())) > limits.MAX_PARTIALS:
+        raise limits.too_many(n, "starts of windows that events cross", limits.MAX_PARTIALS)
     if limits.are_few_rows(n_rows, layout):
         return
     # Where events last or rows bring revisions, each row may have partials of its own.
     own = stage.lasting is not None or stage.revises
     if own or not limits.are_few_partials(_n_partials(rows, stage), n_rows, layout):
-        raise limits.too_many(n_rows, "new rows with partials of this width", limits.rows_within(limits.MOST_ROWS, layout))
+        raise limits.too_many(n_rows, "new rows with partials of this width", limits.rows_within(limits.MAX_ROWS, layout))
 
 
 def _n_partials(rows: pa.Table, stage: SliceStage) -> int:

@@ -37,7 +37,7 @@ from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.nodes import Span
 
 #: What reading may take beyond the size of what is read.
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 GOLDEN = ("slices", "nodes", "integers", "open")
 
 
@@ -131,7 +131,7 @@ def fuzz_files(examples: int, rng: random.Random, folder: Path) -> Counter[str]:
         shutil.rmtree(path)
         shutil.move(kept, path)
     taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
-    if taken > MOST_BYTES:
+    if taken > MAX_BYTES:
         found[f"WRONG: {taken >> 20} MiB of memory"] += 1
     return found
 

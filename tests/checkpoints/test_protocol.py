@@ -16,7 +16,7 @@ from windowmill.checkpoints.batches import Changes, Commit
 from windowmill.checkpoints.committer import DeltaRsCommitter, Publication, beyond_delta_rs
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.manifests import MOST_FILES
+from windowmill.checkpoints.manifests import MAX_FILES
 from windowmill.checkpoints.own_tables import DeltaOwnTable
 from windowmill.checkpoints.protocol import outstanding, record, rule, settle
 from windowmill.checkpoints.verification import verify
@@ -143,11 +143,11 @@ def test_a_recorded_file_that_is_gone_is_named(pipeline):
 
 
 def test_many_files_are_in_a_manifest(pipeline):
-    pipeline.run(files=MOST_FILES)
-    assert [pipeline.rows(role) for role in ROLES] == [2 + MOST_FILES] * 2
+    pipeline.run(files=MAX_FILES)
+    assert [pipeline.rows(role) for role in ROLES] == [2 + MAX_FILES] * 2
     newest = pipeline.ledger().newest
     assert newest.changes == {}
-    assert len(pipeline.ledger().changes_of(newest)["sink"].adds) == MOST_FILES
+    assert len(pipeline.ledger().changes_of(newest)["sink"].adds) == MAX_FILES
     manifest = Path(f"{pipeline.ledger_path}.manifests", newest.manifest[0])
     manifest.write_bytes(manifest.read_bytes()[:-9])
     with pytest.raises(LedgerCorruptError, match=r"manifest .* cannot be read .*restore the folder"):

@@ -21,7 +21,7 @@ import sys
 from windowmill.jobs import cli
 from windowmill.jobs.ways import limits
 
-limits.MOST_ROWS = 0
+limits.MAX_ROWS = 0
 sys.exit(cli.main())
 """
 

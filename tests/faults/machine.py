@@ -217,9 +217,9 @@ class Machine(RuleBasedStateMachine):
 @contextlib.contextmanager
 def _worked_on(by_spark: bool) -> Iterator[None]:
     """Let Spark work on batches that this process would work on by itself."""
-    most = limits.MOST_ROWS
-    limits.MOST_ROWS = 0 if by_spark else most
+    most = limits.MAX_ROWS
+    limits.MAX_ROWS = 0 if by_spark else most
     try:
         yield
     finally:
-        limits.MOST_ROWS = most
+        limits.MAX_ROWS = most

@@ -57,10 +57,10 @@ def test_restart_writes_what_one_clean_run_writes(bench, monkeypatch, step, when
     # One of the two attempts is worked on by Spark, the other in this process.
     with monkeypatch.context() as patched:
         patched.setattr(_Steps, step, dying)
-        patched.setattr(limits, "MOST_ROWS", 0 if when == "after" else limits.MOST_ROWS)
+        patched.setattr(limits, "MAX_ROWS", 0 if when == "after" else limits.MAX_ROWS)
         with pytest.raises(Died):
             bench.run()
-    monkeypatch.setattr(limits, "MOST_ROWS", 0 if when == "before" else limits.MOST_ROWS)
+    monkeypatch.setattr(limits, "MAX_ROWS", 0 if when == "before" else limits.MAX_ROWS)
     done = bench.run()
     assert len(done) == (0 if (step, when) == ("publish", "after") else 1)
     _check_clean(bench)

@@ -36,7 +36,7 @@ def _spec(story: Story) -> Path:
 def _by_spark():
     """Spark computes every batch, however small: otherwise there would be no worker to kill."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(limits, "MOST_ROWS", 0)
+        patched.setattr(limits, "MAX_ROWS", 0)
         yield
 
 

@@ -290,9 +290,9 @@ def test_a_batch_of_very_many_revisions_is_for_spark(monkeypatch: pytest.MonkeyP
     slicing, rows = Slicing(Input(**run.base), run.slices), [event(600, 600), event(5, 305)]
     new = judged(collected(run.arrived(rows)), slicing)
     emission = Emission(rows[0]["t"], None, 0, 0)
-    monkeypatch.setattr(limits, "MOST_RESULTS", 32)
+    monkeypatch.setattr(limits, "MAX_RESULTS", 32)
     load(new, None, slicing, emission)
-    monkeypatch.setattr(limits, "MOST_RESULTS", 29)
+    monkeypatch.setattr(limits, "MAX_RESULTS", 29)
     with pytest.raises(limits.TooLargeError):
         load(new, None, slicing, emission)
 
@@ -316,9 +316,9 @@ def test_a_batch_of_very_many_partials_is_for_spark(monkeypatch: pytest.MonkeyPa
     slicing = Slicing(Input(**run.base), run.slices)
     new = judged(collected(run.arrived([event(5, 32), event(6, 6)])), slicing)
     emission = Emission(None, None, 0, 0)
-    monkeypatch.setattr(limits, "MOST_PARTIALS", 5)
+    monkeypatch.setattr(limits, "MAX_PARTIALS", 5)
     load(new, None, slicing, emission)
-    monkeypatch.setattr(limits, "MOST_PARTIALS", 4)
+    monkeypatch.setattr(limits, "MAX_PARTIALS", 4)
     with pytest.raises(limits.TooLargeError):
         load(new, None, slicing, emission)
 

@@ -54,8 +54,8 @@ def is_computed_here(window: dict[str, Any], path: str) -> bool:
     ],
 )
 def test_a_batch_of_very_many_ticks_is_for_spark(window, most, tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "MOST_RESULTS", most)
+    monkeypatch.setattr(limits, "MAX_RESULTS", most)
     assert is_computed_here(window, str(tmp_path / "state"))
     if most:
-        monkeypatch.setattr(limits, "MOST_RESULTS", most - 1)
+        monkeypatch.setattr(limits, "MAX_RESULTS", most - 1)
         assert not is_computed_here(window, str(tmp_path / "state"))

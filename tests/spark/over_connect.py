@@ -33,15 +33,15 @@ AGGREGATED = (("slices", "n"), ("sessions", None), ("live rows", None))
 def run(folder: Path) -> dict[str, Bench]:
     """Each pipeline below ``folder``: two batches on Spark, and a backfill."""
     benches = {name: Bench(folder / name, changes) for name, changes in WAYS.items()}
-    rows, few = events(71, 400), limits.MOST_ROWS
-    limits.MOST_ROWS = 0
+    rows, few = events(71, 400), limits.MAX_ROWS
+    limits.MAX_ROWS = 0
     for bench in benches.values():
         for part in (rows[:250], rows[250:]):
             bench.land(part)
             bench.run()
         ends = sorted(row["window_end"] for row in bench.rows())
         loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[len(ends) // 2])
-    limits.MOST_ROWS = few
+    limits.MAX_ROWS = few
     return benches
 
 

@@ -47,10 +47,10 @@ def _generation(bench: Bench) -> str:
     return Ledger.open(bench.pipeline).generation
 
 
-@pytest.mark.parametrize("most_rows", [0, limits.MOST_ROWS], ids=["Spark", "process"])
+@pytest.mark.parametrize("most_rows", [0, limits.MAX_ROWS], ids=["Spark", "process"])
 @pytest.mark.parametrize("changes", CASES)
 def test_a_row_that_is_another_is_found(spark, tmp_path, monkeypatch, capfd, changes, most_rows):
-    monkeypatch.setattr(limits, "MOST_ROWS", most_rows)
+    monkeypatch.setattr(limits, "MAX_ROWS", most_rows)
     bench, state = begun(tmp_path, changes)
     rows = DeltaTable(state).to_pyarrow_table()
     name = "_number" if changes in (LIVE, POSITIONS) else "rows"
@@ -79,7 +79,7 @@ def _one_more(column: pa.ChunkedArray) -> pa.Array:
 
 @pytest.mark.parametrize("changes", CASES)
 def test_files_cut_or_gone_are_told_in_spark(spark, tmp_path, monkeypatch, changes):
-    monkeypatch.setattr(limits, "MOST_ROWS", 0)
+    monkeypatch.setattr(limits, "MAX_ROWS", 0)
     bench, state = begun(tmp_path, changes)
     file = max(map(Path, DeltaTable(state).file_uris()), key=lambda path: path.stat().st_size)
     whole = file.read_bytes()

@@ -18,7 +18,7 @@ RUN = """
 import atexit, sys, time
 atexit.register(time.sleep, 1)
 from windowmill.jobs.ways import limits
-limits.MOST_ROWS = 0  # Python workers lift the rows
+limits.MAX_ROWS = 0  # Python workers lift the rows
 from windowmill.jobs.cli import main
 code = main(sys.argv[1:])
 from pyspark.sql import SparkSession

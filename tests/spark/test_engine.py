@@ -80,7 +80,7 @@ def test_a_small_batch_is_one_task_of_one_described_job(spark, tmp_path, monkeyp
 @pytest.mark.classic
 def test_a_large_batch_counts_all_its_jobs(spark, tmp_path, monkeypatch):
     monkeypatch.setenv(engine.VARIABLE, "spark")
-    monkeypatch.setattr(limits, "MOST_ROWS", 0)
+    monkeypatch.setattr(limits, "MAX_ROWS", 0)
     bench = Bench(tmp_path)
     bench.land(events(3, 300))
     bench.run()
@@ -104,7 +104,7 @@ def test_what_is_restored_is_counted_by_kind_alike(spark, tmp_path, monkeypatch)
     for name, most in (("local", None), ("spark", None), ("tasks", 0)):
         monkeypatch.setenv(engine.VARIABLE, "local" if name == "local" else "spark")
         if most is not None:
-            monkeypatch.setattr(limits, "MOST_ROWS", most)
+            monkeypatch.setattr(limits, "MAX_ROWS", most)
         for kind, changes in (("slices", {}), ("flatfat_nodes", POSITIONS)):
             bench = Bench(tmp_path / name / kind, changes)
             bench.land(rows[:400])
@@ -157,12 +157,12 @@ def test_local_refuses_what_is_too_large(tmp_path, monkeypatch):
     monkeypatch.setenv(engine.VARIABLE, "local")
     bench = Bench(tmp_path)
     bench.land(events(9, 300))
-    monkeypatch.setattr(limits, "MOST_ROWS", 299)
+    monkeypatch.setattr(limits, "MAX_ROWS", 299)
     with pytest.raises(LocalComputeError, match=r"batch 0: 300 new rows.*at most 299.*compute is local.*auto or spark") as refused_:
         bench.run()
     assert refused_.value.exit_code == 2
     assert not DeltaTable.is_deltatable(bench.sink)
-    monkeypatch.setattr(limits, "MOST_ROWS", 300)
+    monkeypatch.setattr(limits, "MAX_ROWS", 300)
     assert len(bench.run()) == 1
 
 
@@ -184,7 +184,7 @@ def test_tasks_and_this_process_write_the_same_rows(spark, tmp_path, monkeypatch
     case.spec["time"].pop("watermark", None)
     commits, source = case.by_commit(), str(tmp_path / "source")
     cuts = {rng.randrange(len(commits)), len(commits) - 1}
-    ways: dict[str, dict[str, Any]] = {"local": {}, "spark": {}, "many": {"MOST_ROWS": 0}}
+    ways: dict[str, dict[str, Any]] = {"local": {}, "spark": {}, "many": {"MAX_ROWS": 0}}
     for number, rows in enumerate(commits):
         land(case, source, rows, rng)
         for sink, lowered in ways.items() if number in cuts else ():

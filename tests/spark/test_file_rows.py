@@ -52,7 +52,7 @@ _SPECS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def files_on_spark(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """No batch is small, files are divided into many parts, and each survey tells whether tasks read the files."""
-    monkeypatch.setattr(limits, "MOST_BYTES", -1)
+    monkeypatch.setattr(limits, "MAX_BYTES", -1)
     monkeypatch.setattr(file_rows, "ROWS_PER_PARTITION", 40)
     read: list[bool] = []
     survey = FileRows.surveyed
@@ -69,8 +69,8 @@ def files_on_spark(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.mark.parametrize("readers", [0, 64], ids=["shuffled", "shared"])
 @pytest.mark.parametrize("changes", _SPECS.values(), ids=_SPECS.keys())
 def test_runs_over_files_give_the_rows_of_the_reference(spark, tmp_path, monkeypatch, files_on_spark, changes, readers):
-    monkeypatch.setattr(limits, "MOST_READERS", readers)
-    monkeypatch.setattr(limits, "MOST_ROWS_OF_A_TASK", 0)
+    monkeypatch.setattr(limits, "MAX_READERS", readers)
+    monkeypatch.setattr(limits, "MAX_ROWS_OF_A_TASK", 0)
     monkeypatch.setattr(partitioning, "ROWS_PER_PARTITION", 150)
     bench, rows = Bench(tmp_path, changes), events(91, 400)
     rows = lasting(rows, 3) if changes == _LASTING else rows
@@ -194,8 +194,8 @@ def test_other_types_are_sparks(spark, tmp_path, column):
 
 
 def test_many_files_are_examined_by_tasks(spark, tmp_path, monkeypatch, files_on_spark):
-    monkeypatch.setattr(limits, "MOST_FILES", 3)
-    monkeypatch.setattr(limits, "MOST_ROWS_SURVEYED_HERE", 0)
+    monkeypatch.setattr(limits, "MAX_FILES", 3)
+    monkeypatch.setattr(limits, "MAX_ROWS_SURVEYED_HERE", 0)
     monkeypatch.setattr(statistics, "CUT_US", 1 << 50)  # statistics decide nothing, so event times are read
     bench, rows = Bench(tmp_path), events(92, 300)
     run_over(bench, 5, rows, 12, batches=1)

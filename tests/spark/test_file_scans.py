@@ -80,11 +80,11 @@ def _small_parts(spark):
 
 @pytest.mark.usefixtures("_small_parts")
 @pytest.mark.parametrize(
-    ("most_rows", "readers"), [(0, 0), (limits.MOST_ROWS_OF_A_TASK, 0), (0, 64)], ids=["shuffled", "one_task", "shared"]
+    ("most_rows", "readers"), [(0, 0), (limits.MAX_ROWS_OF_A_TASK, 0), (0, 64)], ids=["shuffled", "one_task", "shared"]
 )
 def test_the_rows_of_sparks_own_scan_to_the_bit(spark, tmp_path, monkeypatch, most_rows, readers):
-    monkeypatch.setattr(limits, "MOST_ROWS_OF_A_TASK", most_rows)
-    monkeypatch.setattr(limits, "MOST_READERS", readers)
+    monkeypatch.setattr(limits, "MAX_ROWS_OF_A_TASK", most_rows)
+    monkeypatch.setattr(limits, "MAX_READERS", readers)
     for number in range(3):
         pq.write_table(_events(9_000 + number, number), tmp_path / f"a b%{number}.parquet", row_group_size=1_000)
     frame = spark.read.parquet(str(tmp_path))
@@ -112,7 +112,7 @@ _POLICIES = [
 @pytest.mark.parametrize("keys", [["k", "s"], ["d"], []], ids=["float and text", "decimal", "none"])
 def test_live_rows_of_files_give_the_windows_of_sparks_own_scan_to_the_bit(spark, tmp_path, monkeypatch, keys, readers):
     monkeypatch.setattr(partitioning, "ROWS_PER_PARTITION", 1_000)
-    monkeypatch.setattr(limits, "MOST_READERS", readers)
+    monkeypatch.setattr(limits, "MAX_READERS", readers)
     for number in range(3):
         events = _events(2_000 + number, number)
         decimals = pa.array(np.arange(len(events)) % 7).cast(pa.decimal128(20, 0)).cast(pa.decimal128(20, 3))
@@ -133,17 +133,17 @@ def test_large_files_or_many_cores_are_shuffled(spark, tmp_path, monkeypatch):
     scan = _scan(spark.read.parquet(str(tmp_path / "d")))
     cores = spark.sparkContext.defaultParallelism
     for name, most in (
-        ("MOST_READERS", cores),
-        ("MOST_SHARED_NUMBERS", 7 * number_of_rows(scan.tasks)),
-        ("MOST_SHARED_BYTES", number_of_bytes(scan.tasks)),
+        ("MAX_READERS", cores),
+        ("MAX_SHARED_NUMBERS", 7 * number_of_rows(scan.tasks)),
+        ("MAX_SHARED_BYTES", number_of_bytes(scan.tasks)),
     ):
         with monkeypatch.context() as at_limit:
-            at_limit.setattr(limits, "MOST_READERS", cores)
+            at_limit.setattr(limits, "MAX_READERS", cores)
             at_limit.setattr(limits, name, most)
             assert file_passes._readers(spark, scan, 7) == cores
             at_limit.setattr(limits, name, most - 1)
             assert file_passes._readers(spark, scan, 7) == 0
-            assert file_passes._readers(spark, scan, 7, 2 * cores) == 2 * cores * (name != "MOST_READERS")
+            assert file_passes._readers(spark, scan, 7, 2 * cores) == 2 * cores * (name != "MAX_READERS")
             assert file_passes._readers(spark, scan, 7, 2 * cores - 1) == 0
 
 
@@ -151,11 +151,11 @@ def test_large_files_or_many_cores_are_shuffled(spark, tmp_path, monkeypatch):
 def test_live_rows_that_do_not_fit_at_a_time_are_read_again(spark, tmp_path, monkeypatch):
     cores = spark.sparkContext.defaultParallelism
     monkeypatch.setattr(partitioning, "ROWS_PER_PARTITION", 100)
-    monkeypatch.setattr(limits, "MOST_READERS", cores)
-    monkeypatch.setattr(limits, "MOST_READINGS", 3 * cores)
+    monkeypatch.setattr(limits, "MAX_READERS", cores)
+    monkeypatch.setattr(limits, "MAX_READINGS", 3 * cores)
     pq.write_table(_events(2_000), tmp_path / "f.parquet", row_group_size=500)
     frame, spec = spark.read.parquet(str(tmp_path)), _SPEC | {"windows": _POLICIES}
-    monkeypatch.setattr(limits, "MOST_SHARED_BYTES", -(-number_of_bytes(_scan(frame).tasks) // 3))
+    monkeypatch.setattr(limits, "MAX_SHARED_BYTES", -(-number_of_bytes(_scan(frame).tasks) // 3))
     rows = aggregate(frame, spec)
     assert rows.rdd.getNumPartitions() == 3 * cores
     ours = _ordered(rows, _SPEC["keys"])
@@ -378,8 +378,8 @@ def test_deleted_rows_of_delta_tables_are_sparks(spark, tmp_path):
 @pytest.mark.parametrize("readers", [0, 64], ids=["shuffled", "shared"])
 @pytest.mark.parametrize("windows", [_SPEC["windows"], _POLICIES], ids=["slices", "live rows"])
 def test_conditions_hold_of_the_rows_of_sparks_own_scan(spark, tmp_path, monkeypatch, windows, readers):
-    monkeypatch.setattr(limits, "MOST_ROWS_OF_A_TASK", 0)
-    monkeypatch.setattr(limits, "MOST_READERS", readers)
+    monkeypatch.setattr(limits, "MAX_ROWS_OF_A_TASK", 0)
+    monkeypatch.setattr(limits, "MAX_READERS", readers)
     events = _events(3_000)
     codes = pa.array([("7", "12", " 3", "x", None)[number % 5] for number in range(len(events))])  # "x" is no number
     pq.write_table(events.append_column("code", codes), tmp_path / "f.parquet", row_group_size=500)

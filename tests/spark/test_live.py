@@ -56,7 +56,7 @@ def taking_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     def computed(steps: _Steps) -> ComputedBatch:
         with monkeypatch.context() as patched:
             if next(turns) == "many tasks":
-                patched.setattr(limits, "MOST_ROWS", 0)
+                patched.setattr(limits, "MAX_ROWS", 0)
             return compute(steps)
 
     monkeypatch.setattr(_Steps, "compute", computed)
@@ -82,7 +82,7 @@ def die_before_record(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, case, place):
     if place == "Spark":
-        monkeypatch.setattr(limits, "MOST_ROWS", 0)
+        monkeypatch.setattr(limits, "MAX_ROWS", 0)
     elif place == "turns":
         taking_turns(monkeypatch)
     rows = events(11, 500)
@@ -123,9 +123,9 @@ def test_a_batch_that_drops_no_row_leaves_its_whole_state(spark, tmp_path, monke
     assert differences([session], bench.expected(rows).rows) == []
 
 
-@pytest.mark.parametrize("most_rows", [0, limits.MOST_ROWS], ids=["Spark", "process"])
+@pytest.mark.parametrize("most_rows", [0, limits.MAX_ROWS], ids=["Spark", "process"])
 def test_a_first_batch_that_is_a_backfill_builds_the_state(spark, tmp_path, monkeypatch, most_rows):
-    monkeypatch.setattr(limits, "MOST_ROWS", most_rows)
+    monkeypatch.setattr(limits, "MAX_ROWS", most_rows)
     rows = events(13, 400)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": SHAPES[1:3]})
     bench.land(rows[:300])
@@ -163,9 +163,9 @@ def noted(begun: dict[str, Any] | None, event: dict[str, Any]) -> tuple[dict[str
     return {"windows": begun["windows"] + opens, "open": numbers}, opens, begun["open"]
 
 
-@pytest.mark.parametrize("most_rows", [0, limits.MOST_ROWS], ids=["Spark", "process"])
+@pytest.mark.parametrize("most_rows", [0, limits.MAX_ROWS], ids=["Spark", "process"])
 def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_path, monkeypatch, most_rows):
-    monkeypatch.setattr(limits, "MOST_ROWS", most_rows)
+    monkeypatch.setattr(limits, "MAX_ROWS", most_rows)
     window = {"name": "noted", "type": "custom", "function": "tests.spark.test_live:noted"}
     bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}}, "windows": [window], "keys": ["k"], "time": {"column": "t"}})
     rows = [event | {"k": "a", "t": BASE + minute * MINUTE} for minute, event in enumerate(events(15, 6))]

@@ -43,7 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, case):
     # Spark computes every other case.
     if list(CASES).index(case) % 2:
-        monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
+        monkeypatch.setattr(limits, "MAX_STATE_ROWS", -1)
     bench, rows = Bench(tmp_path, CASES[case]), events(31, 400)
     done = check_runs_backfill_and_upkeep(bench, rows)
     assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"

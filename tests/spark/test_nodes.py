@@ -31,10 +31,10 @@ WINDOWS = [
 CUTS = [300, 360, 370]
 #: Limits of what is worked on in this process, and which of the two restorings are then by Spark.
 LIMITS = [
-    pytest.param({"MOST_ROWS": 0}, [True, True], id="by Spark"),
-    pytest.param({"MOST_ROWS": 20}, [True, False], id="large batches by Spark"),
-    pytest.param({"MOST_STATE_ROWS": 10}, [True, True], id="many rows by Spark"),
-    pytest.param({"MOST_SEARCHED_BYTES": 10}, [True, True], id="large files by Spark"),
+    pytest.param({"MAX_ROWS": 0}, [True, True], id="by Spark"),
+    pytest.param({"MAX_ROWS": 20}, [True, False], id="large batches by Spark"),
+    pytest.param({"MAX_STATE_ROWS": 10}, [True, True], id="many rows by Spark"),
+    pytest.param({"MAX_SEARCHED_BYTES": 10}, [True, True], id="large files by Spark"),
 ]
 
 

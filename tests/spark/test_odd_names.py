@@ -38,7 +38,7 @@ def _rows(spark: Any, bench: Bench) -> list[Row]:
 def test_a_key_named_with_a_space(spark, tmp_path, monkeypatch, way, large):
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
     if large:
-        monkeypatch.setattr(limits, "MOST_ROWS", 0)
+        monkeypatch.setattr(limits, "MAX_ROWS", 0)
     rows = [{KEY: row["k"], VALUE: row["v"], **row} for row in events(75, 300)]
     aggregates = {"n": {"count": "*"}, "total": {"sum": VALUE}}
     bench = Bench(tmp_path, {"keys": [KEY, "site"], "windows": [WINDOWS[way]], "aggregates": aggregates})

@@ -38,7 +38,7 @@ def bench_of(folder: Path, windows: list, **changes) -> Bench:
 )
 def test_odd_rows_are_set_aside_and_the_batch_goes_on(spark, tmp_path, monkeypatch, windows, here):
     if not here:
-        monkeypatch.setattr(limits, "MOST_ROWS", 0)
+        monkeypatch.setattr(limits, "MAX_ROWS", 0)
     bench = bench_of(tmp_path, windows, source={"path": str(tmp_path / "source"), "filter": "i / i = 1"})
     odd = [
         {"label": "x"},
@@ -70,7 +70,7 @@ def test_odd_rows_are_set_aside_and_the_batch_goes_on(spark, tmp_path, monkeypat
 )
 def test_times_at_the_ends_of_64_bits_are_set_aside(spark, tmp_path, monkeypatch, window, here):
     if not here:
-        monkeypatch.setattr(limits, "MOST_ROWS", 0)
+        monkeypatch.setattr(limits, "MAX_ROWS", 0)
     bench = bench_of(tmp_path, [{"name": "w", **window}], time={"column": "i", "unit": "none"}, aggregates={"n": {"count": "*"}})
     odd = [-(2**63), -(2**63) + 7, 2**63 - 1, 2**63 - 7]
     bench.land([ROW | {"i": time} for time in (1, *odd, 2, 40)])

@@ -327,14 +327,14 @@ _LASTING = {"time": {"column": "t", "end": "e", "tie_break": ["id"], "disorder":
     ("changes", "lowered"),
     [
         ({}, {}),
-        ({}, {"MOST_REFUSED": 0}),
+        ({}, {"MAX_REFUSED": 0}),
         ({"source_filter": "v > 10 OR label = 'x'"}, {}),
         (_LASTING, {}),
         ({"windows": [{"name": "last", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}}]}, {}),
         ({"windows": [{"name": "s", "type": "session", "gap": "3 minutes"}]}, {}),
         ({"windows": [{"name": "c", "type": "count", "count": 4}]}, {}),
-        ({}, {"MOST_RESULTS": 100}),
-        ({}, {"MOST_STATE_ROWS": 10}),
+        ({}, {"MAX_RESULTS": 100}),
+        ({}, {"MAX_STATE_ROWS": 10}),
     ],
     ids=str,
 )
@@ -368,7 +368,7 @@ def test_batches_read_from_plain_files_give_the_rows_of_the_reference(spark, tmp
 
 @pytest.mark.parametrize(
     ("limit", "most", "starts"),
-    [("MOST_NUMBERS", 9_000, False), ("MOST_NUMBERS", 300, True), ("MOST_RESULTS", 200, False), ("MOST_RESULTS", 20, True)],
+    [("MAX_NUMBERS", 9_000, False), ("MAX_NUMBERS", 300, True), ("MAX_RESULTS", 200, False), ("MAX_RESULTS", 20, True)],
 )
 def test_few_partials_and_results_of_many_rows_keys_and_windows_need_no_spark(spark, tmp_path, monkeypatch, limit, most, starts):
     """Counted are pairs of a key and a slice: 31 of new rows and 30 stored, of 129 numbers each.

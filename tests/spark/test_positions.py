@@ -56,8 +56,8 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("place", ["process", "Spark"])
 def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, place, case):
     if place == "Spark":
-        monkeypatch.setattr(limits, "MOST_ROWS", 0)
-        monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
+        monkeypatch.setattr(limits, "MAX_ROWS", 0)
+        monkeypatch.setattr(limits, "MAX_STATE_ROWS", -1)
     bench = Bench(tmp_path, CASES[case])
     done = check_runs_backfill_and_upkeep(bench, events(31, 400))
     assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
@@ -67,7 +67,7 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, p
 @pytest.mark.parametrize("place", ["process", "Spark"])
 def test_deltas_may_be_of_decimals(spark, tmp_path, monkeypatch, place):
     if place == "Spark":
-        monkeypatch.setattr(limits, "MOST_ROWS", 0)
+        monkeypatch.setattr(limits, "MAX_ROWS", 0)
     window = {"name": "near", "type": "sliding", "evict": {"delta": {"column": "price", "by": 5.5}}, "trigger": {"count": 1}}
     bench = Bench(tmp_path, {"windows": [window], "aggregates": {"n": {"count": "*"}}, "keys": ["k"]})
     prices = [Decimal(text) if text else None for text in ("1.50", "9.99", "3.10", "12.00", "8.61", "", "6.50", "20.00")]
@@ -103,8 +103,8 @@ def sparse(key: str, minute: int) -> dict[str, Any]:
 
 
 def test_a_key_that_is_due_in_one_window_keeps_its_state_in_the_others(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "MOST_ROWS", 0)
-    monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
+    monkeypatch.setattr(limits, "MAX_ROWS", 0)
+    monkeypatch.setattr(limits, "MAX_STATE_ROWS", -1)
     bench = Bench(tmp_path, {"windows": [COUNTS[0], TICKS[0]], "keys": ["k"]})
     batches = [
         [sparse("a", n) for n in range(6)] + [sparse("b", 12)],
@@ -120,8 +120,8 @@ def test_a_key_that_is_due_in_one_window_keeps_its_state_in_the_others(spark, tm
 
 
 def test_keys_may_be_named_like_columns_that_reading_and_compacting_the_state_use(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "MOST_ROWS", 0)
-    monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
+    monkeypatch.setattr(limits, "MAX_ROWS", 0)
+    monkeypatch.setattr(limits, "MAX_STATE_ROWS", -1)
     names = ["age", "Head", "through", "_applied", "_New", "_latest", "_bounds", "_key_0"]
     bench = Bench(tmp_path, {"windows": [COUNTS[0]], "keys": ["k", *names]})
     rows = [sparse("ab"[n % 2], n) for n in range(40)]

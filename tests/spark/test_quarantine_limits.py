@@ -62,7 +62,7 @@ def held(bench: Bench, **options: Any) -> tuple[str, str]:
 @pytest.mark.parametrize("windows", WINDOWS)
 def test_a_held_batch_is_released_without_its_quarantined_rows(spark, tmp_path, monkeypatch, windows, here):
     if not here:
-        monkeypatch.setattr(limits, "MOST_ROWS", 0)
+        monkeypatch.setattr(limits, "MAX_ROWS", 0)
     bench = bench_of(tmp_path, windows)
     land(bench, [0, 600, 601, 602, 603, 604, 605, 190, 606])
     message, said = held(bench)

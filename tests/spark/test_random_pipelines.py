@@ -61,7 +61,7 @@ def test_all_roads_give_what_the_reference_says(spark, tmp_path, monkeypatch, se
     case, rng = random_case(seed), random.Random(-seed - 1)
     # What was vouched for depends on the runs, not on the rows.
     case.spec["time"].pop("watermark", None)
-    monkeypatch.setattr(limits, "MOST_ROWS", rng.choice([0, 10, 100_000]))
+    monkeypatch.setattr(limits, "MAX_ROWS", rng.choice([0, 10, 100_000]))
     wanted, source = case.expected(), str(tmp_path / "source")
     runs = runnable(case, tmp_path, "runs", **rng.choice([{}, {}, {"maxFilesPerTrigger": rng.randint(1, 4)}]))
     commits = case.by_commit()
@@ -112,7 +112,7 @@ def test_vouched_intervals_give_the_same_here_on_spark_and_in_a_backfill(spark, 
         if number in cuts:
             end = from_us((greatest or BASE) + rng.choice([-10, 0, 20]) * MINUTE)
             for sink, most in (("here", 100_000), ("spark", 0)):
-                monkeypatch.setattr(limits, "MOST_ROWS", most)
+                monkeypatch.setattr(limits, "MAX_ROWS", most)
                 loop.run(runnable(case, tmp_path, sink), quiet(), interval_end=end)
     found = published(case, str(tmp_path / "here"))
     assert differences(published(case, str(tmp_path / "spark")), found) == []

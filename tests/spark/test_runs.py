@@ -14,8 +14,8 @@ pytestmark = pytest.mark.spark
 
 
 #: Limits of what is worked on in this process: all by Spark; all here; by Spark the larger batches, or those over more state or windows.
-BY_SPARK = {"MOST_ROWS": 0}
-LIMITS = [BY_SPARK, {}, {"MOST_ROWS": 200}, {"MOST_STATE_ROWS": 100, "MOST_RESULTS": 150}]
+BY_SPARK = {"MAX_ROWS": 0}
+LIMITS = [BY_SPARK, {}, {"MAX_ROWS": 200}, {"MAX_STATE_ROWS": 100, "MAX_RESULTS": 150}]
 
 
 @pytest.mark.parametrize(

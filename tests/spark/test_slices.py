@@ -102,8 +102,8 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("place", ["process", "Spark"])
 def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, place, case):
     if place == "Spark":
-        monkeypatch.setattr(limits, "MOST_ROWS", 0)
-        monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
+        monkeypatch.setattr(limits, "MAX_ROWS", 0)
+        monkeypatch.setattr(limits, "MAX_STATE_ROWS", -1)
     bench, rows = Bench(tmp_path, CASES[case]), events(31, 400)
     done = check_runs_backfill_and_upkeep(bench, lasting(rows, 36) if bench.pipeline.time.end else rows)
     assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
@@ -124,8 +124,8 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, p
 @pytest.mark.parametrize("place", ["process", "Spark"])
 def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_after_it(spark, tmp_path, monkeypatch, place, changes):
     if place == "Spark":
-        monkeypatch.setattr(limits, "MOST_ROWS", 0)
-        monkeypatch.setattr(limits, "MOST_STATE_ROWS", -1)
+        monkeypatch.setattr(limits, "MAX_ROWS", 0)
+        monkeypatch.setattr(limits, "MAX_STATE_ROWS", -1)
     rows = events(34, 400)
     bench = Bench(tmp_path, {**changes, "emit": "revise", "keys": ["site"]})
     rows = lasting(rows, 40) if bench.pipeline.time.end else rows
@@ -139,7 +139,7 @@ def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_afte
 
 
 def test_a_first_backfill_builds_the_state_of_events_that_last(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "MOST_ROWS", 0)
+    monkeypatch.setattr(limits, "MAX_ROWS", 0)
     rows = lasting(events(38, 300), 39)
     bench = Bench(tmp_path, {"time": TIME, "aggregates": OVER_TIME, "windows": [*GRIDS, *STEPS], "keys": ["site"]})
     bench.land(rows[:200])

@@ -20,7 +20,7 @@ from windowmill.windowing.errors import ArrivalUnknownError, NonAppendCommitErro
 
 pytestmark = pytest.mark.spark
 
-LIMITS = [{"MOST_ROWS": 0}, {}]
+LIMITS = [{"MAX_ROWS": 0}, {}]
 WAYS: dict[str, dict[str, Any]] = {
     "slices": {},
     "live rows": {"windows": [{"name": "s", "type": "session", "gap": "3 minutes"}], "emit": "revise", "aggregates": {"n": {"count": "*"}}},

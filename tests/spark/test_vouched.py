@@ -17,9 +17,9 @@ pytestmark = pytest.mark.spark
 AT_BASE = from_us(BASE)
 
 
-@pytest.fixture(params=[0, limits.MOST_ROWS], ids=["by Spark", "here"])
+@pytest.fixture(params=[0, limits.MAX_ROWS], ids=["by Spark", "here"])
 def bench(spark, tmp_path, monkeypatch, request):
-    monkeypatch.setattr(limits, "MOST_ROWS", request.param)
+    monkeypatch.setattr(limits, "MAX_ROWS", request.param)
     return Bench(
         tmp_path,
         {

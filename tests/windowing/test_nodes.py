@@ -79,7 +79,7 @@ def test_sizes_share_nodes_and_a_long_backlog_takes_slices(monkeypatch):
     assert both is not None
     assert number_of_rows(both, numbered) <= 2 * math.log2(10_080) + 2 * math.log2(1_440)
     assert numbered.selection(after, after) is None
-    monkeypatch.setattr(nodes_module, "MOST_NODES", 10)
+    monkeypatch.setattr(nodes_module, "MAX_NODES", 10)
     backlog = numbered.selection(after, after + 500 * MINUTE)
     assert backlog == Selection(((after - 10_079 * MINUTE, after + 500 * MINUTE),), (), after - 10_079 * MINUTE, after)
 

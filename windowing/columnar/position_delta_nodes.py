@@ -132,7 +132,7 @@ def may_leave(settings: PolicySettings, greatest: kernel.Values, least: kernel.V
         with np.errstate(invalid="ignore", over="ignore"):
             return np.asarray(both & (greatest.value - least.value > settings.difference), np.bool_)
     gap = greatest.whole.view(np.uint64) - least.whole.view(np.uint64)
-    by = np.uint64(min(int(settings.difference), kernel.MOST_GAP))
+    by = np.uint64(min(int(settings.difference), kernel.MAX_GAP))
     return np.asarray(both & (greatest.whole > least.whole) & (gap > by), np.bool_)
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.bounds import MOST_ROWS_OF_KEY
+from windowmill.windowing.bounds import MAX_ROWS_OF_KEY
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints, helper, inlined, inner, njit
 from windowmill.windowing.kernels.policy_arrays import (
     AFTER,
@@ -165,7 +165,7 @@ def _fire_ticks(settings: Ints, listed: Ints, window: Window, through: int, note
                 # The youngest tuple of the window is the last one applied.
                 last = min(last, state[LAST] + settings[AGE])
         counts[DUE] += max(0, (last - state[TICK]) // settings[PERIOD] + 1)
-        if counts[DUE] > MOST_ROWS_OF_KEY:
+        if counts[DUE] > MAX_ROWS_OF_KEY:
             return
     while state[TICK] <= through and state[TICK] < AFTER:
         tick = state[TICK]
@@ -220,7 +220,7 @@ def apply_policies(rules: Rules, tuples: Tuples, keys: Keys, progress: Progress,
                 heapq.heappush(least, (values.value[place], values.whole[place], place))
             _insert(rules, tuples, window, place, noted)
         _finish(rules, window, progress, noted)
-        if counts[DUE] > MOST_ROWS_OF_KEY:
+        if counts[DUE] > MAX_ROWS_OF_KEY:
             return
 
 
@@ -292,7 +292,7 @@ def _finish(rules: Rules, window: Window, progress: Progress, noted: Noted) -> N
             _advance(rules, window, progress.watermark, False, noted)
     elif settings[TICKS] and state[LAST] > BEFORE:
         _advance(rules, window, tick_after(settings, rules.listed, progress.greatest), False, noted)
-        while state[TICK] < AFTER and cursor[HELD] > 0 and settings[AGE] < AFTER and noted.counts[DUE] <= MOST_ROWS_OF_KEY:
+        while state[TICK] < AFTER and cursor[HELD] > 0 and settings[AGE] < AFTER and noted.counts[DUE] <= MAX_ROWS_OF_KEY:
             _expire(settings[AGE], window, state[TICK])
             if cursor[HELD] > 0:
                 _advance(rules, window, state[TICK], False, noted)

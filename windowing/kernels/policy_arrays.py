@@ -20,9 +20,9 @@ EVICT, TRIGGER, EVICT_COUNT, AGE, TRIGGER_COUNT, PARTIAL, EMPTY, IDLE, TICKS, OR
 LAST, TICKED, TICK, FIRED, INSERTED, FULL, HAS_BASE, BASE = range(8)
 BEFORE, AFTER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 #: Greatest difference between two integers.
-MOST_GAP = (1 << 64) - 1
+MAX_GAP = (1 << 64) - 1
 #: Elements of the counts: recorded triggers, recorded removed tuples, removed tuples at the last trigger, due ticks of the key. The kernel
-#: stops if the last exceeds ``MOST_ROWS_OF_KEY``.
+#: stops if the last exceeds ``MAX_ROWS_OF_KEY``.
 NOTED, REMOVED, KNOWN, DUE = 0, 1, 2, 3
 #: Indexes of the eviction and of the trigger in arrays of shape (2,).
 EVICTION, TRIGGERING = 0, 1

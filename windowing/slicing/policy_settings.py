@@ -177,7 +177,7 @@ class PolicySettings:
             self.array,
             listed,
             np.array(by, np.float64),
-            np.array([min(math.floor(each), kernel.MOST_GAP) for each in by], np.uint64),
+            np.array([min(math.floor(each), kernel.MAX_GAP) for each in by], np.uint64),
             np.array(whole),
         )
         progress = kernel.Progress(clock.watermark, clock.ended, clock.seen)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from windowmill.jobs.conditions.sql.terms import GREATEST, LEAST, MOST_DIGITS, Dialect, Kind, NotCommon, Term, checked
+from windowmill.jobs.conditions.sql.terms import GREATEST, LEAST, MAX_DIGITS, Dialect, Kind, NotCommon, Term, checked
 from windowmill.jobs.instants import instant_us
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def alike(dialect: Dialect, left: Term, right: Term) -> tuple[Term, Term]:
 def _check_digits(decimal: str) -> None:
     """Raise ``NotCommon`` for a decimal that no whole number can be compared with in a decimal type of both dialects."""
     whole, _, rest = decimal.lstrip("-").partition(".")
-    if max(_DIGITS_OF_WHOLE, len(whole)) + len(rest) > MOST_DIGITS:
+    if max(_DIGITS_OF_WHOLE, len(whole)) + len(rest) > MAX_DIGITS:
         raise NotCommon(f"{decimal} beside a whole number")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from windowmill.jobs.conditions.sql.terms import GREATEST, MOST_DIGITS, NotCommon, Term, kind_of
+from windowmill.jobs.conditions.sql.terms import GREATEST, MAX_DIGITS, NotCommon, Term, kind_of
 from windowmill.jobs.instants import local_time_sql
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def _literal(translation: Translation, node: exp.Literal) -> Term:
         return Term("int", f"CAST({int(text)} AS BIGINT)", literal=int(text))
     if "e" in text.lower():
         return Term("float", f"CAST('{text}' AS DOUBLE)", literal=float(text))
-    if len(text) - 1 > MOST_DIGITS:
+    if len(text) - 1 > MAX_DIGITS:
         raise NotCommon(text)
     return Term("decimal", text, literal=text)
 

@@ -12,7 +12,7 @@ Kind = Literal["int", "float", "decimal", "text", "bool", "instant", "null"]
 Dialect = Literal["spark", "duckdb"]
 LEAST, GREATEST = -(2**63), 2**63 - 1
 #: Digits of Spark's greatest decimals.
-MOST_DIGITS = 38
+MAX_DIGITS = 38
 
 
 class NotCommon(Exception):  # noqa: N818 - names the part of a condition that is outside the common subset
