@@ -77,7 +77,7 @@ class SourceFeatureError(SourceError, RefusedError):
 
 
 class ArrivalUnknownError(SourceError, RefusedError):
-    """The order in which the source's rows arrived can no longer be told, and the result depends on it."""
+    """Arrival order is no longer known, and results depend on it."""
 
 
 class LimitExceededError(RefusedError):

@@ -203,7 +203,7 @@ class _Planner:
         self._way_of: dict[str, WayName] = {
             window.name: way for way in parts.ways if (part := going[way]) is not None for window in part.pipeline.windows
         }
-        for window in pipeline.windows:  # a function that cannot be found is told of here
+        for window in pipeline.windows:  # fail here if a user function cannot be imported
             window.slicer(pipeline)
 
     def plan(self) -> Plan:

@@ -25,7 +25,7 @@ from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL,
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.columnar.position_delta_reads import arriving_values, split_nodes
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LOWEST, POSITION
-from windowmill.windowing.columnar.position_reads import Demand, alone_in
+from windowmill.windowing.columnar.position_reads import Demand, evictable_in
 from windowmill.windowing.columnar.positions import FRONT, HEAD, KEY_ROW, NEXT, SEQUENCE, THROUGH, WAITING, PositionStage, scalar_of
 from windowmill.windowing.columnar.rows import keys_of
 
@@ -168,11 +168,12 @@ def _make_up(stage: PositionStage) -> Column:
     found = []
     for name, windows in stage.state.sequences.items():
         for window in () if name in stage.state.deltas else windows:
-            alone, front = alone_in(stage, window), F.col(f"{_BOUNDS}.{backquoted(scalar_of(stage.pipeline.windows[window].name, FRONT))}")
-            leaves_alone = begin - front < F.col(_APPLIED) if alone.by_count else F.col(FIRST) < alone.before
-            parents_first = parent - front < F.col(_APPLIED) if alone.by_count else F.col(ABOVE) < alone.before
+            evictable = evictable_in(stage, window)
+            front = F.col(f"{_BOUNDS}.{backquoted(scalar_of(stage.pipeline.windows[window].name, FRONT))}")
+            is_evictable = begin - front < F.col(_APPLIED) if evictable.by_count else F.col(FIRST) < evictable.before
+            parents_first = parent - front < F.col(_APPLIED) if evictable.by_count else F.col(ABOVE) < evictable.before
             in_parent = F.col(ABOVE).isNotNull() & (parent >= front) & (parent_end <= F.col(f"{_BOUNDS}.{NEXT}")) & ~parents_first
-            chosen = F.when(leaves_alone, F.col(LEVEL) == 0).otherwise(~in_parent)
+            chosen = F.when(is_evictable, F.col(LEVEL) == 0).otherwise(~in_parent)
             found.append((F.col(SEQUENCE) == name) & (begin >= front) & chosen)
     # Leaves after the newest ``key`` row are damage, which is noticed only when they are read.
     found.append((F.col(LEVEL) == 0) & (begin >= F.col(f"{_BOUNDS}.{NEXT}")))

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Computed:
-    """What a part made of a batch.
+    """What a part computed of a batch.
 
     Attributes
     ----------
     output
         Its counts, and on Spark the files that its tasks have written. In this process one writer has the files of all parts.
     refused
-        In this process: numbers of the rows that came too late for each of its windows; null if grids tell.
+        In this process: row numbers that every window dropped as late; null if the part is all grids.
     """
 
     output: Output
@@ -65,12 +65,12 @@ class Part(Protocol):
 
     @property
     def way(self) -> WayName:
-        """The way that they go."""
+        """State layout of these windows."""
         ...
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of its rows of the state."""
+        """Columns of its state rows."""
         ...
 
     @property
@@ -80,12 +80,12 @@ class Part(Protocol):
 
     @property
     def grids(self) -> Sequence[WindowGrid]:
-        """The grids of its windows, if all are on grids: whether a row is too late then follows from its time; else none."""
+        """The grids of its windows, if all are on grids: then the time of a row decides whether it is too late; else none."""
         ...
 
     @property
     def spans(self) -> Sequence[str]:
-        """Columns of the state that tell its rows of spans of keys: each has a value in one of them. None if it has no such rows."""
+        """Columns of which at least one is set in a span row; none if the part has no span rows."""
         ...
 
     @property

@@ -133,7 +133,7 @@ def live_windows(spark: SparkSession, scan: FileScan, live: LiveRows, clock: Clo
 
 
 def _readers(spark: SparkSession, files: FileScan | FileRows, width: int, most: int | None = None) -> int:
-    """Number of tasks that each read all rows of ``files`` to share out the keys; 0 if a shuffle is cheaper, or takes less memory.
+    """Number of tasks in a plan in which each task scans all of ``files`` for its share of the keys; 0 to shuffle.
 
     ``width`` is how many numbers a task keeps of a row of its keys. There are at most ``most`` tasks; by default one a core.
     """

@@ -110,7 +110,7 @@ class Input:
         return self.pipeline.time.lateness.elapsed()
 
     def partitions(self, spark: SparkSession) -> int:
-        """Number of Spark partitions for windows: the session's shuffle partitions, but for little data at most the number of cores."""
+        """Number of Spark partitions for windows: the session's shuffle partitions, capped at the core count for small inputs."""
         configured = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
         if self.size_bytes is None or not is_short_run(self.size_bytes):
             return configured

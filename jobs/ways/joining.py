@@ -59,7 +59,7 @@ def computed_here(
 def counted(parts: Sequence[Part], done: Sequence[Output], refused: int) -> Output:
     """What the parts have ``done`` together, given how many new rows are ``refused`` by all of them."""
     every = sum(done, Output())
-    # Slices say nothing of the rows that they refuse. What any other part refuses is late.
+    # Slice parts do not report dropped rows. What any other part drops is late.
     told = next((each for part, each in zip(parts, done, strict=True) if part.way != "slices"), None)
     if told is None:
         [told] = done

@@ -58,7 +58,7 @@ class Slicing:
         ``revised_after`` is an instant after which all windows end that late rows of the batch revise; null if they revise none.
         """
         slices, known = self._wanted_slices(emission, revised_after), self.slices.grids.known
-        # Also a batch that completes no window may make keys known through windows that are complete.
+        # A batch that completes no window may still extend a key's span into windows that are already complete.
         return WithSpans(slices, marks_of(known)) if known and self.batch.restores else slices
 
     def _wanted_slices(self, emission: Emission, revised_after: int | None) -> Span | Selection | None:

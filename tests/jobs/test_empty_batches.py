@@ -194,7 +194,7 @@ def test_spans_that_are_gone_are_damage():
     run.step([row(1), row(2, k="b")])
     assert run.state is not None
     run.state = run.state.filter(pc.is_valid(run.state[SLICE]))
-    with pytest.raises(StateCorruptError, match="since when keys are known"):
+    with pytest.raises(StateCorruptError, match="span rows are missing for some keys"):
         run.step([row(25)], 2)
 
 

@@ -225,7 +225,7 @@ MUTANTS = (
     Mutant(
         "empty-windows-before-a-range-shown",
         "windowing/columnar/slice_windows.py",
-        "before = merged.spans if stage.goes_on else None",
+        "before = merged.spans if stage.continues else None",
         "before = merged.spans",
         ("tests/jobs/test_empty_batches.py::test_a_backfill_shows_the_empty_windows_of_its_range_alone",),
     ),

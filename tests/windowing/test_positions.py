@@ -282,5 +282,5 @@ def test_a_waiting_tuple_that_stands_twice_is_refused():
     run = Run(spec_of("count_count"))
     run.feed([Row("a", time, time, time, 0.5, "x", True) for time in range(20)])
     run.stored = pa.concat_tables([run.stored, run.stored.filter(pc.equal(run.stored.column(KIND), WAITING))])
-    with pytest.raises(StateCorruptError, match="stand twice"):
+    with pytest.raises(StateCorruptError, match="or duplicated"):
         run.feed([Row("a", 20, 20, 20, 0.5, "x", True)])

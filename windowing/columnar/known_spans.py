@@ -126,7 +126,7 @@ class Spans:
         for window, grid in enumerate(grids):
             past = stored & _counted(grid, partials, partials.starts, 0) & (partials.starts > self.last[window][partials.keys])
             if past.any():
-                raise StateCorruptError("state: rows that tell since when keys are known are missing; rebuild it from the source")
+                raise StateCorruptError("state: span rows are missing for some keys; rebuild it from the source")
 
     def rows_of(self, windows: Sequence[str], before: Spans) -> tuple[Ints, dict[str, pa.Array]]:
         """The keys whose spans differ from those ``before``, and the columns of their rows."""

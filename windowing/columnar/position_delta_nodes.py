@@ -153,7 +153,7 @@ def make_up(nodes: Places, splits: Bools, stop: Ints) -> Bools:
 
 @dataclass(frozen=True)
 class Cover:
-    """The nodes that make up the windows before a batch, none of which loses some of its tuples only.
+    """The nodes that make up the windows before a batch, each of which is evicted whole or not at all.
 
     Attributes
     ----------
@@ -192,5 +192,5 @@ class Cover:
         of_keys = np.bincount(nodes.key[top], live[top], minlength=len(total)).astype(np.int64)
         wrong = int((of_keys != total).sum()) + int((counted != live[split]).sum())
         if wrong:
-            raise StateCorruptError(f"state: nodes below {wrong:,} others are missing, or stand twice; rebuild it from the source")
+            raise StateCorruptError(f"state: nodes below {wrong:,} others are missing or duplicated; rebuild it from the source")
         return cls(np.setdiff1d(np.flatnonzero(top | (above >= 0)), split), split)

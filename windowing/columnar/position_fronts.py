@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.columnar.position_nodes import Forest
-from windowmill.windowing.columnar.position_reads import alone_in
+from windowmill.windowing.columnar.position_reads import evictable_in
 from windowmill.windowing.columnar.position_sequence import Entered, Held, PositionSequence, Ran, Scalars, part_of
 from windowmill.windowing.columnar.results import Column
 from windowmill.windowing.kernels import policy_arrays as kernel
@@ -36,9 +36,9 @@ class FrontSequence(PositionSequence):
         return {window: self._run(window) for window in self._windows}
 
     def _run(self, window: int) -> Ran:
-        alone, nodes = alone_in(self._stage, window), self._forest.rows
-        applied = np.diff(self._fed.offsets) * alone.by_count
-        offsets, held = self._forest.covers(self._before[window].front, self._next, applied, alone.before)
+        evictable, nodes = evictable_in(self._stage, window), self._forest.rows
+        applied = np.diff(self._fed.offsets) * evictable.by_count
+        offsets, held = self._forest.covers(self._before[window].front, self._next, applied, evictable.before)
         weight = np.int64(1) << nodes.level[held]
         before = Held(offsets, nodes.begin[held], weight, nodes.first[held], no_values(len(held)))
         return self._run_policies(window, self._entered(window, before))

@@ -87,7 +87,7 @@ class Known:
         wrong = np.bincount(codes[waiting], minlength=n_keys) != queued
         wrong[codes[others[batch[others] > written[codes[others]]]]] = True
         if wrong.any():
-            raise StateCorruptError(f"state: rows of {int(wrong.sum()):,} keys are missing, or stand twice; rebuild it from the source")
+            raise StateCorruptError(f"state: rows of {int(wrong.sum()):,} keys are missing or duplicated; rebuild it from the source")
         return cls(entries, entry, stored.take(pa.array(waiting)), codes[waiting], np.append(last, waiting))
 
     def scalar(self, column: str) -> Ints:
@@ -144,23 +144,23 @@ def tuples_of(stage: PositionStage, known: Known, rows: pa.Table, codes: Ints) -
 
 
 @dataclass(frozen=True)
-class Alone:
-    """Which tuples of a window may leave it alone in a batch: as many of the oldest as it applies new ones, or those before an instant."""
+class Evictable:
+    """Tuples that a batch may evict one by one: as many of the oldest as it applies new ones, or those before an instant."""
 
     by_count: bool
     before: int
 
     def holds(self, place: Ints, time: Ints, applied: Ints) -> Bools:
-        """Whether tuples at these places in the window and of these times may leave alone; ``applied`` tuples may be new."""
+        """Whether tuples at these places in the window, with these times, are evictable; ``applied`` tuples may be new."""
         return np.asarray(place < applied if self.by_count else time < self.before, np.bool_)
 
 
-def alone_in(stage: PositionStage, window: int) -> Alone:
-    """Which tuples may leave the window of index ``window`` alone."""
+def evictable_in(stage: PositionStage, window: int) -> Evictable:
+    """Tuples that the batch may evict one by one from the window of index ``window``."""
     settings, watermark = stage.settings[window], stage.clock.watermark
     slides_by = None if settings.trigger is None else settings.evict.kind
     age = int(settings.array[kernel.AGE])
-    return Alone(slides_by == "count", max(BEFORE + age, watermark) - age if slides_by == "time" else BEFORE)
+    return Evictable(slides_by == "count", max(BEFORE + age, watermark) - age if slides_by == "time" else BEFORE)
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class InnerNodes:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The stretch of positions that a window holds of each key, and what of it may leave alone.
+    """The stretch of positions that a window holds of each key, and what of it is evictable.
 
     Attributes
     ----------
@@ -242,7 +242,7 @@ class Stretch:
     """
 
     sequence: str
-    alone: Alone
+    evictable: Evictable
     front: Ints
     stop: Ints
     applied: Ints
@@ -254,26 +254,26 @@ class Stretch:
     def holds(self, nodes: pa.Table, key: Ints) -> Bools:
         """Mask of the ``nodes`` of the sequence that the batch needs; ``key`` are their key indices.
 
-        They are the leaves of tuples that may leave alone, and the greatest nodes of the stretch that hold none of these. Leaves after the
+        They are the leaves of evictable tuples, and the greatest nodes of the stretch that hold none of these. Leaves after the
         stretch are damage, which is noticed only when they are read.
         """
         level, begin, first, above = (int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION, FIRST, ABOVE))
         front, stop, applied = self.front[key], self.stop[key], self.applied[key]
         to_parent = level_above(level)
         parent = begin >> to_parent << to_parent
-        leaves_alone = self.alone.holds(begin - front, first, applied)
+        is_evictable = self.evictable.holds(begin - front, first, applied)
         in_parent = valid_of(nodes.column(ABOVE).combine_chunks()) & (parent >= front) & (parent + (np.int64(1) << to_parent) <= stop)
-        in_parent &= ~self.alone.holds(parent - front, above, applied)
-        made_of = (begin >= front) & np.where(leaves_alone, level == 0, ~in_parent)
+        in_parent &= ~self.evictable.holds(parent - front, above, applied)
+        made_of = (begin >= front) & np.where(is_evictable, level == 0, ~in_parent)
         return np.asarray(made_of | ((begin >= stop) & (level == 0)), np.bool_)
 
     def may_hold(self, bounds: Bounds) -> Bools:
         """Whether the batch may need nodes within ``bounds`` of each key; shape (n_keys,)."""
         level = min(bounds.level, 61)
         parent = 1 << max(level + 1, LOWEST)
-        left = self.front + (self.applied if self.alone.by_count else 0) + parent - (1 << level)
+        left = self.front + (self.applied if self.evictable.by_count else 0) + parent - (1 << level)
         at_an_end = (bounds.low < left) | (bounds.high > self.stop - parent)
-        leaves = not self.alone.by_count and (bounds.first < self.alone.before or bounds.above < self.alone.before)
+        leaves = not self.evictable.by_count and (bounds.first < self.evictable.before or bounds.above < self.evictable.before)
         return np.asarray((bounds.high >= self.front) & (at_an_end | leaves), np.bool_)
 
 
@@ -331,7 +331,7 @@ class Demand:
             applied = np.bincount(np.append(of_ready, known.waiting_keys[ready]), minlength=n_keys)
             for window in windows:
                 front = known.scalar(scalar_of(stage.pipeline.windows[window].name, FRONT))
-                wanted.append(Stretch(name, alone_in(stage, window), front, known.scalar(NEXT), applied))
+                wanted.append(Stretch(name, evictable_in(stage, window), front, known.scalar(NEXT), applied))
         return cls(np.asarray(active, np.bool_), np.asarray(chosen & active[codes], np.bool_), wanted)
 
     def only(self, keys: Ints) -> Demand:

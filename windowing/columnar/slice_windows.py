@@ -226,7 +226,7 @@ def _windows(stage: WindowStage, number: int, merged: _Merged, spans: Spans) -> 
 def _with_empty(stage: WindowStage, number: int, merged: _Merged, spans: Spans) -> Iterator[pa.Table]:
     """As :func:`_windows`, with the windows that hold nothing and lie between events of their key."""
     (window, grid), partials = stage.grids[number], merged.partials
-    before = merged.spans if stage.goes_on else None
+    before = merged.spans if stage.continues else None
     filled = Filled.of(spans, before, stage.slices.known.index(window), stage.after, stage.through)
     filled.check(window, grid, stage.through)
     numbering = grid.numbered(np.append(partials.starts, filled.begin), np.append(partials.starts + 1, filled.stop))

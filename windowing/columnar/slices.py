@@ -216,8 +216,8 @@ class WindowStage:
         Nodes that the state keeps beside slices; null for none.
     revising
         How late rows revise windows that end at or before ``through``; null if they revise none.
-    goes_on
-        Whether earlier batches have shown the windows that end at or before ``after``; otherwise nobody has to.
+    continues
+        Whether earlier batches emitted the windows that end at or before ``after``; if not, no batch emits them.
     """
 
     slices: SliceStage
@@ -228,7 +228,7 @@ class WindowStage:
     schema: pa.Schema
     nodes: NodeStage | None = None
     revising: Revising | None = None
-    goes_on: bool = False
+    continues: bool = False
 
     @cached_property
     def hopping(self) -> Sequence[Grid] | None:
