@@ -22,7 +22,7 @@ from benchmarks.processes import timed
 from benchmarks.race import Result, ratios
 from benchmarks.rows import compare
 from benchmarks.spark_ways import SPARK_AGGREGATES, SPEC_AGGREGATES, session
-from windowmill.jobs.batch.outcomes import Done
+from windowmill.jobs.batch.outcomes import CommittedBatch
 from windowmill.windowing.axis import from_us
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Peers:
         self._recomputed, self._streamed = (str(pipeline.folder / name) for name in ("recomputed", "streamed"))
         self._through: list[tuple[int, int]] = []
 
-    def follow(self, done: Done) -> None:
+    def follow(self, done: CommittedBatch) -> None:
         """Take note of which windows a run of the pipeline completed."""
         assert done.plan.emitted is not None
         assert done.commit.emitted is not None

@@ -18,7 +18,7 @@ from benchmarks.race import Result
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.wanted import condition_of
 from windowmill.jobs.batch import loop
-from windowmill.jobs.batch.outcomes import Done
+from windowmill.jobs.batch.outcomes import CommittedBatch
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE
@@ -114,7 +114,7 @@ class Growing:
         """Compact the tables."""
         maintain(self.pipeline, quiet())
 
-    def run(self) -> tuple[float, Done, int]:
+    def run(self) -> tuple[float, CommittedBatch, int]:
         """One run: seconds, what it did, Spark-side commits."""
         tables = [self.sink, Places.of(self.pipeline).state]
         before = [DeltaTable(path).version() for path in tables]
@@ -130,7 +130,7 @@ class Growing:
         rows, size = (sum(files[name].to_pylist()) for name in ("num_records", "size_bytes"))
         return f"state {rows:,} rows, {size:,} bytes"
 
-    def restored_rows(self, done: Done) -> int:
+    def restored_rows(self, done: CommittedBatch) -> int:
         """State rows that the run ``done`` read: earlier batches' slices, or nodes, of the windows that it completed."""
         assert done.plan.emitted is not None
         assert done.commit.emitted is not None

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from benchmarks.pipelines import MINUTE_US, Growing
 from benchmarks.spark_ways import session
-from windowmill.jobs.batch.outcomes import Done
+from windowmill.jobs.batch.outcomes import CommittedBatch
 from windowmill.windowing.axis import from_us
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Rival(ABC):
         self.pipeline, self.path = pipeline, str(pipeline.folder / "rival")
 
     @abstractmethod
-    def take(self, done: Done | None) -> None:
+    def take(self, done: CommittedBatch | None) -> None:
         """Bring the table up to date after a run of the pipeline, or after the history."""
 
     @abstractmethod
@@ -73,7 +73,7 @@ class Rival(ABC):
 class Streaming(Rival):
     """Structured Streaming over what is new in the source, state in RocksDB; first the history."""
 
-    def take(self, done: Done | None) -> None:
+    def take(self, done: CommittedBatch | None) -> None:
         del done
         events = session().readStream.format("delta").load(self.pipeline.source).withWatermark("t", "1 minute")
         writer = self.windows(events).writeStream.outputMode("append").format("delta")
@@ -149,7 +149,7 @@ class Recomputing(Rival):
     least = 5
     computed: ClassVar[tuple[str, ...]] = SPARK_COUNTS
 
-    def take(self, done: Done | None) -> None:
+    def take(self, done: CommittedBatch | None) -> None:
         if done is None:
             return
         assert done.plan.emitted is not None

@@ -232,7 +232,7 @@ def digest_of(identities: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class LastWrite:
     """The last write to one of the pipeline's own tables; the next batch verifies the table against it.
 
     Attributes
@@ -278,11 +278,11 @@ class Commit:
     timings: dict[str, float] = field(default_factory=dict)
     rows_ignored: int = 0
     compute: dict[str, object] = field(default_factory=dict)
-    written: dict[str, Written] = field(default_factory=dict)
+    written: dict[str, LastWrite] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # Values read from the ledger's JSON are still dicts.
-        written = {role: Written(**value) if isinstance(value, dict) else value for role, value in self.written.items()}
+        written = {role: LastWrite(**value) if isinstance(value, dict) else value for role, value in self.written.items()}
         object.__setattr__(self, "written", written)
 
 

@@ -219,10 +219,10 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
     files = changes.files
     if not publication.replaces_all and any(path not in active for path in removes):
         # Others have rewritten the files since: the rows that stay are in new ones.
-        from windowmill.checkpoints.replacing import Replaced  # imports numba, which is seldom needed here
+        from windowmill.checkpoints.replacing import ReplacedRange  # imports numba, which is seldom needed here
 
         assert changes.replaces is not None
-        moved = Replaced.of(place, table, changes.replaces)
+        moved = ReplacedRange.of(place, table, changes.replaces)
         files = changes.adds + moved.keep(moved.partly, batch=publication.batch, attempt=str(note.get("attempt", "")), task=0)
         removes, note["rewritten"] = list(moved.files), True
     now = time.time_ns() // 1_000_000

@@ -35,7 +35,7 @@ from windowmill.checkpoints.assembling import (
     status_of,
     totals_of,
 )
-from windowmill.checkpoints.batches import Batch, Changes, Commit, Plan, Written
+from windowmill.checkpoints.batches import Batch, Changes, Commit, LastWrite, Plan
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.manifests import MAX_FILES, read_manifest, write_manifest
 from windowmill.checkpoints.places import Places
@@ -63,7 +63,7 @@ class Ledger:
         #: Records loaded by the last :meth:`refresh`.
         self._records: list[Record] = []
         #: What :meth:`note` was told; the next record has it.
-        self._noted: dict[str, Written | None] = {}
+        self._noted: dict[str, LastWrite | None] = {}
         self.refresh()
 
     @classmethod
@@ -161,12 +161,12 @@ class Ledger:
         """Whether ``batch``, which must exist, was abandoned."""
         return self.since(batch)[0].status == "abandoned"
 
-    def written(self) -> dict[str, Written]:
+    def written(self) -> dict[str, LastWrite]:
         """By role, the last known write to each of the pipeline's tables: as the last record has it, or as :meth:`note` was told since."""
-        recorded: dict[str, Written | None] = dict(self.newest.outcome.written) if self.newest else {}
+        recorded: dict[str, LastWrite | None] = dict(self.newest.outcome.written) if self.newest else {}
         return {role: written for role, written in (recorded | self._noted).items() if written is not None}
 
-    def note(self, role: str, written: Written | None) -> None:
+    def note(self, role: str, written: LastWrite | None) -> None:
         """Note the last write to a table, for the next record; null if the table's past is given up."""
         self._noted[role] = written
 

@@ -27,7 +27,7 @@ from windowmill.windowing.errors import LedgerBehindError, SinkError, StateCorru
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TableVersion:
     """The Delta id and the current version of a table."""
 
     table_id: str
@@ -60,7 +60,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class LandedCommit:
     """A batch's commit in a table, which added ``rows``.
 
     If its log entry has been cleaned up, ``rows`` and ``digest`` are null, and ``version`` is the table's newest.
@@ -78,10 +78,10 @@ class OwnTable(Protocol):
     role: str
     place: str
 
-    def standing(self) -> Standing | None:
+    def table_version(self) -> TableVersion | None:
         """The current id and version; none if there is no table."""
 
-    def landed(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> Landed | None:
+    def landed(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> LandedCommit | None:
         """The commit of ``batch`` under ``app_id``; none if it has not landed.
 
         ``after`` is a version that is older than the commit, and ``paths`` are files that it adds. Raises ``LedgerBehindError`` if a
@@ -120,28 +120,28 @@ class DeltaOwnTable:
         self.role, self.place = role, place
         self._committer = DeltaRsCommitter() if committer is None else committer
 
-    def standing(self) -> Standing | None:
-        """As :meth:`OwnTable.standing`."""
+    def table_version(self) -> TableVersion | None:
+        """As :meth:`OwnTable.table_version`."""
         table = self._load()
         if table is None:
             return None
         if has_lost_its_beginning(table):
             raise self._unreadable(SinkError("the first entries of its log are gone"))
-        return Standing(str(table.metadata().id), table.version())
+        return TableVersion(str(table.metadata().id), table.version())
 
-    def landed(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> Landed | None:
+    def landed(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> LandedCommit | None:
         """As :meth:`OwnTable.landed`. Usually one look at the log entry after ``after``, without opening the table."""
         for version in count(after + 1):
             change = self.change_at(version)
             if change is None:
                 break
             if self._checked(change.transactions.get(app_id), batch) == batch:
-                return Landed(version, change.rows, change.digest, change.note)
+                return LandedCommit(version, change.rows, change.digest, change.note)
         table = self._load()
         if table is None or table.version() < version:
             return None  # the log holds every entry since
         if self._checked(table.transaction_version(app_id), batch) == batch or (paths and not set(paths).isdisjoint(_paths(table))):
-            return Landed(table.version(), None, None, {})
+            return LandedCommit(table.version(), None, None, {})
         if "delta.setTransactionRetentionDuration" in table.metadata().configuration:
             raise self._unreadable(
                 SinkError(f"its log was cleaned up, and its transactions expire, so whether batch {batch} has landed is not known")

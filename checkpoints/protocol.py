@@ -19,14 +19,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from windowmill.checkpoints.batches import Batch, Changes, Commit, Plan, Written
+from windowmill.checkpoints.batches import Batch, Changes, Commit, LastWrite, Plan
 from windowmill.checkpoints.committer import Publication, error_of
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.own_tables import Landed, OwnTable
+from windowmill.checkpoints.own_tables import LandedCommit, OwnTable
 from windowmill.checkpoints.storage_errors import is_disk_full, is_forbidden
-from windowmill.checkpoints.verification import EXPENDABLE, ORDER, REBUILD, check_standing, refuse_foreign
+from windowmill.checkpoints.verification import EXPENDABLE, ORDER, REBUILD, check_table_version, refuse_foreign
 from windowmill.windowing.errors import (
     FencedError,
     ForeignWriteError,
@@ -183,7 +183,7 @@ def _due(batch: Batch, changes: Mapping[str, Changes]) -> list[Publication]:
     return due
 
 
-def _found(batch: Batch, table: OwnTable, publication: Publication, *, anywhere: bool = False) -> Landed | None:
+def _found(batch: Batch, table: OwnTable, publication: Publication, *, anywhere: bool = False) -> LandedCommit | None:
     """The commit of ``publication``, looked for after the version that the record has, or ``anywhere``."""
     before = batch.outcome.written.get(publication.role)
     paths = [file.path for file in publication.changes.files]
@@ -199,7 +199,7 @@ def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publi
     if found is None:
         before = batch.outcome.written.get(role)
         if before is not None:
-            check_standing(table, before)
+            check_table_version(table, before)
             if not accept_changes or role == "state":
                 # On top of a foreign change the commit would be undone with it.
                 refuse_foreign(ledger, table, before)
@@ -224,7 +224,7 @@ def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publi
     return landed is None
 
 
-def _note(ledger: Ledger, batch: Batch, table: OwnTable, publication: Publication, found: Landed) -> None:
+def _note(ledger: Ledger, batch: Batch, table: OwnTable, publication: Publication, found: LandedCommit) -> None:
     """Check that the commit ``found`` is the recorded one, and note it for the next record."""
     expected = publication.changes.digest
     same = found.note.get("digest") == expected and (found.digest == expected or bool(found.note.get("rewritten")))
@@ -235,9 +235,9 @@ def _note(ledger: Ledger, batch: Batch, table: OwnTable, publication: Publicatio
         )
     before = ledger.written().get(table.role)
     if before is None or before.version < found.version:  # else the user has accepted later changes by others
-        standing = table.standing() if before is None else None
-        table_id = before.table_id if before else standing.table_id if standing else ""
-        ledger.note(table.role, Written(batch.number, table_id, found.version, found.digest))
+        current = table.table_version() if before is None else None
+        table_id = before.table_id if before else current.table_id if current else ""
+        ledger.note(table.role, LastWrite(batch.number, table_id, found.version, found.digest))
 
 
 def _copy_to_held(tables: Mapping[str, OwnTable], changes: Mapping[str, Changes]) -> None:
@@ -276,7 +276,7 @@ def _clear(batch: Batch, tables: Mapping[str, OwnTable], changes: Mapping[str, C
 
 def _refuse_strange_sink(ledger: Ledger, plan: Plan, table: OwnTable) -> None:
     """Refuse a sink that has appeared since the first batch was planned."""
-    if table.standing() is None:
+    if table.table_version() is None:
         return
     first = table.change_at(0)
     if first is None or first.note.get("generation") != ledger.generation:

@@ -23,7 +23,7 @@ _CUT_OFF_US = 999
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class ReplacedRange:
     """The range (``begin``, ``end``] of window ends, instants on the axis, in the table at ``table``.
 
     Attributes
@@ -44,7 +44,7 @@ class Replaced:
     partly: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, table: str, snapshot: DeltaTable, ends: tuple[int, int]) -> Replaced:
+    def of(cls, table: str, snapshot: DeltaTable, ends: tuple[int, int]) -> ReplacedRange:
         """The files of ``snapshot``, the table at ``table``, that may hold rows of the range ``ends``; reads only its log."""
         begin, end = ends
         whole, partly = [], []

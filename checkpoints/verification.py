@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from windowmill.checkpoints.batches import Plan, Written
+from windowmill.checkpoints.batches import LastWrite, Plan
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.own_tables import Change, OwnTable, Standing
+from windowmill.checkpoints.own_tables import Change, OwnTable, TableVersion
 from windowmill.windowing.errors import (
     ForeignWriteError,
     LedgerBehindError,
@@ -53,40 +53,40 @@ def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
         _verify_table(ledger, tables[role], written, accept_changes=accept_changes and role != "state")
 
 
-def verify_standing(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
+def verify_table_versions(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
     """Look cheaply, where there is nothing new to do, whether sink and state are still there; raises as :func:`verify`."""
     for role in ("sink", "state"):
         written = ledger.written().get(role)
         # The log entry of the last write tells of table and commit in one small read; where it has been cleaned up, the table does.
         if written is not None and not _is_last_write(tables[role].change_at(written.version), written):
-            check_standing(tables[role], written)
+            check_table_version(tables[role], written)
 
 
-def _is_last_write(change: Change | None, written: Written) -> bool:
+def _is_last_write(change: Change | None, written: LastWrite) -> bool:
     return change is not None and written.digest in (None, change.digest)
 
 
 def _refuse_orphans(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
     for table in (tables[role] for role in ORDER):
-        standing = table.standing()
-        if standing is None:
+        current = table.table_version()
+        if current is None:
             continue
         if table.role == "sink":
             raise SinkRefusedError(
-                f"sink {table.place}: a table is there already (version {standing.version}), but the pipeline's ledger {ledger.path} is "
+                f"sink {table.place}: a table is there already (version {current.version}), but the pipeline's ledger {ledger.path} is "
                 "empty; restore the ledger, or choose another sink.path"
             )
         raise LedgerBehindError(
-            f"{table.role} {table.place}: a table is there already (version {standing.version}), but the pipeline's ledger {ledger.path} "
+            f"{table.role} {table.place}: a table is there already (version {current.version}), but the pipeline's ledger {ledger.path} "
             "is empty; restore the ledger, or choose another sink.path and checkpoints.path and backfill there"
         )
 
 
-def _verify_table(ledger: Ledger, table: OwnTable, written: Written, *, accept_changes: bool) -> None:
-    if accept_changes and table.role in EXPENDABLE and not _goes_on_from(table.standing(), written):
+def _verify_table(ledger: Ledger, table: OwnTable, written: LastWrite, *, accept_changes: bool) -> None:
+    if accept_changes and table.role in EXPENDABLE and not _goes_on_from(table.table_version(), written):
         ledger.note(table.role, None)
         return
-    standing = check_standing(table, written)
+    current = check_table_version(table, written)
     changes = list(table.changes_after(_since(ledger, table.role, written)))
     for change in changes:
         batch = _batch_of(change, ledger)
@@ -101,10 +101,10 @@ def _verify_table(ledger: Ledger, table: OwnTable, written: Written, *, accept_c
         return
     if not accept_changes:
         raise refused(table, written, foreign)
-    ledger.note(table.role, replace(written, version=standing.version, digest=None))
+    ledger.note(table.role, replace(written, version=current.version, digest=None))
 
 
-def _since(ledger: Ledger, role: str, written: Written) -> int:
+def _since(ledger: Ledger, role: str, written: LastWrite) -> int:
     """The version after which others may have changed the table: the last batch found its own place among their commits."""
     before = ledger.newest.outcome.written.get(role) if ledger.newest else None
     if before is not None and written.digest is not None:
@@ -113,20 +113,20 @@ def _since(ledger: Ledger, role: str, written: Written) -> int:
     return -1 if written.digest is not None and role in ("sink", "state") else written.version - (written.digest is not None)
 
 
-def check_standing(table: OwnTable, written: Written) -> Standing:
-    """The standing of ``table``; refuses one that is not the one last ``written``, or is older."""
-    standing, place = table.standing(), f"{table.role} {table.place}"
+def check_table_version(table: OwnTable, written: LastWrite) -> TableVersion:
+    """The version of ``table``; refuses one that is not the one last ``written``, or is older."""
+    current, place = table.table_version(), f"{table.role} {table.place}"
     remedy = f"restore the folder from a copy, or accept it by `{ACCEPT}`" if table.role in EXPENDABLE else REBUILD
-    if standing is None:
+    if current is None:
         raise StateMissingError(f"{place}: there is no table, but batch {written.batch} left version {written.version} of it; {remedy}")
-    if standing.table_id != written.table_id:
+    if current.table_id != written.table_id:
         raise ForeignWriteError(
-            f"{place}: this is another table (Delta id {standing.table_id}), not the one that batch {written.batch} wrote "
+            f"{place}: this is another table (Delta id {current.table_id}), not the one that batch {written.batch} wrote "
             f"({written.table_id}); put the old table back: {remedy}"
         )
-    if standing.version < written.version:
+    if current.version < written.version:
         raise StateMissingError(
-            f"{place}: is at version {standing.version}, but batch {written.batch} left version {written.version}; its log was "
+            f"{place}: is at version {current.version}, but batch {written.batch} left version {written.version}; its log was "
             f"truncated, or restored from an older copy: {remedy}"
         )
     change = table.change_at(written.version) if written.digest else None
@@ -135,12 +135,12 @@ def check_standing(table: OwnTable, written: Written) -> Standing:
             f"{place}: version {written.version} is not the commit that batch {written.batch} recorded (digest {change.digest} instead of "
             f"{written.digest}); {REBUILD}"
         )
-    return standing
+    return current
 
 
-def _goes_on_from(standing: Standing | None, written: Written) -> bool:
+def _goes_on_from(current: TableVersion | None, written: LastWrite) -> bool:
     """Whether the existing table is the one that was ``written``, at that version or a later one."""
-    return standing is not None and written.table_id == standing.table_id and standing.version >= written.version
+    return current is not None and written.table_id == current.table_id and current.version >= written.version
 
 
 def foreign_change(ledger: Ledger, changes: Iterable[Change]) -> Change | None:
@@ -167,14 +167,14 @@ def _batch_of(change: Change, ledger: Ledger) -> int | None:
     return batch if mine and isinstance(batch, int) else None
 
 
-def refuse_foreign(ledger: Ledger, table: OwnTable, before: Written) -> None:
+def refuse_foreign(ledger: Ledger, table: OwnTable, before: LastWrite) -> None:
     """Raise ``ForeignWriteError`` if someone else has changed rows of ``table`` since the write ``before``."""
     foreign = foreign_change(ledger, table.changes_after(before.version))
     if foreign is not None:
         raise refused(table, before, foreign)
 
 
-def refused(table: OwnTable, written: Written, foreign: Change) -> ForeignWriteError:
+def refused(table: OwnTable, written: LastWrite, foreign: Change) -> ForeignWriteError:
     """The error for a ``foreign`` change of ``table``."""
     # A RESTORE to before the foreign commit would also undo a batch that has landed after it.
     overtaken = foreign.version < written.version

@@ -17,7 +17,7 @@ from windowmill.checkpoints.batches import BackfillPlan, Changes, Plan
 from windowmill.checkpoints.data_files import DataFile, remove
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.kept_tables import newest, tables_kept
-from windowmill.checkpoints.replacing import Replaced
+from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.state.base import order_of
 from windowmill.checkpoints.state.joint import joint_schema
@@ -27,6 +27,7 @@ from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Part
+from windowmill.jobs.ways.batch_survey import BatchSurvey
 from windowmill.jobs.ways.choose import parts_of
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_quarantine import Quarantining
@@ -40,7 +41,6 @@ from windowmill.jobs.ways.quarantine import TOO_LATE, quarantine_schema, quarant
 from windowmill.jobs.ways.restored import Restored
 from windowmill.jobs.ways.returning import returnable
 from windowmill.jobs.ways.slice_passes import mapped
-from windowmill.jobs.ways.surveyed import Surveyed
 from windowmill.jobs.ways.task_output import (
     REFUSED_SCHEMA,
     RETURNED,
@@ -188,7 +188,7 @@ def compute_here(job: Job, given: pa.Table | None = None, step: Step = _untimed)
     batch, parts = job.input, job.parts()
     targets = job.targets(parts)
     with step("survey", "which windows the new rows complete"):
-        surveyed = Surveyed.here(batch, parts, given)
+        surveyed = BatchSurvey.here(batch, parts, given)
     new = surveyed.new
     assert not isinstance(new, FileRows | NumberedRows)
     with step("restore", "the state that rows and windows need"):
@@ -222,7 +222,7 @@ def compute_on_spark(job: Job, spark: SparkSession, step: Step = _untimed) -> Co
     parts = job.parts(lambda: spark)
     targets = job.targets(parts)
     with step("survey", "which windows the new rows complete"):
-        surveyed = Surveyed.on_spark(spark, job.input, parts)
+        surveyed = BatchSurvey.on_spark(spark, job.input, parts)
     new = surveyed.new
     assert not isinstance(new, NewRows)
     done: list[Output] = []
@@ -324,19 +324,19 @@ def _with_quarantined(
     return counted(parts, done, found.reasons.get(TOO_LATE, 0) if refusing else 0) + found
 
 
-def _replaced(job: Job, emission: Emission) -> Replaced | None:
+def _replaced(job: Job, emission: Emission) -> ReplacedRange | None:
     """What a backfill of a running pipeline replaces; null for any other batch, and for a sink that Spark must write."""
     sink = job.runnable.sink_path
     if not isinstance(job.plan, BackfillPlan) or job.plan.builds_state or not delta_rs_can_write(sink):
         return None
-    return Replaced.of(sink, newest(sink), (emission.after, emission.through))
+    return ReplacedRange.of(sink, newest(sink), (emission.after, emission.through))
 
 
-def _keep(job: Job, replaced: Replaced, paths: Sequence[str]) -> tuple[DataFile, ...]:
+def _keep(job: Job, replaced: ReplacedRange, paths: Sequence[str]) -> tuple[DataFile, ...]:
     return replaced.keep(paths, batch=job.plan.batch, attempt=job.plan.attempt, task=task_number()) if paths else ()
 
 
-def _keep_in_task(job: Job, replaced: Replaced, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _keep_in_task(job: Job, replaced: ReplacedRange, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
     use_options(job.options)
     numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
@@ -352,7 +352,7 @@ def _remove(targets: Targets, done: Sequence[Output], roles: Sequence[str] = ("s
 
 
 def _computed(
-    job: Job, targets: Targets, surveyed: Surveyed, output: Output, replaced: Replaced | None, kept: Sequence[DataFile]
+    job: Job, targets: Targets, surveyed: BatchSurvey, output: Output, replaced: ReplacedRange | None, kept: Sequence[DataFile]
 ) -> ComputedBatch:
     emission, plan = surveyed.emission, job.plan
     changes = {role: Changes.of(targets.of[role].schema, output.files[role]) for role in ("state", "quarantine") if output.files.get(role)}

@@ -18,7 +18,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.batch import planning
-from windowmill.jobs.batch.outcomes import Done, Ruling, warnings_of
+from windowmill.jobs.batch.outcomes import CommittedBatch, Ruling, warnings_of
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.spark_use import has_brief_use, is_sure_to_use_spark
@@ -41,8 +41,8 @@ def run(
     interval_end: datetime | None = None,
     ruling: Ruling | None = None,
     arrival: Arrival = "log",
-    accepted: planning.Accepted = planning.NOTHING_ACCEPTED,
-) -> list[Done]:
+    accepted: planning.Acceptance = planning.NOTHING_ACCEPTED,
+) -> list[CommittedBatch]:
     """Run batches until the source is drained or ``max_batches`` are done; returns the committed batches.
 
     Parameters
@@ -86,8 +86,8 @@ def backfill(
     begin: int,
     end: int,
     arrival: Arrival = "log",
-    accepted: planning.Accepted = planning.NOTHING_ACCEPTED,
-) -> Done:
+    accepted: planning.Acceptance = planning.NOTHING_ACCEPTED,
+) -> CommittedBatch:
     """Recompute the windows that end in (``begin``, ``end``], instants on the axis, from the source's history in one batch.
 
     ``arrival`` is the order in which the rows count as arrived: the order in which earlier batches read them, or event-time order.
@@ -111,7 +111,7 @@ def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
 
 
 @contextmanager
-def _leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> Iterator[tuple[Runnable, Ledger, list[Done]]]:
+def _leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> Iterator[tuple[Runnable, Ledger, list[CommittedBatch]]]:
     """Hold the pipeline's lease, open its ledger, and finish the batch of a run that died after its record; also gives that batch."""
     runnable = runnable_of(pipeline)
     check_conditional_writes(runnable.places.root, [runnable.sink_path, runnable.places.root], progress.say)
@@ -119,10 +119,10 @@ def _leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) ->
         ledger = Ledger.open(pipeline)
         planning.check_owner(pipeline, ledger)
         made, newest = protocol.settle(ledger, tables_of(runnable), accept_changes=changes), ledger.newest
-        done: list[Done] = []
+        done: list[CommittedBatch] = []
         if made and newest is not None:
             progress.say(f"{runnable.name}: batch {newest.number} was recorded by an earlier run; made the {made} commits that it lacked")
-            done = [Done(newest.plan, newest.outcome)] if newest.status == "committed" else []
+            done = [CommittedBatch(newest.plan, newest.outcome)] if newest.status == "committed" else []
         yield runnable, ledger, done
 
 
@@ -131,7 +131,7 @@ def _begin_spark_if_sure(runnable: Runnable, source: SourceTable, reading: Readi
         launch.begin(brief=has_brief_use(runnable, source, reading))
 
 
-def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Done:
+def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> CommittedBatch:
     progress.timings.clear()
     progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=runnable.pipeline.time.unit is None)}")
     from windowmill.jobs.batch.steps import run_batch  # imports Spark; a run that finds nothing new does not need it
@@ -147,7 +147,7 @@ def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress)
     return done
 
 
-def _rule(runnable: Runnable, ledger: Ledger, progress: Progress, ruling: Ruling | None, accepted: planning.Accepted) -> Done:
+def _rule(runnable: Runnable, ledger: Ledger, progress: Progress, ruling: Ruling | None, accepted: planning.Acceptance) -> CommittedBatch:
     """Publish or drop the held batch's results: as ``ruling`` says, else as another validation by the present rules."""
     held = ledger.held_batch
     if held is None:
@@ -158,7 +158,7 @@ def _rule(runnable: Runnable, ledger: Ledger, progress: Progress, ruling: Ruling
     progress.say(f"{runnable.name}: batch {held.number} is held: {held.plan.describe(instants=runnable.pipeline.time.unit is None)}")
     if ruling:
         verdict = {"release": "released", "discard": "discarded"}[ruling]
-        done = Done(held.plan, protocol.rule(ledger, verdict, tables_of(runnable), datetime.now(UTC)))
+        done = CommittedBatch(held.plan, protocol.rule(ledger, verdict, tables_of(runnable), datetime.now(UTC)))
     else:
         from windowmill.jobs.batch.steps import validate_again
 
@@ -167,6 +167,6 @@ def _rule(runnable: Runnable, ledger: Ledger, progress: Progress, ruling: Ruling
     return done
 
 
-def _warn(runnable: Runnable, done: Done, progress: Progress) -> None:
+def _warn(runnable: Runnable, done: CommittedBatch, progress: Progress) -> None:
     for line in warnings_of(done.commit, runnable.pipeline, runnable.places):
         progress.say(f"  warning: {line}")

@@ -15,7 +15,7 @@ Ruling = Literal["release", "discard"]
 
 
 @dataclass(frozen=True)
-class Done:
+class CommittedBatch:
     """A committed batch."""
 
     plan: Plan

@@ -17,7 +17,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.storage_errors import forbidden_folder
-from windowmill.checkpoints.verification import refuse_landed, verify, verify_standing
+from windowmill.checkpoints.verification import refuse_landed, verify, verify_table_versions
 from windowmill.jobs import user_code
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.kinds import open_source
@@ -36,14 +36,14 @@ from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class Acceptance:
     """Differences since the last batch that the user accepts: rows changed by others, an edited module."""
 
     changes: bool = False
     code: bool = False
 
 
-NOTHING_ACCEPTED = Accepted()
+NOTHING_ACCEPTED = Acceptance()
 
 #: Called with the source and what a batch will read of it, before its plan is checked.
 OnReading = Callable[[SourceTable, Reading], None]
@@ -63,7 +63,7 @@ def next_run(
     *,
     interval_end: datetime | None = None,
     arrival: Arrival = "log",
-    accepted: Accepted = NOTHING_ACCEPTED,
+    accepted: Acceptance = NOTHING_ACCEPTED,
     on_reading: OnReading = _ignore,
 ) -> Plan | None:
     """The plan of the next batch, of the new source versions; null if nothing is to do. The last batch must be settled, and not held.
@@ -77,7 +77,7 @@ def next_run(
     after = last.plan.to_version if last else -1
     vouched = _vouched(pipeline, interval_end)
     if source.version <= after and not _moves_on(pipeline, ledger, vouched):
-        verify_standing(ledger, own_tables(runnable))
+        verify_table_versions(ledger, own_tables(runnable))
         return None
     check_tables(runnable, ledger, accepted)
     options = runnable.source.options
@@ -105,7 +105,7 @@ def next_backfill(
     begin: int,
     end: int,
     arrival: Arrival = "log",
-    accepted: Accepted = NOTHING_ACCEPTED,
+    accepted: Acceptance = NOTHING_ACCEPTED,
     on_reading: OnReading = _ignore,
 ) -> Plan:
     """The plan of a backfill of the windows that end in (``begin``, ``end``], instants on the axis.
@@ -164,7 +164,7 @@ def _pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reac
     }
 
 
-def check_tables(runnable: Runnable, ledger: Ledger, accepted: Accepted) -> None:
+def check_tables(runnable: Runnable, ledger: Ledger, accepted: Acceptance) -> None:
     """Refuse the pipeline's tables if others have changed them, and modules and time zones that have changed since the last batch."""
     _check_writable(runnable)
     verify(ledger, own_tables(runnable), accept_changes=accepted.changes)

@@ -25,7 +25,7 @@ from windowmill.expectations.gate import Verdict
 from windowmill.jobs.batch import engine, losses, validating
 from windowmill.jobs.batch.compaction import compact_tables
 from windowmill.jobs.batch.compute import ComputedBatch, Job, compute_here, compute_in_a_task, compute_on_spark
-from windowmill.jobs.batch.outcomes import Done
+from windowmill.jobs.batch.outcomes import CommittedBatch
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.spark_use import has_brief_use
@@ -47,7 +47,7 @@ from windowmill.windowing.errors import ServerGoneError, WindowmillError, first_
 _ONLY_SPARK_EVALUATES = "only Spark evaluates one of its rules"
 
 
-def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Done:
+def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> CommittedBatch:
     """Execute ``plan``.
 
     Raises
@@ -61,7 +61,7 @@ def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress
         outcome = batch.record(computed, verdict)
         batch.publish(outcome, verdict)
         batch.compact(computed)
-        return Done(plan, outcome)
+        return CommittedBatch(plan, outcome)
 
 
 class _Steps:
@@ -207,7 +207,7 @@ class _Steps:
         )
 
 
-def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Progress) -> Done:
+def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Progress) -> CommittedBatch:
     """Validate the files of the ``held`` batch by the rules of now, and publish them unless it is held again.
 
     Raises
@@ -232,7 +232,7 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
         validating.write_docs(runnable, plan, verdict, at, progress)
     if verdict.status == "held":
         raise validating.held_error(runnable, plan, verdict)
-    return Done(plan, outcome)
+    return CommittedBatch(plan, outcome)
 
 
 def _validated_again(runnable: Runnable, ledger: Ledger, held: Batch, spark: Callable[[], SparkSession]) -> Verdict:

@@ -16,7 +16,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.checkpoints.stores import options_of, use_options_of
 from windowmill.jobs.batch import engine
-from windowmill.jobs.batch.outcomes import Done, warnings_of
+from windowmill.jobs.batch.outcomes import CommittedBatch, warnings_of
 from windowmill.jobs.commands.next_run import NextRun
 from windowmill.jobs.commands.output import Answer
 from windowmill.jobs.commands.spec_values import as_written
@@ -27,7 +27,7 @@ from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
 
-def summary_of(pipeline: Pipeline, done: Sequence[Done]) -> Answer:
+def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch]) -> Answer:
     """Summarize a run: a line of text, and in ``data`` the counts of each batch that it committed; ``seconds`` are wall-clock time."""
     instants = pipeline.time.unit is None
     batches = [_summary(batch, instants=instants) for batch in done]
@@ -190,7 +190,7 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
     return Answer(data, table)
 
 
-def _summary(done: Done, *, instants: bool) -> dict[str, Any]:
+def _summary(done: CommittedBatch, *, instants: bool) -> dict[str, Any]:
     commit = done.commit
     return {
         "batch": done.plan.batch,

@@ -17,8 +17,8 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from windowmill.jobs.batch.outcomes import Done, Ruling
-    from windowmill.jobs.batch.planning import Accepted
+    from windowmill.jobs.batch.outcomes import CommittedBatch, Ruling
+    from windowmill.jobs.batch.planning import Acceptance
 
 
 def run(
@@ -38,9 +38,9 @@ def run(
 
     An error of one pipeline does not stop the others. The exit code is that of the first one that failed.
     """
-    from windowmill.jobs.batch.planning import Accepted
+    from windowmill.jobs.batch.planning import Acceptance
 
-    accepted = Accepted(changes=accept_changes, code=accept_code)
+    accepted = Acceptance(changes=accept_changes, code=accept_code)
     advance = partial(
         _advance, max_batches=max_batches, interval_end=data_interval_end, arrival=arrival, accepted=accepted, as_json=as_json
     )
@@ -56,7 +56,7 @@ def run(
 
 
 def _advance(
-    spec: Path, *, max_batches: int | None, interval_end: datetime | None, arrival: Arrival, accepted: Accepted, as_json: bool
+    spec: Path, *, max_batches: int | None, interval_end: datetime | None, arrival: Arrival, accepted: Acceptance, as_json: bool
 ) -> None:
     from windowmill.jobs.batch import loop
     from windowmill.jobs.batch.progress import Progress
@@ -79,14 +79,14 @@ def backfill(
 ) -> None:
     """Recompute the windows that end in (from, to] from history, as one batch."""
     from windowmill.jobs.batch import loop
-    from windowmill.jobs.batch.planning import Accepted
+    from windowmill.jobs.batch.planning import Acceptance
     from windowmill.jobs.batch.progress import Progress
 
     pipeline = load_pipeline(spec)
     first, last = _instant("--from", begin, pipeline), _instant("--to", end, pipeline)
     if first >= last:
         raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are recomputed")
-    accepted = Accepted(changes=accept_changes, code=accept_code)
+    accepted = Acceptance(changes=accept_changes, code=accept_code)
     _show_summary(
         pipeline,
         [loop.backfill(pipeline, Progress(errors, as_written), begin=first, end=last, arrival=arrival, accepted=accepted)],
@@ -117,12 +117,14 @@ def abandon(spec: Spec, as_json: AsJson = False) -> None:
 
 def _rule(spec: Path, ruling: Ruling, *, changes: bool, code: bool, as_json: bool) -> None:
     from windowmill.jobs.batch import loop
-    from windowmill.jobs.batch.planning import Accepted
+    from windowmill.jobs.batch.planning import Acceptance
     from windowmill.jobs.batch.progress import Progress
 
     pipeline = load_pipeline(spec)
     _show_summary(
-        pipeline, loop.run(pipeline, Progress(errors, as_written), ruling=ruling, accepted=Accepted(changes=changes, code=code)), as_json
+        pipeline,
+        loop.run(pipeline, Progress(errors, as_written), ruling=ruling, accepted=Acceptance(changes=changes, code=code)),
+        as_json,
     )
 
 
@@ -136,7 +138,7 @@ def _instant(option: str, text: str, pipeline: Pipeline) -> int:
         raise SpecError(f"{option}: got {text!r}; expected {wanted}") from err
 
 
-def _show_summary(pipeline: Pipeline, done: list[Done], as_json: bool) -> None:
+def _show_summary(pipeline: Pipeline, done: list[CommittedBatch], as_json: bool) -> None:
     from windowmill.jobs.commands.answers import summary_of
 
     show(summary_of(pipeline, done), as_json)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Computed:
+class PartResult:
     """What a part computed of a batch.
 
     Attributes
@@ -47,7 +47,7 @@ class Loaded(Protocol):
         """The restored rows; null for none."""
         ...
 
-    def compute(self, writer: OutputWriter) -> Computed:
+    def compute(self, writer: OutputWriter) -> PartResult:
         """Compute complete windows and new state, and write them."""
         ...
 

@@ -32,7 +32,7 @@ from windowmill.windowing.grids import closing_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from windowmill.jobs.ways.base import Computed, Loaded, Part
+    from windowmill.jobs.ways.base import Loaded, Part, PartResult
     from windowmill.jobs.ways.input import Input, TableInput
     from windowmill.jobs.ways.new_rows import NewRows
     from windowmill.windowing.axis import WindowGrid
@@ -81,7 +81,7 @@ def check_balance(batch: TableInput, done: Output, rows_read: int) -> None:
         )
 
 
-def refused_in_process(new: NewRows, refusing: Sequence[Computed], grids: Sequence[WindowGrid], batch: Input) -> Ints:
+def refused_in_process(new: NewRows, refusing: Sequence[PartResult], grids: Sequence[WindowGrid], batch: Input) -> Ints:
     """Numbers of the new rows that came too late for all parts: those that are ``refusing``, and those with these ``grids``."""
     numbers: Ints | None = None
     for each in refusing:

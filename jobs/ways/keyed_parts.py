@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 
 from windowmill.jobs.ways import keyed_pass, limits
-from windowmill.jobs.ways.base import Computed
+from windowmill.jobs.ways.base import PartResult
 from windowmill.jobs.ways.pass_output import Advance, written
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class KeyedTables:
     stored: pa.Table
     advance: Advance
 
-    def compute(self, writer: OutputWriter) -> Computed:
+    def compute(self, writer: OutputWriter) -> PartResult:
         return written(writer, self.advance(self.rows, self.stored))
 
 

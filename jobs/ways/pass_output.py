@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from windowmill.jobs.spark.access import map_in_arrow
-from windowmill.jobs.ways.base import Computed
+from windowmill.jobs.ways.base import PartResult
 from windowmill.jobs.ways.restored import restored_kinds
 from windowmill.jobs.ways.task_output import RETURNED, Output, OutputWriter, Targets, output_of, returned
 from windowmill.windowing.columnar.advanced import Advanced
@@ -70,12 +70,12 @@ def results(worked: DataFrame) -> DataFrame:
     return worked.where(F.col(RESULT).isNotNull()).select(f"{RESULT}.*")
 
 
-def written(writer: OutputWriter, done: Advanced) -> Computed:
+def written(writer: OutputWriter, done: Advanced) -> PartResult:
     """Write what a part makes of a batch's rows and the restored state of some keys."""
     for rows in done.results:
         writer.results(rows)
     new_state = writer.state(done.state)
-    return Computed(
+    return PartResult(
         Output(rows_applied=done.applied, rows_late=done.late, rows_refused=len(done.refused), new_state=new_state), done.refused
     )
 

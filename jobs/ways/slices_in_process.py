@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways import lateness_in_process as lateness
 from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.base import Computed
+from windowmill.jobs.ways.base import PartResult
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.slice_passes import write
@@ -60,8 +60,8 @@ class LoadedInProcess:
     stored: pa.Table | None
     stage: WindowStage
 
-    def compute(self, writer: OutputWriter) -> Computed:
-        return Computed(write(self.stage, work(None if self.judged is None else self.judged.table, self.stored, self.stage), writer))
+    def compute(self, writer: OutputWriter) -> PartResult:
+        return PartResult(write(self.stage, work(None if self.judged is None else self.judged.table, self.stored, self.stage), writer))
 
 
 def work(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> Iterator[Combined]:

@@ -14,11 +14,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tests.checkpoints.records import NOW, commit
-from windowmill.checkpoints.batches import Plan, Written
+from windowmill.checkpoints.batches import LastWrite, Plan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import DeltaOwnTable
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.batch.planning import Accepted, next_backfill, next_run
+from windowmill.jobs.batch.planning import Acceptance, next_backfill, next_run
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing import errors
 from windowmill.windowing.specfile import parse_pipeline
@@ -71,7 +71,7 @@ class Bench:
     def backfill(self) -> Plan:
         return next_backfill(runnable_of(self.pipeline), self.ledger(), begin=0, end=20)
 
-    def commit(self, written: Mapping[str, Written] | None = None, **outcome: Any) -> None:
+    def commit(self, written: Mapping[str, LastWrite] | None = None, **outcome: Any) -> None:
         """Record the last plan; ``written`` are the last writes to the tables."""
         assert self.last is not None
         ledger = self.ledger()
@@ -198,7 +198,7 @@ def test_a_run_with_nothing_new_notices_that_a_table_is_gone_or_another(tmp_path
     path.mkdir(parents=True, exist_ok=True)
     write_deltalake(path, pa.table({"batch": [0]}))
     table = DeltaOwnTable(role, str(path))
-    bench.commit(written={role: Written(0, table.standing().table_id, 0, table.change_at(0).digest)})
+    bench.commit(written={role: LastWrite(0, table.table_version().table_id, 0, table.change_at(0).digest)})
     assert bench.plan() is None
     shutil.rmtree(path)
     with pytest.raises(errors.StateMissingError, match=rf"{role} \S+: there is no table, but batch 0 left version 0 of it; restore"):
@@ -227,7 +227,7 @@ def test_own_tables_are_verified_before_each_plan(tmp_path, step):
     bench.land(1, 2)
     bench.plan()
     # The state is gone: it was never there.
-    bench.commit(written={"state": Written(0, "id", 0)})
+    bench.commit(written={"state": LastWrite(0, "id", 0)})
     bench.land(3)
     with pytest.raises(errors.StateMissingError, match=r"state .*there is no table, but batch 0 left version 0"):
         bench.backfill() if step == "backfill" else bench.plan()
@@ -315,4 +315,4 @@ def test_an_edited_module_is_refused_unless_it_is_accepted(tmp_path, monkeypatch
     module.write_text(MODULE + "# edited\n")
     with pytest.raises(errors.CodeChangedError, match=f"module {module.stem} is not the one that batch 0 ran"):
         bench.plan()
-    assert bench.plan(accepted=Accepted(code=True)) is not None
+    assert bench.plan(accepted=Acceptance(code=True)) is not None

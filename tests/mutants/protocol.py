@@ -165,7 +165,7 @@ MUTANTS = (
     Mutant(
         "tables-unseen-by-a-run-with-nothing-new",
         "jobs/batch/planning.py",
-        "        verify_standing(ledger, own_tables(runnable))\n",
+        "        verify_table_versions(ledger, own_tables(runnable))\n",
         "",
         ("tests/jobs/test_plans.py::test_a_run_with_nothing_new_notices_that_a_table_is_gone_or_another",),
     ),
@@ -207,21 +207,21 @@ MUTANTS = (
     Mutant(
         "missing-table-accepted",
         "checkpoints/verification.py",
-        "    if standing is None:\n        raise StateMissingError(",
-        "    if standing is None:\n        return\n        raise StateMissingError(",
+        "    if current is None:\n        raise StateMissingError(",
+        "    if current is None:\n        return\n        raise StateMissingError(",
         (f"{FOREIGN}a_table_that_is_gone_is_not_made_anew",),
     ),
     Mutant(
         "older-table-accepted",
         "checkpoints/verification.py",
-        "if standing.version < written.version:",
+        "if current.version < written.version:",
         "if False:",
         (f"{FOREIGN}a_table_whose_log_was_cut_off",),
     ),
     Mutant(
         "table-id-not-compared",
         "checkpoints/verification.py",
-        "    if standing.table_id != written.table_id:",
+        "    if current.table_id != written.table_id:",
         "    if False:",
         (f"{FOREIGN}another_table_in_its_place",),
     ),
@@ -284,7 +284,7 @@ MUTANTS = (
     Mutant(
         "accepted-changes-forgotten",
         "checkpoints/verification.py",
-        "    ledger.note(table.role, replace(written, version=standing.version, digest=None))\n",
+        "    ledger.note(table.role, replace(written, version=current.version, digest=None))\n",
         "",
         (f"{FOREIGN}changes_are_accepted_once_and_for_all",),
     ),

@@ -17,7 +17,7 @@ from windowmill.checkpoints.batches import Changes, Commit, Plan, RunPlan, ident
 from windowmill.checkpoints.committer import Publication
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.own_tables import Change, Landed, Standing
+from windowmill.checkpoints.own_tables import Change, LandedCommit, TableVersion
 from windowmill.checkpoints.protocol import record, rule, settle
 from windowmill.checkpoints.records import Record
 from windowmill.checkpoints.verification import ORDER, refuse_landed, verify
@@ -75,8 +75,8 @@ class MemoryTable:
     def place(self) -> str:
         return self.role
 
-    def standing(self) -> Standing | None:
-        return Standing("id", self.log.versions() - 1) if self.log.commits else None
+    def table_version(self) -> TableVersion | None:
+        return TableVersion("id", self.log.versions() - 1) if self.log.commits else None
 
     def change_at(self, version: int) -> Change | None:
         return self.log.commits[version] if 0 <= version < self.log.versions() else None
@@ -87,13 +87,13 @@ class MemoryTable:
     def newest_batch(self, app_id: str) -> int | None:
         return max((change.transactions[app_id] for change in self.log.commits if app_id in change.transactions), default=None)
 
-    def landed(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> Landed | None:
+    def landed(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> LandedCommit | None:
         for change in self.log.commits[after + 1 :]:
             found = change.transactions.get(app_id)
             if found is not None and found > batch:
                 raise LedgerBehindError(f"{self.place}: batch {found} has landed")
             if found == batch:
-                return Landed(change.version, change.rows, change.digest, change.note)
+                return LandedCommit(change.version, change.rows, change.digest, change.note)
         return None
 
     def refuse_misfit(self, changes: Changes) -> None:

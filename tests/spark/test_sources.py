@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, quiet
 from windowmill.jobs.batch import loop
-from windowmill.jobs.batch.planning import Accepted
+from windowmill.jobs.batch.planning import Acceptance
 from windowmill.jobs.ways import limits
 from windowmill.windowing.errors import ArrivalUnknownError, NonAppendCommitError, SourceSchemaError
 
@@ -251,7 +251,7 @@ def test_a_sink_rewritten_with_other_types_takes_no_converted_values(spark, tmp_
     frame.write.format("delta").mode("overwrite").option("overwriteSchema", True).save(bench.sink)
     bench.land(rows[100:])
     with pytest.raises(AnalysisException, match=r"DELTA_FAILED_TO_MERGE_FIELDS.*mid"):
-        bench.run(accepted=Accepted(changes=True))
+        bench.run(accepted=Acceptance(changes=True))
 
 
 def _field(name: str) -> Any:

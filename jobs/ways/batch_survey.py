@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Surveyed:
+class BatchSurvey:
     """New rows, null if the batch has none, and the windows that become complete."""
 
     new: NewRows | FileRows | NumberedRows | None
