@@ -27,8 +27,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from windowmill.jobs.child import tie_to_parent
 from windowmill.jobs.spark.connections import stoppable_collection
-from windowmill.jobs.spark.settings import SERVER, session_conf
+from windowmill.jobs.spark.daemon import WAITING
+from windowmill.jobs.spark.settings import SERVER, WORKER_MEMORY, session_conf
 from windowmill.windowing.errors import MachineError
 
 #: Variables of Spark that the command below respects, or that concern no JVM of ours.
@@ -73,13 +75,14 @@ LOOK_SECONDS = 0.01
 
 @dataclass(slots=True)
 class _Begun:
-    """A JVM that was started with ``settings``.
+    """A JVM that was started with ``settings``, and the daemon of Python workers that waits for it.
 
     ``folder`` is for its temporary files, ``lock`` is held while they are needed; ``disconnect`` ends what this process tells the JVM.
     """
 
     settings: Mapping[str, str]
     process: subprocess.Popen[bytes]
+    daemon: subprocess.Popen[bytes]
     folder: Path
     lock: int
     disconnect: Callable[[], None] | None = None
@@ -92,8 +95,9 @@ class _Begun:
     def end(self) -> None:
         if self.disconnect is not None:
             self.disconnect()
-        self.process.kill()
-        self.process.wait()
+        for process in (self.process, self.daemon):
+            process.kill()
+            process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self.lock)
 
@@ -133,6 +137,7 @@ def begin(*, brief: bool) -> None:
         "SPARK_CONNECT_MODE": "0",
         "PYTHONHASHSEED": "0",  # Python workers must agree on hashes
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "gateway"),
+        WAITING: str(folder / "daemon"),
     }
     process = subprocess.Popen(
         command(settings, home, Path(os.environ["JAVA_HOME"]), [f"-Djava.io.tmpdir={folder}"]),
@@ -140,7 +145,15 @@ def begin(*, brief: bool) -> None:
         env=environment,
         preexec_fn=_ignore_interrupts,  # noqa: PLW1509 - one system call, which needs no lock
     )
-    _begun.append(_Begun(settings, process, folder, lock))
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", settings["spark.python.daemon.module"], "wait", environment[WAITING]],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env=environment | {name.removeprefix("spark.executorEnv."): value for name, value in WORKER_MEMORY.items()},
+        preexec_fn=tie_to_parent(os.getpid()),  # noqa: PLW1509 - two system calls, which need no lock
+        process_group=0,  # an interrupt does not reach it
+    )
+    _begun.append(_Begun(settings, process, daemon, folder, lock))
     atexit.register(_end)
 
 

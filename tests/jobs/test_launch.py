@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from windowmill.jobs.spark import launch
+from windowmill.jobs.spark import daemon, launch
 from windowmill.jobs.spark.java import find_java
 from windowmill.jobs.spark.settings import session_conf
 
@@ -26,6 +28,26 @@ assert spark.sparkContext._gateway.proc is begun.process
 assert spark.sparkContext.appName == "launched"
 print(spark.range(1000).groupBy().sum().collect()[0][0])
 print(len(list(begun.folder.iterdir())))
+
+
+def told(_):
+    import os
+
+    import pyarrow as pa
+
+    names = "PYTHONHASHSEED", "MALLOC_MMAP_THRESHOLD_", "SPARK_REUSE_WORKER"
+    environment = " ".join(os.environ[name] for name in names)
+    yield pa.record_batch({"parent": [os.getppid()], "environment": [environment]})
+
+
+[(parent, environment)] = spark.range(0, 1, 1, 1).mapInArrow(told, "parent long, environment string").collect()
+print(begun.daemon.pid, parent, environment)
+if "kill" in sys.argv:
+    import os
+    import signal
+
+    sys.stdout.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -121,12 +143,34 @@ def test_the_folder_of_another_user_is_left_alone(monkeypatch: pytest.MonkeyPatc
 def test_a_session_uses_the_jvm_that_was_begun_and_nothing_is_left_of_it(settings: dict[str, str]) -> None:
     # An empty address is none: Spark's launcher would take it for one.
     done = subprocess.run([sys.executable, "-c", RUN], env=os.environ | {"SPARK_REMOTE": ""}, capture_output=True, text=True, check=True)
-    begun, total, files = done.stdout.splitlines()
+    begun, total, files, worker = done.stdout.splitlines()
     pid, folder = begun.split(" ", 1)
+    waiting, parent, environment = worker.split(" ", 2)
     assert total == str(sum(range(1000)))
     assert int(files) > 1
+    assert parent == waiting  # workers are forks of the daemon that was started beside the JVM
+    assert environment == f"0 {32 << 20} 1"
     assert not Path("/proc", pid).exists()
+    assert not Path("/proc", waiting).exists()
     assert not Path(folder).exists()
+
+
+@pytest.mark.spark
+@pytest.mark.classic
+def test_the_jvm_and_the_daemon_end_with_a_process_that_is_killed(settings: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, "kill"], env=os.environ | {"SPARK_REMOTE": ""}, stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    begun, _, _, worker = done.stdout.splitlines()
+    pids, until = [begun.split(" ")[0], worker.split(" ")[0]], time.monotonic() + 60
+    while any(Path("/proc", pid).exists() for pid in pids) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not any(Path("/proc", pid).exists() for pid in pids)
+
+
+def test_without_a_daemon_that_waits_the_process_goes_on_alone(tmp_path: Path) -> None:
+    assert not daemon._handed_over(str(tmp_path / "daemon"))
 
 
 @pytest.mark.spark
