@@ -25,11 +25,11 @@ def is_computed_here(window: dict[str, Any], path: str) -> bool:
     spec = {
         "pipeline": "p",
         "keys": ["k"],
-        "time": {"column": "t"},
+        "time": {"column": "t", "end": "t"},  # events that may last: windows with policies keep rows of them
         "windows": [{"name": "w", **window}],
         "aggregates": {"n": {"count": "*"}},
     }
-    pipeline = Pipeline.model_validate(spec | {"emit": "revise"})
+    pipeline = Pipeline.model_validate(spec)
     run, new = Run(pipeline, path), collected(arrived(ROWS))
     seen = seen_after(new.table, None)
     assert seen is not None

@@ -415,12 +415,12 @@ def test_rows_of_settled_files_bring_no_revisions():
     assert [(found["revision"], found["n"]) for found in run.rows] == [(0, 2)]
 
 
-def test_policies_that_are_revised_keep_rows_beside_slices_and_sessions():
+def test_policies_keep_positions_beside_slices_and_sessions_that_are_revised():
     policies = {"type": "sliding", "evict": {"count": 3}}
     windows = {"slots": GRIDS["slots"], "visits": {"type": "session", "gap": "5 minutes"}, "last": policies}
     pipeline = pipeline_of(windows, {"n": {"count": "*"}})
-    assert divide(pipeline, COLUMNS.arrow).ways == ("slices", "sessions", "live rows")
-    assert [why.partition(":")[0] for why in why_rows(pipeline, COLUMNS.arrow)] == ["emit"]
+    assert divide(pipeline, COLUMNS.arrow).ways == ("slices", "sessions", "positions")
+    assert why_rows(pipeline, COLUMNS.arrow) == ()
 
 
 def test_a_batch_reads_the_nodes_of_the_long_windows_that_its_late_rows_revise():

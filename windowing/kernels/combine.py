@@ -41,6 +41,8 @@ def helper(function: Any, **options: Any) -> Any:
 
     Numba would compile it again for each literal argument. Here all integers are of one type, so that it is compiled once.
     """
+    if numba.config.DISABLE_JIT:
+        return function
     dispatcher = numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(function)
     resolve = dispatcher.get_call_template
     dispatcher.get_call_template = lambda types, _: resolve([numba.types.unliteral(each) for each in types], {})
