@@ -33,6 +33,7 @@ BENCHMARKS = {
     "memory": ["memory"],
     "many-keys": ["many_keys"],
     "nexmark": ["nexmark"],
+    "nexmark-compute": ["nexmark_current"],
     "dag-parsing": ["dag_parsing"],
     "minute-schedules": ["minute_schedules"],
 }

@@ -1,8 +1,13 @@
-"""Pipelines of the Nexmark queries that take one more minute of bids at a time, in a process whose Spark session is warm."""
+"""Pipelines of the Nexmark queries that take one more minute of bids at a time, in a process whose Spark session is warm.
+
+``python -m benchmarks.nexmark_current`` compares the processor time of such runs by ``compute: spark`` with that by ``local``.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +16,13 @@ import duckdb
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
+from benchmarks import measurement
+from benchmarks.measurement import Figure, Measurement
 from benchmarks.pipelines import WARM_ROUNDS, quiet
 from benchmarks.processes import timed
 from benchmarks.race import Result
 from benchmarks.spark_ways import session
-from examples.nexmark.bids import Bids, land
+from examples.nexmark.bids import BIDS, CYCLE, Bids, land
 from examples.nexmark.queries import FOLDER, QUERIES
 from windowmill.jobs.batch import loop
 from windowmill.windowing.specfile import load_pipeline
@@ -80,3 +87,41 @@ def keep_current(name: str, warehouse: Path) -> tuple[float, float]:
 
     _, seconds, cpu = timed(run)
     return seconds, cpu
+
+
+def main(arguments: list[str] | None = None) -> Measurement:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=int, default=10_000, help="events a second of event time (default %(default)s)")
+    parser.add_argument(
+        "--history", type=int, default=1, help="minutes of events before the runs; `local` takes one at most (default %(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=2, help="counted runs over one more minute (default %(default)s)")
+    given = measurement.place(parser).parse_args(arguments)
+    console, bids, taken = measurement.terminal(), Bids(given.rate), dict[str, dict[str, Result]]()
+    folder = given.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    measured = Measurement(
+        "nexmark_current", "Nexmark: one more minute, by `spark` and by `local`", f"{given.rate * 60 * BIDS // CYCLE:,} bids a minute"
+    )
+    for compute in ("spark", "local"):
+        os.environ["WINDOWMILL_COMPUTE"] = compute
+        with tempfile.TemporaryDirectory(dir=folder) as warehouse:
+            taken[compute] = take_runs(list(RUNS), bids, given, Path(warehouse), console.print)
+    for compute, results in taken.items():
+        for name, result in results.items():
+            result.label = f"{name}: {compute}"
+    measured.take([result for results in taken.values() for result in results.values()])
+    measured.figures = [
+        Figure(
+            f"{name}: spark / local, processor time",
+            [ours / theirs for ours, theirs in zip(taken["spark"][name].cpu_seconds, taken["local"][name].cpu_seconds, strict=True)],
+            most=2.5,
+        )
+        for name in RUNS
+    ]
+    measured.finish(console, given.results)
+    return measured
+
+
+if __name__ == "__main__":
+    main()

@@ -30,6 +30,7 @@ ORDER = (
     "memory",
     "many_keys",
     "nexmark",
+    "nexmark_current",
     "dag_parsing",
     "minute_schedules",
 )
