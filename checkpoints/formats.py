@@ -11,7 +11,7 @@ from deltalake import CommitProperties, DeltaTable
 from windowmill.windowing.errors import StateError
 
 #: The format that this release writes and reads, for each kind of table.
-FORMATS = {"state": 2, "quarantine": 1, "quality": 1, "held": 1}
+FORMATS = {"state": 3, "quarantine": 1, "quality": 1, "held": 1}
 #: Name of the table property with the format.
 FORMAT = "windowmill.format"
 
