@@ -90,6 +90,16 @@ def test_without_keys_or_with_one_bucket_nothing_moves():
     assert list(in_buckets(table.slice(0, 0), [], Share.every(3))) == []
 
 
+def test_equal_keys_have_one_bucket_whatever_their_columns_are_called():
+    new = pa.table({"the key": np.arange(100), "site": np.arange(100) % 7})
+    stored = new.rename_columns(["key_3f2a", "_site"])
+    of_new, of_stored = (
+        {bucket: rows.columns for bucket, rows in in_buckets(each, each.column_names, Share.every(5))} for each in (new, stored)
+    )
+    assert len(of_new) == 5
+    assert of_new == of_stored
+
+
 def test_shares_have_the_rows_of_their_buckets():
     table = pa.table({"k": np.arange(1_000) % 170, "row": np.arange(1_000)}).slice(3)
     every = dict(in_buckets(table, ["k"], Share.every(6)))

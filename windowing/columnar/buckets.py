@@ -56,9 +56,13 @@ class KeyFilter:
 
 
 def bucket_numbers(keys: pa.Table, n_buckets: int) -> Ints:
-    """The bucket of each row of ``keys``; equal keys have the same one in every table. int64, shape (n_rows,)."""
+    """The bucket of each row of ``keys``; int64, shape (n_rows,).
+
+    Equal keys have the same bucket in every table, whatever their columns are called there.
+    """
+    nameless = keys.rename_columns([str(number) for number in range(keys.num_columns)])
     # Python's own hash of a text differs from process to process.
-    buckets: Ints = (row_checksums(keys).to_numpy().view(np.uint64) % np.uint64(n_buckets)).astype(np.int64)
+    buckets: Ints = (row_checksums(nameless).to_numpy().view(np.uint64) % np.uint64(n_buckets)).astype(np.int64)
     return buckets
 
 
