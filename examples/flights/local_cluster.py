@@ -102,7 +102,8 @@ class LocalCluster:
             ended = next((process for process in self.processes if process.poll() is not None), None)
             if ended is not None:
                 raise ClusterError(f"process {ended.pid} of Spark ended while starting; the output is in {self.folder}")
-            with contextlib.suppress(httpx.HTTPError):  # the master has no page yet
+            # Before the master listens the connection is refused; then, for a moment, its page for people answers in place of the JSON.
+            with contextlib.suppress(httpx.HTTPError, json.JSONDecodeError):
                 if sum(worker["state"] == "ALIVE" for worker in self.state()["workers"]) == WORKERS:
                     return
             time.sleep(0.5)
