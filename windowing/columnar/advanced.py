@@ -49,7 +49,11 @@ class Advanced:
         refused
             Numbers of the rows that each window refused. A row is too late if all did.
         """
-        common = np.array(sorted(set.intersection(*(set(each.tolist()) for each in (numbers, *refused)))), np.int64)
+        # Mostly some window refuses none, and then there is nothing to compare.
+        fewest, *others = sorted((numbers, *refused), key=len)
+        common = np.unique(fewest)
+        for each in others if len(common) else ():
+            common = common[np.isin(common, each)]
         taken = ~np.isin(numbers, common)
         behind = pc.sum(pc.and_(late.fill_null(False), pa.array(taken))).as_py() or 0
         kept = None if state is None else with_checksums(pa.concat_tables(state))

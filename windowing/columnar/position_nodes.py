@@ -169,7 +169,8 @@ def _completed(layout: Layout, objects: StoredObjects, below: _Rows, read: _Rows
     span = int(max(below.begin.max(initial=0), read.begin.max(initial=0))) + 1
     left = left[~np.isin(below.key[left] * span + below.begin[left], read.key * span + read.begin)]
     both, bounds = np.stack((left, left + 1), axis=1).reshape(-1), np.arange(0, 2 * len(left) + 1, 2)
-    partials = *combine_runs(layout.program(), bounds, below.ints[both], below.floats[both]), objects.fold(below.objects[both], bounds)
+    numbers = combine_runs(layout.program(), left, left + 2, below.ints, below.floats)
+    partials = *numbers, objects.fold(below.objects[both], bounds)
     is_new = below.is_new[left] | below.is_new[left + 1]
     return _Rows(below.key[left], below.level[left] + 1, below.begin[left], below.first[left], is_new, *partials)
 

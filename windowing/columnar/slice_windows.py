@@ -170,7 +170,7 @@ def _merged(stage: SliceStage, whole: WholeKeys) -> _Merged:
     orders, reached = orders_of(slices), reached_of(slices, starts)
     bounds = runs(offsets, places_of(starts, reaching), closed, turns)
     if len(bounds) <= len(starts):
-        ints, floats = combine_runs(layout.program(), bounds, ints, floats)
+        ints, floats = combine_runs(layout.program(), bounds[:-1], bounds[1:], ints, floats)
         objects = stage.objects.fold(objects, bounds)
         firsts = bounds[:-1]
         starts, reaching, closed, batches, arrivals = (each[firsts] for each in (starts, reaching, closed, batches, arrivals))
@@ -336,7 +336,7 @@ def _joined(stage: SliceStage, wanted: NodeStage, number: Ints, below: Partials)
     bounds = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]) | (number[1:] != number[:-1]), True])
     firsts = bounds[:-1]
     number = number[firsts]
-    ints, floats = combine_runs(stage.layout.program(), bounds, below.ints, below.floats)
+    ints, floats = combine_runs(stage.layout.program(), bounds[:-1], bounds[1:], below.ints, below.floats)
     objects, spans = stage.objects.fold(below.objects, bounds), least_spans(below.before, firsts)
     never, begun = np.full(len(number), NEVER_CLOSED, np.int64), np.zeros(len(number), np.int64)
     in_time = np.full(len(number), IN_TIME, np.int64)

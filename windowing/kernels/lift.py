@@ -38,6 +38,8 @@ def lift_runs(layout: Layout, table: pa.Table, bounds: Ints) -> tuple[Ints, Floa
     Works atom by atom, so that the lifted array has the columns of one atom only.
     """
     n, (n_ints, n_floats) = len(bounds) - 1, layout.widths()
+    if n == table.num_rows:
+        return lift(layout, table)
     ints, floats = np.empty((n, n_ints), np.int64), np.empty((n, n_floats), np.float64)
     for atom, (operation, i, f, width, n_parts) in zip(layout.atoms, layout.program(), strict=True):
         if atom.kind in ("rows", "count"):
@@ -47,7 +49,7 @@ def lift_runs(layout: Layout, table: pa.Table, bounds: Ints) -> tuple[Ints, Floa
         own = np.zeros((table.num_rows, width), np.int64), np.zeros((table.num_rows, n_parts), np.float64)
         _lift(atom, table, *own)
         alone = np.array([[operation, 0, 0, width, n_parts]], np.int64)
-        ints[:, i : i + width], floats[:, f : f + n_parts] = combine_runs(alone, bounds, *own)
+        ints[:, i : i + width], floats[:, f : f + n_parts] = combine_runs(alone, bounds[:-1], bounds[1:], *own)
     return ints, floats
 
 

@@ -84,36 +84,37 @@ def runs(offsets: Ints, starts: Ints, closed: Ints, batches: Ints) -> Ints:
 
 
 @njit
-def combine_runs(program: Ints, bounds: Ints, ints: Ints, floats: Floats) -> Any:
-    """Combine the rows of each run in order; returns arenas with one row per run. O(n)."""
-    n = len(bounds) - 1
+def combine_runs(program: Ints, begins: Ints, ends: Ints, ints: Ints, floats: Floats) -> Any:
+    """Combine the rows [begin, end) of each run in order; returns arenas with one row per run. O(n)."""
+    n = len(begins)
     out_ints, out_floats = np.empty((n, ints.shape[1]), np.int64), np.empty((n, floats.shape[1]), np.float64)
     for line in range(len(program)):
-        _one_atom(program[line], bounds, (ints, floats), (out_ints, out_floats))
+        _one_atom(program[line], (begins, ends), (ints, floats), (out_ints, out_floats))
     return out_ints, out_floats
 
 
 @inner
-def _one_atom(line: Ints, bounds: Ints, given: Any, out: Any) -> None:
+def _one_atom(line: Ints, runs_of: Any, given: Any, out: Any) -> None:
     """Combine all runs of one atom; calls with constants are specialized, as in :mod:`windowmill.windowing.kernels.two_stacks`."""
     i, f = line[1], line[2]
     if line[0] == op.ADD and line[3] == 1:
-        _fold(op.ADD, i, f, 1, 0, bounds, given, out)
+        _fold(op.ADD, i, f, 1, 0, runs_of, given, out)
     elif line[0] == op.MOMENTS:
-        _fold(op.MOMENTS, i, f, 1, 3, bounds, given, out)
+        _fold(op.MOMENTS, i, f, 1, 3, runs_of, given, out)
     elif line[0] == op.SUM:
-        _fold(op.SUM, i, f, 1, 2, bounds, given, out)
+        _fold(op.SUM, i, f, 1, 2, runs_of, given, out)
     elif line[0] == op.PICK_GREATEST:
-        _fold(op.PICK_GREATEST, i, f, 2, 0, bounds, given, out)
+        _fold(op.PICK_GREATEST, i, f, 2, 0, runs_of, given, out)
     else:
-        _fold(line[0], i, f, line[3], line[4], bounds, given, out)
+        _fold(line[0], i, f, line[3], line[4], runs_of, given, out)
 
 
 @inlined
-def _fold(operation: int, i: int, f: int, n_ints: int, n_floats: int, bounds: Ints, given: Any, out: Any) -> None:
+def _fold(operation: int, i: int, f: int, n_ints: int, n_floats: int, runs_of: Any, given: Any, out: Any) -> None:
+    begins, ends = runs_of
     ints, floats = given
     out_ints, out_floats = out
-    for run in range(len(bounds) - 1):
-        copy_atom(i, f, n_ints, n_floats, ints, floats, bounds[run], out_ints, out_floats, run)
-        for row in range(bounds[run] + 1, bounds[run + 1]):
+    for run in range(len(begins)):
+        copy_atom(i, f, n_ints, n_floats, ints, floats, begins[run], out_ints, out_floats, run)
+        for row in range(begins[run] + 1, ends[run]):
             combine_atom(operation, i, f, n_ints, out_ints, out_floats, run, ints, floats, row, out_ints, out_floats, run)
