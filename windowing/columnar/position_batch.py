@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import LATE, NUMBER_OF, SUM
@@ -12,7 +13,7 @@ from windowmill.windowing.columnar.position_fronts import FrontSequence
 from windowmill.windowing.columnar.position_reads import Known, nodes_of, tuples_of
 from windowmill.windowing.columnar.position_sequence import PositionSequence
 from windowmill.windowing.columnar.positions import PositionStage
-from windowmill.windowing.columnar.rows import keys_of
+from windowmill.windowing.columnar.rows import keys_of, reordered
 from windowmill.windowing.kernels.columns import int64_of
 
 
@@ -29,7 +30,7 @@ def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     """
     if stage.check is not None and SUM in stored.column_names:
         stage.check.verify(stored)
-    rows = rows.sort_by(NUMBER_OF)
+    rows = reordered(rows, np.argsort(rows.column(NUMBER_OF).to_numpy(), kind="stable"))
     keys, codes, n_keys = keys_of([stored, rows], stage.keys)
     results, parts, refused = [], [], []
     for name in stage.state.sequences:

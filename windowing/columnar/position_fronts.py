@@ -27,7 +27,8 @@ class FrontSequence(PositionSequence):
     def _forest(self) -> Forest:
         stage = self._stage
         new, keys = self._leaves
-        nodes = pa.concat_tables([self._nodes.select(new.column_names).cast(new.schema), new]).combine_chunks()
+        restored = [self._nodes.select(new.column_names).cast(new.schema)] if len(self._nodes) else []
+        nodes = pa.concat_tables([*restored, new]).combine_chunks()
         n_restored = len(self._node_keys)
         return Forest.grown(stage.layout, stage.objects, self._tuples.n_keys, nodes, np.append(self._node_keys, keys), n_restored)
 

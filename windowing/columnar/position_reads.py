@@ -26,7 +26,7 @@ from windowmill.windowing.columnar.positions import (
     PositionStage,
     scalar_of,
 )
-from windowmill.windowing.columnar.rows import KEY, NUMBER, UNTIL, WATERMARK, in_order, plain
+from windowmill.windowing.columnar.rows import KEY, NUMBER, UNTIL, WATERMARK, in_order, plain, reordered
 from windowmill.windowing.columnar.rows import TIME as ROW_TIME
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels import policy_arrays as kernel
@@ -139,8 +139,8 @@ def tuples_of(stage: PositionStage, known: Known, rows: pa.Table, codes: Ints) -
         parts.append(pa.table({**columns, **{name: pa.array(values) for name, values in own.items()}, WAITS: pa.repeat(waits, n)}))
     first_new = int(rows.column(NUMBER_OF)[0].as_py()) if len(rows) else AFTER
     table = pa.concat_tables(parts)
-    table = table.take(pa.array(np.argsort(table.column(NUMBER).to_numpy(), kind="stable")))
-    return in_order(table, len(known.entry), stage.ties, first_new)
+    in_arrival = reordered(table, np.argsort(table.column(NUMBER).to_numpy(), kind="stable"))
+    return in_order(in_arrival, len(known.entry), stage.ties, first_new)
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,13 @@ def _codes(columns: list[pa.Array]) -> Ints:
     return codes
 
 
+def reordered(table: pa.Table, order: Ints) -> pa.Table:
+    """The rows of ``table`` at the indices ``order``; the table itself, without a copy, if these are all of its rows as they stand."""
+    if len(order) == len(table) and (order[1:] > order[:-1]).all():
+        return table
+    return table.take(pa.array(order))
+
+
 def first_rows(codes: Ints) -> Ints:
     """Index of the first row of each code; ``codes`` are numbered in order of first appearance. O(n)."""
     greatest = np.maximum.accumulate(np.concatenate(([-1], codes)))

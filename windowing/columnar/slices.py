@@ -39,7 +39,7 @@ from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.lasting import Lasting
 from windowmill.windowing.columnar.packing import Packing, Sliced
-from windowmill.windowing.columnar.rows import as_key, key_codes
+from windowmill.windowing.columnar.rows import as_key, key_codes, reordered
 from windowmill.windowing.columnar.slice_columns import IN_TIME, arrivals_of, closed_of, nulled, orders_of, places_of, reaching_of
 from windowmill.windowing.columnar.stored_objects import StoredObjects
 from windowmill.windowing.kernels.columns import int64_of, order_key, stored, valid_of
@@ -344,7 +344,7 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
 
 def lifted_groups(stage: Lifting, rows: pa.Table, order: Ints, bounds: Ints) -> dict[str, pa.Array]:
     """Lift groups of ``rows`` of one key each: group g has ``order[bounds[g]:bounds[g + 1]]``; returns columns of keys and partials."""
-    ordered = rows.select(_lifted_columns(stage)).take(pa.array(order)).combine_chunks()
+    ordered = reordered(rows.select(_lifted_columns(stage)), order).combine_chunks()
     ints, floats = lift_runs(stage.layout.lifting, ordered, bounds)
     objects = stage.objects.lift(ordered, bounds, TIME, stage.ties)
     first = pa.array(order[bounds[:-1]])
