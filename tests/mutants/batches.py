@@ -1,258 +1,168 @@
 """The steps of one batch, and who may take them: bugs that a fast test has to notice."""
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.edits import instead, never, without
 
-MUTANTS = (
-    Mutant(
-        "quarantined-again-by-a-backfill",
-        "jobs/batch/steps.py",
-        "if not self.plan.builds_state and quarantine.adds:",
-        "if False:",
-        ("tests/jobs/test_steps.py::test_a_backfill_of_a_running_pipeline_sets_no_rows_aside_again",),
-    ),
-    Mutant(
-        "ignored-changes-not-recorded",
-        "jobs/batch/steps.py",
-        "            rows_ignored=self.job.reading.rows_ignored,\n",
-        "",
-        ("tests/jobs/test_steps.py::test_the_record_tells_what_was_read_and_which_files_were_written",),
-    ),
-    Mutant(
-        "log-left-out-of-the-balance",
-        "jobs/ways/joining.py",
-        " or (None not in logged and not filtered and by_log != rows_read):",
-        ":",
-        ("tests/jobs/test_steps.py::test_rows_that_do_not_balance_are_refused",),
-    ),
-    Mutant(
-        "slices-sorted-without-their-place",
-        "jobs/ways/slice_passes.py",
-        ".sortWithinPartitions(bucket, PLACE)",
-        ".sortWithinPartitions(bucket)",
-        ("tests/jobs/test_stages.py::test_whole_keys_meet_and_their_slices_in_the_order_of_their_places",),
-    ),
-    Mutant(
-        "chunks-cut-where-batches-end",
-        "windowing/columnar/slices.py",
-        "rest.slice(room), [], CHUNK_ROWS",
-        "rest.slice(room), [], room",
-        ("tests/windowing/test_slices.py::test_where_chunks_are_cut_does_not_depend_on_batches",),
-    ),
-    Mutant(
-        "late-rows-on-time",
-        "jobs/ways/lateness_in_process.py",
-        "    late = times < watermark\n",
-        "    late = times < watermark - 1\n",
-        ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_the_commits_before_its_own",),
-    ),
-    Mutant(
-        "rows-of-a-commit-late-to-one-another",
-        "windowing/watermark.py",
-        "np.maximum.accumulate(np.where(begins, np.arange(len(moments)), 0))",
-        "np.arange(len(moments))",
-        ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_the_commits_before_its_own",),
-    ),
-    Mutant(
-        "files-of-a-commit-late-to-one-another",
-        "jobs/ways/row_numbers.py",
-        "(commits or range(len(rows)))[: len(rows)]",
-        "range(len(rows))",
-        ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_the_commits_before_its_own",),
-    ),
-    Mutant(
-        "arrival-by-row-ignored",
-        "windowing/watermark.py",
-        "return numbers if by_row else numbers >> COMMIT_SHIFT",
-        "return numbers >> COMMIT_SHIFT",
-        ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_the_commits_before_its_own",),
-    ),
-    Mutant(
-        "late-rows-linked-to-sessions-by-luck",
-        "windowing/kernels/sessions.py",
-        "suspects_of(first, last, suspect, rows.moment, True)",
-        "suspects_of(first, last, suspect, rows.moment, False)",
-        ("tests/windowing/test_arrival.py::test_a_late_row_links_another_of_its_commit_to_an_open_session",),
-    ),
-    Mutant(
-        "late-fragments-linked-to-sessions-by-luck",
-        "windowing/columnar/joined_sessions.py",
-        "np.lexsort((-fragments.first, moments, fragments.key))",
-        "np.lexsort((fragments.first, moments, fragments.key))",
-        ("tests/jobs/test_session_batches.py::test_a_late_row_links_another_of_its_commit_to_an_open_session",),
-    ),
-    Mutant(
-        "windows-by-count-completed-by-the-latest",
-        "windowing/kernels/counts.py",
-        "suspects_of(first, last, judged.suspect, rows.moment, False)",
-        "suspects_of(first, last, judged.suspect, rows.moment, True)",
-        ("tests/windowing/test_arrival.py::test_no_row_of_a_commit_completes_a_window_by_count_before_another_has_joined_it",),
-    ),
-    Mutant(
-        "sessions-revised-row-by-row",
-        "windowing/kernels/fragments.py",
-        "if fragments.suspect[part] and fragments.moments[part] != settled:",
-        "if fragments.suspect[part]:",
-        ("tests/jobs/test_session_batches.py::test_a_late_row_joins_two_sessions_that_have_been_shown",),
-    ),
-    Mutant(
-        "windows-revised-slice-by-slice",
-        "windowing/columnar/slice_revisions.py",
-        "~(same & np.append(False, moment[1:] == moment[:-1])[: len(key)])",
-        "np.ones(len(key), np.bool_)",
-        ("tests/jobs/test_revised_batches.py::test_late_rows_of_a_commit_revise_a_window_once_though_they_are_in_several_slices",),
-    ),
-    Mutant(
-        "windows-revised-row-by-row",
-        "windowing/kernels/grid_revisions.py",
-        "            elif row < late and rows.moment[row] == rows.moment[late]:\n                is_first = False\n",
-        "",
-        ("tests/windowing/test_arrival.py::test_late_rows_that_come_together_revise_a_window_once",),
-    ),
-    Mutant(
-        "closed-windows-take-rows",
-        "jobs/ways/lateness_in_process.py",
-        "(found.last_end <= closed[behind])",
-        "(found.last_end < closed[behind])",
-        ("tests/jobs/test_arrival.py::test_each_row_is_judged_by_the_commits_before_its_own",),
-    ),
-    Mutant(
-        "closed-for-the-last-window-only",
-        "windowing/grids.py",
-        "first_end = np.min(",
-        "first_end = np.max(",
-        ("tests/jobs/test_calendar_batches.py::test_windows_of_all_kinds_share_their_slices",),
-    ),
-    Mutant(
-        "rows-at-an-edge-of-a-calendar-before-it",
-        "windowing/slicing/calendar_grid.py",
-        'np.append(AXIS_BEGIN, edges)[np.searchsorted(edges, t, side="right")]',
-        'np.append(AXIS_BEGIN, edges)[np.searchsorted(edges, t, side="left")]',
-        ("tests/jobs/test_calendar_batches.py::test_a_month_is_stored_as_one_slice_and_read_when_it_ends",),
-    ),
-    Mutant(
-        "slices-of-long-windows-forgotten",
-        "windowing/slicing/calendar_grid.py",
-        "near.starts[near.ends > t]",
-        "near.starts[near.starts > t]",
-        ("tests/jobs/test_calendar_batches.py::test_batches_are_those_of_the_oracle",),
-    ),
-    Mutant(
-        "snapshot-rows-late",
-        "jobs/ways/lateness_in_process.py",
-        "np.where(files < batch.settled, AXIS_BEGIN, np.maximum(found, AXIS_BEGIN))",
-        "np.maximum(found, AXIS_BEGIN)",
-        ("tests/jobs/test_arrival.py::test_rows_of_a_snapshot_are_never_late",),
-    ),
-    Mutant(
-        "quarantined-rows-without-limit",
-        "expectations/suites.py",
-        "    if hold is not None:",
-        "    if False:",
-        ("tests/expectations/test_gate.py::test_a_batch_that_loses_many_rows_is_not_passed",),
-    ),
-    Mutant(
-        "run-without-the-lease",
-        "jobs/batch/loop.py",
-        "    with lease(runnable.places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():\n",
-        "    with tables_kept():\n",
-        ("tests/jobs/test_turns.py::test_whatever_writes_waits_for_the_run_that_is_under_way",),
-    ),
-    Mutant(
-        "maintenance-without-the-lease",
-        "jobs/commands/maintenance.py",
-        "    with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say):\n",
-        '    with progress.step("all", ""):\n',
-        ("tests/jobs/test_turns.py::test_whatever_writes_waits_for_the_run_that_is_under_way",),
-    ),
-    Mutant(
-        "lease-on-a-file",
-        "checkpoints/lease.py",
-        "folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)",
-        'folder = os.open(path / ".lease", os.O_RDWR | os.O_CREAT)',
-        ("tests/jobs/test_turns.py::test_a_lease_cannot_be_taken_by_removing_its_file",),
-    ),
-    Mutant(
-        "broken-rule-passes",
-        "expectations/gate.py",
-        'unmet = {result.severity for result in results if result.outcome != "passed"}',
-        'unmet = {result.severity for result in results if result.outcome == "failed"}',
-        ("tests/expectations/test_gate.py::test_a_rule_that_cannot_be_evaluated_is_broken_and_weighs_as_much",),
-    ),
-    Mutant(
-        "closed-windows-revised",
-        "windowing/kernels/slice_revisions.py",
-        "first_after(grid, max(time, mark - lateness, after))",
-        "first_after(grid, max(time, after))",
-        ("tests/jobs/test_revised_batches.py::test_revisions_are_those_of_the_oracle",),
-    ),
-    Mutant(
-        "windows-that-end-at-the-watermark-not-revised",
-        "jobs/ways/lateness_in_process.py",
-        "found.first_end <= watermark[behind], watermark[behind]",
-        "found.first_end < watermark[behind], watermark[behind]",
-        ("tests/jobs/test_revised_batches.py::test_a_window_that_ends_at_the_watermark_is_revised",),
-    ),
-    Mutant(
-        "slices-of-revised-windows-not-read",
-        "jobs/ways/slice_stages.py",
-        "first = after if revised_after is None else min(after, max(emission.after, revised_after))",
-        "first = after",
-        ("tests/jobs/test_revised_batches.py::test_a_batch_reads_the_slices_of_the_windows_that_its_late_rows_revise",),
-    ),
-    Mutant(
-        "events-that-reach-into-revised-windows-not-read",
-        "jobs/ways/slice_stages.py",
-        "reaching=grids.spans_of_starts(first, through)",
-        "reaching=grids.spans_of_starts(after, through)",
-        ("tests/jobs/test_interval_batches.py::test_a_batch_reads_the_events_that_reach_into_the_windows_that_its_late_rows_revise",),
-    ),
-    Mutant(
-        "late-events-revise-where-they-begin-alone",
-        "windowing/columnar/slice_revisions.py",
-        "np.flatnonzero(late & (partials.reaching == 1))",
-        "np.empty(0, np.int64)",
-        ("tests/jobs/test_interval_batches.py::test_a_late_event_revises_each_window_that_it_overlaps",),
-    ),
-    Mutant(
-        "crossed-slices-bring-revisions",
-        "windowing/kernels/slice_revisions.py",
-        " or not arrived.rows[late]",
-        "",
-        ("tests/jobs/test_interval_batches.py::test_a_late_event_revises_each_window_that_it_overlaps",),
-    ),
-    Mutant(
-        "late-rows-in-nodes-before-their-windows-are-closed",
-        "windowing/columnar/slice_windows.py",
-        "counted = leaves.closed <= wanted.closed_through",
-        "counted = leaves.closed <= wanted.through",
-        ("tests/jobs/test_revised_batches.py::test_a_batch_reads_the_nodes_of_the_long_windows_that_its_late_rows_revise",),
-    ),
-    Mutant(
-        "late-rows-of-a-batch-arrive-together",
-        "windowing/columnar/slice_windows.py",
-        "turns = np.where(arrivals == IN_TIME, batches - AFTER, arrivals)",
-        "turns = batches",
-        ("tests/jobs/test_revised_batches.py::test_late_rows_of_a_commit_share_a_row_of_the_state_and_a_revision",),
-    ),
-    Mutant(
-        "too-late-for-one-part-is-too-late",
-        "jobs/ways/joining.py",
-        "np.intersect1d(numbers, each.refused)",
-        "np.union1d(numbers, each.refused)",
-        ("tests/jobs/test_mixed_batches.py::test_a_row_is_too_late_only_if_every_part_refuses_it",),
-    ),
-    Mutant(
-        "grids-not-asked-about-late-rows",
-        "jobs/ways/joining.py",
-        "    if numbers is not None and (not grids or not len(numbers)):",
-        "    if numbers is not None:",
-        ("tests/jobs/test_mixed_batches.py::test_a_row_that_a_grid_still_counts_is_not_too_late",),
-    ),
-    Mutant(
-        "rows-between-windows-refused",
-        "jobs/ways/joining.py",
-        "uncounted & (last_end > time)",
-        "uncounted",
-        ("tests/jobs/test_mixed_batches.py::test_a_row_that_lies_between_windows_is_refused_by_none_of_them",),
-    ),
-)
+STEPS = "tests/jobs/test_steps.py::test_"
+STAGES = "tests/jobs/test_stages.py::test_"
+SLICES = "tests/windowing/test_slices.py::test_"
+JOBS_ARRIVAL = "tests/jobs/test_arrival.py::test_"
+WINDOWING_ARRIVAL = "tests/windowing/test_arrival.py::test_"
+SESSION_BATCHES = "tests/jobs/test_session_batches.py::test_"
+REVISED_BATCHES = "tests/jobs/test_revised_batches.py::test_"
+CALENDAR_BATCHES = "tests/jobs/test_calendar_batches.py::test_"
+GATE = "tests/expectations/test_gate.py::test_"
+TURNS = "tests/jobs/test_turns.py::test_"
+INTERVAL_BATCHES = "tests/jobs/test_interval_batches.py::test_"
+MIXED_BATCHES = "tests/jobs/test_mixed_batches.py::test_"
+
+#: Name, function and edit of each mutant, by the tests of which one has to fail.
+MUTANTS = {
+    f"{STEPS}a_backfill_of_a_running_pipeline_sets_no_rows_aside_again": [
+        ("quarantined-again-by-a-backfill", "jobs.batch.steps:_Steps.validate", never("not self.plan.builds_state and _.adds")),
+    ],
+    f"{STEPS}the_record_tells_what_was_read_and_which_files_were_written": [
+        ("ignored-changes-not-recorded", "jobs.batch.steps:_Steps._outcome", without("rows_ignored=_")),
+    ],
+    f"{STEPS}rows_that_do_not_balance_are_refused": [
+        ("log-left-out-of-the-balance", "jobs.ways.joining:check_balance", without("None not in _ and not _ and _ != _")),
+    ],
+    f"{STAGES}whole_keys_meet_and_their_slices_in_the_order_of_their_places": [
+        ("slices-sorted-without-their-place", "jobs.ways.slice_passes:by_bucket", without("PLACE")),
+    ],
+    f"{SLICES}where_chunks_are_cut_does_not_depend_on_batches": [
+        ("chunks-cut-where-batches-end", "windowing.columnar.slices:_chunks", instead("(_1, _2, CHUNK_ROWS)", "(_1, _2, room)")),
+    ],
+    f"{JOBS_ARRIVAL}each_row_is_judged_by_the_commits_before_its_own": [
+        ("late-rows-on-time", "jobs.ways.lateness_in_process:judged_at", instead("_1 = _2 < _3", "_1 = _2 < _3 - 1")),
+        (
+            "rows-of-a-commit-late-to-one-another",
+            "windowing.watermark:Clock.arrive",
+            instead("np.maximum.accumulate(np.where(_, _1, 0))", "_1"),
+        ),
+        ("files-of-a-commit-late-to-one-another", "jobs.ways.row_numbers:starts_of", instead("_ or _1", "_1")),
+        ("arrival-by-row-ignored", "windowing.watermark:moments_of", never("by_row")),
+        ("closed-windows-take-rows", "jobs.ways.lateness_in_process:judged_at", instead("_1.last_end <= _2", "_1.last_end < _2")),
+    ],
+    f"{WINDOWING_ARRIVAL}a_late_row_links_another_of_its_commit_to_an_open_session": [
+        (
+            "late-rows-linked-to-sessions-by-luck",
+            "windowing.kernels.sessions:sessions",
+            instead("suspects_of(_1, _2, _3, _4, True)", "suspects_of(_1, _2, _3, _4, False)"),
+        ),
+    ],
+    f"{SESSION_BATCHES}a_late_row_links_another_of_its_commit_to_an_open_session": [
+        ("late-fragments-linked-to-sessions-by-luck", "windowing.columnar.joined_sessions:_joined", instead("-_1.first", "_1.first")),
+    ],
+    f"{WINDOWING_ARRIVAL}no_row_of_a_commit_completes_a_window_by_count_before_another_has_joined_it": [
+        (
+            "windows-by-count-completed-by-the-latest",
+            "windowing.kernels.counts:_windows_of_key",
+            instead("suspects_of(_1, _2, _3, _4, False)", "suspects_of(_1, _2, _3, _4, True)"),
+        ),
+    ],
+    f"{SESSION_BATCHES}a_late_row_joins_two_sessions_that_have_been_shown": [
+        ("sessions-revised-row-by-row", "windowing.kernels.fragments:sessions_of", without("_.moments[_] != _")),
+    ],
+    f"{REVISED_BATCHES}late_rows_of_a_commit_revise_a_window_once_though_they_are_in_several_slices": [
+        (
+            "windows-revised-slice-by-slice",
+            "windowing.columnar.slice_revisions:revisions_of",
+            instead("~(_ & np.append(...)[:_1])", "np.ones(_1, np.bool_)"),
+        ),
+    ],
+    f"{WINDOWING_ARRIVAL}late_rows_that_come_together_revise_a_window_once": [
+        ("windows-revised-row-by-row", "windowing.kernels.grid_revisions:_list_held", never("_ < _ and _.moment[_] == _.moment[_]")),
+    ],
+    f"{CALENDAR_BATCHES}windows_of_all_kinds_share_their_slices": [
+        ("closed-for-the-last-window-only", "windowing.grids:closing_of", instead("np.min", "np.max")),
+    ],
+    f"{CALENDAR_BATCHES}a_month_is_stored_as_one_slice_and_read_when_it_ends": [
+        (
+            "rows-at-an-edge-of-a-calendar-before-it",
+            "windowing.slicing.calendar_grid:CalendarGrid.slice_start",
+            instead("'right'", "'left'"),
+        ),
+    ],
+    f"{CALENDAR_BATCHES}batches_are_those_of_the_oracle": [
+        (
+            "slices-of-long-windows-forgotten",
+            "windowing.slicing.calendar_grid:CalendarGrid.first_start_after",
+            instead("_1.ends", "_1.starts"),
+        ),
+    ],
+    f"{JOBS_ARRIVAL}rows_of_a_snapshot_are_never_late": [
+        ("snapshot-rows-late", "jobs.ways.lateness_in_process:watermarks", instead("np.where(_ < _.settled, AXIS_BEGIN, _1)", "_1")),
+    ],
+    f"{GATE}a_batch_that_loses_many_rows_is_not_passed": [
+        ("quarantined-rows-without-limit", "expectations.suites:_limits", never("hold is not None")),
+    ],
+    f"{TURNS}whatever_writes_waits_for_the_run_that_is_under_way": [
+        ("run-without-the-lease", "jobs.batch.loop:_leased", instead("lease(...)", "tables_kept()")),
+        ("maintenance-without-the-lease", "jobs.commands.maintenance:maintain", instead("lease(...)", 'progress.step("all", "")')),
+    ],
+    f"{TURNS}a_lease_cannot_be_taken_by_removing_its_file": [
+        (
+            "lease-on-a-file",
+            "checkpoints.lease:lease",
+            instead("os.open(_1, os.O_RDONLY | os.O_DIRECTORY)", 'os.open(_1 / ".lease", os.O_RDWR | os.O_CREAT)'),
+        ),
+    ],
+    f"{GATE}a_rule_that_cannot_be_evaluated_is_broken_and_weighs_as_much": [
+        ("broken-rule-passes", "expectations.gate:verdict", instead('_1.outcome != "passed"', '_1.outcome == "failed"')),
+    ],
+    f"{REVISED_BATCHES}revisions_are_those_of_the_oracle": [
+        ("closed-windows-revised", "windowing.kernels.slice_revisions:late_windows", instead("max(_1, _ - _, _2)", "max(_1, _2)")),
+    ],
+    f"{REVISED_BATCHES}a_window_that_ends_at_the_watermark_is_revised": [
+        (
+            "windows-that-end-at-the-watermark-not-revised",
+            "jobs.ways.lateness_in_process:judged_at",
+            instead("(_1.first_end <= _2, _2)", "(_1.first_end < _2, _2)"),
+        ),
+    ],
+    f"{REVISED_BATCHES}a_batch_reads_the_slices_of_the_windows_that_its_late_rows_revise": [
+        (
+            "slices-of-revised-windows-not-read",
+            "jobs.ways.slice_stages:Slicing._wanted_slices",
+            instead("_1 if _ is None else min(_1, _)", "_1"),
+        ),
+    ],
+    f"{INTERVAL_BATCHES}a_batch_reads_the_events_that_reach_into_the_windows_that_its_late_rows_revise": [
+        (
+            "events-that-reach-into-revised-windows-not-read",
+            "jobs.ways.slice_stages:Slicing._wanted_slices",
+            instead("replace(_1, reaching=_2.spans_of_starts(_, _3))", "replace(_1, reaching=_2.spans_of_starts(after, _3))"),
+        ),
+    ],
+    f"{INTERVAL_BATCHES}a_late_event_revises_each_window_that_it_overlaps": [
+        (
+            "late-events-revise-where-they-begin-alone",
+            "windowing.columnar.slice_revisions:revisions_of",
+            instead("np.flatnonzero(_ & (_.reaching == 1))", "np.empty(0, np.int64)"),
+        ),
+        ("crossed-slices-bring-revisions", "windowing.kernels.slice_revisions:late_windows", without("not _.rows[_]")),
+    ],
+    f"{REVISED_BATCHES}a_batch_reads_the_nodes_of_the_long_windows_that_its_late_rows_revise": [
+        (
+            "late-rows-in-nodes-before-their-windows-are-closed",
+            "windowing.columnar.slice_windows:_whole_nodes",
+            instead("_1.closed_through", "_1.through"),
+        ),
+    ],
+    f"{REVISED_BATCHES}late_rows_of_a_commit_share_a_row_of_the_state_and_a_revision": [
+        (
+            "late-rows-of-a-batch-arrive-together",
+            "windowing.columnar.slice_windows:_merged",
+            instead("np.where(_ == IN_TIME, _1 - AFTER, _)", "_1"),
+        ),
+    ],
+    f"{MIXED_BATCHES}a_row_is_too_late_only_if_every_part_refuses_it": [
+        ("too-late-for-one-part-is-too-late", "jobs.ways.joining:refused_in_process", instead("np.intersect1d", "np.union1d")),
+    ],
+    f"{MIXED_BATCHES}a_row_that_a_grid_still_counts_is_not_too_late": [
+        ("grids-not-asked-about-late-rows", "jobs.ways.joining:refused_in_process", without("not _ or not len(_)")),
+    ],
+    f"{MIXED_BATCHES}a_row_that_lies_between_windows_is_refused_by_none_of_them": [
+        ("rows-between-windows-refused", "jobs.ways.joining:too_late_among", without("_ > _")),
+    ],
+}

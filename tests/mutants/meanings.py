@@ -1,124 +1,68 @@
 """What a spec means, and what is told of it: bugs that a fast test has to notice."""
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.edits import instead, never, without
 
-MUTANTS = (
-    Mutant(
-        "no-limit-to-the-future",
-        "windowing/spec.py",
-        "= Duration(days=1)",
-        "= None",
-        ("tests/windowing/test_labels.py::test_an_event_may_be_a_day_in_the_future_unless_the_axis_is_no_time",),
-    ),
-    Mutant(
-        "session-closed-at-its-end-by-kernels",
-        "windowing/kernels/sessions.py",
-        "    return min(reach + gap + 1, start",
-        "    return min(reach + gap, start",
-        ("tests/windowing/test_session_end.py::test_an_event_at_the_end_of_another_keys_session_and_its_own_is_not_late",),
-    ),
-    Mutant(
-        "session-closed-at-its-end",
-        "windowing/reference/event_windows.py",
-        "        return span.end < watermark or (span.end == watermark and span.end == span.start + self._max)",
-        "        return span.end <= watermark",
-        ("tests/windowing/test_session_end.py::test_an_event_at_the_end_of_another_keys_session_and_its_own_is_not_late",),
-    ),
-    Mutant(
-        "versions-of-closed-sessions-count",
-        "windowing/slicing/replay.py",
-        "if version not in ended and not live.isdisjoint(version.rows)",
-        "if version not in ended",
-        ("tests/windowing/test_session_end.py::test_versions_of_a_closed_session_are_forgotten",),
-    ),
-    Mutant(
-        "versions-of-closed-sessions-count-in-the-reference",
-        "windowing/reference/event_windows.py",
-        "        return any(event.number in live for event in shown.events)",
-        "        return bool(live) or bool(shown.events)",
-        ("tests/windowing/test_session_end.py::test_versions_of_a_closed_session_are_forgotten",),
-    ),
-    Mutant(
-        "shown-version-of-a-session-numbered-again",
-        "windowing/kernels/fragments.py",
-        "sessions.revision[slot] + (1 if sessions.shown[slot] else 0)",
-        "sessions.revision[slot]",
-        ("tests/jobs/test_session_batches.py::test_a_late_row_joins_two_sessions_that_have_been_shown",),
-    ),
-    Mutant(
-        "stored-session-shown-again",
-        "windowing/columnar/joined_sessions.py",
-        "(fragments.last + gap < stage.closed_before + stage.ahead)",
-        "(fragments.last + gap < stage.closed_before)",
-        ("tests/jobs/test_session_batches.py::test_a_late_row_joins_two_sessions_that_have_been_shown",),
-    ),
-    Mutant(
-        "late-rows-of-a-session-merged-beforehand",
-        "windowing/columnar/session_fragments.py",
-        "< closed + stage.ahead",
-        "< closed",
-        ("tests/jobs/test_session_batches.py::test_versions_of_a_batch_are_those_of_many",),
-    ),
-    Mutant(
-        "session-closed-at-its-end-by-fragments",
-        "windowing/kernels/fragments.py",
-        "    while low < high and sessions.last[low] + gap < closed:",
-        "    while low < high and sessions.last[low] + gap <= closed:",
-        ("tests/jobs/test_session_batches.py::test_a_row_joins_a_session_that_ends_where_windows_are_closed",),
-    ),
-    Mutant(
-        "pieces-closed-by-their-size-not-told-gone",
-        "windowing/columnar/cut_sessions.py",
-        "np.where(gone, (n_new < size) & (ending >= stage.closed), ",
-        "np.where(gone, False, ",
-        ("tests/jobs/test_session_batches.py::test_a_piece_that_is_closed_by_its_size_is_gone_though_its_last_row_is_within_a_gap",),
-    ),
-    Mutant(
-        "instants-of-a-session-not-merged-once-they-are-passed",
-        "windowing/columnar/cut_sessions.py",
-        "(n_new > 0) | (size > 1))",
-        "n_new > 0)",
-        ("tests/jobs/test_session_batches.py::test_a_batch_reads_of_a_session_that_is_cut_one_fragment_and_the_latest_instants",),
-    ),
-    Mutant(
-        "labels-by-order",
-        "windowing/kernels/layout.py",
+LABELS = "tests/windowing/test_labels.py::test_"
+SESSION_END = "tests/windowing/test_session_end.py::test_"
+SESSION_BATCHES = "tests/jobs/test_session_batches.py::test_"
+SPEC = "tests/windowing/test_spec.py::test_"
+REDACTION = "tests/windowing/test_redaction.py::test_"
+SECRETS = "tests/jobs/test_secrets.py::test_"
+
+#: Name, function and edit of each mutant, by the tests of which one has to fail.
+MUTANTS = {
+    f"{LABELS}an_event_may_be_a_day_in_the_future_unless_the_axis_is_no_time": [
+        ("no-limit-to-the-future", "windowing.spec:Time", instead("Duration(days=1)", "None")),
+    ],
+    f"{SESSION_END}an_event_at_the_end_of_another_keys_session_and_its_own_is_not_late": [
+        ("session-closed-at-its-end-by-kernels", "windowing.kernels.sessions:_closes_at", without("1")),
+        ("session-closed-at-its-end", "windowing.reference.event_windows:Sessions.complete", instead("_1.end < _2 or _", "_1.end <= _2")),
+    ],
+    f"{SESSION_END}versions_of_a_closed_session_are_forgotten": [
+        ("versions-of-closed-sessions-count", "windowing.slicing.replay:Shown.settle", without("not _.isdisjoint(...)")),
         (
-            '        label if all(claimed[name] == 1 for name in names) else f"{label}_{_digest(atom)}"\n'
-            "        for atom, label, names in zip(atoms, plain, claims, strict=True)\n"
+            "versions-of-closed-sessions-count-in-the-reference",
+            "windowing.reference.event_windows:Sessions.takes",
+            instead("any(_ in _1 for _ in _2)", "bool(_1) or bool(_2)"),
         ),
+    ],
+    f"{SESSION_BATCHES}a_late_row_joins_two_sessions_that_have_been_shown": [
+        ("shown-version-of-a-session-numbered-again", "windowing.kernels.fragments:_join", without("1 if _ else 0")),
         (
-            '        label if all(claimed[name] == 1 for name in names) else f"{label}_{number}"\n'
-            "        for number, (atom, label, names) in enumerate(zip(atoms, plain, claims, strict=True))\n"
+            "stored-session-shown-again",
+            "windowing.columnar.joined_sessions:_joined",
+            instead("_1.closed_before + _1.ahead", "_1.closed_before"),
         ),
-        ("tests/windowing/test_labels.py::test_aggregates_that_differ_never_share_or_swap_columns",),
-    ),
-    Mutant(
-        "filter-left-out-of-the-meaning",
-        "windowing/spec.py",
-        '        if self.source and self.source.filter:\n            kept["filter"] = self.source.filter\n',
-        "",
-        ("tests/windowing/test_spec.py::test_the_meaning_leaves_out_checks_and_schedule_and_paths",),
-    ),
-    Mutant(
-        "redaction-off",
-        "windowing/redaction.py",
-        "    text = _URL.sub(_without_user, text)\n",
-        "    return text\n",
-        ("tests/windowing/test_redaction.py::test_a_credential_goes",),
-    ),
-    Mutant(
-        "values-of-the-environment-told",
-        "windowing/redaction.py",
-        "    for written, value in sorted(filled.items(), key=lambda pair: -len(pair[1])):",
-        "    for written, value in ():",
-        ("tests/jobs/test_secrets.py::test_what_came_from_the_environment_is_not_told_wherever_it_stands",),
-    ),
-    Mutant(
-        "written-out-credentials-accepted",
-        "windowing/specfile.py",
-        "        filling.look_for_credentials(value.get(table), (table,))\n",
-        "        pass\n",
-        ("tests/jobs/test_secrets.py::test_credentials_are_refused_where_they_are_written_out",),
-    ),
-)
+    ],
+    f"{SESSION_BATCHES}versions_of_a_batch_are_those_of_many": [
+        ("late-rows-of-a-session-merged-beforehand", "windowing.columnar.session_fragments:Arrived.of", without("_.ahead")),
+    ],
+    f"{SESSION_BATCHES}a_row_joins_a_session_that_ends_where_windows_are_closed": [
+        (
+            "session-closed-at-its-end-by-fragments",
+            "windowing.kernels.fragments:_settle",
+            instead("_1.last[_2] + _3 < _4", "_1.last[_2] + _3 <= _4"),
+        ),
+    ],
+    f"{SESSION_BATCHES}a_piece_that_is_closed_by_its_size_is_gone_though_its_last_row_is_within_a_gap": [
+        ("pieces-closed-by-their-size-not-told-gone", "windowing.columnar.cut_sessions:cut", never("(_ < _) & (_ >= _.closed)")),
+    ],
+    f"{SESSION_BATCHES}a_batch_reads_of_a_session_that_is_cut_one_fragment_and_the_latest_instants": [
+        ("instants-of-a-session-not-merged-once-they-are-passed", "windowing.columnar.cut_sessions:cut", without("_ > 1")),
+    ],
+    f"{LABELS}aggregates_that_differ_never_share_or_swap_columns": [
+        ("labels-by-order", "windowing.kernels.layout:label_atoms", instead('f"{_1}_{_digest(_2)}"', 'f"{_1}_{list(atoms).index(_2)}"')),
+    ],
+    f"{SPEC}the_meaning_leaves_out_checks_and_schedule_and_paths": [
+        ("filter-left-out-of-the-meaning", "windowing.spec:Pipeline.meaning", never("self.source and self.source.filter")),
+    ],
+    f"{REDACTION}a_credential_goes": [
+        ("redaction-off", "windowing.redaction:redacted", instead("_1 = _URL.sub(_, _1)", "return _1")),
+    ],
+    f"{SECRETS}what_came_from_the_environment_is_not_told_wherever_it_stands": [
+        ("values-of-the-environment-told", "windowing.redaction:as_written", instead("sorted(...)", "()")),
+    ],
+    f"{SECRETS}credentials_are_refused_where_they_are_written_out": [
+        ("written-out-credentials-accepted", "windowing.specfile:_read", without("_.look_for_credentials(...)")),
+    ],
+}

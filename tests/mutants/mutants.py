@@ -1,15 +1,11 @@
 """All mutants, a module for each part of the product."""
 
-from __future__ import annotations
-
 from tests.mutants import batches, ledgers, meanings, plans, protocol, sources, states
+from tests.mutants.mutant import Mutant
 
-MUTANTS = (
-    *protocol.MUTANTS,
-    *plans.MUTANTS,
-    *ledgers.MUTANTS,
-    *batches.MUTANTS,
-    *sources.MUTANTS,
-    *states.MUTANTS,
-    *meanings.MUTANTS,
-)
+MUTANTS = [
+    Mutant(*mutant, tests if isinstance(tests, tuple) else (tests,))
+    for part in (protocol, plans, ledgers, batches, sources, states, meanings)
+    for tests, mutants in part.MUTANTS.items()
+    for mutant in mutants
+]

@@ -1,139 +1,72 @@
 """What a plan pins, and what a retry takes up: bugs that a fast test has to notice."""
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.edits import always, instead, never, without
 
-MUTANTS = (
-    Mutant(
-        "columns-of-a-plan-unchecked",
-        "jobs/batch/planning.py",
-        "        check_unchanged(ledger.newest_kept.plan.source_schema, source.schema_json, pipeline, source.path)\n",
-        "        pass\n",
-        ("tests/jobs/test_plans.py::test_a_column_of_another_type_is_refused_by_the_next_batch",),
-    ),
-    Mutant(
-        "columns-unchecked",
-        "jobs/sources/columns.py",
-        "    for field in old:\n        if field.name not in used and",
-        "    for field in ():\n        if field.name not in used and",
-        ("tests/jobs/test_columns.py::test_what_would_change_results_is_refused",),
-    ),
-    Mutant(
-        "renamed-column-taken",
-        "jobs/sources/columns.py",
-        "        _check_same(field, new[field.name], field.name, place)\n",
-        "",
-        ("tests/jobs/test_columns.py::test_a_name_that_has_passed_to_another_column_is_refused",),
-    ),
-    Mutant(
-        "copied-source-unnoticed",
-        "jobs/batch/planning.py",
-        '        "source_mark": source.mark(reach.through),\n',
-        "",
-        ("tests/jobs/test_plans.py::test_a_copy_of_the_source_that_others_have_written_to_is_refused",),
-    ),
-    Mutant(
-        "another-pipelines-ledger-taken",
-        "jobs/batch/planning.py",
-        "newest.plan.pipeline not in (pipeline.pipeline, pipeline.renamed_from)",
-        "False",
-        ("tests/jobs/test_plans.py::test_the_ledger_of_another_pipeline_is_refused",),
-    ),
-    Mutant(
-        "rolled-back-source-unnoticed",
-        "jobs/batch/planning.py",
-        "if newest and source.version < newest.plan.to_version:",
-        "if False:",
-        ("tests/jobs/test_plans.py::test_a_source_that_was_rolled_back_or_exchanged_is_refused",),
-    ),
-    Mutant(
-        "exchanged-source-unnoticed",
-        "jobs/batch/planning.py",
-        "if newest and newest.plan.source_id != source.table_id:",
-        "if False:",
-        ("tests/jobs/test_plans.py::test_a_source_that_was_rolled_back_or_exchanged_is_refused",),
-    ),
-    Mutant(
-        "verify-skipped-before-a-run",
-        "jobs/batch/planning.py",
-        "    check_tables(runnable, ledger, accepted)\n    options =",
-        "    options =",
-        ("tests/jobs/test_plans.py::test_own_tables_are_verified_before_each_plan",),
-    ),
-    Mutant(
-        "verify-skipped-before-a-backfill",
-        "jobs/batch/planning.py",
-        "    check_tables(runnable, ledger, accepted)\n    before =",
-        "    before =",
-        ("tests/jobs/test_plans.py::test_own_tables_are_verified_before_each_plan",),
-    ),
-    Mutant(
-        "refuse-landed-removed",
-        "jobs/batch/planning.py",
-        "    refuse_landed(plan, own_tables(runnable))\n",
-        "",
-        ("tests/jobs/test_plans.py::test_a_plan_whose_number_has_landed_is_not_made",),
-    ),
-    Mutant(
-        "edited-modules-accepted",
-        "jobs/batch/planning.py",
-        "if ledger.newest_kept and not accepted.code:",
-        "if False:",
-        ("tests/jobs/test_plans.py::test_an_edited_module_is_refused_unless_it_is_accepted",),
-    ),
-    Mutant(
-        "interval-vouches-for-every-part",
-        "jobs/batch/planning.py",
-        "vouched if reach.through == source.version else None",
-        "vouched",
-        ("tests/jobs/test_plans.py::test_only_the_last_part_of_a_backlog_is_vouched_for",),
-    ),
-    Mutant(
-        "generation-left-out-of-app-id",
-        "checkpoints/batches.py",
-        'return f"windowmill/{self.generation}/{role}"',
-        'return f"windowmill/{role}"',
-        ("tests/jobs/test_plans.py::test_transactions_are_named_by_the_ledger_and_not_by_the_pipeline",),
-    ),
-    Mutant(
-        "generation-of-each-question",
-        "checkpoints/ledger.py",
-        "if self._batches else self._new_generation",
-        "if self._batches else uuid.uuid4().hex[:12]",
-        ("tests/jobs/test_plans.py::test_transactions_are_named_by_the_ledger_and_not_by_the_pipeline",),
-    ),
-    Mutant(
-        "meaning-not-compared",
-        "checkpoints/ledger.py",
-        "if last is not None and last.plan.meaning != pipeline.meaning_hash():",
-        "if False:",
-        ("tests/checkpoints/test_ledger.py::test_a_changed_meaning_is_refused_and_changed_expectations_are_not",),
-    ),
-    Mutant(
-        "progress-forgotten",
-        "jobs/batch/planning.py",
-        '"emitted": outcome.emitted if outcome else None',
-        '"emitted": None',
-        ("tests/jobs/test_plans.py::test_a_plan_goes_on_from_what_the_last_batch_left",),
-    ),
-    Mutant(
-        "backfill-judges-by-the-newest-event",
-        "jobs/batch/planning.py",
-        "        seen=None,\n",
-        "        seen=last.outcome.seen if last and last.outcome else None,\n",
-        ("tests/jobs/test_plans.py::test_a_backfill_reads_no_further_than_the_schedule_has_come",),
-    ),
-    Mutant(
-        "later-interval-of-open-windows",
-        "jobs/batch/planning.py",
-        "else (emitted, vouched - lateness)",
-        "else (emitted, vouched)",
-        ("tests/jobs/test_planning.py::test_a_later_interval_without_new_rows_moves_on_what_ends_by_then",),
-    ),
-    Mutant(
-        "time-zones-without-their-past",
-        "jobs/user_code.py",
-        "    for begin in range(0, through, _WEEK_SECONDS):",
-        "    for begin in ():",
-        ("tests/jobs/test_code.py::test_rules_that_changed_after_the_batch_make_no_difference",),
-    ),
-)
+PLANS = "tests/jobs/test_plans.py::test_"
+COLUMNS = "tests/jobs/test_columns.py::test_"
+LEDGER = "tests/checkpoints/test_ledger.py::test_"
+PLANNING = "tests/jobs/test_planning.py::test_"
+CODE = "tests/jobs/test_code.py::test_"
+
+#: Name, function and edit of each mutant, by the tests of which one has to fail.
+MUTANTS = {
+    f"{PLANS}a_column_of_another_type_is_refused_by_the_next_batch": [
+        ("columns-of-a-plan-unchecked", "jobs.batch.planning:_check", without("check_unchanged(...)")),
+    ],
+    f"{COLUMNS}what_would_change_results_is_refused": [
+        ("columns-unchecked", "jobs.sources.columns:check_unchanged", always("_.name not in _ and _")),
+    ],
+    f"{COLUMNS}a_name_that_has_passed_to_another_column_is_refused": [
+        ("renamed-column-taken", "jobs.sources.columns:check_unchanged", without("_check_same(...)")),
+    ],
+    f"{PLANS}a_copy_of_the_source_that_others_have_written_to_is_refused": [
+        ("copied-source-unnoticed", "jobs.batch.planning:_pinned", without('"source_mark": _')),
+    ],
+    f"{PLANS}the_ledger_of_another_pipeline_is_refused": [
+        ("another-pipelines-ledger-taken", "jobs.batch.planning:check_owner", never("_ not in (_.pipeline, _.renamed_from)")),
+    ],
+    f"{PLANS}a_source_that_was_rolled_back_or_exchanged_is_refused": [
+        ("rolled-back-source-unnoticed", "jobs.batch.planning:_source", never("_ and _.version < _.to_version")),
+        ("exchanged-source-unnoticed", "jobs.batch.planning:_source", never("_ and _.source_id != _.table_id")),
+    ],
+    f"{PLANS}own_tables_are_verified_before_each_plan": [
+        ("verify-skipped-before-a-run", "jobs.batch.planning:next_run", without("check_tables(...)")),
+        ("verify-skipped-before-a-backfill", "jobs.batch.planning:next_backfill", without("check_tables(...)")),
+    ],
+    f"{PLANS}a_plan_whose_number_has_landed_is_not_made": [
+        ("refuse-landed-removed", "jobs.batch.planning:_check", without("refuse_landed(...)")),
+    ],
+    f"{PLANS}an_edited_module_is_refused_unless_it_is_accepted": [
+        ("edited-modules-accepted", "jobs.batch.planning:check_tables", never("_.newest_kept and not _.code")),
+    ],
+    f"{PLANS}only_the_last_part_of_a_backlog_is_vouched_for": [
+        ("interval-vouches-for-every-part", "jobs.batch.planning:next_run", always("_.through == _.version")),
+    ],
+    f"{PLANS}transactions_are_named_by_the_ledger_and_not_by_the_pipeline": [
+        (
+            "generation-left-out-of-app-id",
+            "checkpoints.batches:Plan.app_id",
+            instead('f"windowmill/{self.generation}/{_1}"', 'f"windowmill/{_1}"'),
+        ),
+        ("generation-of-each-question", "checkpoints.ledger:Ledger.generation", instead("self._new_generation", "uuid.uuid4().hex[:12]")),
+    ],
+    f"{LEDGER}a_changed_meaning_is_refused_and_changed_expectations_are_not": [
+        ("meaning-not-compared", "checkpoints.ledger:Ledger.check_meaning", never("_ is not None and _.meaning != _.meaning_hash()")),
+    ],
+    f"{PLANS}a_plan_goes_on_from_what_the_last_batch_left": [
+        ("progress-forgotten", "jobs.batch.planning:_pinned", instead("_.emitted", "None")),
+    ],
+    f"{PLANS}a_backfill_reads_no_further_than_the_schedule_has_come": [
+        (
+            "backfill-judges-by-the-newest-event",
+            "jobs.batch.planning:next_backfill",
+            instead("seen=None", "seen=last.outcome.seen if last and last.outcome else None"),
+        ),
+    ],
+    f"{PLANNING}a_later_interval_without_new_rows_moves_on_what_ends_by_then": [
+        ("later-interval-of-open-windows", "jobs.batch.planning:_moves_on", instead("(_1, _2 - _)", "(_1, _2)")),
+    ],
+    f"{CODE}rules_that_changed_after_the_batch_make_no_difference": [
+        ("time-zones-without-their-past", "jobs.user_code:_zone_digest", instead("range(0, _, _WEEK_SECONDS)", "()")),
+    ],
+}

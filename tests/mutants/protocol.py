@@ -1,305 +1,148 @@
 """What is recorded and published, and what others did to the tables: bugs that a fast test has to notice."""
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.edits import always, before, instead, never, without
 
 PROTOCOL = "tests/checkpoints/test_protocol.py::test_"
-FOREIGN = "tests/checkpoints/test_foreign_changes.py::test_"
+UPKEEP = "tests/checkpoints/test_upkeep.py::test_"
 SIMULATOR = "tests/simulator/test_simulator.py::test_"
+FOREIGN_CHANGES = "tests/checkpoints/test_foreign_changes.py::test_"
+PLANS = "tests/jobs/test_plans.py::test_"
+CHUNKS = "tests/windowing/test_chunks.py::test_"
 
-MUTANTS = (
-    Mutant(
-        "commit-without-asking",
-        "checkpoints/committer.py",
-        "            if landed is not None and landed >= publication.batch:\n                return\n",
-        "",
-        (f"{PROTOCOL}a_commit_that_another_overtakes_begins_anew",),
-    ),
-    Mutant(
-        "transaction-left-out",
-        "checkpoints/committer.py",
-        "        app_transactions=[Transaction(publication.app_id, publication.batch)],\n",
-        "",
-        (f"{PROTOCOL}a_clean_pipeline_is_verified", f"{PROTOCOL}commits_that_are_missing_are_made_by_whoever_comes_next"),
-    ),
-    Mutant(
-        "overtaken-commit-fails",
-        "checkpoints/committer.py",
-        "                if table_at(place).version() == version:\n                    raise\n",
-        "                raise\n",
-        (f"{PROTOCOL}a_commit_that_another_overtakes_begins_anew",),
-    ),
-    Mutant(
-        "commit-below-a-checkpoint-believed",
-        "checkpoints/committer.py",
-        "            if floor_of(place) <= version:\n",
-        "            if True:\n",
-        (f"{PROTOCOL}a_version_made_again_below_the_last_checkpoint_is_not_taken_for_a_commit",),
-    ),
-    Mutant(
-        "checkpoints-inside-commits",
-        "checkpoints/committer.py",
-        "    with suppress(*FAILURES, ValueError):\n        table = table_at(place)\n",
-        "    if True:\n        table = table_at(place)\n",
-        ("tests/checkpoints/test_upkeep.py::test_commits_checkpoint_the_log_by_themselves",),
-    ),
-    Mutant(
-        "moved-files-removed-as-recorded",
-        "checkpoints/committer.py",
-        "if not publication.replaces_all and any(path not in active for path in removes):",
-        "if False:",
-        (f"{PROTOCOL}a_range_is_replaced_in_one_commit",),
-    ),
-    Mutant(
-        "types-not-compared",
-        "checkpoints/committer.py",
-        "        if name in wanted and wanted[name].type != each.type:\n",
-        "        if False:\n",
-        (f"{PROTOCOL}a_sink_that_delta_rs_cannot_write_is_left_to_spark",),
-    ),
-    Mutant(
-        "constraints-not-looked-at",
-        "checkpoints/committer.py",
-        'any(name.startswith("delta.constraints.") for name in metadata.configuration)',
-        "False",
-        (f"{PROTOCOL}a_sink_that_delta_rs_cannot_write_is_left_to_spark",),
-    ),
-    Mutant(
-        "spark-commits-on-object-storage",
-        "checkpoints/committer.py",
-        "        if not is_local(place):\n            raise SinkRefusedError(",
-        "        if False:\n            raise SinkRefusedError(",
-        (f"{PROTOCOL}a_sink_that_delta_rs_cannot_write_is_left_to_spark",),
-    ),
-    Mutant(
-        "publish-before-the-record",
-        "checkpoints/protocol.py",
-        "        begun = True\n        ledger.record(",
-        '        begun = True\n        tables["sink"].commit(Publication("sink", "app", plan.batch, changes["sink"]))\n'
-        "        ledger.record(",
-        (f"{PROTOCOL}of_two_attempts_one_wins_and_the_files_of_the_other_go",),
-    ),
-    Mutant(
-        "lost-files-stay",
-        "checkpoints/protocol.py",
-        "        if lost or not begun:\n            discard_files(changes, tables)\n",
-        "",
-        (f"{PROTOCOL}of_two_attempts_one_wins_and_the_files_of_the_other_go",),
-    ),
-    Mutant(
-        "files-of-unknown-fate-deleted",
-        "checkpoints/protocol.py",
-        "        if lost or not begun:\n",
-        "        if True:\n",
-        (f"{PROTOCOL}the_files_of_a_record_of_unknown_fate_stay",),
-    ),
-    Mutant(
-        "lost-response-is-a-failure",
-        "checkpoints/protocol.py",
-        "            found = _found(batch, table, publication, anywhere=True)\n            if",
-        "            found = None\n            if",
-        (f"{PROTOCOL}a_lost_response_is_asked_for", f"{SIMULATOR}a_response_that_is_lost_does_not_stop_the_batch"),
-    ),
-    Mutant(
-        "not-landed-passes",
-        "checkpoints/protocol.py",
-        "        if found is None:\n            raise error_of(role)(",
-        "        if found is None:\n            return False\n            raise error_of(role)(",
-        (f"{PROTOCOL}a_commit_that_fails_is_told_as_it_failed_and_made_by_the_next_run",),
-    ),
-    Mutant(
-        "strange-sink-taken-before-the-record",
-        "checkpoints/protocol.py",
-        '        if role == "sink" and role not in ledger.written():\n            _refuse_strange_sink(ledger, plan, tables[role])\n',
-        "",
-        (f"{FOREIGN}a_sink_that_another_pipeline_made_meanwhile_is_refused",),
-    ),
-    Mutant(
-        "strange-sink-taken-behind-the-record",
-        "checkpoints/protocol.py",
-        '        elif role == "sink":\n            _refuse_strange_sink(ledger, batch.plan, table)\n',
-        "",
-        (f"{FOREIGN}a_sink_that_another_pipeline_made_meanwhile_is_refused",),
-    ),
-    Mutant(
-        "recorded-files-not-looked-for",
-        "checkpoints/own_tables.py",
-        "        lost = absent if source is None else data_files.missing(source, absent)\n",
-        "        lost = []\n",
-        (f"{PROTOCOL}a_recorded_file_that_is_gone_is_named",),
-    ),
-    Mutant(
-        "recorded-digest-not-compared",
-        "checkpoints/protocol.py",
-        "    if found.digest is not None and not same:\n",
-        "    if False:\n",
-        (f"{FOREIGN}a_log_entry_exchanged_for_another",),
-    ),
-    Mutant(
-        "held-results-published",
-        "checkpoints/protocol.py",
-        '    if batch.status == "committed":\n        left_out',
-        "    if True:\n        left_out",
-        (f"{SIMULATOR}every_fault_of_a_batch_that_is_held", f"{PROTOCOL}a_held_batch_waits_for_a_ruling"),
-    ),
-    Mutant(
-        "discarded-results-published",
-        "checkpoints/protocol.py",
-        '("quality", "sink") if batch.verdict == "discarded" else ("quality",)',
-        '("quality",)',
-        (f"{PROTOCOL}a_held_batch_waits_for_a_ruling", f"{SIMULATOR}every_fault_of_a_ruling"),
-    ),
-    Mutant(
-        "held-files-not-copied",
-        "checkpoints/protocol.py",
-        'tables["held"].fetch(files, tables[role].place, folder)',
-        'tables["held"].fetch(files, tables[role].place, folder) if not folder else None',
-        (f"{PROTOCOL}a_held_batch_waits_for_a_ruling", f"{SIMULATOR}every_fault_of_a_ruling"),
-    ),
-    Mutant(
-        "validations-under-one-name",
-        "checkpoints/protocol.py",
-        'f"quality/{n}"',
-        '"quality"',
-        (f"{PROTOCOL}a_held_batch_waits_for_a_ruling",),
-    ),
-    Mutant(
-        "tables-unseen-by-a-run-with-nothing-new",
-        "jobs/batch/planning.py",
-        "        verify_table_versions(ledger, own_tables(runnable))\n",
-        "",
-        ("tests/jobs/test_plans.py::test_a_run_with_nothing_new_notices_that_a_table_is_gone_or_another",),
-    ),
-    Mutant(
-        "empty-chunks-for-spark",
-        "windowing/columnar/chunks.py",
-        "(batch for batch in table.to_batches() if batch.num_rows)",
-        "table.to_batches()",
-        ("tests/windowing/test_chunks.py::test_only_empty_chunks_are_left_out",),
-    ),
-    Mutant(
-        "foreign-writes-accepted",
-        "checkpoints/verification.py",
-        "    if not accept_changes:\n        raise refused(",
-        "    if False:\n        raise refused(",
-        (f"{FOREIGN}rows_that_others_append",),
-    ),
-    Mutant(
-        "accept-changes-of-the-state",
-        "checkpoints/verification.py",
-        'accept_changes=accept_changes and role != "state"',
-        "accept_changes=accept_changes",
-        (f"{FOREIGN}rows_that_others_append",),
-    ),
-    Mutant(
-        "restored-rows-are-foreign",
-        "checkpoints/verification.py",
-        "return first if any(foreign.values()) and any(every.values()) else None",
-        "return first",
-        (f"{FOREIGN}rows_that_others_delete_and_restore",),
-    ),
-    Mutant(
-        "own-batch-is-foreign",
-        "checkpoints/verification.py",
-        "        if _batch_of(change, ledger) is not None:\n            continue\n",
-        "",
-        (f"{PROTOCOL}a_clean_pipeline_is_verified",),
-    ),
-    Mutant(
-        "missing-table-accepted",
-        "checkpoints/verification.py",
-        "    if current is None:\n        raise StateMissingError(",
-        "    if current is None:\n        return\n        raise StateMissingError(",
-        (f"{FOREIGN}a_table_that_is_gone_is_not_made_anew",),
-    ),
-    Mutant(
-        "older-table-accepted",
-        "checkpoints/verification.py",
-        "if current.version < written.version:",
-        "if False:",
-        (f"{FOREIGN}a_table_whose_log_was_cut_off",),
-    ),
-    Mutant(
-        "table-id-not-compared",
-        "checkpoints/verification.py",
-        "    if current.table_id != written.table_id:",
-        "    if False:",
-        (f"{FOREIGN}another_table_in_its_place",),
-    ),
-    Mutant(
-        "unknown-batch-is-ours",
-        "checkpoints/verification.py",
-        "(batch >= ledger.count or (table.role",
-        "(batch > ledger.count or (table.role",
-        (f"{FOREIGN}a_ledger_restored_from_an_older_copy",),
-    ),
-    Mutant(
-        "orphans-accepted",
-        "checkpoints/verification.py",
-        "    if not ledger.count:\n        _refuse_orphans(ledger, tables)\n",
-        "",
-        (f"{FOREIGN}a_ledger_that_is_gone",),
-    ),
-    Mutant(
-        "landed-number-planned-again",
-        "checkpoints/verification.py",
-        "        if found is not None and found >= plan.batch:\n",
-        "        if False:\n",
-        (f"{FOREIGN}a_ledger_restored_from_an_older_copy",),
-    ),
-    Mutant(
-        "later-batch-landed-unnoticed",
-        "checkpoints/own_tables.py",
-        "        if found is not None and found > batch:\n            raise LedgerBehindError(",
-        "        if False:\n            raise LedgerBehindError(",
-        (f"{PROTOCOL}what_another_batch_landed_is_not_taken_for_this_one",),
-    ),
-    Mutant(
-        "rewrites-are-changes",
-        "checkpoints/own_tables.py",
-        'changes = bool(action[kind].get("dataChange", True))',
-        "changes = True",
-        (f"{FOREIGN}what_rewrites_or_describes_is_no_change",),
-    ),
-    Mutant(
-        "foreign-change-during-a-batch-recorded",
-        "checkpoints/protocol.py",
-        "        refuse_foreign(ledger, tables[role], before)\n",
-        "        pass\n",
-        (f"{FOREIGN}rows_that_others_remove_while_a_batch_is_computed",),
-    ),
-    Mutant(
-        "foreign-change-before-the-commits-unseen",
-        "checkpoints/verification.py",
-        "        return before.version\n",
-        "        return written.version\n",
-        (f"{FOREIGN}rows_that_others_remove_at_the_very_moment_of_a_commit_are_noticed_by_the_next",),
-    ),
-    Mutant(
-        "commit-on-top-of-a-foreign-change",
-        "checkpoints/protocol.py",
-        '            if not accept_changes or role == "state":\n',
-        "            if False:\n",
-        (f"{FOREIGN}rows_that_others_remove_before_the_commits_of_a_batch_are_restored_first",),
-    ),
-    Mutant(
-        "accepted-changes-forgotten",
-        "checkpoints/verification.py",
-        "    ledger.note(table.role, replace(written, version=current.version, digest=None))\n",
-        "",
-        (f"{FOREIGN}changes_are_accepted_once_and_for_all",),
-    ),
-    Mutant(
-        "restore-after-a-compaction-is-foreign",
-        "checkpoints/verification.py",
-        "every.update(change.added | change.moved_in)",
-        "every.update(change.added)",
-        (f"{FOREIGN}rows_that_others_delete_after_a_compaction_and_restore",),
-    ),
-    Mutant(
-        "log-without-its-beginning",
-        "checkpoints/own_tables.py",
-        "        if has_lost_its_beginning(table):",
-        "        if False:",
-        (f"{FOREIGN}a_table_whose_first_log_entries_are_gone",),
-    ),
-)
+#: Name, function and edit of each mutant, by the tests of which one has to fail.
+MUTANTS = {
+    f"{PROTOCOL}a_commit_that_another_overtakes_begins_anew": [
+        ("commit-without-asking", "checkpoints.committer:DeltaRsCommitter.commit", never("_ is not None and _ >= _.batch")),
+        ("overtaken-commit-fails", "checkpoints.committer:DeltaRsCommitter.commit", always("table_at(...).version() == _")),
+    ],
+    (f"{PROTOCOL}a_clean_pipeline_is_verified", f"{PROTOCOL}commits_that_are_missing_are_made_by_whoever_comes_next"): [
+        ("transaction-left-out", "checkpoints.committer:_write", without("app_transactions=_")),
+    ],
+    f"{PROTOCOL}a_version_made_again_below_the_last_checkpoint_is_not_taken_for_a_commit": [
+        ("commit-below-a-checkpoint-believed", "checkpoints.committer:DeltaRsCommitter.commit", always("floor_of(...) <= _")),
+    ],
+    f"{UPKEEP}commits_checkpoint_the_log_by_themselves": [
+        ("checkpoints-inside-commits", "checkpoints.committer:checkpoint_if_due", instead("suppress(...)", "suppress()")),
+    ],
+    f"{PROTOCOL}a_range_is_replaced_in_one_commit": [
+        ("moved-files-removed-as-recorded", "checkpoints.committer:_write", never("not _.replaces_all and any(...)")),
+    ],
+    f"{PROTOCOL}a_sink_that_delta_rs_cannot_write_is_left_to_spark": [
+        ("types-not-compared", "checkpoints.committer:beyond_delta_rs", never("_ in _ and _[_].type != _.type")),
+        (
+            "constraints-not-looked-at",
+            "checkpoints.committer:beyond_delta_rs",
+            never("any((_.startswith('delta.constraints.') for _ in _.configuration))"),
+        ),
+        ("spark-commits-on-object-storage", "checkpoints.committer:DeltaRsCommitter._other", without("raise SinkRefusedError(...)")),
+    ],
+    f"{PROTOCOL}of_two_attempts_one_wins_and_the_files_of_the_other_go": [
+        (
+            "publish-before-the-record",
+            "checkpoints.protocol:record",
+            before("ledger.record(...)", 'tables["sink"].commit(Publication("sink", "app", plan.batch, changes["sink"]))'),
+        ),
+        ("lost-files-stay", "checkpoints.protocol:record", without("discard_files(...)")),
+    ],
+    f"{PROTOCOL}the_files_of_a_record_of_unknown_fate_stay": [
+        ("files-of-unknown-fate-deleted", "checkpoints.protocol:record", always("_ or not _")),
+    ],
+    (f"{PROTOCOL}a_lost_response_is_asked_for", f"{SIMULATOR}a_response_that_is_lost_does_not_stop_the_batch"): [
+        ("lost-response-is-a-failure", "checkpoints.protocol:_publish", instead("_1 = _found(..., anywhere=True)", "_1 = None")),
+    ],
+    f"{PROTOCOL}a_commit_that_fails_is_told_as_it_failed_and_made_by_the_next_run": [
+        ("not-landed-passes", "checkpoints.protocol:_publish", instead("raise error_of(_)(...)", "return False")),
+    ],
+    f"{FOREIGN_CHANGES}a_sink_that_another_pipeline_made_meanwhile_is_refused": [
+        ("strange-sink-taken-before-the-record", "checkpoints.protocol:_check_tables", without("_refuse_strange_sink(...)")),
+        ("strange-sink-taken-behind-the-record", "checkpoints.protocol:_publish", without("_refuse_strange_sink(...)")),
+    ],
+    f"{PROTOCOL}a_recorded_file_that_is_gone_is_named": [
+        (
+            "recorded-files-not-looked-for",
+            "checkpoints.own_tables:DeltaOwnTable.fetch",
+            instead("_ if _ is None else data_files.missing(...)", "[]"),
+        ),
+    ],
+    f"{FOREIGN_CHANGES}a_log_entry_exchanged_for_another": [
+        ("recorded-digest-not-compared", "checkpoints.protocol:_note", without("raise StateCorruptError(...)")),
+    ],
+    (f"{SIMULATOR}every_fault_of_a_batch_that_is_held", f"{PROTOCOL}a_held_batch_waits_for_a_ruling"): [
+        ("held-results-published", "checkpoints.protocol:_due", always("_.status == 'committed'")),
+    ],
+    (f"{PROTOCOL}a_held_batch_waits_for_a_ruling", f"{SIMULATOR}every_fault_of_a_ruling"): [
+        ("discarded-results-published", "checkpoints.protocol:_due", instead('("quality", "sink")', '("quality",)')),
+        (
+            "held-files-not-copied",
+            "checkpoints.protocol:_copy_to_held",
+            instead("_1.fetch(_2, _3, _4)", "_1.fetch(_2, _3, _4) if not _4 else None"),
+        ),
+    ],
+    f"{PROTOCOL}a_held_batch_waits_for_a_ruling": [
+        ("validations-under-one-name", "checkpoints.protocol:_due", instead('f"quality/{_}"', '"quality"')),
+    ],
+    f"{PLANS}a_run_with_nothing_new_notices_that_a_table_is_gone_or_another": [
+        ("tables-unseen-by-a-run-with-nothing-new", "jobs.batch.planning:next_run", without("verify_table_versions(...)")),
+    ],
+    f"{CHUNKS}only_empty_chunks_are_left_out": [
+        ("empty-chunks-for-spark", "windowing.columnar.chunks:without_empty_chunks", instead("(_ for _ in _1 if _.num_rows)", "_1")),
+    ],
+    f"{FOREIGN_CHANGES}rows_that_others_append": [
+        ("foreign-writes-accepted", "checkpoints.verification:_verify_table", without("raise refused(...)")),
+        ("accept-changes-of-the-state", "checkpoints.verification:verify", without('_ != "state"')),
+    ],
+    f"{FOREIGN_CHANGES}rows_that_others_delete_and_restore": [
+        ("restored-rows-are-foreign", "checkpoints.verification:foreign_change", always("any(_.values()) and any(_.values())")),
+    ],
+    f"{PROTOCOL}a_clean_pipeline_is_verified": [
+        ("own-batch-is-foreign", "checkpoints.verification:foreign_change", never("_batch_of(...) is not None")),
+    ],
+    f"{FOREIGN_CHANGES}a_table_that_is_gone_is_not_made_anew": [
+        (
+            "missing-table-accepted",
+            "checkpoints.verification:check_table_version",
+            instead("if _1 is None:\n    ...", "if _1 is None:\n    return"),
+        ),
+    ],
+    f"{FOREIGN_CHANGES}a_table_whose_log_was_cut_off": [
+        ("older-table-accepted", "checkpoints.verification:check_table_version", never("_.version < _.version")),
+    ],
+    f"{FOREIGN_CHANGES}another_table_in_its_place": [
+        ("table-id-not-compared", "checkpoints.verification:check_table_version", never("_.table_id != _.table_id")),
+    ],
+    f"{FOREIGN_CHANGES}a_ledger_restored_from_an_older_copy": [
+        ("unknown-batch-is-ours", "checkpoints.verification:_verify_table", instead("_1 >= _2.count", "_1 > _2.count")),
+        ("landed-number-planned-again", "checkpoints.verification:refuse_landed", without("raise LedgerBehindError(...)")),
+    ],
+    f"{FOREIGN_CHANGES}a_ledger_that_is_gone": [
+        ("orphans-accepted", "checkpoints.verification:verify", never("not _.count")),
+    ],
+    f"{PROTOCOL}what_another_batch_landed_is_not_taken_for_this_one": [
+        ("later-batch-landed-unnoticed", "checkpoints.own_tables:DeltaOwnTable._checked", without("raise LedgerBehindError(...)")),
+    ],
+    f"{FOREIGN_CHANGES}what_rewrites_or_describes_is_no_change": [
+        ("rewrites-are-changes", "checkpoints.own_tables:_change", always('bool(_.get("dataChange", _))')),
+    ],
+    f"{FOREIGN_CHANGES}rows_that_others_remove_while_a_batch_is_computed": [
+        ("foreign-change-during-a-batch-recorded", "checkpoints.protocol:_check_tables", without("refuse_foreign(...)")),
+    ],
+    f"{FOREIGN_CHANGES}rows_that_others_remove_at_the_very_moment_of_a_commit_are_noticed_by_the_next": [
+        (
+            "foreign-change-before-the-commits-unseen",
+            "checkpoints.verification:_since",
+            instead("return before.version", "return written.version"),
+        ),
+    ],
+    f"{FOREIGN_CHANGES}rows_that_others_remove_before_the_commits_of_a_batch_are_restored_first": [
+        ("commit-on-top-of-a-foreign-change", "checkpoints.protocol:_publish", never('not _ or _ == "state"')),
+    ],
+    f"{FOREIGN_CHANGES}changes_are_accepted_once_and_for_all": [
+        ("accepted-changes-forgotten", "checkpoints.verification:_verify_table", without("_.note(_, replace(...))")),
+    ],
+    f"{FOREIGN_CHANGES}rows_that_others_delete_after_a_compaction_and_restore": [
+        ("restore-after-a-compaction-is-foreign", "checkpoints.verification:foreign_change", without("_.moved_in")),
+    ],
+    f"{FOREIGN_CHANGES}a_table_whose_first_log_entries_are_gone": [
+        ("log-without-its-beginning", "checkpoints.own_tables:DeltaOwnTable.table_version", without("raise self._unreadable(...)")),
+    ],
+}

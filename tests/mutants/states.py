@@ -1,267 +1,147 @@
 """State and its upkeep: bugs that a fast test has to notice."""
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.edits import always, instead, never, without
 
-MUTANTS = (
-    Mutant(
-        "row-checksum-not-verified",
-        "windowing/columnar/checksums.py",
-        "        if pc.any(wrong).as_py():",
-        "        if False:",
+CHECKSUMS = "tests/windowing/test_checksums.py::test_"
+OPENING = "tests/checkpoints/test_opening.py::test_"
+LOG_TABLE = "tests/checkpoints/test_log_table.py::test_"
+PARTIAL_TABLE = "tests/checkpoints/test_partial_table.py::test_"
+UPKEEP = "tests/checkpoints/test_upkeep.py::test_"
+KEPT_TABLES = "tests/checkpoints/test_kept_tables.py::test_"
+STORES = "tests/object_store/test_stores.py::test_"
+POSITIONS = "tests/windowing/test_positions.py::test_"
+MIXED_BATCHES = "tests/jobs/test_mixed_batches.py::test_"
+EMPTY_BATCHES = "tests/jobs/test_empty_batches.py::test_"
+INTERVAL_BATCHES = "tests/jobs/test_interval_batches.py::test_"
+
+#: Name, function and edit of each mutant, by the tests of which one has to fail.
+MUTANTS = {
+    (f"{CHECKSUMS}rows_that_differ_from_what_was_written_are_refused", f"{OPENING}a_row_that_is_another_is_damage_however_it_is_read"): [
+        ("row-checksum-not-verified", "windowing.columnar.checksums:RowCheck.verify", never("pc.any(...).as_py()")),
+    ],
+    f"{CHECKSUMS}rows_that_differ_from_what_was_written_are_refused": [
         (
-            "tests/windowing/test_checksums.py::test_rows_that_differ_from_what_was_written_are_refused",
-            "tests/checkpoints/test_opening.py::test_a_row_that_is_another_is_damage_however_it_is_read",
+            "rows-without-checksums-accepted",
+            "windowing.columnar.checksums:RowCheck.verify",
+            instead("pc.fill_null(_1, True)", "pc.fill_null(_1, False)"),
         ),
-    ),
-    Mutant(
-        "rows-without-checksums-accepted",
-        "windowing/columnar/checksums.py",
-        "row_checksums(rows)), True)",
-        "row_checksums(rows)), False)",
-        ("tests/windowing/test_checksums.py::test_rows_that_differ_from_what_was_written_are_refused",),
-    ),
-    Mutant(
-        "restored-rows-not-verified",
-        "checkpoints/state/base.py",
-        "            self._check.verify(rows)\n",
-        "",
-        ("tests/checkpoints/test_opening.py::test_a_row_that_is_another_is_damage_however_it_is_read",),
-    ),
-    Mutant(
-        "live-rows-of-due-keys-not-read",
-        "checkpoints/state/log.py",
-        "    wanted = due <= watermark\n",
-        "    wanted = due < watermark\n",
-        ("tests/checkpoints/test_log_table.py::test_a_batch_reads_the_entries_of_keys_that_it_touches_or_that_are_due",),
-    ),
-    Mutant(
-        "key-due-by-its-first-entry",
-        "checkpoints/state/log.py",
-        ".sort_by(BATCH)\n",
-        '.sort_by([(BATCH, "descending")])\n',
-        ("tests/checkpoints/test_log_table.py::test_a_batch_reads_the_entries_of_keys_that_it_touches_or_that_are_due",),
-    ),
-    Mutant(
-        "live-rows-in-the-driver-not-verified",
-        "checkpoints/state/log.py",
-        "            self._check.verify(entries)\n",
-        "",
-        ("tests/checkpoints/test_log_table.py::test_an_altered_entry_is_told",),
-    ),
-    Mutant(
-        "newer-format-accepted",
-        "checkpoints/formats.py",
-        "    if int(text) > FORMATS[kind]:",
-        "    if False:",
-        ("tests/checkpoints/test_opening.py::test_a_newer_format_is_refused",),
-    ),
-    Mutant(
-        "missing-state-column-null",
-        "checkpoints/state/reading.py",
+    ],
+    f"{OPENING}a_row_that_is_another_is_damage_however_it_is_read": [
+        ("restored-rows-not-verified", "checkpoints.state.base:StateTable._rows", without("self._check.verify(...)")),
+    ],
+    f"{LOG_TABLE}a_batch_reads_the_entries_of_keys_that_it_touches_or_that_are_due": [
+        ("live-rows-of-due-keys-not-read", "checkpoints.state.log:_of_keys", instead("_1 <= _2", "_1 < _2")),
         (
-            "        require_columns(uri, [*stored, *may_lack], schema.names)\n"
-            "        rows = parquet.read(columns=[name for name in schema.names if name in stored], use_threads=False)\n"
+            "key-due-by-its-first-entry",
+            "checkpoints.state.log:_of_keys",
+            instead("_1.sort_by(BATCH)", '_1.sort_by([(BATCH, "descending")])'),
         ),
-        ("        rows = parquet.read(columns=[name for name in schema.names if name in stored], use_threads=False)\n"),
-        ("tests/checkpoints/test_opening.py::test_a_missing_column_is_damage",),
-    ),
-    Mutant(
-        "missing-columns-accepted",
-        "checkpoints/state/reading.py",
-        "    if missing:\n",
-        "    if False:\n",
-        ("tests/checkpoints/test_opening.py::test_a_missing_column_is_damage",),
-    ),
-    Mutant(
-        "state-that-is-gone-started-empty",
-        "checkpoints/state/opening.py",
-        "            if left_at is None:\n                return RowCheck(path)\n",
-        "            if True:\n                return RowCheck(path)\n",
-        ("tests/checkpoints/test_opening.py::test_no_table_is_a_pipelines_first_or_a_loss",),
-    ),
-    Mutant(
-        "older-state-accepted",
-        "checkpoints/state/opening.py",
-        "if left_at is not None and version < left_at:",
-        "if False:",
-        ("tests/checkpoints/test_opening.py::test_an_older_table_is_a_loss",),
-    ),
-    Mutant(
-        "damaged-log-accepted",
-        "checkpoints/state/opening.py",
-        "        if fault is not None:\n            raise",
-        "        if False:\n            raise",
-        ("tests/checkpoints/test_opening.py::test_a_last_entry_cut_anywhere_is_damage",),
-    ),
-    Mutant(
-        "rows-of-a-dead-attempt-restored",
-        "checkpoints/state/wanted.py",
-        "(pc.field(BATCH) < before_batch) & within.expression",
-        "(pc.field(BATCH) <= before_batch) & within.expression",
-        ("tests/checkpoints/test_opening.py::test_rows_come_back_without_their_checksums",),
-    ),
-    Mutant(
-        "compaction-over-what-came-since",
-        "checkpoints/formats.py",
-        ", max_commit_retries=0)",
-        ")",
-        ("tests/checkpoints/test_partial_table.py::test_rows_that_another_attempt_appends_meanwhile_are_not_lost",),
-    ),
-    Mutant(
-        "files-of-others-vacuumed",
-        "checkpoints/upkeep.py",
-        " or _are_of_others(every, path)",
-        "",
-        ("tests/checkpoints/test_upkeep.py::test_what_others_keep_in_the_folder_of_a_table_stays",),
-    ),
-    Mutant(
-        "kept-table-is-not-compared-with-its-log",
-        "checkpoints/kept_tables.py",
-        "if self._table is None or seen[0] is None or seen != self._seen:",
-        "if self._table is None:",
+    ],
+    f"{LOG_TABLE}an_altered_entry_is_told": [
+        ("live-rows-in-the-driver-not-verified", "checkpoints.state.log:LogTable.read", without("self._check.verify(...)")),
+    ],
+    f"{OPENING}a_newer_format_is_refused": [
+        ("newer-format-accepted", "checkpoints.formats:check_format", never("int(_) > FORMATS[_]")),
+    ],
+    f"{OPENING}a_missing_column_is_damage": [
+        ("missing-state-column-null", "checkpoints.state.reading:read_file", without("require_columns(...)")),
+        ("missing-columns-accepted", "checkpoints.state.reading:require_columns", without("raise StateCorruptError(...)")),
+    ],
+    f"{OPENING}no_table_is_a_pipelines_first_or_a_loss": [
+        ("state-that-is-gone-started-empty", "checkpoints.state.opening:open_state", always("left_at is None")),
+    ],
+    f"{OPENING}an_older_table_is_a_loss": [
+        ("older-state-accepted", "checkpoints.state.opening:open_state", never("_ is not None and _ < _")),
+    ],
+    f"{OPENING}a_last_entry_cut_anywhere_is_damage": [
+        ("damaged-log-accepted", "checkpoints.state.opening:open_state", without("raise StateCorruptError(...)")),
+    ],
+    f"{OPENING}rows_come_back_without_their_checksums": [
+        ("rows-of-a-dead-attempt-restored", "checkpoints.state.wanted:condition", instead("pc.field(BATCH) < _1", "pc.field(BATCH) <= _1")),
+    ],
+    f"{PARTIAL_TABLE}rows_that_another_attempt_appends_meanwhile_are_not_lost": [
+        ("compaction-over-what-came-since", "checkpoints.formats:ours", without("max_commit_retries=0")),
+    ],
+    f"{UPKEEP}what_others_keep_in_the_folder_of_a_table_stays": [
+        ("files-of-others-vacuumed", "checkpoints.upkeep:vacuum", without("_are_of_others(...)")),
+    ],
+    (f"{KEPT_TABLES}a_table_that_was_made_anew_is_another", f"{KEPT_TABLES}an_older_copy_put_back_is_seen"): [
         (
-            "tests/checkpoints/test_kept_tables.py::test_a_table_that_was_made_anew_is_another",
-            "tests/checkpoints/test_kept_tables.py::test_an_older_copy_put_back_is_seen",
+            "kept-table-is-not-compared-with-its-log",
+            "checkpoints.kept_tables:KeptTable.newest",
+            instead("_1 or _ or _ != self._seen", "_1"),
         ),
-    ),
-    Mutant(
-        "kept-table-stays-at-its-version",
-        "checkpoints/kept_tables.py",
-        "        elif later is not None:\n",
-        "        elif False:\n",
-        ("tests/checkpoints/test_kept_tables.py::test_what_others_append_is_seen",),
-    ),
-    Mutant(
-        "two-winners-accepted",
-        "checkpoints/commit_stores.py",
-        "if len(won) > 1 or ",
-        "if ",
-        ("tests/object_store/test_stores.py::test_a_store_that_lets_two_writers_win_is_refused",),
-    ),
-    Mutant(
-        "waiting-tuples-applied-twice",
-        "windowing/columnar/position_reads.py",
-        " >= through[codes[waiting]]]",
-        " > BEFORE]",
-        ("tests/windowing/test_positions.py::test_results_are_the_same_to_the_bit_however_rows_are_cut",),
-    ),
-    Mutant(
-        "leaves-that-leave-alone-not-restored",
-        "windowing/columnar/position_reads.py",
-        "place < applied if self.by_count",
-        "place < applied // 2 if self.by_count",
-        ("tests/windowing/test_positions.py::test_a_batch_reads_the_leaves_that_it_may_evict_and_few_nodes",),
-    ),
-    Mutant(
-        "missing-nodes-pass",
-        "windowing/columnar/position_nodes.py",
-        "    if missing:\n",
-        "    if False:\n",
-        ("tests/windowing/test_positions.py::test_a_node_that_is_gone_is_told",),
-    ),
-    Mutant(
-        "restored-positions-not-verified",
-        "windowing/columnar/position_batch.py",
-        "        stage.check.verify(stored)\n",
-        "        pass\n",
-        ("tests/windowing/test_positions.py::test_a_row_that_is_another_is_told",),
-    ),
-    Mutant(
-        "compaction-drops-rows-of-other-parts",
-        "checkpoints/state/joint.py",
-        '            kept.append(f"SELECT {names} FROM {rows} AND {still}")\n',
-        "            pass\n",
-        ("tests/jobs/test_mixed_batches.py::test_compaction_keeps_the_rows_of_other_parts",),
-    ),
-    Mutant(
-        "rows-over-positions-taken-for-live-rows",
-        "checkpoints/state/joint.py",
-        'own_entries(beside_positions="positions" in ways)',
-        "own_entries(beside_positions=False)",
-        ("tests/jobs/test_mixed_batches.py::test_compaction_keeps_the_rows_of_other_parts",),
-    ),
-    Mutant(
-        "spans-dropped-beside-other-parts",
-        "checkpoints/state/joint.py",
-        'if way == "slices" and spans:\n        return',
-        "if False:\n        return",
-        ("tests/jobs/test_mixed_batches.py::test_spans_are_kept_and_found_beside_the_rows_of_other_parts",),
-    ),
-    Mutant(
-        "spans-of-keys-dropped-with-their-slices",
-        "checkpoints/state/partials.py",
-        'return Needed(f"{self.sql} OR {other.sql}", {**self.low, **other.low}, superseded)',
-        "return Needed(self.sql, self.low, superseded)",
-        ("tests/checkpoints/test_partial_table.py::test_of_a_keys_spans_the_latest_committed_row_stays",),
-    ),
-    Mutant(
-        "spans-superseded-by-an-unfinished-batch",
-        "checkpoints/state/partials.py",
-        'settled = f"{span} AND {BATCH} < {before_batch}"',
-        "settled = span",
-        ("tests/checkpoints/test_partial_table.py::test_of_a_keys_spans_the_latest_committed_row_stays",),
-    ),
-    Mutant(
-        "missing-spans-accepted",
-        "windowing/columnar/known_spans.py",
-        "            if past.any():\n",
-        "            if False:\n",
-        ("tests/jobs/test_empty_batches.py::test_spans_that_are_gone_are_damage",),
-    ),
-    Mutant(
-        "spans-not-read-in-a-batch-that-completes-nothing",
-        "jobs/ways/slice_stages.py",
-        "if known and self.batch.restores else slices",
-        "if known and self.batch.restores and slices is not None else slices",
-        ("tests/jobs/test_empty_batches.py::test_an_idle_key_gets_its_empty_windows_with_its_next_event",),
-    ),
-    Mutant(
-        "spans-of-idle-keys-not-read",
-        "windowing/columnar/known_spans.py",
-        "        needed[of_touched] = True\n",
-        "",
-        ("tests/jobs/test_empty_batches.py::test_an_idle_key_gets_its_empty_windows_with_its_next_event",),
-    ),
-    Mutant(
-        "empty-windows-before-a-range-shown",
-        "windowing/columnar/slice_windows.py",
-        "before = merged.spans if stage.continues else None",
-        "before = merged.spans",
-        ("tests/jobs/test_empty_batches.py::test_a_backfill_shows_the_empty_windows_of_its_range_alone",),
-    ),
-    Mutant(
-        "spans-of-the-latest-late-row-stored",
-        "windowing/columnar/known_spans.py",
-        "        least[:, ::2] = np.maximum.reduceat(before[:, ::2], begins)\n",
-        "        least[:, ::2] = np.minimum.reduceat(before[:, ::2], begins)\n",
-        ("tests/jobs/test_empty_batches.py::test_late_rows_of_one_batch_are_stored_with_the_span_before_the_first_of_them",),
-    ),
-    Mutant(
-        "keys-known-from-where-late-events-count",
-        "windowing/columnar/lasting.py",
-        "                np.maximum.at(reached, of[late], instants[late])\n",
-        "",
-        ("tests/jobs/test_interval_batches.py::test_a_late_event_makes_its_key_known_from_where_it_begins",),
-    ),
-    Mutant(
-        "late-events-known-before-they-came",
-        "windowing/kernels/grid_ranges.py",
-        "moment[arrived[end]] == moment[arrived[begin]]",
-        "end == begin",
-        ("tests/jobs/test_interval_batches.py::test_a_late_event_does_not_lie_in_the_span_that_was_known_before_it",),
-    ),
-    Mutant(
-        "revisions-of-empty-windows-counted-from-zero",
-        "windowing/kernels/slice_revisions.py",
-        "(1 if shown or between else 0)",
-        "(1 if shown else 0)",
-        ("tests/jobs/test_empty_batches.py::test_a_window_that_was_shown_empty_is_revised",),
-    ),
-    Mutant(
-        "empty-windows-shown-after-their-first-late-row",
-        "windowing/columnar/slice_windows.py",
-        "        empty &= ~pairs_among(key, every, versions.key[begun], of[begun])\n",
-        "",
-        ("tests/jobs/test_empty_batches.py::test_a_window_that_was_shown_empty_is_revised",),
-    ),
-)
+    ],
+    f"{KEPT_TABLES}what_others_append_is_seen": [
+        ("kept-table-stays-at-its-version", "checkpoints.kept_tables:KeptTable.newest", never("_ is not None")),
+    ],
+    f"{STORES}a_store_that_lets_two_writers_win_is_refused": [
+        ("two-winners-accepted", "checkpoints.commit_stores:_check", without("len(_) > 1")),
+    ],
+    f"{POSITIONS}results_are_the_same_to_the_bit_however_rows_are_cut": [
+        ("waiting-tuples-applied-twice", "windowing.columnar.position_reads:Known.of", instead("_1 >= _", "_1 > BEFORE")),
+    ],
+    f"{POSITIONS}a_batch_reads_the_leaves_that_it_may_evict_and_few_nodes": [
+        (
+            "leaves-that-leave-alone-not-restored",
+            "windowing.columnar.position_reads:Evictable.holds",
+            instead("_1 < _2 if self.by_count else _3", "_1 < _2 // 2 if self.by_count else _3"),
+        ),
+    ],
+    f"{POSITIONS}a_node_that_is_gone_is_told": [
+        ("missing-nodes-pass", "windowing.columnar.position_nodes:_all_there", without("raise StateCorruptError(...)")),
+    ],
+    f"{POSITIONS}a_row_that_is_another_is_told": [
+        ("restored-positions-not-verified", "windowing.columnar.position_batch:advance", without("_.check.verify(...)")),
+    ],
+    f"{MIXED_BATCHES}compaction_keeps_the_rows_of_other_parts": [
+        ("compaction-drops-rows-of-other-parts", "checkpoints.state.joint:_kept", without('_.append(f"SELECT {_} FROM {_} AND {_}")')),
+        ("rows-over-positions-taken-for-live-rows", "checkpoints.state.joint:own_rows", never('"positions" in _')),
+    ],
+    f"{MIXED_BATCHES}spans_are_kept_and_found_beside_the_rows_of_other_parts": [
+        ("spans-dropped-beside-other-parts", "checkpoints.state.joint:own_rows", never('_ == "slices" and _')),
+    ],
+    f"{PARTIAL_TABLE}of_a_keys_spans_the_latest_committed_row_stays": [
+        (
+            "spans-of-keys-dropped-with-their-slices",
+            "checkpoints.state.partials:Needed.__or__",
+            instead('Needed(f"{_1} OR {_}", {**_2, **_}, _3)', "Needed(_1, _2, _3)"),
+        ),
+        ("spans-superseded-by-an-unfinished-batch", "checkpoints.state.partials:Needed.spans", instead('f"{_1} AND {BATCH} < {_}"', "_1")),
+    ],
+    f"{EMPTY_BATCHES}spans_that_are_gone_are_damage": [
+        ("missing-spans-accepted", "windowing.columnar.known_spans:Spans.check", without("raise StateCorruptError(...)")),
+    ],
+    f"{EMPTY_BATCHES}an_idle_key_gets_its_empty_windows_with_its_next_event": [
+        (
+            "spans-not-read-in-a-batch-that-completes-nothing",
+            "jobs.ways.slice_stages:Slicing.wanted",
+            instead("_1 if _2 and self.batch.restores else _3", "_1 if _2 and self.batch.restores and _3 is not None else _3"),
+        ),
+        ("spans-of-idle-keys-not-read", "windowing.columnar.known_spans:StoredSpans.needed", without("_[of_touched] = True")),
+    ],
+    f"{EMPTY_BATCHES}a_backfill_shows_the_empty_windows_of_its_range_alone": [
+        ("empty-windows-before-a-range-shown", "windowing.columnar.slice_windows:_with_empty", always("_.continues")),
+    ],
+    f"{EMPTY_BATCHES}late_rows_of_one_batch_are_stored_with_the_span_before_the_first_of_them": [
+        ("spans-of-the-latest-late-row-stored", "windowing.columnar.known_spans:least_spans", instead("np.maximum", "np.minimum")),
+    ],
+    f"{INTERVAL_BATCHES}a_late_event_makes_its_key_known_from_where_it_begins": [
+        ("keys-known-from-where-late-events-count", "windowing.columnar.lasting:Lasting.lift", without("np.maximum.at(...)")),
+    ],
+    f"{INTERVAL_BATCHES}a_late_event_does_not_lie_in_the_span_that_was_known_before_it": [
+        ("late-events-known-before-they-came", "windowing.kernels.grid_ranges:known_span", instead("_[_[_1]] == _[_[_2]]", "_1 == _2")),
+    ],
+    f"{EMPTY_BATCHES}a_window_that_was_shown_empty_is_revised": [
+        (
+            "revisions-of-empty-windows-counted-from-zero",
+            "windowing.kernels.slice_revisions:_list_earlier",
+            instead("1 if _1 or _ else 0", "1 if _1 else 0"),
+        ),
+        (
+            "empty-windows-shown-after-their-first-late-row",
+            "windowing.columnar.slice_windows:_with_empty",
+            without("_ &= ~pairs_among(...)"),
+        ),
+    ],
+}
