@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
-from windowmill.jobs.ways import lateness_on_spark as lateness
+from windowmill.jobs.ways import lateness
+from windowmill.jobs.ways import numbered_rows as numbering
+from windowmill.jobs.ways.slice_passes import Judge, mapped
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.watermark import COMMIT_SHIFT
 
@@ -65,8 +70,8 @@ class Arrived:
 
     @classmethod
     def _by_row(cls, rows: DataFrame, batch: Input, arrival: str, *, every: bool) -> Self:  # noqa: ARG003 - rows are in this order
-        survey = lateness.survey(rows, batch, every=every)
-        found = lateness.with_watermark_at_arrival(rows, survey, batch)
+        survey = numbering.survey(rows, batch, every=every)
+        found = numbering.with_watermark_at_arrival(rows, survey, batch)
         return cls(found, survey.rows, survey.seen, bool(survey.behind))
 
     @classmethod
@@ -82,17 +87,32 @@ class Arrived:
         late = F.max(F.col("_low") < F.col(WATERMARK_OF))
         n_rows, greatest, is_late = commits.agg(F.sum("_rows"), F.max("_high"), late).collect()[0]
         if not is_late:
-            return cls(lateness.without_watermark(rows), n_rows or 0, greatest, late=False)
+            return cls(numbering.without_watermark(rows), n_rows or 0, greatest, late=False)
         found = commits.select(_VALUE, _FIRST, _COMMIT, WATERMARK_OF)
         joined = rows.join(found, F.col(backquoted(arrival)).eqNullSafe(F.col(backquoted(_VALUE))))
         number = F.shiftleft(F.col(backquoted(_COMMIT)), COMMIT_SHIFT) + F.col(NUMBER_OF) - F.col(backquoted(_FIRST))
         return cls(joined.withColumn(NUMBER_OF, number).drop(_VALUE, _FIRST, _COMMIT), n_rows, greatest, late=True)
 
-    def judged(self, batch: Input, grids: Sequence[WindowGrid]) -> DataFrame:
-        """The rows, judged for windows on ``grids``."""
-        if not self.late:
-            return self.rows
-        return lateness.judged_by_watermark(self.rows, batch, grids, lateness.moment_of(F.col(NUMBER_OF), batch))
+    def judge(self, batch: Input, grids: Sequence[WindowGrid]) -> Judge | None:
+        """What judges the rows for windows on ``grids``; null if none of them is late."""
+        return partial(lateness.counted, rule=lateness.LatenessRule.of(batch), grids=grids) if self.late else None
+
+    def too_late(self, batch: Input, grids: Sequence[WindowGrid], label: str) -> DataFrame:
+        """``label`` and reason of the rows that are too late for windows on ``grids``."""
+        behind = self.rows.where(F.col(REASON).isNull() & (F.col(TIME) < F.col(WATERMARK_OF)))
+        schema = pa.schema([(label, batch.types[label]), (REASON, pa.string())])
+        own = behind.select(backquoted(label), TIME, UNTIL_OF, NUMBER_OF, WATERMARK_OF)
+        return mapped(own, partial(_too_late, batch.lateness, grids, schema), schema)
+
+
+def _too_late(
+    lateness_of: int, grids: Sequence[WindowGrid], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor."""
+    for batch in batches:
+        rows = lateness.marked(pa.Table.from_batches([batch]), lateness_of)
+        late = rows.filter(pc.is_in(rows.column(NUMBER_OF), pa.array(lateness.too_late_among(rows, None, grids))))
+        yield from late.append_column(REASON, pa.repeat(lateness.TOO_LATE, late.num_rows)).select(schema.names).cast(schema).to_batches()
 
 
 def numbered(rows: DataFrame) -> DataFrame:

@@ -19,13 +19,13 @@ from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.jobs.sources.rows import event_end, event_time
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.shipping import ship_modules
-from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways import live_row_pass as live
 from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_passes import SlicesOfFiles, live_windows
 from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.numbered_rows import without_watermark
 from windowmill.jobs.ways.partitioning import partitions_for
 from windowmill.jobs.ways.pass_output import REFUSED, results
 from windowmill.jobs.ways.slice_stages import Slicing
@@ -193,19 +193,23 @@ class _Bounded:
     final: bool
 
     def by_slices(self, slicing: Slicing) -> Evaluated:
-        batch, arrived = self.batch, self.arrived
-        rows = self.rows if arrived is None else arrived.judged(batch, slicing.slices.grids.grids)
-        through = None
+        batch, arrived, grids, through = self.batch, self.arrived, slicing.slices.grids.grids, None
+        judge = None if arrived is None else arrived.judge(batch, grids)
         if arrived is not None and arrived.seen is not None:
             through = arrived.seen - batch.disorder - (0 if batch.revises else batch.lateness)
         stage = slicing.window_stage(_emission(through, final=self.final))
-        results = passes.windows(passes.lift(rows, slicing.stage), stage, batch.partitions(rows.sparkSession))
-        return Evaluated(results, None if self.label is None else _unusable(rows, self.label))
+        results = passes.windows(passes.lift(self.rows, slicing.stage, judge), stage, batch.partitions(self.rows.sparkSession))
+        if self.label is None:
+            return Evaluated(results, None)
+        refused = _unusable(self.rows, self.label)
+        return Evaluated(
+            results, refused if arrived is None or judge is None else refused.unionByName(arrived.too_late(batch, grids, self.label))
+        )
 
     def by_live_rows(self) -> Evaluated:
         batch, arrived, spark = self.batch, self.arrived, self.rows.sparkSession
         way, partitions = live.LiveRows.of(batch.pipeline, batch.types), batch.partitions(spark)
-        rows = lateness.without_watermark(numbered(self.rows)) if arrived is None else self.rows
+        rows = without_watermark(numbered(self.rows)) if arrived is None else self.rows
         if self.label is None:
             return Evaluated(way.windows(way.fresh(rows), self._clock(), batch.batch, partitions * _PARTITIONS_OF_UNKNOWN), None)
         partitions = partitions_for(1 if arrived is None else arrived.n_rows, partitions)

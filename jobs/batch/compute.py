@@ -33,11 +33,12 @@ from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_quarantine import Quarantining
 from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import TableInput
-from windowmill.jobs.ways.joining import check_balance, computed_here, counted, judged_on_spark
+from windowmill.jobs.ways.joining import check_balance, computed_here, counted, not_applied
+from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.ways.new_rows import NewRows, read_by_spark
 from windowmill.jobs.ways.numbered_rows import NumberedRows
-from windowmill.jobs.ways.quarantine import TOO_LATE, quarantine_schema, quarantined, write_by_tasks
+from windowmill.jobs.ways.quarantine import quarantine_schema, quarantined, write_by_tasks
 from windowmill.jobs.ways.restored import Restored
 from windowmill.jobs.ways.returning import returnable
 from windowmill.jobs.ways.slice_passes import mapped
@@ -318,7 +319,7 @@ def _with_quarantined(
         found = Quarantining(new, batch.pipeline, job.plan, targets, numbers, grids).write(spark)
         new = NumberedRows.surveyed(batch.read(spark), batch) if found is None else new
     if isinstance(new, NumberedRows):
-        rows = new.rows if numbers is None else judged_on_spark(new.rows, numbers, targets, grids)
+        rows = new.rows if numbers is None else not_applied(new, numbers, targets, grids)
         found = write_by_tasks(rows, batch.columns.struct.names, batch.pipeline, job.plan, targets)
     assert found is not None
     return counted(parts, done, found.reasons.get(TOO_LATE, 0) if refusing else 0) + found

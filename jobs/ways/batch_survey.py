@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from windowmill.jobs.ways import lateness_in_process as lateness
-from windowmill.jobs.ways import limits
+from windowmill.jobs.ways import lateness, limits
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_rows import FileRows

@@ -15,9 +15,9 @@ from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.columns import REASON, ROW, VERSION
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.file_passes import numbers_of_tasks
-from windowmill.jobs.ways.file_rows import Arrived, FileRows, examined_all, numbers_in, usable
-from windowmill.jobs.ways.joining import JUDGED_BY, too_late_among
-from windowmill.jobs.ways.quarantine import TOO_LATE, quarantined
+from windowmill.jobs.ways.file_rows import FileRows, examined_all, numbers_in
+from windowmill.jobs.ways.lateness import JUDGED_BY, TOO_LATE, marked, too_late_among, usable
+from windowmill.jobs.ways.quarantine import quarantined
 from windowmill.jobs.ways.task_output import RETURNED, Output, OutputWriter, Targets, output_of, read_files, returned
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, WATERMARK_OF
 
@@ -78,10 +78,10 @@ class Quarantining:
                 if own.num_rows:
                     yield quarantined(own, names, self.pipeline, self.plan)
 
-    def _told(self, arrived: Arrived) -> pa.Table:
+    def _told(self, arrived: pa.Table) -> pa.Table:
         """Index, reason and watermark of the rows that were not applied."""
-        rows, late = arrived.marked(), np.empty(0, np.int64)
-        if self.refusing is not None and arrived.watermark is not None:
+        rows, late = marked(arrived, self.new.rule.lateness), np.empty(0, np.int64)
+        if self.refusing is not None and rows.column(WATERMARK_OF).null_count < rows.num_rows:
             late = too_late_among(usable(rows).select(JUDGED_BY.names), self.refused, self.grids)
         too_late = pc.is_in(rows.column(NUMBER_OF), pa.array(late))
         rows = rows.set_column(rows.schema.get_field_index(REASON), REASON, pc.if_else(too_late, TOO_LATE, rows.column(REASON)))

@@ -15,19 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.stores import use_options
 from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.spark.access import map_in_arrow
-from windowmill.jobs.ways import lateness_in_process
-from windowmill.jobs.ways import lateness_on_spark as lateness
-from windowmill.jobs.ways.quarantine import TOO_LATE
+from windowmill.jobs.ways.lateness import JUDGED_BY, TOO_LATE, marked, too_late_among
 from windowmill.jobs.ways.restored import restored_kinds
 from windowmill.jobs.ways.task_output import REFUSED_SCHEMA, Output, OutputWriter, Targets, read_files
-from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.errors import WindowmillError
-from windowmill.windowing.grids import closing_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,11 +33,9 @@ if TYPE_CHECKING:
     from windowmill.jobs.ways.base import Loaded, Part, PartResult
     from windowmill.jobs.ways.input import Input, TableInput
     from windowmill.jobs.ways.new_rows import NewRows
+    from windowmill.jobs.ways.numbered_rows import NumberedRows
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.kernels.combine import Ints
-
-#: Columns of a new row that tell whether it is too late.
-JUDGED_BY = pa.schema([*((name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, CLOSED)), (LATE, pa.bool_())])
 
 
 def computed_here(
@@ -92,47 +88,42 @@ def refused_in_process(new: NewRows, refusing: Sequence[PartResult], grids: Sequ
     return too_late_among(new.usable(batch, JUDGED_BY), numbers, grids)
 
 
-def too_late_among(rows: pa.Table, refused: Ints | None, grids: Sequence[WindowGrid]) -> Ints:
-    """Numbers of those of the usable ``rows`` that came too late for all parts.
+def not_applied(new: NumberedRows, refusing: Sequence[Sequence[DataFile]], targets: Targets, grids: Sequence[WindowGrid]) -> DataFrame:
+    """The rows of ``new`` with a reason, and those that came too late for all parts, with the reason ``too_late``; on Spark.
 
-    Parameters
-    ----------
-    rows
-        Rows with the columns of ``JUDGED_BY``.
-    refused
-        Numbers of the rows that every part refuses that does; null if no part refuses rows.
-    grids
-        The grids of the other parts.
-    """
-    rows = rows.filter(rows.column(LATE) if refused is None else pc.is_in(rows.column(NUMBER_OF), pa.array(refused)))
-    number, time, closed = (rows.column(name).to_numpy() for name in (NUMBER_OF, TIME, CLOSED))
-    if not len(number) or not grids:
-        return np.asarray(number, np.int64)
-    last_end = closing_of(grids, time, closed, lateness_in_process.last_instants(rows)).last_end
-    uncounted = last_end <= np.maximum(time, closed)
-    return np.asarray(number[uncounted if refused is not None else uncounted & (last_end > time)], np.int64)
-
-
-def judged_on_spark(rows: DataFrame, refusing: Sequence[Sequence[DataFile]], targets: Targets, grids: Sequence[WindowGrid]) -> DataFrame:
-    """As :func:`refused_in_process`, on Spark: ``rows`` with the reason ``too_late`` for these.
+    Rows that others of these decide on may be among them, without a reason. Parameters as of :func:`.lateness.too_late_among`.
 
     Parameters
     ----------
     refusing
         For each part that refuses rows, the files that hold their numbers; no part has none.
     """
-    refused = F.col(REASON).isNull() & F.col(LATE)
+    rows, asked = new.rows, F.col(TIME) < F.col(WATERMARK_OF)
     if refusing:
         frames = [_numbers(rows, targets, files) for files in refusing]
         common = reduce(lambda left, right: left.join(right, NUMBER_OF, "left_semi"), frames)
         rows = rows.join(common.withColumn("_refused", F.lit(True)), NUMBER_OF, "left")
-        refused = F.col("_refused").isNotNull()
-    if grids:
-        time, closed = F.when(refused, F.col(TIME)), F.when(refused, F.col(CLOSED))
-        last_end = lateness.last_end(grids, time, closed, lateness.last_instant(rows, refused))
-        refused = F.coalesce(last_end <= F.greatest(time, closed), F.lit(False))
-        refused = refused if refusing else refused & (last_end > time)
-    return rows.withColumn(REASON, F.when(refused, F.lit(TOO_LATE)).otherwise(F.col(REASON)))
+        asked = F.col("_refused").isNotNull()
+    asked &= F.col(REASON).isNull()
+    lateness = new.batch.lateness
+
+    def found(number: pa.Array, time: pa.Array, until: pa.Array, watermark: pa.Array) -> pa.Array:
+        return _too_late(lateness, grids, number, time, until, watermark, refused=bool(refusing))
+
+    # PySpark advises against the function type, which its stubs want.
+    too_late = arrow_udf(found, "boolean")  # type: ignore[call-overload]
+    number = F.when(asked, F.col(NUMBER_OF))
+    judged = rows.where(F.col(REASON).isNotNull() | asked).withColumn("_late", too_late(number, TIME, UNTIL_OF, WATERMARK_OF))
+    return judged.withColumn(REASON, F.when(F.col("_late"), F.lit(TOO_LATE)).otherwise(F.col(REASON))).drop("_late")
+
+
+def _too_late(
+    lateness: int, grids: Sequence[WindowGrid], number: pa.Array, time: pa.Array, until: pa.Array, watermark: pa.Array, *, refused: bool
+) -> pa.Array:
+    """Runs in an executor: whether each row in question, which has a ``number``, is too late."""
+    rows = pa.table({NUMBER_OF: number, TIME: time, UNTIL_OF: until, WATERMARK_OF: watermark}).filter(number.is_valid())
+    numbers = too_late_among(marked(rows, lateness), rows.column(NUMBER_OF).to_numpy() if refused else None, grids)
+    return pc.is_in(number, pa.array(numbers))
 
 
 def _numbers(rows: DataFrame, targets: Targets, files: Sequence[DataFile]) -> DataFrame:

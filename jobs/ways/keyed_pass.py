@@ -14,9 +14,12 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.ways.file_passes import RowsByKey
 from windowmill.jobs.ways.file_rows import FileRows
+from windowmill.jobs.ways.lateness import marked
+from windowmill.jobs.ways.numbered_rows import sent
 from windowmill.jobs.ways.partitioning import alike, partitions_for
 from windowmill.jobs.ways.pass_output import GroupsOf, written_by_tasks
 from windowmill.jobs.ways.task_output import Output, Targets
+from windowmill.windowing.columnar.added_columns import CLOSED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +55,7 @@ class KeyedFrames:
             return RowsByKey(new, read, keyed.rows, keyed.stored, keyed.keys).gathered(self.spark, self.stored, self.partitions)
         n = partitions_for(0 if new is None else new.survey.rows, self.partitions)
         both = by_key(None if new is None else new.read_by(keyed.reading, keyed.rows), self.stored, keyed.keys, n)
-        return both, partial(groups, new=keyed.rows, stored=keyed.stored)
+        return both, partial(groups, new=keyed.rows, stored=keyed.stored, lateness=0 if new is None else new.batch.lateness)
 
 
 def by_key(new: DataFrame | None, stored: DataFrame | None, keys: Mapping[str, str], partitions: int) -> DataFrame:
@@ -77,15 +80,16 @@ def _columns(rows: DataFrame) -> list[Column]:
     return [F.col(backquoted(name)) for name in rows.columns]
 
 
-def groups(batches: Iterator[pa.RecordBatch], new: pa.Schema, stored: pa.Schema) -> Iterator[tuple[pa.Table, pa.Table]]:
+def groups(batches: Iterator[pa.RecordBatch], new: pa.Schema, stored: pa.Schema, lateness: int) -> Iterator[tuple[pa.Table, pa.Table]]:
     """New and stored rows of one Spark partition, in any order, with these schemas, as one group; none if it has no rows.
 
-    Runs in an executor.
+    Runs in an executor. ``lateness`` is the pipeline's.
     """
     arrived = [batch for batch in batches if batch.num_rows]
     if arrived:
         table = pa.Table.from_batches(arrived)
-        yield _flat(table, _NEW, new), _flat(table, _STORED, stored)
+        rows = _flat(table, _NEW, sent(new))
+        yield marked(rows, lateness).select(new.names).cast(new) if CLOSED in new.names else rows, _flat(table, _STORED, stored)
 
 
 def _flat(table: pa.Table, name: str, schema: pa.Schema) -> pa.Table:

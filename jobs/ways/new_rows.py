@@ -15,12 +15,11 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
-from windowmill.jobs.ways import lateness_in_process as lateness
-from windowmill.jobs.ways import limits
+from windowmill.jobs.ways import lateness, limits
 from windowmill.jobs.ways import slice_passes as passes
-from windowmill.jobs.ways.quarantine import TOO_LATE
+from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.row_numbers import numbers_of
-from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF, WATERMARK_OF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,9 +74,7 @@ class NewRows:
 
         The end of an event that is a point is its time.
         """
-        marked = lateness.marked(self.table, batch).append_column(NUMBER_OF, pa.array(numbers_of(self.table, batch)))
-        if UNTIL_OF not in marked.column_names:
-            marked = marked.append_column(UNTIL_OF, marked.column(TIME))
+        marked = lateness.marked(lateness.arrived(self.table, batch), batch.lateness)
         return marked.filter(pc.is_null(marked.column(REASON))).select(schema.names).cast(schema)
 
     def without(self, too_late: Ints, batch: Input) -> NewRows:
@@ -86,7 +83,7 @@ class NewRows:
         reasons = pc.if_else(pa.array(late), TOO_LATE, self.table.column(REASON))
         table = self.table.set_column(self.table.schema.get_field_index(REASON), REASON, reasons)
         if late.any():
-            table = table.append_column(WATERMARK_OF, lateness.marked(self.table, batch).column(WATERMARK_OF))
+            table = table.append_column(WATERMARK_OF, lateness.arrived(self.table, batch).column(WATERMARK_OF))
         return replace(self, table=table)
 
     def refused(self) -> pa.Table | None:

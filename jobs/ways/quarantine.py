@@ -16,6 +16,7 @@ from windowmill.jobs.conditions.spark import every_condition, failing
 from windowmill.jobs.json_lines.spark_form import to_json
 from windowmill.jobs.sources.columns import REASON, VERSION, Columns
 from windowmill.jobs.spark.access import map_in_arrow
+from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.limits import OnlySparkError
 from windowmill.jobs.ways.task_output import RETURNED, Output, OutputWriter, Targets, output_of, returned
 from windowmill.windowing.bounds import PRINTABLE
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from windowmill.checkpoints.batches import Plan
     from windowmill.windowing.spec import Pipeline
 
-BAD_CONDITION, TOO_LATE = "bad_condition", "too_late"
+BAD_CONDITION = "bad_condition"
 
 DETAILS = {
     "null_time": "the time column is null",

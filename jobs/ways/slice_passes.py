@@ -16,7 +16,7 @@ from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.task_output import RETURNED, Output, OutputWriter, Targets, output_of, returned
 from windowmill.windowing.columnar import slice_windows, slices
-from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, ORDER, TIME, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.packing import BUCKET, PLACE, count_slices
 from windowmill.windowing.columnar.slices import GRID, Reading, SliceStage, WindowStage
 from windowmill.windowing.kernels.lift import condition_column
@@ -25,14 +25,24 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 #: Makes combined slices, each with whole keys, of what a worker receives.
 CombinedOf = Callable[[Iterator[pa.RecordBatch]], Iterator[slice_windows.Combined]]
+#: Judges rows as of :func:`.lateness.with_arrival`, and gives those that count.
+Judge = Callable[[pa.Table], pa.Table]
 
 
-def lift(rows: DataFrame, stage: SliceStage) -> DataFrame:
-    """Lift the usable rows into packed slices; columns as ``stage.packing.packed_schema``."""
+def lift(rows: DataFrame, stage: SliceStage, judge: Judge | None) -> DataFrame:
+    """Lift the usable rows into packed slices; columns as ``stage.packing.packed_schema``. ``judge`` is null if no row can be late."""
     own = [TIME] if stage.lasting is None else [TIME, UNTIL_OF]
-    judged = [name for name in (CLOSED, LATE, ARRIVAL, ORDER) if name in rows.columns]
-    chosen = rows.where(F.col(REASON).isNull()).select(*own, *judged, *inputs(rows, stage))
-    return mapped(chosen, partial(_placed, slices.lifted, stage), stage.packing.packed_schema)
+    own += [] if judge is None else [NUMBER_OF, WATERMARK_OF]
+    chosen = rows.where(F.col(REASON).isNull()).select(*own, *inputs(rows, stage))
+    lifted = slices.lifted if judge is None else partial(_judged_and_lifted, judge)
+    return mapped(chosen, partial(_placed, lifted, stage), stage.packing.packed_schema)
+
+
+def _judged_and_lifted(judge: Judge, stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
+    """Runs in an executor."""
+    tables = (pa.Table.from_batches([batch.append_column(REASON, pa.nulls(batch.num_rows, pa.string()))]) for batch in batches)
+    judged = (batch for table in tables for batch in judge(table).combine_chunks().to_batches())
+    return slices.lifted(stage, judged, first_place)
 
 
 def inputs(rows: DataFrame, *stages: Reading) -> list[Column]:

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
-from windowmill.jobs.ways import lateness_in_process as lateness
-from windowmill.jobs.ways import limits
+from windowmill.jobs.ways import lateness, limits
 from windowmill.jobs.ways.base import PartResult
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.new_rows import NewRows

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
-from windowmill.jobs.ways import lateness_on_spark as lateness
 from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_passes import SlicesOfFiles, numbers_of_tasks
 from windowmill.jobs.ways.file_rows import FileRows
+from windowmill.jobs.ways.lateness import counted
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.partitioning import partitions_for
 from windowmill.jobs.ways.restored import RestoredSlices
@@ -30,35 +30,36 @@ def load(
     spark: SparkSession, new: FileRows | NumberedRows | None, stored: DataFrame | None, slicing: Slicing, emission: Emission
 ) -> LoadedOnSpark:
     """New rows and restored slices, of which either may be null."""
-    batch, grids = slicing.batch, slicing.slices.grids.grids
-    judged: SlicesOfFiles | DataFrame | None = None
+    grids = slicing.slices.grids.grids
+    found: SlicesOfFiles | DataFrame | None = None
     if isinstance(new, FileRows):
-        judged = SlicesOfFiles(new, slicing.stage, partial(new.judged, stage=slicing.stage, grids=grids))
+        found = SlicesOfFiles(new, slicing.stage, partial(new.judged, stage=slicing.stage, grids=grids))
     elif new is not None:
-        judged = lateness.judged(new.arrived, new.survey, batch, grids)
-    n = partitions_for(0 if new is None else new.survey.rows, batch.partitions(spark))
-    return LoadedOnSpark(spark, judged, stored, slicing.window_stage(emission), n)
+        judge = None if new.rule is None else partial(counted, rule=new.rule, grids=grids)
+        found = passes.lift(new.rows, slicing.stage, judge)
+    n = partitions_for(0 if new is None else new.survey.rows, slicing.batch.partitions(spark))
+    return LoadedOnSpark(spark, found, stored, slicing.window_stage(emission), n)
 
 
 @dataclass(frozen=True)
 class LoadedOnSpark:
-    """Judged rows, in files or in Spark, and restored slices in Spark; either may be null."""
+    """New rows in files, or packed slices of them in Spark, and restored slices in Spark; either may be null."""
 
     spark: SparkSession
-    judged: SlicesOfFiles | DataFrame | None
+    new: SlicesOfFiles | DataFrame | None
     stored: DataFrame | None
     stage: WindowStage
     partitions: int
 
     def compute(self, targets: Targets) -> Output:
-        slices, stage, judged = self.stage.slices, self.stage, self.judged
-        if isinstance(judged, SlicesOfFiles) and self.stored is None and (readers := judged.readers(self.spark, stage)):
+        slices, stage, new = self.stage.slices, self.stage, self.new
+        if isinstance(new, SlicesOfFiles) and self.stored is None and (readers := new.readers(self.spark, stage)):
             shares = numbers_of_tasks(self.spark, readers)
-            return passes.written_by_tasks(shares, partial(judged.combined, stage, readers), stage, targets)
+            return passes.written_by_tasks(shares, partial(new.combined, stage, readers), stage, targets)
         restored = None if self.stored is None else RestoredSlices(self.stored)
         packed = [] if restored is None else [passes.pack(restored.rows, slices)]
-        if judged is not None:
-            packed.append(judged.packed(self.spark) if isinstance(judged, SlicesOfFiles) else passes.lift(judged, slices))
+        if new is not None:
+            packed.append(new.packed(self.spark) if isinstance(new, SlicesOfFiles) else new)
         if not packed:
             return Output()
         gathered = passes.by_bucket(reduce(DataFrame.unionByName, packed), stage, self.partitions)

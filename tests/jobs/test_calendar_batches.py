@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -19,12 +20,11 @@ from tests.windowing.test_slices import same
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.lateness_in_process import judged, seen_after
-from windowmill.jobs.ways.lateness_on_spark import _closing
+from windowmill.jobs.ways.lateness import LatenessRule, judged, judged_at, seen_after, with_arrival
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.jobs.ways.slices_in_process import _check_fits, work
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
-from windowmill.windowing.columnar.added_columns import SLICE, TIME
+from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, SLICE, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.slice_windows import result_rows
 from windowmill.windowing.grids import Grids
@@ -237,18 +237,26 @@ def test_a_month_is_stored_as_one_slice_and_read_when_it_ends():
     assert run.state[SLICE].to_pylist() == [january + 31 * DAY]
 
 
-def test_spark_is_given_the_closing_of_late_rows_alone():
+def test_a_row_counts_in_the_windows_that_end_after_the_edge_through_which_they_were_closed():
     grids = Grids.of(pipeline_of(["day", "growing_days"])).grids
     time, closed = ODD[0] + HOUR, ODD[0] + 3 * DAY
-    times = pa.array([None, time, None, time + DAY], pa.int64())
-    found = _closing(grids, times, pa.array([0, closed, 1, closed], pa.int64()), times).to_pylist()
-    assert [row["edge"] for row in found][::2] == [None, None]
-    for row, at in ((found[1], time), (found[3], time + DAY)):
-        assert row["first_end"] == min(grid.first_end_after(at) for grid in grids)
-        assert row["last_end"] == max(grid.last_end_holding(at) for grid in grids)
-        assert row["edge"] == Grids.of(pipeline_of(["day", "growing_days"])).edges.slice_start(closed)
-    lasting = _closing(grids, times, pa.array([0, closed, 1, closed], pa.int64()), pc.add(times, 2 * DAY)).to_pylist()
-    assert [row["last_end"] - told["last_end"] for row, told in zip(lasting[1::2], found[1::2], strict=True)] == [2 * DAY] * 2
-    nothing = _closing(grids, pa.nulls(2, pa.int64()), pa.array([1, 2]), pa.nulls(2, pa.int64()))
-    assert nothing.type == pa.struct([(name, pa.int64()) for name in ("first_end", "last_end", "edge")])
-    assert [row["edge"] for row in nothing.to_pylist()] == [None, None]
+    rule = LatenessRule(disorder=0, lateness=0, by_row=True, moves=True, revises=False)
+    columns = {TIME: pa.array([None, time, time, time + DAY]), REASON: pa.array(["null_time", None, None, None])}
+    rows = with_arrival(pa.table(columns), np.arange(4), None)
+    watermarks = pa.array([closed, closed, None, closed], pa.int64())
+    rows = rows.set_column(rows.schema.get_field_index(WATERMARK_OF), WATERMARK_OF, watermarks)
+    for until, too_late in (({}, "too_late"), ({UNTIL_OF: pc.add(columns[TIME], 4 * DAY)}, None)):
+        table = pa.table({name: rows.column(name) for name in rows.column_names} | until)
+        found = judged_at(table, rule, grids)
+        ends = [max(grid.last_end_holding(at + (4 * DAY - 1 if until else 0)) for grid in grids) for at in (time, time + DAY)]
+        assert [end <= closed for end in ends] == [too_late is not None] * 2
+        assert found[REASON].to_pylist() == ["null_time", too_late, None, too_late]
+        assert found[LATE].to_pylist() == [False, True, False, True]
+        edge = Grids.of(pipeline_of(["day", "growing_days"])).edges.slice_start(closed)
+        first = [min(grid.first_end_after(at) for grid in grids) for at in (time, time + DAY)]
+        assert [end <= closed for end in first] == [True, True]
+        assert found[CLOSED].to_pylist() == [None, edge, None, edge]
+        assert {NUMBER_OF, WATERMARK_OF}.isdisjoint(found.column_names)
+    nothing = judged_at(with_arrival(pa.table({TIME: [time], REASON: pa.nulls(1, pa.string())}), np.arange(1), None), rule, grids)
+    assert nothing[CLOSED].type == pa.int64()
+    assert (nothing[CLOSED].to_pylist(), nothing[LATE].to_pylist()) == ([None], [False])

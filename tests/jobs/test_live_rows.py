@@ -11,7 +11,7 @@ from tests.jobs.test_calendar_batches import arrived
 from tests.jobs.test_mixed_batches import COLUMNS, Batch, Run, at
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.lateness_in_process import seen_after
+from windowmill.jobs.ways.lateness import seen_after
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.spec import Pipeline

@@ -26,7 +26,7 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input, TableInput
-from windowmill.jobs.ways.lateness_in_process import seen_after
+from windowmill.jobs.ways.lateness import seen_after
 from windowmill.jobs.ways.live_rows import LiveRowPart
 from windowmill.jobs.ways.positions import PositionPart
 from windowmill.jobs.ways.sessions import SessionPart

@@ -24,7 +24,7 @@ from tests.windowing.test_slices import same
 from windowmill.checkpoints.state.wanted import condition
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.lateness_in_process import seen_after
+from windowmill.jobs.ways.lateness import seen_after
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.jobs.ways.slices_in_process import judged as judged_rows
 from windowmill.jobs.ways.slices_in_process import load, revised_after

@@ -27,7 +27,7 @@ from windowmill.jobs.ways.base import Loaded
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.keyed_parts import KeyedTables
-from windowmill.jobs.ways.lateness_in_process import seen_after
+from windowmill.jobs.ways.lateness import seen_after
 from windowmill.jobs.ways.sessions import stage_of
 from windowmill.jobs.ways.slice_stages import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END

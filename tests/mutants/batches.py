@@ -33,7 +33,7 @@ MUTANTS = {
         ("chunks-cut-where-batches-end", "windowing.columnar.slices:_chunks", instead("(_1, _2, CHUNK_ROWS)", "(_1, _2, room)")),
     ],
     f"{JOBS_ARRIVAL}each_row_is_judged_by_the_commits_before_its_own": [
-        ("late-rows-on-time", "jobs.ways.lateness_in_process:judged_at", instead("_1 = _2 < _3", "_1 = _2 < _3 - 1")),
+        ("late-rows-on-time", "jobs.ways.lateness:judged_at", instead("_1 = _2 < _3", "_1 = _2 < _3 - 1")),
         (
             "rows-of-a-commit-late-to-one-another",
             "windowing.watermark:Clock.arrive",
@@ -41,7 +41,7 @@ MUTANTS = {
         ),
         ("files-of-a-commit-late-to-one-another", "jobs.ways.row_numbers:starts_of", instead("_ or _1", "_1")),
         ("arrival-by-row-ignored", "windowing.watermark:moments_of", never("by_row")),
-        ("closed-windows-take-rows", "jobs.ways.lateness_in_process:judged_at", instead("_1.last_end <= _2", "_1.last_end < _2")),
+        ("closed-windows-take-rows", "jobs.ways.lateness:judged_at", instead("_1.last_end <= _2", "_1.last_end < _2")),
     ],
     f"{WINDOWING_ARRIVAL}a_late_row_links_another_of_its_commit_to_an_open_session": [
         (
@@ -91,7 +91,7 @@ MUTANTS = {
         ),
     ],
     f"{JOBS_ARRIVAL}rows_of_a_snapshot_are_never_late": [
-        ("snapshot-rows-late", "jobs.ways.lateness_in_process:watermarks", instead("np.where(_ < _.settled, AXIS_BEGIN, _1)", "_1")),
+        ("snapshot-rows-late", "jobs.ways.lateness:_watermarks", instead("np.where(_ < _.settled, AXIS_BEGIN, _1)", "_1")),
     ],
     f"{GATE}a_batch_that_loses_many_rows_is_not_passed": [
         ("quarantined-rows-without-limit", "expectations.suites:_limits", never("hold is not None")),
@@ -116,7 +116,7 @@ MUTANTS = {
     f"{REVISED_BATCHES}a_window_that_ends_at_the_watermark_is_revised": [
         (
             "windows-that-end-at-the-watermark-not-revised",
-            "jobs.ways.lateness_in_process:judged_at",
+            "jobs.ways.lateness:judged_at",
             instead("(_1.first_end <= _2, _2)", "(_1.first_end < _2, _2)"),
         ),
     ],
@@ -163,6 +163,6 @@ MUTANTS = {
         ("grids-not-asked-about-late-rows", "jobs.ways.joining:refused_in_process", without("not _ or not len(_)")),
     ],
     f"{MIXED_BATCHES}a_row_that_lies_between_windows_is_refused_by_none_of_them": [
-        ("rows-between-windows-refused", "jobs.ways.joining:too_late_among", without("_ > _")),
+        ("rows-between-windows-refused", "jobs.ways.lateness:too_late_among", without("_ > _")),
     ],
 }

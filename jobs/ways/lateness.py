@@ -1,0 +1,203 @@
+"""Judges rows by the watermark at their arrival: in this process, and in tasks of Spark, which judge only rows that may be late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.jobs.column_names import FILE, REASON, ROW
+from windowmill.jobs.ways.row_numbers import numbers_of
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
+from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, NUMBER_OF, ORDER, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.grids import closing_of
+from windowmill.windowing.watermark import BEFORE, Clock, moments_of
+
+if TYPE_CHECKING:
+    from windowmill.jobs.ways.input import Input
+    from windowmill.windowing.kernels.combine import Ints
+
+TOO_LATE = "too_late"
+#: Columns of a new row that tell whether it is too late.
+JUDGED_BY = pa.schema([*((name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, CLOSED)), (LATE, pa.bool_())])
+
+
+@dataclass(frozen=True, slots=True)
+class LatenessRule:
+    """What decides which rows are late; picklable.
+
+    Attributes
+    ----------
+    disorder, lateness
+        In ticks of the axis.
+    by_row
+        Whether each row arrives by itself; otherwise the rows of a commit arrive together.
+    moves
+        Whether rows move the watermark; otherwise intervals are vouched for.
+    revises
+        Whether late rows bring revisions.
+    """
+
+    disorder: int
+    lateness: int
+    by_row: bool
+    moves: bool
+    revises: bool
+
+    @classmethod
+    def of(cls, batch: Input) -> Self:
+        """The rule for the rows of ``batch``."""
+        return cls(batch.disorder, batch.lateness, batch.by_row, batch.closed_by_file is None, batch.revises)
+
+
+def seen_after(rows: pa.Table, seen: int | None) -> int | None:
+    """Greatest event time after ``rows``, given ``seen`` before them; null if no row ever had one."""
+    highest = pc.max(_usable_times(rows)).as_py()
+    return max((time for time in (seen, highest) if time is not None), default=None)
+
+
+def arrived(rows: pa.Table, batch: Input) -> pa.Table:
+    """Add to the rows of ``batch``, in order of arrival, their numbers and the watermark at the arrival of each; O(n)."""
+    numbers = numbers_of(rows, batch)
+    return with_arrival(rows, numbers, _watermarks(rows, numbers, batch))
+
+
+def with_arrival(rows: pa.Table, numbers: Ints, watermarks: Ints | None) -> pa.Table:
+    """Add these ``numbers``, and ``watermarks`` at the rows' arrival, which are null if none of the rows can be late."""
+    found = pa.nulls(rows.num_rows, pa.int64()) if watermarks is None else pa.array(watermarks)
+    return rows.append_column(NUMBER_OF, pa.array(numbers)).append_column(WATERMARK_OF, found)
+
+
+def watermarks_from(rows: pa.Table, first: int, rule: LatenessRule) -> tuple[Ints, int]:
+    """The watermark at the arrival of neighbouring ``rows`` of one commit, of which the first one finds ``first``, and that after them."""
+    if not (rule.by_row and rule.moves):
+        return np.full(rows.num_rows, first, np.int64), first
+    times = pc.fill_null(_usable_times(rows), BEFORE).to_numpy()
+    so_far = np.maximum.accumulate(np.concatenate(([first], np.maximum(times, AXIS_BEGIN + rule.disorder) - rule.disorder)))
+    return so_far[:-1], int(so_far[-1])
+
+
+def _watermarks(rows: pa.Table, numbers: Ints, batch: Input) -> Ints:
+    files = rows.column(FILE).to_numpy()
+    if batch.closed_by_file is not None:
+        return np.asarray(np.array(batch.closed_by_file, np.int64)[files] + batch.lateness, np.int64)
+    clock = Clock(batch.disorder, 0, seen=BEFORE if batch.seen is None else batch.seen, by_row=batch.by_row)
+    times = pc.fill_null(_usable_times(rows), BEFORE).to_numpy()
+    _, found = clock.arrive(times, times > BEFORE, numbers)
+    return np.where(files < batch.settled, AXIS_BEGIN, np.maximum(found, AXIS_BEGIN))
+
+
+def marked(rows: pa.Table, lateness: int) -> pa.Table:
+    """Add ``_late``, and ``_closed``, through which windows were closed, to ``rows`` with the watermark at their arrival.
+
+    ``_closed`` is null where the watermark is. The end of an event that is a point is its time.
+    """
+    watermark = rows.column(WATERMARK_OF)
+    rows = rows.append_column(LATE, pc.fill_null(pc.less(_usable_times(rows), watermark), False))
+    rows = rows.append_column(CLOSED, pc.subtract(watermark, lateness))
+    return rows if UNTIL_OF in rows.column_names else rows.append_column(UNTIL_OF, rows.column(TIME))
+
+
+def judged(rows: pa.Table, batch: Input, grids: Sequence[WindowGrid]) -> pa.Table:
+    """As :func:`judged_at`, of the rows of ``batch`` in order of arrival; the rows themselves if none of them is late."""
+    own = arrived(rows, batch)
+    if not pc.any(pc.less(_usable_times(own), own.column(WATERMARK_OF))).as_py():
+        return rows
+    return judged_at(own, LatenessRule.of(batch), grids)
+
+
+def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -> pa.Table:
+    """Add ``_late`` and ``_closed`` to rows for windows on ``grids``, and the reason ``too_late`` to those for which no window was open.
+
+    ``_late`` is whether the row arrived behind the watermark. ``_closed`` is null if every window that contains the row was open at its
+    arrival. Otherwise it is a slice edge, and the row counts in the windows of ``grids`` that end after it.
+
+    Where late rows bring revisions, ``_closed`` is null if no window that contains the row had been shown at its arrival. Otherwise it is
+    the watermark then, and ``_arrival`` is the moment at which the row arrived. ``_order`` is that moment of every row.
+
+    Parameters
+    ----------
+    rows
+        Rows as of :func:`with_arrival`; the result is without those columns.
+    """
+    watermark = pc.fill_null(rows.column(WATERMARK_OF), AXIS_BEGIN).to_numpy()
+    closed = watermark - rule.lateness  # never past the watermark, so only rows behind the watermark can be late for a window
+    times = pc.fill_null(_usable_times(rows), AXIS_END).to_numpy()
+    late = times < watermark
+    behind = np.flatnonzero(late)
+    found = closing_of(grids, times[behind], closed[behind], last_instants(rows.take(pa.array(behind))))
+    too_late, shut, edges = np.zeros(len(times), np.bool_), np.zeros(len(times), np.bool_), np.zeros(len(times), np.int64)
+    too_late[behind] = (found.last_end > times[behind]) & (found.last_end <= closed[behind])
+    if rule.revises:
+        shut[behind], edges[behind] = found.first_end <= watermark[behind], watermark[behind]
+    else:
+        shut[behind], edges[behind] = found.first_end <= closed[behind], found.edge
+    reason = pc.if_else(pa.array(too_late), TOO_LATE, rows.column(REASON))
+    done = rows.set_column(rows.schema.get_field_index(REASON), REASON, reason).drop_columns([NUMBER_OF, WATERMARK_OF])
+    done = done.append_column(LATE, pa.array(late)).append_column(CLOSED, pa.array(edges, mask=~shut))
+    if not rule.revises:
+        return done
+    moments = moments_of(rows.column(NUMBER_OF).to_numpy(), by_row=rule.by_row)
+    return done.append_column(ARRIVAL, pa.array(moments, mask=~shut)).append_column(ORDER, pa.array(moments))
+
+
+def too_late_among(rows: pa.Table, refused: Ints | None, grids: Sequence[WindowGrid]) -> Ints:
+    """Numbers of those of the usable ``rows`` that came too late for all parts.
+
+    Parameters
+    ----------
+    rows
+        Rows with the columns of ``JUDGED_BY``.
+    refused
+        Numbers of the rows that every part refuses that does; null if no part refuses rows.
+    grids
+        The grids of the other parts.
+    """
+    rows = rows.filter(rows.column(LATE) if refused is None else pc.is_in(rows.column(NUMBER_OF), pa.array(refused)))
+    number, time = (rows.column(name).to_numpy() for name in (NUMBER_OF, TIME))
+    closed = pc.fill_null(rows.column(CLOSED), AXIS_BEGIN).to_numpy()
+    if not len(number) or not grids:
+        return np.asarray(number, np.int64)
+    last_end = closing_of(grids, time, closed, last_instants(rows)).last_end
+    uncounted = last_end <= np.maximum(time, closed)
+    return np.asarray(number[uncounted if refused is not None else uncounted & (last_end > time)], np.int64)
+
+
+def revised_after(judged: pa.Table, lateness: int) -> int | None:
+    """An instant after which all windows end that ``judged`` rows revise; null if none does."""
+    if ARRIVAL not in judged.column_names:
+        return None
+    late = judged.filter(pc.and_(pc.is_valid(judged.column(ARRIVAL)), pc.is_null(judged.column(REASON))))
+    after = pc.max_element_wise(late.column(TIME), pc.subtract(late.column(CLOSED), lateness))
+    least: int | None = pc.min(after).as_py()
+    return least
+
+
+def usable(rows: pa.Table) -> pa.Table:
+    """Those of ``rows`` without a quarantine reason."""
+    reason = rows.column(REASON)
+    return rows if reason.null_count == rows.num_rows else rows.filter(pc.is_null(reason))
+
+
+def counted(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -> pa.Table:
+    """The usable ones of ``rows``, judged as by :func:`judged_at`, without their reasons and indices."""
+    left = usable(judged_at(rows, rule, grids))
+    return left.drop_columns([name for name in (ROW, REASON) if name in left.column_names])
+
+
+def last_instants(rows: pa.Table) -> Ints | None:
+    """The last instant of each row's event; null if events are points."""
+    if UNTIL_OF not in rows.column_names:
+        return None
+    until, time = (rows.column(name).to_numpy() for name in (UNTIL_OF, TIME))
+    return np.asarray(np.maximum(until - 1, time), np.int64)
+
+
+def _usable_times(rows: pa.Table) -> pa.ChunkedArray:
+    if REASON not in rows.column_names:
+        return rows.column(TIME)
+    return pc.if_else(pc.is_null(rows.column(REASON)), rows.column(TIME), pa.scalar(None, pa.int64()))
