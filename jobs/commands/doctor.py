@@ -138,7 +138,8 @@ def check_kernels() -> Check:
     """The compiled kernels are in numba's cache: a folder of the package, or of the user where that cannot be written."""
     from windowmill.windowing.kernels.slice_windows import hopping_windows
 
-    folder, source = Path(hopping_windows.stats.cache_path), Path(hopping_windows.py_func.__code__.co_filename)
+    kernel = hopping_windows.dispatcher
+    folder, source = Path(kernel.stats.cache_path), Path(kernel.py_func.__code__.co_filename)
     if not any(index.stat().st_mtime >= source.stat().st_mtime for index in folder.glob("slice_windows.hopping_windows-*.nbi")):
         advice = "run `python -m windowmill.windowing.kernels`, or let the first runs do it"
         return Check("Kernels", "warn", f"not compiled yet in {folder}: that takes some minutes once", advice)

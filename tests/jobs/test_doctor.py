@@ -106,7 +106,7 @@ def test_a_missing_class_archive_is_warned_of(monkeypatch: pytest.MonkeyPatch, t
 def test_kernels_that_are_not_compiled_are_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from windowmill.windowing.kernels.slice_windows import hopping_windows
 
-    monkeypatch.setattr(hopping_windows, "_cache", SimpleNamespace(cache_path=str(tmp_path)))
+    monkeypatch.setattr(hopping_windows.dispatcher, "_cache", SimpleNamespace(cache_path=str(tmp_path)))
     assert doctor.check_kernels().ok == "warn"
     index = tmp_path / "slice_windows.hopping_windows-20.py311.nbi"
     index.touch()

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Ints, helper, inner
+from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.compilation import helper, inner
 
 
 @inner

@@ -15,7 +15,8 @@ import numpy as np
 
 from windowmill.windowing.kernels.arrays import put
 from windowmill.windowing.kernels.checksums import checksum
-from windowmill.windowing.kernels.combine import Ints, helper, njit
+from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.compilation import helper, njit
 
 #: Codes: all rows are zero; all equal the one word that follows; they equal the column whose number follows; one word per row follows.
 _ZERO, _CONSTANT, _SAME, _OWN = range(4)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from windowmill.windowing.kernels.combine import Bools, Ints, inner, njit
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.compilation import inner, njit
 
 Words = npt.NDArray[np.uint64]
 Bytes = npt.NDArray[np.uint8]

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Floats, Ints, njit
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints
+from windowmill.windowing.kernels.compilation import njit
 
 _SPLITTER = 2.0**27 + 1.0
 

@@ -10,11 +10,11 @@ shape (n_atoms, 5). The identity of every operation is a row of zeros, except fo
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from windowmill.windowing.kernels.compilation import inlined, inner
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -29,37 +29,6 @@ PICKED, TIMES = 1, 1
 CARRY_UNIT = 2.0**1023
 _SPLITTER = 2.0**27 + 1.0
 _SIGN = np.iinfo(np.int64).min
-
-
-def njit(function: Any) -> Any:
-    """Compile a kernel, with the code cached on disk; without fast-math, because results must not depend on the machine."""
-    return numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True)(function)
-
-
-def helper(function: Any, **options: Any) -> Any:
-    """Compile a function that only kernels call; their cached code includes it.
-
-    Numba would compile it again for each literal argument. Here all integers are of one type, so that it is compiled once.
-    """
-    if numba.config.DISABLE_JIT:
-        return function
-    dispatcher = numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(function)
-    resolve = dispatcher.get_call_template
-    dispatcher.get_call_template = lambda types, _: resolve([numba.types.unliteral(each) for each in types], {})
-    return dispatcher
-
-
-def inner(function: Any, **options: Any) -> Any:
-    """Compile a helper that is called in inner loops, and that neither allocates nor keeps arrays.
-
-    Numba counts the references to array arguments atomically; without that (``_nrt``) a combine takes a sixth of the time.
-    """
-    return helper(function, _nrt=False, **options)
-
-
-def inlined(function: Any) -> Any:
-    """As :func:`inner`, and inlined into each caller, so that a constant operation leaves no branch."""
-    return inner(function, forceinline=True)
 
 
 @inner

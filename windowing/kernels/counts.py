@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from windowmill.windowing.kernels.arrays import grown
-from windowmill.windowing.kernels.combine import Bools, Ints, helper, inner, njit
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.compilation import helper, inner, njit
 from windowmill.windowing.kernels.rows import Rows, suspects_of
 from windowmill.windowing.kernels.sessions import AFTER
 

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from windowmill.windowing.kernels import combine as op
-from windowmill.windowing.kernels.combine import Bools, Floats, Ints, clear_atom, combine_atom, copy_atom, inlined, inner, njit
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints, clear_atom, combine_atom, copy_atom
+from windowmill.windowing.kernels.compilation import inlined, inner, njit
 
 #: Markers in place of a right operand: copy the left operand, a leaf or a node.
 COPIED_LEAF, COPIED_NODE = -1, -2

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Floats, Ints, combine, copy_atom, inner, njit
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints, combine, copy_atom
+from windowmill.windowing.kernels.compilation import inner, njit
 
 #: No fragment arrived at this moment.
 BEFORE = np.iinfo(np.int64).min

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from windowmill.windowing.kernels.arrays import bisect_left, bisect_right
-from windowmill.windowing.kernels.combine import Ints, inner, njit
+from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.compilation import inner, njit
 
 HOPPING, CUMULATIVE, LISTED = 0, 1, 2
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from windowmill.windowing.kernels.arrays import bisect_left
-from windowmill.windowing.kernels.combine import Bools, Ints, inlined, inner, njit
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.compilation import inlined, inner, njit
 from windowmill.windowing.kernels.grid_arithmetic import LISTED, Grid, end_of, first_after, first_from, is_listed_past, start_of
 from windowmill.windowing.kernels.rows import Rows
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from windowmill.windowing.kernels.arrays import bisect_right
-from windowmill.windowing.kernels.combine import Bools, Ints, helper, inner, njit
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.compilation import helper, inner, njit
 from windowmill.windowing.kernels.grid_arithmetic import Grid, end_of, first_after, is_listed_past, start_of
 from windowmill.windowing.kernels.rows import Rows
 

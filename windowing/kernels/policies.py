@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from windowmill.windowing.bounds import MAX_ROWS_OF_KEY
-from windowmill.windowing.kernels.combine import Bools, Floats, Ints, helper, inlined, inner, njit
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints
+from windowmill.windowing.kernels.compilation import helper, inlined, inner, njit
 from windowmill.windowing.kernels.policy_arrays import (
     AFTER,
     AGE,

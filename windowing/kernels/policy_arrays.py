@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from windowmill.windowing.kernels.arrays import bisect_right
-from windowmill.windowing.kernels.combine import Bools, Floats, Ints, inner
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints
+from windowmill.windowing.kernels.compilation import inner
 
 COUNT, TIME, DELTA, PUNCTUATION, NONE = 0, 1, 2, 3, -1
 #: Elements of the settings: kind of eviction, kind of trigger (NONE: tumbling), count and age of the eviction, count of the trigger,

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Ints, inner, njit
+from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.compilation import inner, njit
 
 #: Place of a node that is not there.
 MISSING = -1

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from windowmill.windowing.kernels.arrays import grown_table, put
-from windowmill.windowing.kernels.combine import Bools, Ints, helper, inlined, inner, njit
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.compilation import helper, inlined, inner, njit
 
 #: Markers for a leaf that has no slot yet, or no longer has one.
 PENDING, GONE = -1, -2

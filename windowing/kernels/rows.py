@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Ints, helper
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.compilation import helper
 
 
 class Rows(NamedTuple):

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Ints, inner, njit
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.compilation import inner, njit
 from windowmill.windowing.kernels.rows import Rows, suspects_of
 
 AFTER = np.iinfo(np.int64).max

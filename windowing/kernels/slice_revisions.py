@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from windowmill.windowing.kernels.arrays import bisect_left, distinct
-from windowmill.windowing.kernels.combine import Bools, Ints, helper, inner, njit
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.compilation import helper, inner, njit
 from windowmill.windowing.kernels.grid_arithmetic import LISTED, Grid, end_of, first_after, is_listed_past, start_of
 from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 

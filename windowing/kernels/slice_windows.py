@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Floats, Ints, combine, helper, njit
+from windowmill.windowing.kernels.combine import Floats, Ints, combine
+from windowmill.windowing.kernels.compilation import helper, njit
 from windowmill.windowing.kernels.two_stacks import fifo_ranges
 
 #: ``closed`` of a slice whose rows count in every window that holds it.

@@ -8,7 +8,8 @@ import numpy as np
 
 from windowmill.windowing.kernels import combine as op
 from windowmill.windowing.kernels.arrays import put
-from windowmill.windowing.kernels.combine import Floats, Ints, combine_atom, copy_atom, inlined, inner, njit
+from windowmill.windowing.kernels.combine import Floats, Ints, combine_atom, copy_atom
+from windowmill.windowing.kernels.compilation import inlined, inner, njit
 
 
 @njit

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from windowmill.windowing.kernels.arrays import distinct, grown, put
-from windowmill.windowing.kernels.combine import Bools, Ints, helper, inlined, inner, njit
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.compilation import helper, inlined, inner, njit
 from windowmill.windowing.kernels.rows import Rows, suspects_of
 
 

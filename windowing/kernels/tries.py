@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Floats, Ints, inlined, inner, njit
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints
+from windowmill.windowing.kernels.compilation import inlined, inner, njit
 from windowmill.windowing.kernels.flatfat import COPIED_LEAF, COPIED_NODE, combine_listed
 
 #: The level of a stretch that holds all positions.

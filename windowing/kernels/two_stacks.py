@@ -21,19 +21,8 @@ from typing import Any
 import numpy as np
 
 from windowmill.windowing.kernels import combine as op
-from windowmill.windowing.kernels.combine import (
-    Bools,
-    Floats,
-    Ints,
-    clear_atom,
-    combine,
-    combine_atom,
-    copy_atom,
-    inlined,
-    inner,
-    njit,
-    set_identity,
-)
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints, clear_atom, combine, combine_atom, copy_atom, set_identity
+from windowmill.windowing.kernels.compilation import inlined, inner, njit
 
 
 @njit
