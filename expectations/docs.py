@@ -1,4 +1,8 @@
-"""Writes Data Docs: a page per validation, rendered by Great Expectations, and an index; readable without a network."""
+"""Writes Data Docs: a page per validation and an index, readable without a network.
+
+A page lists the rules with their outcomes. If Great Expectations evaluated some of them, or if one is not met, it also renders a
+section with their details. Otherwise it is not imported, which takes over a second.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader
+
 from windowmill.expectations import rates
 from windowmill.expectations.engine import load
 from windowmill.expectations.gate import RuleResult, Verdict
 from windowmill.expectations.pages import Folder
 
+_TEMPLATE = "data_docs.html"
 #: Greatest number of failing rows on a page; the quality table has more.
 _EXAMPLES = 20
 _STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)\d{6}Z")
@@ -56,15 +63,33 @@ def write_docs(
         {"file": name, "batch": int(match["batch"]), "at": _STAMP.sub(r"\1-\2-\3 \4:\5:\6", stamp), "status": match["status"]}
         for stamp, name, match in reversed(pages[-keep:])
     ]
-    return folder.write("index.html", _template().render(title=f"Data Docs of {pipeline}", pages=listed))
+    return folder.write("index.html", _own_pages().get_template(_TEMPLATE).render(title=f"Data Docs of {pipeline}", pages=listed))
 
 
 def _page(verdict: Verdict, pipeline: str, batch: int, at: datetime) -> str:
+    met = len(verdict.results) - len(verdict.unmet)
+    has_sections = bool(verdict.unmet) or any(result.evaluated for result in verdict.results)
+    html: str = (
+        (_pages_with_sections() if has_sections else _own_pages())
+        .get_template(_TEMPLATE)
+        .render(
+            title=f"{pipeline}, batch {batch}, {at:%Y-%m-%d %H:%M:%S} UTC",
+            status=verdict.status,
+            summary=f"{met} of {len(verdict.results)} rules met.",
+            rules=verdict.results,
+            sections=_sections(verdict, met, pipeline, batch, at) if has_sections else [],
+            renderer_type="ValidationResultsPageRenderer",
+        )
+    )
+    # Some rules draw charts with scripts from the network; without the network they would show as dead text.
+    return _SCRIPT.sub("", html).replace("Sampled Unexpected Values", "Rows that break the rule, by key")
+
+
+def _sections(verdict: Verdict, met: int, pipeline: str, batch: int, at: datetime) -> list[Any]:
     gx = load()
     from great_expectations.core.expectation_validation_result import ExpectationSuiteValidationResult
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
 
-    met = len(verdict.results) - len(verdict.unmet)
     share = 100 * met / len(verdict.results) if verdict.results else None
     statistics: dict[str, float | None] = {"evaluated_expectations": len(verdict.results), "successful_expectations": met}
     statistics |= {"unsuccessful_expectations": len(verdict.unmet), "success_percent": share}
@@ -76,17 +101,8 @@ def _page(verdict: Verdict, pipeline: str, batch: int, at: datetime) -> str:
         meta={"great_expectations_version": gx.__version__, "run_id": {"run_name": f"batch {batch}", "run_time": at.isoformat()}},
     )
     # The first section is an overview; the template has its own.
-    sections = ValidationResultsPageRenderer().render(whole).to_json_dict()["sections"][1:]
-    html = _template().render(
-        title=f"{pipeline}, batch {batch}, {at:%Y-%m-%d %H:%M:%S} UTC",
-        status=verdict.status,
-        summary=f"{met} of {len(verdict.results)} rules met.",
-        rules=verdict.results,
-        sections=sections,
-        renderer_type="ValidationResultsPageRenderer",
-    )
-    # Some rules draw charts with scripts from the network; without the network they would show as dead text.
-    return _SCRIPT.sub("", html).replace("Sampled Unexpected Values", "Rows that break the rule, by key")
+    sections: list[Any] = ValidationResultsPageRenderer().render(whole).to_json_dict()["sections"]
+    return sections[1:]
 
 
 def _as_gx(result: RuleResult) -> Any:
@@ -125,13 +141,16 @@ def _as_gx(result: RuleResult) -> Any:
     )
 
 
+@cache
+def _own_pages() -> Environment:
+    return Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
+
+
 @cache  # compiling its templates takes 0.15 s
-def _template() -> Any:
+def _pages_with_sections() -> Environment:
     load()
     from great_expectations.render.view.view import DefaultJinjaPageView
-    from jinja2 import ChoiceLoader, FileSystemLoader
 
-    environment = DefaultJinjaPageView().env
-    loaders = (FileSystemLoader(Path(__file__).parent), environment.loader)
-    environment.loader = ChoiceLoader([loader for loader in loaders if loader is not None])
-    return environment.get_template("data_docs.html")
+    environment: Environment = DefaultJinjaPageView().env
+    environment.loader = ChoiceLoader([loader for loader in (_own_pages().loader, environment.loader) if loader is not None])
+    return environment

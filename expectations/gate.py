@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -44,6 +44,8 @@ class RuleResult(Rule):
         One line without values of the rows.
     examples
         Identity columns of rows that break the rule.
+    evaluated
+        Whether Great Expectations evaluated the rule. It need not where every row is certain to keep it, or there is no row.
     """
 
     outcome: Outcome
@@ -52,6 +54,7 @@ class RuleResult(Rule):
     unexpected: int | None
     message: str
     examples: tuple[Mapping[str, Any], ...] = ()
+    evaluated: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -265,6 +268,7 @@ def _result(rule: Rule, finding: Finding | None, identity: Sequence[str]) -> Rul
         message=_message(rule, finding.success, elements, unexpected),
         # Great Expectations adds the checked column's own value to each row that it names.
         examples=tuple({name: frames.plain(row[name]) for name in identity if name in row} for row in finding.rows),
+        evaluated=True,
     )
 
 

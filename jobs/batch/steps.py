@@ -22,9 +22,11 @@ from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.state.opening import open_state
 from windowmill.expectations.engine import load_in_background
 from windowmill.expectations.gate import Verdict
+from windowmill.expectations.suites import rules
 from windowmill.jobs.batch import engine, losses, validating
 from windowmill.jobs.batch.compaction import compact_tables
 from windowmill.jobs.batch.compute import ComputedBatch, Job, compute_here, compute_in_a_task, compute_on_spark
+from windowmill.jobs.batch.kept_rules import may_need_evaluation
 from windowmill.jobs.batch.outcomes import CommittedBatch
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.spark_committer import tables_of
@@ -78,7 +80,8 @@ class _Steps:
         #: Who computed the batch, as its record says it.
         self.engine: dict[str, object] = {}
         import_client()
-        load_in_background()
+        if may_need_evaluation(rules(pipeline)):
+            load_in_background()
         # The table's columns may have changed since the plan was made.
         source = replace(open_source(pipeline), schema_json=plan.source_schema)
         state = ledger.written().get("state")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -131,3 +133,23 @@ def test_pages_on_object_storage(tmp_path, monkeypatch, pipeline, batch):
     kept = sorted(path.name for path in (tmp_path / "bucket" / "docs").iterdir())
     assert [name[:14] for name in kept] == ["batch-00000001", "batch-00000002", "index.html"]
     assert not (tmp_path / "s3:").exists()
+
+
+def test_great_expectations_is_imported_for_no_page_of_rules_that_it_did_not_evaluate(tmp_path):
+    code = """
+import sys
+from datetime import UTC, datetime
+from windowmill.expectations.docs import write_docs
+from windowmill.expectations.gate import RuleResult, Verdict
+
+rule = dict(index=0, origin="spec", type="expect_column_values_to_be_between", column="x", arguments={"column": "x", "min_value": "<0>"})
+result = RuleResult(**rule, severity="critical", outcome="passed", observed=None, elements=3, unexpected=0, message="passed")
+write_docs(sys.argv[1], Verdict("passed", (result,)), pipeline="p", batch=7, at=datetime(2013, 2, 1, 12, tzinfo=UTC))
+assert "great_expectations" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    page = page_of(tmp_path)
+    assert "expect_column_values_to_be_between min_value=&lt;0&gt;" in page
+    assert '<td class="passed">passed</td>' in page
+    assert "1 of 1 rules met." in page
+    assert set(Fetched(page).addresses) == {"data:,"}

@@ -14,7 +14,7 @@ from windowmill.expectations import engine
 from windowmill.expectations.gate import validate
 from windowmill.expectations.rule import Rule
 from windowmill.jobs.batch import kept_rules
-from windowmill.jobs.batch.kept_rules import _broken, _count, _told_by
+from windowmill.jobs.batch.kept_rules import _broken, _broken_here, _count, _told_by
 from windowmill.jobs.batch.validating import ResultFiles, validate_files
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -68,6 +68,32 @@ def test_a_doubled_row_is_found(tmp_path, apart):
 
 def test_nulls_are_equal_and_so_are_both_zeros(tmp_path):
     assert broken(written(tmp_path, [(None, 1, None, 0.0), (None, 1, None, -0.0)]), rule(UNIQUE, 4, column_list=["k", "high", "x"])) == {4}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        GOOD,
+        GOOD[:1],
+        GOOD + GOOD[1:2],
+        [(None, 1, None, 0.0), (None, 1, None, -0.0)],
+        [("a", 1, 2, float("nan")), ("a", 1, 2, float("nan"))],
+        [("a", 1, 2**53, 0.0), ("a", 1, None, 0.0), ("a", 1, 2**53 + 2, 0.0)],
+        [("c", 5, 5, 0.0), ("d", 6, 5, 0.0)],
+    ],
+    ids=str,
+)
+def test_few_rows_are_compared_as_their_hashes_are(tmp_path, monkeypatch, rows):
+    files, suite = written(tmp_path, rows), [rule(UNIQUE, 1, column_list=["k", "low", "high", "x"]), rule(ORDERED, 2, **PAIR)]
+    compared = _broken_here(files, suite)
+    monkeypatch.setattr(kept_rules, "MAX_COMPARED", 0)
+    assert compared == _broken_here(files, suite)
+
+
+def test_great_expectations_is_imported_only_for_rules_that_it_may_evaluate():
+    certain = [rule(UNIQUE, column_list=["k"]), rule(BETWEEN, column="x", min_value=0), rule(ORDERED, **PAIR)]
+    assert not kept_rules.may_need_evaluation(certain)
+    assert kept_rules.may_need_evaluation([*certain, rule("expect_column_mean_to_be_between", column="x", min_value=0)])
 
 
 @pytest.mark.parametrize(
