@@ -40,10 +40,10 @@ def _strict_problems(pipeline: Pipeline) -> Iterator[Problem]:
     if not pipeline.strict:
         return
     # Loads the kernels, which validate otherwise does without.
-    from windowmill.windowing.planner import plan
-    from windowmill.windowing.ways import strict_problem
+    from windowmill.windowing.assumed_types import assumed_arrow, assumed_types
+    from windowmill.windowing.ways import strict_problem, why_rows
 
-    problem = strict_problem(plan(pipeline).why)
+    problem = strict_problem(why_rows(pipeline, assumed_arrow(pipeline, assumed_types(pipeline, {}))))
     if problem:
         yield "strict", problem
 

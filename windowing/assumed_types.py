@@ -10,6 +10,7 @@ import pyarrow as pa
 from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 
@@ -33,6 +34,12 @@ def assumed_types(pipeline: Pipeline, types: Mapping[str, str]) -> dict[str, str
         users = [spec for spec in pipeline.aggregates.values() if column in spec.columns and spec.function != "use"]
         found.setdefault(column, max(ARROW, key=lambda type_: sum(built_over(spec, type_) is not None for spec in users)))
     return found
+
+
+def assumed_arrow(pipeline: Pipeline, types: Mapping[str, str]) -> dict[str, pa.DataType]:
+    """An Arrow type for each column that is kept: that of ``types``, and text where it is not among them."""
+    named = {*types, *pipeline.keys, *live_columns(pipeline, types)}
+    return {column: ARROW[types.get(column, "string")] for column in named}
 
 
 def built_over(spec: AggregateSpec, type_: str) -> Aggregate[Any] | None:

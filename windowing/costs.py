@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, to_us
-from windowmill.windowing.engines import ENGINES
-from windowmill.windowing.engines.flatfat import update_combines
+from windowmill.windowing.flatfat import update_combines
 
 #: Edges are counted one by one up to so many a window, and added up train by train beyond.
 _COUNTED_EDGES = 20_000
@@ -66,12 +65,6 @@ class Shape:
     late: str = ""
     state: str = ""
     state_rows: int | None = None
-
-
-def engine_cost(engine: str, n: float | None, m: float | None) -> Cost:
-    """Combines per window of an engine of :mod:`windowmill.windowing.engines`."""
-    combines = ENGINES[engine].cost
-    return Cost(combines.formula, round(max(0.0, combines.count(n, m)), 2) if n and m else None)
 
 
 def ranges_cost(n: float | None, m: float | None, *, alone: bool) -> Cost:

@@ -166,6 +166,10 @@ class UnsupportedError(SpecError):
     """The spec is valid, but this command does not do what it asks for."""
 
 
+class InvariantError(AssertionError):
+    """A broken invariant that the ``check`` of an engine found: a defect of the engine, or of the state that it was restored from."""
+
+
 def first_line(err: BaseException) -> str:
     r"""The first line of another library's message, or the name of the error where it has none.
 

@@ -30,7 +30,6 @@ import numpy as np
 import numpy.typing as npt
 
 from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
-from windowmill.windowing.engines.dyadic import Dyadic
 
 #: Slices of the longest window from which on nodes are stored. They are one row more for each slice written: what a batch of 14 slices
 #: saves at reading makes up for it from about here on, for a batch of one slice before that (docs/decisions/0006).
@@ -191,9 +190,27 @@ class Nodes:
     def _cover(self, cuts: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Level and first slice of the nodes between each cut and the next."""
         for low, high in pairwise(cuts):
-            for level, index in Dyadic.cover(low, high):
+            for level, index in cover(low, high):
                 yield level, index << level
 
     def _first_needed(self, emitted: int) -> int:
         """Start of the earliest slice that a window ending after ``emitted`` can hold."""
         return min(grid.first_start_after(emitted) for grid in self.grids)
+
+
+def cover(low: int, high: int) -> list[tuple[int, int]]:
+    """The fewest aligned nodes (level, index) that cover [low, high) exactly, from left to right; O(log(high - low)).
+
+    Examples
+    --------
+    >>> cover(1, 7)
+    [(0, 1), (1, 1), (1, 2), (0, 6)]
+    """
+    nodes = []
+    while low < high:
+        level = (high - low).bit_length() - 1
+        if low:
+            level = min(level, (low & -low).bit_length() - 1)
+        nodes.append((level, low >> level))
+        low += 1 << level
+    return nodes

@@ -13,17 +13,17 @@ from typing import Any, Literal
 from windowmill.windowing import stored_positions, stored_slices
 from windowmill.windowing.aggregates import VALUE_TYPES, aggregate_for
 from windowmill.windowing.algebra import Aggregate
-from windowmill.windowing.assumed_types import ARROW, CELL_BYTES, assumed_types, built_over, width_of
+from windowmill.windowing.assumed_types import CELL_BYTES, assumed_arrow, assumed_types, built_over, width_of
 from windowmill.windowing.axis import all_hopping
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.positions import PositionState
-from windowmill.windowing.costs import Cost, Shape, engine_cost, listed_cost, ranges_cost, tree_cost
-from windowmill.windowing.engines import ENGINES, Setting, admissible
+from windowmill.windowing.costs import Cost, Shape, listed_cost, ranges_cost, tree_cost
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.textbook import ENGINES, Setting, admissible, engine_cost
 from windowmill.windowing.ways import Parts, Rows, WayName, divide, why_rows
 from windowmill.windowing.windows.base import Window
 from windowmill.windowing.windows.wording import VERSIONS, kept_before
@@ -187,8 +187,7 @@ class _Planner:
     def __init__(self, pipeline: Pipeline, types: Mapping[str, str], refusal: str | None) -> None:
         self._pipeline, self._known, self._revises = pipeline, set(types), pipeline.emit == "revise"
         self._types = assumed_types(pipeline, types)
-        named = {*self._types, *pipeline.keys, *live_columns(pipeline, self._types)}
-        self._arrow = {column: ARROW[self._types.get(column, "string")] for column in named}
+        self._arrow = assumed_arrow(pipeline, self._types)
         self._aggregates: dict[str, Aggregate[Any]] = {
             name: aggregate_for(spec, [self._types[column] for column in spec.columns]) for name, spec in pipeline.aggregates.items()
         }

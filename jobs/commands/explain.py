@@ -16,11 +16,10 @@ from rich.text import Text
 from windowmill.jobs.commands.output import Answer
 from windowmill.jobs.commands.spec_values import as_written
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.windowing.costs import engine_cost
-from windowmill.windowing.engines import ENGINES
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.planner import Plan, plan
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.textbook import ENGINES, engine_cost
 from windowmill.windowing.ways import WayName
 
 _LEAVES: Mapping[WayName, str] = {

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from windowmill.jobs.sources.kinds import SourceKind
     from windowmill.windowing.algebra import Aggregate, Field
     from windowmill.windowing.catalogue import AggregateSpec, Declaration, Option
-    from windowmill.windowing.engines.base import Combines, Engine, Setting
     from windowmill.windowing.kernels.lower import Partials
     from windowmill.windowing.kernels.recipes import Atom, Recipe, numeric
+    from windowmill.windowing.textbook.base import Combines, Engine, Setting
     from windowmill.windowing.windows.base import Window
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -62,7 +62,7 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("Aggregate", "Field"), "windowmill.windowing.algebra"),
     **dict.fromkeys(("AggregateSpec", "Declaration", "Option"), "windowmill.windowing.catalogue"),
-    **dict.fromkeys(("Combines", "Engine", "Setting"), "windowmill.windowing.engines.base"),
+    **dict.fromkeys(("Combines", "Engine", "Setting"), "windowmill.windowing.textbook.base"),
     **dict.fromkeys(("Atom", "Recipe", "numeric"), "windowmill.windowing.kernels.recipes"),
     **dict.fromkeys(("AddedFile", "LoggedVersion", "Reading", "SourceTable"), "windowmill.jobs.sources.base"),
     "Partials": "windowmill.windowing.kernels.lower",
@@ -93,7 +93,7 @@ def register_aggregate(declaration: Declaration) -> Declaration:
 
 
 def register_engine(engine: E) -> E:
-    """Let ``windowmill explain`` weigh an engine, and :func:`windowmill.windowing.engines.build` make it; a decorator of its class.
+    """Let ``windowmill explain`` weigh an engine, and :func:`windowmill.windowing.textbook.build` make it; a decorator of its class.
 
     Runs compute with the kernels that windowmill has. ``windowmill.testing.check_engine`` tries the engine against recomputation.
 
@@ -107,9 +107,9 @@ def register_engine(engine: E) -> E:
     PluginError
         If the name is taken, or the class has no name or cost.
     """
-    from windowmill.windowing import engines
+    from windowmill.windowing import textbook
 
-    engines.register_engine(engine, calling_module())
+    textbook.register_engine(engine, calling_module())
     return engine
 
 

@@ -32,8 +32,8 @@ import pytest
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from windowmill.windowing.engines.base import Engine
     from windowmill.windowing.spec import Pipeline
+    from windowmill.windowing.textbook.base import Engine
 
     Spec = Pipeline | Mapping[str, Any] | str | os.PathLike[str]
 
@@ -319,7 +319,7 @@ def check_engine(engine: type[Engine[Any]], *, examples: int = 200, max_steps: i
 
     Examples
     --------
-    >>> from windowmill.windowing.engines import TwoStacks
+    >>> from windowmill.windowing.textbook import TwoStacks
     >>> class Hasty(TwoStacks):
     ...     def evict(self):  # forgets to turn the back stack over
     ...         del self._back[:1]

@@ -168,6 +168,19 @@ def test_no_modules_import_each_other_in_a_circle():
         pytest.fail(f"modules import each other: {' imports '.join(reversed(err.args[1]))}")
 
 
+def test_runs_import_no_engine_that_they_do_not_compute_with():
+    """Neither the textbook engines nor the reference, at any depth, also not within functions."""
+    modules = {_name(path): path for package in OURS for path in files_of(package)}
+    reached, ahead = set(), ["windowmill.jobs.batch.loop", "windowmill.jobs.dataframe"]
+    while ahead:
+        name = ahead.pop()
+        if name not in reached:
+            reached.add(name)
+            ahead += _imported_modules(modules[name]) & set(modules)
+    assert "windowmill.windowing.kernels.two_stacks" in reached
+    assert [name for name in sorted(reached) if name.startswith(("windowmill.windowing.textbook", "windowmill.windowing.reference"))] == []
+
+
 def test_no_folders_of_jobs_import_each_other_in_a_circle():
     folders = {path.name: path for path in (ROOT / "jobs").iterdir() if (path / "__init__.py").is_file()}
     assert {"batch", "ways", "spark"} <= set(folders)

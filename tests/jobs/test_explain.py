@@ -15,8 +15,8 @@ from rich.console import Console
 
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.explain import explain
-from windowmill.windowing.engines import ENGINES
 from windowmill.windowing.specfile import parse_pipeline
+from windowmill.windowing.textbook import ENGINES
 
 SPEC: dict[str, Any] = {
     "pipeline": "delays",

@@ -11,7 +11,7 @@ from windowmill.jobs.commands import COMMANDS
 from windowmill.jobs.sources.kinds import KINDS
 from windowmill.windowing import plugin_loading
 from windowmill.windowing.catalogue import DECLARED
-from windowmill.windowing.engines import ENGINES
+from windowmill.windowing.textbook import ENGINES
 from windowmill.windowing.windows.registry import TYPES
 
 #: The plugins must not be imported but as plugins.

@@ -13,9 +13,9 @@ from windowmill.plugins import Combines, Engine, register_engine
 from windowmill.testing import check_engine
 from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.catalogue import parse_aggregate
-from windowmill.windowing.engines import ENGINES, admissible, build
 from windowmill.windowing.errors import PluginError
 from windowmill.windowing.specfile import parse_pipeline
+from windowmill.windowing.textbook import ENGINES, admissible, build
 
 TOY = "tests.plugins.toys.engine"
 PIPELINE = parse_pipeline(

@@ -9,8 +9,7 @@ from statistics import mean
 import pytest
 
 from tests.windowing.test_engines import counts
-from windowmill.windowing.costs import engine_cost
-from windowmill.windowing.engines import ENGINES
+from windowmill.windowing.textbook import ENGINES, engine_cost
 
 TEXT = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
 

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from tests.strategies import HISTORIES, shared
 from tests.windowing.aggregate_cases import CASES, EXAMPLES, Case
+from windowmill.windowing import nodes
 from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.algebra import Aggregate, AlgebraError, Field, close, identical, outcome
 from windowmill.windowing.catalogue import parse_aggregate
-from windowmill.windowing.engines import ENGINES, Dyadic, Engine, Epochs, InvariantError, Snapshot, admissible, build
-from windowmill.windowing.errors import StateError
+from windowmill.windowing.errors import InvariantError, StateError
+from windowmill.windowing.textbook import ENGINES, Dyadic, Engine, Epochs, Snapshot, admissible, build
 
 #: Text joined in order: a swapped operand, a lost or doubled partial all show.
 JOINED: Aggregate[tuple[str]] = Aggregate(
@@ -239,7 +240,7 @@ def test_recompute_costs_the_window():
 def test_dyadic_queries_read_at_most_two_nodes_a_level():
     for low in range(-9, 9):
         for high in range(low, 70):
-            cover = Dyadic.cover(low, high)
+            cover = nodes.cover(low, high)
             assert [low, *((index + 1) << level for level, index in cover)] == [*(index << level for level, index in cover), high]
             assert len(cover) <= max(1, 2 * (high - low).bit_length())
     spent = costs("dyadic", 64, steps=1_000)

@@ -14,8 +14,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from tests.windowing.test_engines import JOINED, counted, swag
 from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.catalogue import parse_aggregate
-from windowmill.windowing.engines import FlatFat, ReactiveAggregator, Snapshot
 from windowmill.windowing.errors import StateError
+from windowmill.windowing.flatfat import FlatFat
+from windowmill.windowing.textbook import ReactiveAggregator, Snapshot
 
 SIZES = [1, 2, 4, 8, 64, 256]
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import parse_aggregate
-from windowmill.windowing.engines import ENGINES, Engine, Snapshot, build
 from windowmill.windowing.numerics import add_sums, multiply, product_root, product_value, sum_over, sum_value, to_product, to_sum
+from windowmill.windowing.textbook import ENGINES, Engine, Snapshot, build
 
 UNIT = 2.0**-53
 MAX = Fraction(1.7976931348623157e308)

@@ -17,11 +17,11 @@ from tests.windowing.test_engines import counts
 from tests.windowing.test_planner import ROOT, RUNNABLE, SPEC, planned
 from tests.windowing.test_positions import Run
 from windowmill.windowing.axis import Edges
-from windowmill.windowing.costs import count_slices, engine_cost, ranges_cost, tree_cost
-from windowmill.windowing.engines import ENGINES
+from windowmill.windowing.costs import count_slices, ranges_cost, tree_cost
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.planner import plan
 from windowmill.windowing.specfile import parse_pipeline
+from windowmill.windowing.textbook import ENGINES, engine_cost
 
 SHAPES = [(8, 1), (48, 1), (48, 2), (60, 7), (64, 16), (100, 50), (288, 12), (1024, 1)]
 

@@ -20,11 +20,11 @@ from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.position_nodes import ABOVE
 from windowmill.windowing.columnar.positions import NODE
 from windowmill.windowing.costs import count_slices
-from windowmill.windowing.engines import ENGINES, admissible
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.planner import Plan, WindowPlan, plan
 from windowmill.windowing.specfile import parse_pipeline
+from windowmill.windowing.textbook import ENGINES, admissible
 from windowmill.windowing.ways import divide, windows_by_way
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pyarrow as pa
 from windowmill.windowing.aggregates import aggregate_for, value_type
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import AggregateSpec
-from windowmill.windowing.engines.flatfat import FlatFat
+from windowmill.windowing.flatfat import FlatFat
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.slicing.leaves import Leaves, Ring, Windows
 

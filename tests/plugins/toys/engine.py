@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windowmill.plugins import Combines, Engine, register_engine
-from windowmill.windowing.engines import Snapshot
+from windowmill.windowing.textbook import Snapshot
 
 
 @register_engine

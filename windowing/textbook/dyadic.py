@@ -6,7 +6,8 @@ import math
 from bisect import bisect_left, insort
 
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.engines.base import Combines, Engine, Setting, Snapshot, filled
+from windowmill.windowing.nodes import cover
+from windowmill.windowing.textbook.base import Combines, Engine, Setting, Snapshot, filled
 
 
 class Dyadic(Engine[P]):
@@ -121,29 +122,11 @@ class Dyadic(Engine[P]):
     def query_range(self, low: int, high: int) -> P:
         """The positions [low, high) combined in order; at most 2·log2(high - low) combines."""
         total: P | None = None
-        for node in self.cover(max(low, self._start), min(high, self._stop)):
+        for node in cover(max(low, self._start), min(high, self._stop)):
             partial = self._nodes.get(node)
             if partial is not None:
                 total = partial if total is None else self.aggregate.combine(total, partial)
         return self.aggregate.identity if total is None else total
-
-    @staticmethod
-    def cover(low: int, high: int) -> list[tuple[int, int]]:
-        """The fewest aligned nodes (level, index) that cover [low, high) exactly, from left to right; O(log(high - low)).
-
-        Examples
-        --------
-        >>> Dyadic.cover(1, 7)
-        [(0, 1), (1, 1), (1, 2), (0, 6)]
-        """
-        nodes = []
-        while low < high:
-            level = (high - low).bit_length() - 1
-            if low:
-                level = min(level, (low & -low).bit_length() - 1)
-            nodes.append((level, low >> level))
-            low += 1 << level
-        return nodes
 
     def __len__(self) -> int:
         return len(self._live)

@@ -1,21 +1,24 @@
-"""The engines, one file each: algorithms that maintain the aggregate of a sliding window."""
+"""The engines of the literature, one file each: a sliding window over one key, with any aggregate.
+
+They are what kernels are compared with, and ``explain`` weighs them. No run computes with them.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.engines.base import Combines, Engine, InvariantError, Setting, Snapshot
-from windowmill.windowing.engines.daba import Daba
-from windowmill.windowing.engines.dyadic import Dyadic
-from windowmill.windowing.engines.epochs import Epochs
-from windowmill.windowing.engines.flatfat import FlatFat
-from windowmill.windowing.engines.reactive import ReactiveAggregator
-from windowmill.windowing.engines.recompute import Recompute
-from windowmill.windowing.engines.subtract import SubtractOnEvict
-from windowmill.windowing.engines.two_stacks import TwoStacks
+from windowmill.windowing.costs import Cost
 from windowmill.windowing.errors import PluginError
 from windowmill.windowing.registry import Registry
+from windowmill.windowing.textbook.base import Combines, Engine, Setting, Snapshot
+from windowmill.windowing.textbook.daba import Daba
+from windowmill.windowing.textbook.dyadic import Dyadic
+from windowmill.windowing.textbook.epochs import Epochs
+from windowmill.windowing.textbook.reactive import ReactiveAggregator
+from windowmill.windowing.textbook.recompute import Recompute
+from windowmill.windowing.textbook.subtract import SubtractOnEvict
+from windowmill.windowing.textbook.two_stacks import TwoStacks
 
 #: Engines by name, in the order in which ``explain`` lists them.
 ENGINES: Registry[type[Engine[Any]]] = Registry(
@@ -61,6 +64,12 @@ def admissible(aggregate: Aggregate[Any]) -> list[str]:
     return [name for name, engine in ENGINES.items() if all(getattr(aggregate, needed) for needed in engine.needs)]
 
 
+def engine_cost(engine: str, n: float | None, m: float | None) -> Cost:
+    """Combines per window of an engine, of n leaves in a window of which m are new."""
+    combines = ENGINES[engine].cost
+    return Cost(combines.formula, round(max(0.0, combines.count(n, m)), 2) if n and m else None)
+
+
 __all__ = [
     "ENGINES",
     "Combines",
@@ -68,8 +77,6 @@ __all__ = [
     "Dyadic",
     "Engine",
     "Epochs",
-    "FlatFat",
-    "InvariantError",
     "ReactiveAggregator",
     "Recompute",
     "Setting",
@@ -78,5 +85,6 @@ __all__ = [
     "TwoStacks",
     "admissible",
     "build",
+    "engine_cost",
     "register_engine",
 ]

@@ -6,7 +6,7 @@ import math
 from collections import deque
 
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.engines.base import Combines, Engine, Setting, Snapshot, filled
+from windowmill.windowing.textbook.base import Combines, Engine, Setting, Snapshot, filled
 
 
 class Recompute(Engine[P]):

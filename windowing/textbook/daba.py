@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windowmill.windowing.algebra import Aggregate, P, close, outcome
-from windowmill.windowing.engines.base import Combines, Engine, Snapshot, filled
+from windowmill.windowing.textbook.base import Combines, Engine, Snapshot, filled
 
 _POINTERS = ("f", "l", "r", "a", "b", "e")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.engines.base import Combines, Engine, Setting, Snapshot
-from windowmill.windowing.engines.flatfat import FlatFat, update_combines
 from windowmill.windowing.errors import StateError
+from windowmill.windowing.flatfat import FlatFat, update_combines
+from windowmill.windowing.textbook.base import Combines, Engine, Setting, Snapshot
 
 
 class ReactiveAggregator(Engine[P]):

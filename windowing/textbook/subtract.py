@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from windowmill.windowing.algebra import Aggregate, P, close, outcome
-from windowmill.windowing.engines.base import Combines, Engine, Snapshot, filled
+from windowmill.windowing.textbook.base import Combines, Engine, Snapshot, filled
 
 
 class SubtractOnEvict(Engine[P]):

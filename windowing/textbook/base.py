@@ -8,14 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self
 
 from windowmill.windowing.algebra import Aggregate, P, identical
-from windowmill.windowing.errors import StateError
+from windowmill.windowing.errors import InvariantError, StateError
 
 if TYPE_CHECKING:
     from windowmill.windowing.costs import Shape
-
-
-class InvariantError(AssertionError):
-    """An engine's ``check`` found a broken invariant: a defect of the engine, or of the state from which it was restored."""
 
 
 @dataclass(frozen=True, slots=True)

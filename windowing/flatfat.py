@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic
 
 from windowmill.windowing.algebra import P, identical
-from windowmill.windowing.engines.base import InvariantError
+from windowmill.windowing.errors import InvariantError
 
 
 class FlatFat(Generic[P]):

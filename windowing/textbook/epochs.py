@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.engines.base import Combines, Engine, Snapshot, filled
+from windowmill.windowing.textbook.base import Combines, Engine, Snapshot, filled
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.engines.base import Combines, Engine, Setting, Snapshot, filled
+from windowmill.windowing.textbook.base import Combines, Engine, Setting, Snapshot, filled
 
 
 class TwoStacks(Engine[P]):
