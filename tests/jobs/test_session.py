@@ -47,6 +47,15 @@ def test_cluster_launch_ships_the_jars_and_keeps_the_python_of_its_workers() -> 
 
 
 @pytest.mark.usefixtures("launch_environment")
+def test_executors_of_a_brief_launch_have_one_compiler_and_the_collector_of_their_deployment() -> None:
+    name = "spark.executor.defaultJavaOptions"
+    options = settings.launch_conf("spark://cluster:7077", brief=True)[name]
+    assert "-XX:TieredStopAtLevel=1" in options
+    assert "GC" not in options
+    assert name not in settings.launch_conf("spark://cluster:7077")
+
+
+@pytest.mark.usefixtures("launch_environment")
 def test_missing_jars_stop_a_launch_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WINDOWMILL_JARS", str(tmp_path))
     with pytest.raises(MachineError, match="run `make setup`") as caught:
