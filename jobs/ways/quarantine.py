@@ -24,12 +24,14 @@ from windowmill.windowing.columnar.added_columns import TIME, WATERMARK_OF
 from windowmill.windowing.errors import SpecError, UnsupportedError, first_line
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from windowmill.checkpoints.batches import Plan
     from windowmill.windowing.spec import Pipeline
 
 BAD_CONDITION = "bad_condition"
+#: Columns of a row to quarantine: the sentence about the condition that fails on it, and the row as JSON.
+_FAILURE, _JSON = "_failure", "_json"
 
 DETAILS = {
     "null_time": "the time column is null",
@@ -52,35 +54,22 @@ def quarantine_schema(pipeline: Pipeline) -> pa.Schema:
 
 def write_by_tasks(rows: DataFrame, columns: list[str], pipeline: Pipeline, plan: Plan, targets: Targets) -> Output:
     """Have tasks write the rows that have a reason to the quarantine table."""
-    known = F.create_map(*(F.lit(text) for pair in DETAILS.items() for text in pair))
     failed = failing(every_condition(pipeline), Columns(rows.select(*map(backquoted, columns)).schema).arrow)
-    why = [F.when(column, F.lit(f"condition {text!r} fails on the row")) for text, column in failed.items()]
-    detail = F.when(F.col(REASON) == BAD_CONDITION, F.coalesce(*why)).otherwise(known[F.col(REASON)]) if why else known[F.col(REASON)]
-
-    def instant(point: Column) -> Column:
-        # Python cannot represent all years, so such times are null here; the column ``row`` still has them.
-        return F.timestamp_micros(F.when(point.between(*PRINTABLE), point)) if pipeline.time.unit is None else point
-
-    found = F.when(F.col(REASON) == TOO_LATE, F.col(WATERMARK_OF)) if WATERMARK_OF in rows.columns else F.lit(None).cast("long")
+    why = [F.when(column, F.lit(_failure(text))) for text, column in failed.items()]
+    told = [F.col(name) for name in (REASON, VERSION, TIME, WATERMARK_OF) if name in rows.columns]
     chosen = rows.where(F.col(REASON).isNotNull()).select(
-        F.lit(pipeline.pipeline).alias("pipeline"),
-        F.lit(plan.generation).alias("generation"),
-        F.lit(plan.batch).cast("long").alias("batch"),
-        F.col(REASON).alias("reason"),
-        detail.alias("detail"),
-        F.col(VERSION).alias("source_version"),
-        instant(F.col(TIME)).alias("event_time"),
-        instant(found).alias("watermark"),
-        F.to_json(F.struct(*(F.col(backquoted(name)) for name in columns)), {"ignoreNullFields": "false"}).alias("row"),
+        *told,
+        (F.when(F.col(REASON) == BAD_CONDITION, F.coalesce(*why)) if why else F.lit(None).cast("string")).alias(_FAILURE),
+        F.to_json(F.struct(*(F.col(backquoted(name)) for name in columns)), {"ignoreNullFields": "false"}).alias(_JSON),
     )
-    return output_of(map_in_arrow(chosen, partial(_write, targets), RETURNED))
+    return output_of(map_in_arrow(chosen, partial(_write, pipeline, plan, targets), RETURNED))
 
 
-def _write(targets: Targets, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write(pipeline: Pipeline, plan: Plan, targets: Targets, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
     with OutputWriter(targets) as writer:
         for batch in batches:
-            writer.quarantined(pa.Table.from_batches([batch]))
+            writer.quarantined(_entries(pa.Table.from_batches([batch]), pipeline, plan))
         done = writer.output()
     yield from returned(done)
 
@@ -93,36 +82,54 @@ def quarantined(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Pl
     OnlySparkError
         If only Spark can evaluate a condition on them.
     """
-    detail = [DETAILS.get(reason) for reason in rows.column(REASON).to_pylist()]
     try:
         truths = evaluate(every_condition(pipeline), rows)
     except (SpecError, UnsupportedError) as err:
         raise OnlySparkError(f"only Spark can evaluate a condition of the spec ({first_line(err)})") from err
-    for text, truth in truths.items():
-        failed = f"condition {text!r} fails on the row"
-        detail = [failed if fails and known is None else known for known, fails in zip(detail, truth.failed.to_pylist(), strict=True)]
+    failures = [pc.if_else(truth.failed, _failure(text), pa.scalar(None, pa.string())) for text, truth in truths.items()]
+    failure = pc.coalesce(*failures) if failures else pa.nulls(rows.num_rows, pa.string())
+    told = rows.select([name for name in (REASON, VERSION, TIME, WATERMARK_OF) if name in rows.column_names])
+    told = told.append_column(_FAILURE, failure).append_column(_JSON, pa.array(to_json(rows.select(columns)), pa.string()))
+    return _entries(told, pipeline, plan)
+
+
+def _failure(condition: str) -> str:
+    return f"condition {condition!r} fails on the row"
+
+
+def _entries(rows: pa.Table, pipeline: Pipeline, plan: Plan) -> pa.Table:
+    """The rows of the quarantine table.
+
+    Parameters
+    ----------
+    rows
+        Reason, version and event time of each row, the watermark that it found if it is late, the sentence about the condition that fails
+        on it, and the row as JSON.
+    """
 
     def instant(points: pa.ChunkedArray) -> pa.ChunkedArray:
+        # Python cannot represent all years, so such times are null here; the column ``row`` still has them.
         if pipeline.time.unit is not None:
             return points
         least, greatest = PRINTABLE
         printable = pc.and_(pc.greater_equal(points, least), pc.less_equal(points, greatest))
         return pc.if_else(printable, points, pa.scalar(None, pa.int64())).cast(pa.timestamp("us", "UTC"))
 
-    n = rows.num_rows
+    n, reason = rows.num_rows, rows.column(REASON)
+    known = pa.array(DETAILS.values()).take(pc.index_in(reason, pa.array(DETAILS)).combine_chunks())
     found = pa.chunked_array([pa.nulls(n, pa.int64())])
     if WATERMARK_OF in rows.column_names:
-        found = pc.if_else(pc.equal(rows.column(REASON), TOO_LATE), rows.column(WATERMARK_OF), pa.scalar(None, pa.int64()))
+        found = pc.if_else(pc.equal(reason, TOO_LATE), rows.column(WATERMARK_OF), pa.scalar(None, pa.int64()))
     return pa.table(
         {
             "pipeline": pa.repeat(pipeline.pipeline, n),
             "generation": pa.repeat(plan.generation, n),
             "batch": pa.repeat(pa.scalar(plan.batch, pa.int64()), n),
-            "reason": rows.column(REASON),
-            "detail": pa.array(detail, pa.string()),
+            "reason": reason,
+            "detail": pc.coalesce(known, rows.column(_FAILURE)),
             "source_version": rows.column(VERSION),
             "event_time": instant(rows.column(TIME)),
             "watermark": instant(found),
-            "row": pa.array(to_json(rows.select(columns)), pa.string()),
+            "row": rows.column(_JSON),
         }
     )
