@@ -21,7 +21,7 @@ from benchmarks.nodes import FullState
 from benchmarks.pipelines import MINUTE_US
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
-from windowmill.jobs.ways import slices_in_process
+from windowmill.jobs.ways.slices import advance
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.nodes import Span
 
@@ -76,7 +76,7 @@ def work(state: FullState, minutes: int) -> tuple[int, int]:
     restored = state.table.read(wanted, before_batch=state.batches, limit=ReadLimit(NO_LIMIT, NO_LIMIT, NO_LIMIT))
     assert restored is not None
     stage = state.stage(through, keep=True)
-    new = pa.concat_tables([part.slices for part in slices_in_process.work(judged, restored, stage) if part.slices is not None])
+    new = pa.concat_tables([part.slices for part in advance(stage, judged, restored) if part.slices is not None])
     state.remember(new)
     return restored.num_rows, new.num_rows
 

@@ -29,7 +29,8 @@ from benchmarks.processes import timed
 from benchmarks.race import Result
 from benchmarks.spark_ways import session
 from windowmill.checkpoints.state.partials import SORTED_ROWS, PartialTable, slice_schema
-from windowmill.jobs.ways import limits, slice_passes, slices_in_process
+from windowmill.jobs.ways import limits, packed_pass
+from windowmill.jobs.ways.slices import advance
 from windowmill.windowing.columnar.added_columns import BATCH, LEVEL, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
 from windowmill.windowing.columnar.output import result_schema
@@ -237,13 +238,13 @@ class FullState:
 
     def windows_here(self, restored: pa.Table) -> pa.Table:
         """The next windows, by key."""
-        found = [table for part in slices_in_process.work(None, restored, self.stage(self.through)) for table in part.windows]
+        found = [table for part in advance(self.stage(self.through), None, restored) for table in part.windows]
         return _by_key(pa.concat_tables(found))
 
     def windows_by_spark(self, restored: DataFrame) -> pa.Table:
         """The next windows, by key."""
         stage = self.stage(self.through)
-        return _by_key(slice_passes.windows(slice_passes.pack(restored, stage.slices), stage, 2).toArrow())
+        return _by_key(packed_pass.windows(packed_pass.pack(restored, stage.slices), stage, 2).toArrow())
 
 
 def _by_key(windows: pa.Table) -> pa.Table:

@@ -20,15 +20,15 @@ from windowmill.jobs.sources.rows import event_end, event_time
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.shipping import ship_modules
 from windowmill.jobs.ways import live_row_pass as live
-from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.file_passes import SlicesOfFiles, live_windows
+from windowmill.jobs.ways.file_passes import live_windows
 from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.numbered_rows import without_watermark
+from windowmill.jobs.ways.packed_pass import SlicesOfFiles, lift, windows
 from windowmill.jobs.ways.partitioning import partitions_for
 from windowmill.jobs.ways.pass_output import REFUSED, results
-from windowmill.jobs.ways.slice_stages import Slicing
+from windowmill.jobs.ways.slices import Slicing
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF
@@ -172,8 +172,8 @@ def _of_files(df: DataFrame, batch: Input, slicing: Slicing | None, latest: int 
     if slicing is not None:
         stage = slicing.stage
         scan = FileScan.of(df, batch, [*stage.keys, *stage.ties, *stage.source_columns], latest)
-        windows = slicing.window_stage(_emission(None, final=final))
-        return None if scan is None else SlicesOfFiles(scan, stage, scan.usable).windows(spark, windows, batch.partitions(spark))
+        own = slicing.window_stage(_emission(None, final=final))
+        return None if scan is None else SlicesOfFiles(scan, stage, scan.usable).windows(spark, own, batch.partitions(spark))
     if pipeline.time.end is not None or (final and _ticks_past_tuples(pipeline)):
         return None
     live_rows = live.LiveRows.of(pipeline, batch.types)
@@ -198,7 +198,7 @@ class _Bounded:
         if arrived is not None and arrived.seen is not None:
             through = arrived.seen - batch.disorder - (0 if batch.revises else batch.lateness)
         stage = slicing.window_stage(_emission(through, final=self.final))
-        results = passes.windows(passes.lift(self.rows, slicing.stage, judge), stage, batch.partitions(self.rows.sparkSession))
+        results = windows(lift(self.rows, slicing.stage, judge), stage, batch.partitions(self.rows.sparkSession))
         if self.label is None:
             return Evaluated(results, None)
         refused = _unusable(self.rows, self.label)

@@ -24,7 +24,7 @@ from windowmill.checkpoints.state.joint import joint_schema
 from windowmill.checkpoints.stores import Options, is_table, options_of, use_options
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_rows import PlainRows
-from windowmill.jobs.spark.access import access_to, map_in_arrow
+from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.batch_survey import BatchSurvey
@@ -36,12 +36,11 @@ from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.joining import check_balance, computed_here, counted, not_applied
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
-from windowmill.jobs.ways.new_rows import NewRows, read_by_spark
-from windowmill.jobs.ways.numbered_rows import NumberedRows
+from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.jobs.ways.numbered_rows import NumberedRows, read_by_spark
 from windowmill.jobs.ways.quarantine import quarantine_schema, quarantined, write_by_tasks
 from windowmill.jobs.ways.restored import Restored
 from windowmill.jobs.ways.returning import returnable
-from windowmill.jobs.ways.slice_passes import mapped
 from windowmill.jobs.ways.task_output import (
     REFUSED_SCHEMA,
     RETURNED,

@@ -109,6 +109,18 @@ def map_in_arrow(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]],
     return access_to(rows.sparkSession).named(rows.mapInArrow(partial(_in_worker, function), types), types)
 
 
+def mapped(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
+    """``rows.mapInArrow`` for columns of any name; PySpark itself would parse a dot or backtick in a name as syntax."""
+    numbered = rows.toDF(*(f"_{n}" for n in range(len(rows.columns))))
+    return map_in_arrow(numbered, partial(_named, function, rows.columns), schema)
+
+
+def _named(
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], names: list[str], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    return function(batch.rename_columns(names) for batch in batches)
+
+
 def _in_worker(
     function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:

@@ -14,19 +14,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from windowmill.jobs.sources.file_parts import number_of_bytes, number_of_rows
-from windowmill.jobs.spark.access import access_to, map_in_arrow
+from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.file_rows import FileRows, numbers_in
 from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.live_row_pass import LiveRows
 from windowmill.jobs.ways.partitioning import partitions_for
-from windowmill.jobs.ways.slice_passes import cut, mapped, result_rows, windows
-from windowmill.windowing.columnar import slices
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME
 from windowmill.windowing.columnar.buckets import Share, in_buckets
 from windowmill.windowing.columnar.log import StateLog
-from windowmill.windowing.columnar.slice_windows import Combined, combined_here
-from windowmill.windowing.columnar.slices import SliceStage, WindowStage
 from windowmill.windowing.watermark import COMMIT_SHIFT, Clock
 
 if TYPE_CHECKING:
@@ -39,52 +35,6 @@ _PARTITION, _STORED, _ROWS = "partition", "stored", "rows"
 _BLOCK = pa.schema([(_PARTITION, pa.int32()), (_STORED, pa.bool_()), (_ROWS, pa.binary())])
 #: Size of a block. Spark sends a worker as many as 10,000 values at once, however long, but not 2 GiB.
 _BLOCK_BYTES = 100_000
-
-
-@dataclass(frozen=True)
-class SlicesOfFiles:
-    """The slices of rows in files; picklable.
-
-    Attributes
-    ----------
-    stage
-        Tells what is lifted of a row.
-    rows
-        Gives the usable rows of the task of a number.
-    """
-
-    files: FileScan | FileRows
-    stage: SliceStage
-    rows: Callable[[int], Iterable[pa.RecordBatch]]
-
-    def windows(self, spark: SparkSession, stage: WindowStage, partitions: int) -> DataFrame:
-        """As :func:`windowmill.jobs.ways.slice_passes.windows`."""
-        readers = self.readers(spark, stage)
-        if readers:
-            shared = map_in_arrow(numbers_of_tasks(spark, readers), partial(_windows, self, stage, readers), stage.declared_schema)
-            return result_rows(shared, stage)
-        return windows(self.packed(spark), stage, partitions)
-
-    def packed(self, spark: SparkSession) -> DataFrame:
-        """As :func:`windowmill.jobs.ways.slice_passes.lift`."""
-        return map_in_arrow(numbers_of_tasks(spark, len(self.files.tasks)), partial(_lifted, self), self.stage.packing.packed_schema)
-
-    def readers(self, spark: SparkSession, stage: WindowStage) -> int:
-        """Number of tasks that each read all rows to share out the keys; 0 if a shuffle is cheaper, or takes less memory."""
-        rows, overlap = number_of_rows(self.files.tasks), sum(grid.most_ends(grid.longest) for _, grid in stage.grids)
-        if rows <= limits.MAX_ROWS_OF_A_TASK and rows * overlap <= limits.MAX_COUNTED_OF_A_TASK:
-            return 1
-        layout = self.stage.layout
-        # Partials that are Python objects may be of any size.
-        shares = self.stage.keys and not layout.objects
-        return _readers(spark, self.files, sum(layout.widths())) if shares else 0
-
-    def combined(self, stage: WindowStage, readers: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Combined]:
-        """Runs in an executor: lifts the rows of its share of the keys, and combines their slices as it is done after a shuffle."""
-        for number in numbers_in(batches):
-            share = Share(number, number + 1, readers)
-            parts = [part for task in range(len(self.files.tasks)) for part in slices.sliced(self.stage, self.rows(task), share)]
-            yield from combined_here(stage, parts)
 
 
 @dataclass(frozen=True)
@@ -110,7 +60,7 @@ class RowsByKey:
     def gathered(self, spark: SparkSession, stored: DataFrame | None, partitions: int) -> tuple[DataFrame, GroupsOf]:
         """A DataFrame of which each partition has all rows of its keys, and what makes groups of new and ``stored`` rows of one."""
         n = self.partitions(spark, partitions)
-        readers = min(n, _readers(spark, self.files, len(self.schema), limits.MAX_READINGS)) if stored is None else 0
+        readers = min(n, readers_of(spark, self.files, len(self.schema), limits.MAX_READINGS)) if stored is None else 0
         if readers:
             return numbers_of_tasks(spark, readers), partial(_groups_of_share, self, n, readers)
         blocks = map_in_arrow(numbers_of_tasks(spark, len(self.files.tasks)), partial(_blocks, self, n), _BLOCK)
@@ -132,7 +82,7 @@ def live_windows(spark: SparkSession, scan: FileScan, live: LiveRows, clock: Clo
     return live.windows_of_gathered(gathered, clock, 0, partial(_fresh_groups, groups))
 
 
-def _readers(spark: SparkSession, files: FileScan | FileRows, width: int, most: int | None = None) -> int:
+def readers_of(spark: SparkSession, files: FileScan | FileRows, width: int, most: int | None = None) -> int:
     """Number of tasks in a plan in which each task scans all of ``files`` for its share of the keys; 0 to shuffle.
 
     ``width`` is how many numbers a task keeps of a row of its keys. There are at most ``most`` tasks; by default one a core.
@@ -146,19 +96,6 @@ def _readers(spark: SparkSession, files: FileScan | FileRows, width: int, most: 
 def numbers_of_tasks(spark: SparkSession, n: int) -> DataFrame:
     """The numbers from 0 to ``n`` − 1, each in a Spark partition of its own."""
     return spark.range(0, n, 1, max(1, n))
-
-
-def _lifted(files: SlicesOfFiles, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor."""
-    for task in numbers_in(batches):
-        yield from cut(slices.lifted(files.stage, files.rows(task), task << 32))
-
-
-def _windows(files: SlicesOfFiles, stage: WindowStage, readers: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor."""
-    for combined in files.combined(stage, readers, batches):
-        for table in combined.windows:
-            yield from table.to_batches(slices.BATCH_ROWS)
 
 
 def _groups_of_share(

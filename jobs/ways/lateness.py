@@ -167,9 +167,9 @@ def too_late_among(rows: pa.Table, refused: Ints | None, grids: Sequence[WindowG
     return np.asarray(number[uncounted if refused is not None else uncounted & (last_end > time)], np.int64)
 
 
-def revised_after(judged: pa.Table, lateness: int) -> int | None:
+def revised_after(judged: pa.Table | None, lateness: int) -> int | None:
     """An instant after which all windows end that ``judged`` rows revise; null if none does."""
-    if ARRIVAL not in judged.column_names:
+    if judged is None or ARRIVAL not in judged.column_names:
         return None
     late = judged.filter(pc.and_(pc.is_valid(judged.column(ARRIVAL)), pc.is_null(judged.column(REASON))))
     after = pc.max_element_wise(late.column(TIME), pc.subtract(late.column(CLOSED), lateness))

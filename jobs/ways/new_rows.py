@@ -10,20 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
 
-from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
 from windowmill.jobs.ways import lateness, limits
-from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.row_numbers import numbers_of
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from windowmill.jobs.sources.plain_rows import PlainRows
     from windowmill.jobs.ways.input import Input, TableInput
     from windowmill.windowing.columnar.slices import Reading
@@ -63,11 +59,11 @@ class NewRows:
 
     @classmethod
     def of_spark(cls, batch: TableInput, stages: Sequence[Reading], rows: pa.Table) -> NewRows:
-        """The new rows of ``batch`` that Spark has read by :func:`read_by_spark`, in any order."""
+        """The new rows of ``batch`` that Spark has read by :func:`.read_by_spark`, in any order."""
         rows = rows.sort_by([(FILE, "ascending"), (ROW, "ascending")])
         own = [name for name in (FILE, ROW, REASON, TIME, UNTIL_OF) if name in rows.column_names]
         whole = rows if spark_form.takes(batch.types.values()) else None
-        return cls(rows.select([*own, *passes.input_names(*stages)]), lambda: whole)
+        return cls(rows.select([*own, *input_names(*stages)]), lambda: whole)
 
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
         """The rows without a quarantine reason, numbered in order of arrival over all batches, with the columns of ``schema``.
@@ -112,11 +108,7 @@ def _whole(plain: PlainRows, latest: int | None) -> pa.Table | None:
     return plain.read(list(plain.types), [], latest=latest) if spark_form.takes(plain.types.values()) else None
 
 
-def read_by_spark(batch: TableInput, stages: Sequence[Reading], spark: SparkSession) -> DataFrame:
-    """The new rows of ``batch``, read by Spark, with what the ``stages`` read, and all columns that this process can write as JSON."""
-    rows = batch.read(spark)
-    own = [name for name in (FILE, ROW, VERSION, REASON, TIME, UNTIL_OF) if name in rows.columns]
-    columns = dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns))
-    whole = batch.types if spark_form.takes(batch.types.values()) else {}
-    names = [backquoted(name) for name in dict.fromkeys([*columns, *whole])]
-    return rows.select(*own, *names, *passes.conditions(rows, *stages, where=F.col(REASON).isNull()))
+def input_names(*stages: Reading) -> list[str]:
+    """Names of the columns that stages read: of the source, and of the conditions' truth."""
+    names = [name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)]
+    return list(dict.fromkeys([*names, *(condition_column(text) for stage in stages for text in stage.conditions)]))

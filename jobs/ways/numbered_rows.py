@@ -8,6 +8,7 @@ maximum over all rows would need a full sort. What the watermark means for a row
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,19 +17,22 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from windowmill.jobs.sources.columns import FILE, REASON, ROW
+from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.conditions.spark import truth
+from windowmill.jobs.json_lines import spark_form
+from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION, Columns
 from windowmill.jobs.sources.rows import event_end
 from windowmill.jobs.ways import row_numbers
-from windowmill.jobs.ways import slice_passes as passes
 from windowmill.jobs.ways.file_survey import Survey
 from windowmill.jobs.ways.lateness import LatenessRule
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks
+from windowmill.windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-    from windowmill.jobs.ways.input import Input
+    from windowmill.jobs.ways.input import Input, TableInput
     from windowmill.windowing.columnar.slices import Reading
 
 #: Smallest block in rows, and greatest number of blocks: larger batches get larger blocks, so that the driver collects little.
@@ -83,8 +87,32 @@ class NumberedRows:
 
     def read_by(self, stage: Reading, schema: pa.Schema) -> DataFrame:
         """The usable rows with the columns that ``stage`` reads, and those of ``sent(schema)`` that the source does not have."""
-        read, names = passes.inputs(self.rows, stage), sent(schema).names
+        read, names = inputs(self.rows, stage), sent(schema).names
         return self.usable().select(*read, *(F.col(name) for name in (TIME, UNTIL_OF, NUMBER_OF, WATERMARK_OF) if name in names))
+
+
+def read_by_spark(batch: TableInput, stages: Sequence[Reading], spark: SparkSession) -> DataFrame:
+    """The new rows of ``batch``, read by Spark, with what the ``stages`` read, and all columns that this process can write as JSON."""
+    rows = batch.read(spark)
+    own = [name for name in (FILE, ROW, VERSION, REASON, TIME, UNTIL_OF) if name in rows.columns]
+    columns = dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns))
+    whole = batch.types if spark_form.takes(batch.types.values()) else {}
+    names = [backquoted(name) for name in dict.fromkeys([*columns, *whole])]
+    return rows.select(*own, *names, *conditions(rows, *stages, where=F.col(REASON).isNull()))
+
+
+def inputs(rows: DataFrame, *stages: Reading) -> list[Column]:
+    """The columns that stages read: of the source, and the conditions' truth."""
+    names = dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns))
+    return [*(F.col(backquoted(name)) for name in names), *conditions(rows, *stages)]
+
+
+def conditions(rows: DataFrame, *stages: Reading, where: Column | None = None) -> list[Column]:
+    """The truth of the stages' conditions, evaluated only for rows that satisfy ``where``."""
+    texts = dict.fromkeys(text for stage in stages for text in stage.conditions)
+    types = Columns(rows.schema).arrow if texts else {}
+    truths = {text: truth(text, types) if where is None else F.when(where, truth(text, types)) for text in texts}
+    return [holds.alias(condition_column(text)) for text, holds in truths.items()]
 
 
 def sent(schema: pa.Schema) -> pa.Schema:

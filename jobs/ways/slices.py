@@ -2,29 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING
 
-from windowmill.checkpoints.state.partials import PartialTable
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways import slices_in_process as in_process
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.checkpoints.state.partials import PartialTable, has_nodes, slice_schema
+from windowmill.checkpoints.state.wanted import WithSpans
+from windowmill.checkpoints.stores import is_table
+from windowmill.jobs.sources.columns import FILE, REASON, ROW
+from windowmill.jobs.ways import lateness, limits
+from windowmill.jobs.ways.base import PartResult
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_rows import FileRows
-from windowmill.jobs.ways.input import TableInput
+from windowmill.jobs.ways.input import Input, TableInput
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
-from windowmill.jobs.ways.slice_stages import Slicing
-from windowmill.jobs.ways.slices_on_spark import LoadedOnSpark, load
+from windowmill.jobs.ways.packed_pass import PackedFrames, write
+from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.columnar import known_spans, slices
+from windowmill.windowing.columnar.added_columns import ARRIVAL, SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.known_spans import marks_of
+from windowmill.windowing.columnar.lasting import Lasting, spans_of
+from windowmill.windowing.columnar.packing import Sliced
+from windowmill.windowing.columnar.rows import codes_of
+from windowmill.windowing.columnar.slice_windows import Combined, combined_parts
+from windowmill.windowing.columnar.slices import NodeStage, Revising, SliceStage, WindowStage
+from windowmill.windowing.kernels.columns import int64_of
+from windowmill.windowing.nodes import Nodes, Selection, Span
 from windowmill.windowing.ways import Slices, WayName
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from windowmill.jobs.ways.task_output import OutputWriter
     from windowmill.windowing.axis import WindowGrid
-    from windowmill.windowing.columnar.slices import SliceStage
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """The slices of a batch.
+
+    Attributes
+    ----------
+    nodes
+        The nodes that the state holds over the slices; null if it holds none.
+    """
+
+    batch: Input
+    slices: Slices
+    nodes: Nodes | None = None
+
+    @classmethod
+    def over(cls, batch: Input, slices: Slices, state: str) -> Slicing:
+        """The slices of a batch whose state table is at the path ``state``."""
+        nodes = Nodes.of(slices.grids.grids)
+        # Whether a table holds nodes is fixed when it is created.
+        if nodes is not None and is_table(state) and not has_nodes(state):
+            nodes = None
+        return cls(batch, slices, nodes)
+
+    @cached_property
+    def stage(self) -> SliceStage:
+        """Settings for lifting rows into slices."""
+        batch, layout = self.batch, self.slices.layout
+        pipeline, grids = batch.pipeline, self.slices.grids
+        kinds = {"nodes": self.nodes is not None, "lasting": grids.lasting, "revises": batch.revises}
+        schema = slice_schema(batch.keys, layout, known=grids.known, **kinds)
+        lasting = Lasting.of(pipeline.windows, grids.grids, clips=layout.clips) if grids.lasting else None
+        ties = pipeline.time.tie_break
+        return SliceStage(pipeline.keys, ties, layout, grids.edges, batch.batch, schema, batch.check, batch.revises, grids.known, lasting)
+
+    def judged(self, rows: pa.Table) -> pa.Table:
+        """New ``rows`` in order of arrival, judged by :func:`.lateness.judged`."""
+        return lateness.judged(rows, self.batch, self.slices.grids.grids)
+
+    def wanted(self, emission: Emission, revised_after: int | None = None) -> Span | Selection | WithSpans | None:
+        """The rows of the state that the batch needs; null if it needs none.
+
+        ``revised_after`` is an instant after which all windows end that late rows of the batch revise; null if they revise none.
+        """
+        slices, known = self._wanted_slices(emission, revised_after), self.slices.grids.known
+        # A batch that completes no window may still extend a key's span into windows that are already complete.
+        return WithSpans(slices, marks_of(known)) if known and self.batch.restores else slices
+
+    def _wanted_slices(self, emission: Emission, revised_after: int | None) -> Span | Selection | None:
+        batch, nodes, grids = self.batch, self.nodes, self.slices.grids
+        if not batch.restores:
+            return None
+        after, through = self._shown(emission)
+        if batch.emitted is None:
+            # No nodes are stored yet, and later windows may hold all slices.
+            every = (AXIS_BEGIN, through)
+            return Span(*every, (every,) if grids.lasting else None) if after < through else None
+        first = after if revised_after is None else min(after, max(emission.after, revised_after))
+        if nodes is not None:
+            closed = (batch.emitted, batch.emitted if emission.emitted is None else emission.emitted)
+            selected = nodes.selection(after, through, closed, first)
+            return selected and replace(selected, reaching=grids.spans_of_starts(first, through))
+        after = first
+        if not grids.any_end(after, through):
+            return None
+        return Span(grids.first_slice_after(after), through, grids.spans_of_starts(after, through))
+
+    def _shown(self, emission: Emission) -> tuple[int, int]:
+        """The batch shows the windows for the first time that end after the one instant and at or before the other."""
+        batch = self.batch
+        if not batch.revises or not batch.builds_state:
+            return emission.after, emission.through
+        # Windows are shown at the watermark, which is ahead of the instant through which they are closed.
+        after = emission.after if batch.emitted is None else batch.emitted + batch.lateness
+        return after, after if emission.emitted is None else max(after, emission.emitted + batch.lateness)
+
+    def window_stage(self, emission: Emission) -> WindowStage:
+        """Settings for combining slices into windows and into new state."""
+        batch, grids = self.batch, self.slices.grids
+        keep_from = nodes = None
+        after, through = self._shown(emission)
+        revising = Revising(batch.lateness, emission.after) if batch.revises else None
+        if batch.builds_state:
+            keep_from = AXIS_BEGIN if emission.emitted is None else grids.first_slice_after(emission.emitted)
+            if self.nodes is not None and emission.emitted is not None:
+                before, now = AXIS_BEGIN if batch.emitted is None else batch.emitted, emission.emitted
+                ahead = batch.lateness if batch.revises else 0
+                nodes = NodeStage(self.nodes, before + ahead, now + ahead, closed_before=before, closed_through=now)
+        return WindowStage(self.stage, grids.named, after, through, keep_from, batch.sink_schema, nodes, revising, batch.restores)
 
 
 class SlicePart:
@@ -58,19 +165,146 @@ class SlicePart:
         # Late rows of a backfill may have revised windows that end after its range.
         return self._batch.revises
 
-    def here(self, new: NewRows | None, emission: Emission) -> in_process.LoadedInProcess:
+    def here(self, new: NewRows | None, emission: Emission) -> LoadedSlices:
         slicing, layout = self._slicing, self._slicing.slices.layout
-        judged = None if new is None else in_process.judged(new, slicing)
-        wanted, stored = slicing.wanted(emission, in_process.revised_after(judged, slicing)), None
+        rows = None if new is None else slicing.judged(new.table)
+        wanted, stored = slicing.wanted(emission, lateness.revised_after(rows, self._batch.lateness)), None
         if wanted is not None:
             stored = self._table.read(wanted, before_batch=self._batch.batch, limit=limits.state_read(layout))
             if stored is None:
                 raise limits.state_beyond(self._state)
-        return in_process.load(judged, stored, slicing, emission)
+        return load(rows, stored, slicing, emission)
 
-    def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> LoadedOnSpark:
+    def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> PackedFrames:
         slicing = self._slicing
         revised_after = new.survey.low if new is not None and self._batch.revises else None
         wanted = slicing.wanted(emission, revised_after)
         stored = None if wanted is None else self._table.restore(wanted, before_batch=self._batch.batch)
-        return load(self._spark(), new, stored, slicing, emission)
+        spark = self._spark()
+        return PackedFrames(spark, new, stored, slicing.window_stage(emission), self.grids, self._batch.partitions(spark))
+
+
+def load(rows: pa.Table | None, stored: pa.Table | None, slicing: Slicing, emission: Emission) -> LoadedSlices:
+    """Judged rows and restored slices, of which either may be null; raises ``TooLargeError`` if one process computes fewer windows."""
+    stage = slicing.window_stage(emission)
+    if stored is not None and stage.slices.known:
+        stored = _without_idle_spans(stored, rows, stage)
+    _check_fits(rows, stored, stage)
+    return LoadedSlices(rows, stored, stage)
+
+
+@dataclass(frozen=True)
+class LoadedSlices:
+    """Judged rows and restored slices of a small batch; either may be null."""
+
+    rows: pa.Table | None
+    stored: pa.Table | None
+    stage: WindowStage
+
+    def compute(self, writer: OutputWriter) -> PartResult:
+        return PartResult(write(self.stage, advance(self.stage, self.rows, self.stored), writer))
+
+
+def advance(stage: WindowStage, rows: pa.Table | None, stored: pa.Table | None) -> Iterator[Combined]:
+    """Combine judged ``rows`` and ``stored`` slices; skips rows with a quarantine reason. O(n log n) in rows and slices."""
+    parts: list[Sliced] = []
+    if stored is not None:
+        parts += slices.restored(stage.slices, stored.combine_chunks().to_batches())
+    if rows is not None:
+        usable = rows.filter(pc.is_null(rows.column(REASON))).drop_columns([FILE, ROW, REASON])
+        parts += slices.sliced(stage.slices, usable.combine_chunks().to_batches())
+    yield from combined_parts(stage, parts)
+
+
+def _without_idle_spans(stored: pa.Table, rows: pa.Table | None, stage: WindowStage) -> pa.Table:
+    """``stored`` without the spans of keys of which the batch shows no windows."""
+    slices, keys = stored.filter(pc.is_valid(stored.column(SLICE))), list(stage.slices.keys)
+    touched = slices.select(keys) if rows is None else pa.concat_tables([slices.select(keys), _usable(rows).select(keys)])
+    # Without key columns a table of keys would have no rows.
+    needed = _spans(stored, stage).needed(touched, stage.after) if keys else stored.filter(pc.is_null(stored.column(SLICE)))
+    return pa.concat_tables([slices, needed])
+
+
+def _spans(stored: pa.Table, stage: WindowStage) -> known_spans.StoredSpans:
+    own = stage.slices
+    return known_spans.StoredSpans(own.known, stage.known_grids, own.keys, stored.filter(pc.is_null(stored.column(SLICE))))
+
+
+def _usable(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.is_null(rows.column(REASON)))
+
+
+def _check_fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> None:
+    """Raise ``TooLargeError`` if the partials of these rows, or the windows of rows and slices, are too many for this process."""
+    tables = [table for table in (rows, stored) if table is not None and table.num_rows]
+    if not tables:
+        return
+    if rows is not None:
+        _check_partials(_usable(rows), stage.slices)
+    instants = [
+        *((rows, name) for name in (TIME, UNTIL_OF) if rows is not None and name in rows.column_names),
+        (stored, SLICE),
+        *((stored, name) for name in known_spans.columns_of(stage.slices.known)),
+    ]
+    times = [pc.min_max(table.column(name)) for table, name in instants if table is not None and table.num_rows]
+    lows = [low for span in times if (low := span["min"].as_py()) is not None]
+    highs = [high for span in times if (high := span["max"].as_py()) is not None]
+    if not lows:
+        return
+    _, n_keys = codes_of(tables, stage.slices.keys)
+    ends = sum(_ends(grid, max(stage.after, min(lows)), stage.through, max(highs)) for _, grid in stage.grids)
+    revised = 0 if rows is None or stage.revising is None else _revised(rows, stage.revising, stage)
+    later = 0
+    if rows is not None and stored is not None and stage.slices.known:
+        later = _spans(stored, stage).most_shown_later(_usable(rows), stage.after)
+    most = limits.rows_within(limits.MAX_RESULTS, stage.slices.layout)
+    most_results = n_keys * ends + revised + later
+    if most_results > most and _most_with_rows(rows, stored, stage) + revised > most:
+        raise limits.too_many(most_results, "result rows at most, as one for each key and window end", most)
+
+
+def _most_with_rows(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> float:
+    """Upper bound on the number of windows that have rows.
+
+    Infinite if empty windows are shown, too, or if a stored node or an event that lasts may be in windows of many slices.
+    """
+    own = stage.slices
+    if own.known or own.lasting is not None or stage.nodes is not None:
+        return inf
+    n_slices = (0 if rows is None else _n_partials(_usable(rows), own)) + (0 if stored is None else stored.num_rows)
+    # A window that holds a slice ends after the slice's start, and at most its own length after it.
+    return n_slices * sum(grid.most_ends(grid.longest - 1) for _, grid in stage.grids)
+
+
+def _check_partials(rows: pa.Table, stage: SliceStage) -> None:
+    """Raise ``TooLargeError`` if the partials of usable ``rows`` are too many for this process."""
+    n_rows, layout = rows.num_rows, stage.layout
+    if stage.lasting is not None and (n := int(stage.lasting.most_partials(rows).sum())) > limits.MAX_PARTIALS:
+        raise limits.too_many(n, "starts of windows that events cross", limits.MAX_PARTIALS)
+    if limits.are_few_rows(n_rows, layout):
+        return
+    # Where events last or rows bring revisions, each row may have partials of its own.
+    own = stage.lasting is not None or stage.revises
+    if own or not limits.are_few_partials(_n_partials(rows, stage), n_rows, layout):
+        raise limits.too_many(n_rows, "new rows with partials of this width", limits.rows_within(limits.MAX_ROWS, layout))
+
+
+def _n_partials(rows: pa.Table, stage: SliceStage) -> int:
+    """Number of pairs of a key and a slice that have ``rows``; O(n log n)."""
+    codes, _ = codes_of([rows], stage.keys)
+    starts, slices_of = np.unique(stage.edges.slice_starts(int64_of(rows.column(TIME).combine_chunks())), return_inverse=True)
+    return len(np.unique(codes * len(starts) + slices_of))
+
+
+def _revised(rows: pa.Table, revising: Revising, stage: WindowStage) -> int:
+    """Upper bound on the number of revisions that judged ``rows`` bring."""
+    if ARRIVAL not in rows.column_names:
+        return 0
+    late = rows.filter(pc.and_(pc.is_valid(rows.column(ARRIVAL)), pc.is_null(rows.column(REASON))))
+    times, stops = spans_of(late) if UNTIL_OF in late.column_names else (np.zeros(len(late), np.int64),) * 2
+    ends = (grid.most_ends(np.minimum(grid.longest + (stops - times), revising.lateness)) for _, grid in stage.grids)
+    return sum(int(each.sum()) for each in ends)
+
+
+def _ends(grid: WindowGrid, after: int, through: int, last: int) -> int:
+    return grid.count_ends(after, min(through, grid.last_end_holding(last)))

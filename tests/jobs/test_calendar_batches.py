@@ -21,8 +21,7 @@ from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness import LatenessRule, judged, judged_at, seen_after, with_arrival
-from windowmill.jobs.ways.slice_stages import Slicing
-from windowmill.jobs.ways.slices_in_process import _check_fits, work
+from windowmill.jobs.ways.slices import Slicing, _check_fits, advance
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, SLICE, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.checksums import RowCheck
@@ -130,7 +129,7 @@ class Run:
             start = self.state[SLICE]
             stored = self.state.filter(pc.and_(pc.greater_equal(start, grids.first_slice_after(after)), pc.less(start, through)))
         _check_fits(told, stored, stage)
-        for part in work(told, stored, stage):
+        for part in advance(stage, told, stored):
             for bare in part.windows:
                 found = result_rows(stage, bare)
                 bounds = [found[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]

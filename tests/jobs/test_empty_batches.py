@@ -20,8 +20,7 @@ from tests.windowing.calendar_cases import WINDOWS
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.limits import TooLargeError
-from windowmill.jobs.ways.slice_stages import Slicing
-from windowmill.jobs.ways.slices_in_process import LoadedInProcess, judged, load
+from windowmill.jobs.ways.slices import LoadedSlices, Slicing, load
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE
 from windowmill.windowing.columnar.known_spans import columns_of, last_of
 from windowmill.windowing.errors import LimitExceededError, StateCorruptError
@@ -206,11 +205,11 @@ def test_a_window_far_from_the_others_is_refused_before_the_work():
     rows = [row(1_000_000, k="b"), row(1_000_001)]
     slicing = Slicing(batch, run.slices)
     emission = Emission(rows[-1]["t"], rows[-1]["t"], run.emitted or 0, rows[-1]["t"])
-    new, stored = judged(collected(arrived(rows)), slicing), run.restored(run.state, slicing)
+    new, stored = slicing.judged(arrived(rows)), run.restored(run.state, slicing)
     with pytest.raises(TooLargeError, match="result rows at most"):
         load(new, stored, slicing, emission)
     with pytest.raises(LimitExceededError, match="window seconds: one key would have 60,0"):
-        LoadedInProcess(new, stored, slicing.window_stage(emission)).compute(Collecting(slicing.stage.storing.schema))
+        LoadedSlices(new, stored, slicing.window_stage(emission)).compute(Collecting(slicing.stage.storing.schema))
 
 
 def test_a_backfill_shows_the_empty_windows_of_its_range_alone():
@@ -220,8 +219,10 @@ def test_a_backfill_shows_the_empty_windows_of_its_range_alone():
     slicing = Slicing(Input(**run.base), run.slices)
     stage = slicing.window_stage(Emission(None, None, 20 * MINUTE, 50 * MINUTE))
     rows = [row(1), row(22, k="b"), row(35), row(95)]
-    new = judged(collected(arrived(rows)), slicing)
-    done = computed(new, [revised.sliced(run.slices)], [LoadedInProcess(new, None, stage)], slicing.batch, slicing.stage.storing.schema)
+    judged = slicing.judged(arrived(rows))
+    done = computed(
+        collected(judged), [revised.sliced(run.slices)], [LoadedSlices(judged, None, stage)], slicing.batch, slicing.stage.storing.schema
+    )
     assert done.rows is not None
     assert done.state is None
     found = [(got["k"], got["window_start"].minute, got["n"]) for got in done.rows.to_pylist()]

@@ -24,10 +24,8 @@ from tests.windowing.test_slices import same
 from windowmill.checkpoints.state.wanted import condition
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.lateness import seen_after
-from windowmill.jobs.ways.slice_stages import Slicing
-from windowmill.jobs.ways.slices_in_process import judged as judged_rows
-from windowmill.jobs.ways.slices_in_process import load, revised_after
+from windowmill.jobs.ways.lateness import revised_after, seen_after
+from windowmill.jobs.ways.slices import Slicing, load
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, SLICE, SUM
 from windowmill.windowing.columnar.checksums import RowCheck
@@ -124,8 +122,8 @@ class Run:
         before = AXIS_BEGIN if self.emitted is None else self.emitted
         through = max(before, complete)
         slicing, emission = Slicing(batch, self.slices, self.nodes), Emission(self.seen, through, before, through)
-        judged = None if new is None else judged_rows(new, slicing)
-        wanted = slicing.wanted(emission, revised_after(judged, slicing))
+        judged = None if new is None else slicing.judged(new.table)
+        wanted = slicing.wanted(emission, revised_after(judged, batch.lateness))
         stored = None if wanted is None or self.state is None else self.restored(self.state.filter(self.holding(wanted)), slicing)
         loaded = load(judged, stored, slicing, emission)
         self.read = 0 if loaded.stored is None else len(loaded.stored)
@@ -398,7 +396,7 @@ def test_a_backfill_shows_the_revisions_of_its_range_alone():
     slicing = Slicing(batch, run.slices)
     emission = Emission(None, None, 10 * MINUTE, 30 * MINUTE)
     new = collected(arrived(rows))
-    loaded = load(judged_rows(new, slicing), None, slicing, emission)
+    loaded = load(slicing.judged(new.table), None, slicing, emission)
     done = computed(new, [sliced(run.slices)], [loaded], batch, slicing.stage.storing.schema)
     assert done.state is None
     assert done.rows is not None

@@ -22,14 +22,13 @@ from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_co
 from windowmill.checkpoints.state.joint import joint_schema
 from windowmill.checkpoints.state.wanted import OpenSessions, condition
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.ways import slices_in_process
 from windowmill.jobs.ways.base import Loaded
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.keyed_parts import KeyedTables
-from windowmill.jobs.ways.lateness import seen_after
+from windowmill.jobs.ways.lateness import revised_after, seen_after
 from windowmill.jobs.ways.sessions import stage_of
-from windowmill.jobs.ways.slice_stages import Slicing
+from windowmill.jobs.ways.slices import Slicing, load
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.columnar.checksums import RowCheck
@@ -119,11 +118,11 @@ class Run:
         loaded: list[Loaded] = []
         if self.slices is not None:
             slicing = Slicing(batch, self.slices)
-            judged = None if new is None else slices_in_process.judged(new, slicing)
+            judged = None if new is None else slicing.judged(new.table)
             emission = Emission(self.seen, through, after, through)
-            wanted = slicing.wanted(emission, slices_in_process.revised_after(judged, slicing))
+            wanted = slicing.wanted(emission, revised_after(judged, batch.lateness))
             own = slicing.stage.storing.schema
-            on_grids = slices_in_process.load(judged, self.stored(wanted, own), slicing, emission)
+            on_grids = load(judged, self.stored(wanted, own), slicing, emission)
             loaded.append(on_grids)
             schemas, parts = [own, *schemas], [SimpleNamespace(way="slices", grids=self.slices.grids.grids), *parts]
         open_ones = OpenSessions(self.sessions.gaps, after)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from windowmill.jobs.ways import slice_passes
+from windowmill.jobs.ways import packed_pass
 from windowmill.windowing.columnar.packing import BUCKET, PLACE
 
 
@@ -30,8 +30,8 @@ class Frame:
 @pytest.mark.parametrize(("keys", "cut"), [(("k", "l"), (4, f"`{BUCKET}`")), ((), (1,))])
 def test_whole_keys_meet_and_their_slices_in_the_order_of_their_places(monkeypatch, keys, cut):
     """First, last and sums of floats depend on the order in which slices meet: it has to be the same in every attempt."""
-    monkeypatch.setattr(slice_passes, "F", SimpleNamespace(col=str))
+    monkeypatch.setattr(packed_pass, "F", SimpleNamespace(col=str))
     frame: Any = Frame()
-    slice_passes.by_bucket(frame, SimpleNamespace(slices=SimpleNamespace(keys=keys)), 4)  # type: ignore[arg-type]
+    packed_pass.by_bucket(frame, SimpleNamespace(slices=SimpleNamespace(keys=keys)), 4)  # type: ignore[arg-type]
     assert frame.cut == cut
     assert frame.order == (f"`{BUCKET}`", PLACE)

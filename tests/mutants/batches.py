@@ -27,7 +27,7 @@ MUTANTS = {
         ("log-left-out-of-the-balance", "jobs.ways.joining:check_balance", without("None not in _ and not _ and _ != _")),
     ],
     f"{STAGES}whole_keys_meet_and_their_slices_in_the_order_of_their_places": [
-        ("slices-sorted-without-their-place", "jobs.ways.slice_passes:by_bucket", without("PLACE")),
+        ("slices-sorted-without-their-place", "jobs.ways.packed_pass:by_bucket", without("PLACE")),
     ],
     f"{SLICES}where_chunks_are_cut_does_not_depend_on_batches": [
         ("chunks-cut-where-batches-end", "windowing.columnar.slices:_chunks", instead("(_1, _2, CHUNK_ROWS)", "(_1, _2, room)")),
@@ -123,14 +123,14 @@ MUTANTS = {
     f"{REVISED_BATCHES}a_batch_reads_the_slices_of_the_windows_that_its_late_rows_revise": [
         (
             "slices-of-revised-windows-not-read",
-            "jobs.ways.slice_stages:Slicing._wanted_slices",
+            "jobs.ways.slices:Slicing._wanted_slices",
             instead("_1 if _ is None else min(_1, _)", "_1"),
         ),
     ],
     f"{INTERVAL_BATCHES}a_batch_reads_the_events_that_reach_into_the_windows_that_its_late_rows_revise": [
         (
             "events-that-reach-into-revised-windows-not-read",
-            "jobs.ways.slice_stages:Slicing._wanted_slices",
+            "jobs.ways.slices:Slicing._wanted_slices",
             instead("replace(_1, reaching=_2.spans_of_starts(_, _3))", "replace(_1, reaching=_2.spans_of_starts(after, _3))"),
         ),
     ],

@@ -16,11 +16,12 @@ from windowmill import aggregate
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.file_parts import number_of_bytes, number_of_rows
 from windowmill.jobs.ways import file_passes, file_scan, limits, partitioning
-from windowmill.jobs.ways.file_passes import RowsByKey, SlicesOfFiles
+from windowmill.jobs.ways.file_passes import RowsByKey
 from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.live_row_pass import LiveRows
-from windowmill.jobs.ways.slice_stages import Slicing
+from windowmill.jobs.ways.packed_pass import SlicesOfFiles
+from windowmill.jobs.ways.slices import Slicing
 from windowmill.windowing.columnar import slices
 from windowmill.windowing.errors import SourceError
 from windowmill.windowing.specfile import parse_pipeline
@@ -140,11 +141,11 @@ def test_large_files_or_many_cores_are_shuffled(spark, tmp_path, monkeypatch):
         with monkeypatch.context() as at_limit:
             at_limit.setattr(limits, "MAX_READERS", cores)
             at_limit.setattr(limits, name, most)
-            assert file_passes._readers(spark, scan, 7) == cores
+            assert file_passes.readers_of(spark, scan, 7) == cores
             at_limit.setattr(limits, name, most - 1)
-            assert file_passes._readers(spark, scan, 7) == 0
-            assert file_passes._readers(spark, scan, 7, 2 * cores) == 2 * cores * (name != "MAX_READERS")
-            assert file_passes._readers(spark, scan, 7, 2 * cores - 1) == 0
+            assert file_passes.readers_of(spark, scan, 7) == 0
+            assert file_passes.readers_of(spark, scan, 7, 2 * cores) == 2 * cores * (name != "MAX_READERS")
+            assert file_passes.readers_of(spark, scan, 7, 2 * cores - 1) == 0
 
 
 @pytest.mark.usefixtures("_small_parts")

@@ -299,7 +299,7 @@ def test_shares_of_the_keys_have_the_windows_of_all_keys_to_the_bit(monkeypatch,
     wanted = case.combined(0, list(slices.lifted(stage.slices, batches, 0)), keep=False)
     shares = [list(slices.sliced(stage.slices, batches, Share(number, number + 1, 3))) for number in range(3)]
     assert [len(parts) for parts in shares] == [9] * 3, "chunks are cut before shares are taken"
-    found = [part for parts in shares for part in slice_windows.combined_here(stage, parts)]
+    found = [part for parts in shares for part in slice_windows.combined_parts(stage, parts)]
     assert shown(stage, found) == shown(stage, wanted)
     assert sum(part.rows for part in found) == 60
     assert len(found) > 3, "keys come in several pieces"

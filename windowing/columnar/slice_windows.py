@@ -90,7 +90,7 @@ def combined(stage: WindowStage, batches: Iterable[pa.RecordBatch]) -> Iterator[
     return (_combine(stage, whole) for whole in of_packed(stage.slices, batches))
 
 
-def combined_here(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Combined]:
+def combined_parts(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Combined]:
     """As :func:`combined`, of slices that no shuffle has brought together; ``parts`` are in the order of their places."""
     return (_combine(stage, whole) for whole in of_parts(stage.slices, parts))
 

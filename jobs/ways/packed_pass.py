@@ -1,32 +1,132 @@
-"""The two passes of a batch on Spark: lift rows into packed slices as they are read, then combine those of whole keys after one shuffle."""
+"""One packed pass on Spark: lift rows into packed slices as they are read, then combine those of whole keys after one shuffle."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted, spark_text
-from windowmill.jobs.conditions.spark import truth
-from windowmill.jobs.sources.columns import REASON, Columns
-from windowmill.jobs.spark.access import map_in_arrow
+from windowmill.jobs.sources.columns import REASON
+from windowmill.jobs.sources.file_parts import number_of_rows
+from windowmill.jobs.spark.access import map_in_arrow, mapped
+from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.file_passes import numbers_of_tasks, readers_of
+from windowmill.jobs.ways.file_rows import FileRows, numbers_in
+from windowmill.jobs.ways.file_scan import FileScan
+from windowmill.jobs.ways.lateness import counted
+from windowmill.jobs.ways.numbered_rows import NumberedRows, inputs
+from windowmill.jobs.ways.partitioning import partitions_for
+from windowmill.jobs.ways.restored import RestoredSlices
 from windowmill.jobs.ways.task_output import RETURNED, Output, OutputWriter, Targets, output_of, returned
 from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.packing import BUCKET, PLACE, count_slices
-from windowmill.windowing.columnar.slices import GRID, Reading, SliceStage, WindowStage
-from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.columnar.slices import GRID, SliceStage, WindowStage
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import SparkSession
+
+    from windowmill.windowing.axis import WindowGrid
+
 #: Makes combined slices, each with whole keys, of what a worker receives.
 CombinedOf = Callable[[Iterator[pa.RecordBatch]], Iterator[slice_windows.Combined]]
 #: Judges rows as of :func:`.lateness.with_arrival`, and gives those that count.
 Judge = Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True)
+class PackedFrames:
+    """New rows, and restored slices in Spark; either may be null.
+
+    Attributes
+    ----------
+    grids
+        The grids of the windows, for which late rows are judged.
+    partitions
+        The least number of partitions of a shuffle.
+    """
+
+    spark: SparkSession
+    new: FileRows | NumberedRows | None
+    stored: DataFrame | None
+    stage: WindowStage
+    grids: Sequence[WindowGrid]
+    partitions: int
+
+    def compute(self, targets: Targets) -> Output:
+        slices, stage, new = self.stage.slices, self.stage, self.new
+        files = SlicesOfFiles(new, slices, partial(new.judged, stage=slices, grids=self.grids)) if isinstance(new, FileRows) else None
+        if files is not None and self.stored is None and (readers := files.readers(self.spark, stage)):
+            shares = numbers_of_tasks(self.spark, readers)
+            return written_by_tasks(shares, partial(files.combined, stage, readers), stage, targets)
+        restored = None if self.stored is None else RestoredSlices(self.stored)
+        packed = [] if restored is None else [pack(restored.rows, slices)]
+        if files is not None:
+            packed.append(files.packed(self.spark))
+        elif isinstance(new, NumberedRows):
+            packed.append(lift(new.rows, slices, None if new.rule is None else partial(counted, rule=new.rule, grids=self.grids)))
+        if not packed:
+            return Output()
+        n = partitions_for(0 if new is None else new.survey.rows, self.partitions)
+        gathered = by_bucket(reduce(DataFrame.unionByName, packed), stage, n)
+        output = written_by_tasks(gathered, partial(slice_windows.combined, stage), stage, targets)
+        return output if restored is None else output + Output(restored=restored.kinds())
+
+
+@dataclass(frozen=True)
+class SlicesOfFiles:
+    """The slices of rows in files; picklable.
+
+    Attributes
+    ----------
+    stage
+        Tells what is lifted of a row.
+    rows
+        Gives the usable rows of the task of a number.
+    """
+
+    files: FileScan | FileRows
+    stage: SliceStage
+    rows: Callable[[int], Iterable[pa.RecordBatch]]
+
+    def windows(self, spark: SparkSession, stage: WindowStage, partitions: int) -> DataFrame:
+        """As :func:`windows`."""
+        readers = self.readers(spark, stage)
+        if readers:
+            shared = map_in_arrow(numbers_of_tasks(spark, readers), partial(_windows_of_files, self, stage, readers), stage.declared_schema)
+            return result_rows(shared, stage)
+        return windows(self.packed(spark), stage, partitions)
+
+    def packed(self, spark: SparkSession) -> DataFrame:
+        """As :func:`lift`."""
+        return map_in_arrow(
+            numbers_of_tasks(spark, len(self.files.tasks)), partial(_lifted_of_files, self), self.stage.packing.packed_schema
+        )
+
+    def readers(self, spark: SparkSession, stage: WindowStage) -> int:
+        """Number of tasks that each read all rows to share out the keys; 0 if a shuffle is cheaper, or takes less memory."""
+        rows, overlap = number_of_rows(self.files.tasks), sum(grid.most_ends(grid.longest) for _, grid in stage.grids)
+        if rows <= limits.MAX_ROWS_OF_A_TASK and rows * overlap <= limits.MAX_COUNTED_OF_A_TASK:
+            return 1
+        layout = self.stage.layout
+        # Partials that are Python objects may be of any size.
+        shares = self.stage.keys and not layout.objects
+        return readers_of(spark, self.files, sum(layout.widths())) if shares else 0
+
+    def combined(self, stage: WindowStage, readers: int, batches: Iterator[pa.RecordBatch]) -> Iterator[slice_windows.Combined]:
+        """Runs in an executor: lifts the rows of its share of the keys, and combines their slices as it is done after a shuffle."""
+        for number in numbers_in(batches):
+            share = Share(number, number + 1, readers)
+            parts = [part for task in range(len(self.files.tasks)) for part in slices.sliced(self.stage, self.rows(task), share)]
+            yield from slice_windows.combined_parts(stage, parts)
 
 
 def lift(rows: DataFrame, stage: SliceStage, judge: Judge | None) -> DataFrame:
@@ -45,41 +145,9 @@ def _judged_and_lifted(judge: Judge, stage: SliceStage, batches: Iterable[pa.Rec
     return slices.lifted(stage, judged, first_place)
 
 
-def inputs(rows: DataFrame, *stages: Reading) -> list[Column]:
-    """The columns that stages read: of the source, and the conditions' truth."""
-    names = dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns))
-    return [*(F.col(backquoted(name)) for name in names), *conditions(rows, *stages)]
-
-
-def conditions(rows: DataFrame, *stages: Reading, where: Column | None = None) -> list[Column]:
-    """The truth of the stages' conditions, evaluated only for rows that satisfy ``where``."""
-    texts = dict.fromkeys(text for stage in stages for text in stage.conditions)
-    types = Columns(rows.schema).arrow if texts else {}
-    truths = {text: truth(text, types) if where is None else F.when(where, truth(text, types)) for text in texts}
-    return [holds.alias(condition_column(text)) for text, holds in truths.items()]
-
-
-def input_names(*stages: Reading) -> list[str]:
-    """The names of :func:`inputs`."""
-    names = [name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)]
-    return list(dict.fromkeys([*names, *(condition_column(text) for stage in stages for text in stage.conditions)]))
-
-
 def pack(stored: DataFrame, stage: SliceStage) -> DataFrame:
     """Pack slices read from the state."""
     return mapped(stored, partial(_placed, slices.packed, stage), stage.packing.packed_schema)
-
-
-def mapped(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
-    """``rows.mapInArrow`` for columns of any name; PySpark itself would parse a dot or backtick in a name as syntax."""
-    numbered = rows.toDF(*(f"_{n}" for n in range(len(rows.columns))))
-    return map_in_arrow(numbered, partial(_named, function, rows.columns), schema)
-
-
-def _named(
-    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], names: list[str], batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    return function(batch.rename_columns(names) for batch in batches)
 
 
 def _placed(
@@ -157,3 +225,18 @@ def by_bucket(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFra
     """``packed`` slices such that a partition has all those of its keys, in the order of their places."""
     bucket = F.col(backquoted(BUCKET))
     return (packed.repartition(partitions, bucket) if stage.slices.keys else packed.repartition(1)).sortWithinPartitions(bucket, PLACE)
+
+
+def _lifted_of_files(files: SlicesOfFiles, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor."""
+    for task in numbers_in(batches):
+        yield from cut(slices.lifted(files.stage, files.rows(task), task << 32))
+
+
+def _windows_of_files(
+    files: SlicesOfFiles, stage: WindowStage, readers: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor."""
+    for combined in files.combined(stage, readers, batches):
+        for table in combined.windows:
+            yield from table.to_batches(slices.BATCH_ROWS)
