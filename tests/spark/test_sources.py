@@ -109,11 +109,15 @@ def test_rows_behind_deletion_vectors_never_count(spark, tmp_path):
     _like(bench, _in_time(left) + rows[300:], [0] * len(left) + [1] * 200)
 
 
-@pytest.mark.parametrize(("condition", "few"), [(None, True), ("i > 0", False)], ids=["all, looked up", "some, joined"])
+@pytest.mark.parametrize(
+    ("condition", "few"), [(None, None), (None, True), ("i > 0", False)], ids=["without Spark", "all, looked up", "some, joined"]
+)
 def test_files_of_one_name_in_many_partitions(spark, tmp_path, monkeypatch, condition, few):
-    from windowmill.jobs.sources import delta_rows
+    from windowmill.jobs.sources import delta_log, delta_rows
 
     monkeypatch.setattr(delta_rows, "_FEW_FILES", 100 if few else 16)
+    if few is not None:
+        monkeypatch.setattr(delta_log.DeltaSource, "plain_files", lambda *_: None)
     rows = events(64, 200)
     odd = ["a b", "x%y", "ü", "h#h", "q?q", "p+q", "a=b", "s/t", "[g]*", "${env:HOME}", *(f"n{n}" for n in range(10))]
     for n, name in enumerate(odd):
