@@ -150,9 +150,9 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
     slices = parts.slices if parts.ways == ("slices",) and pipeline.time.end is None else None
     slicing = None if slices is None else Slicing(batch, slices)
     if not order:
-        read_here = _of_files(df, batch, slicing, latest, final=final)
-        if read_here is not None:
-            return Evaluated(read_here, None)
+        by_files = _of_files(df, batch, slicing, latest, final=final)
+        if by_files is not None:
+            return Evaluated(by_files, None)
     instant, reason = event_time(pipeline, columns, None if latest is None else f"{latest}L")
     rows = df.withColumns({TIME: instant, REASON: reason})
     if slices is None or order:

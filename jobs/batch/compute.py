@@ -33,7 +33,7 @@ from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_quarantine import Quarantining
 from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import TableInput
-from windowmill.jobs.ways.joining import check_balance, computed_here, counted, not_applied
+from windowmill.jobs.ways.joining import check_balance, compute_parts, counted, not_applied
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.ways.new_rows import NewRows
@@ -175,7 +175,7 @@ class ComputedBatch:
         return sum(self.reasons.values())
 
 
-def compute_here(job: Job, given: pa.Table | None = None, step: Step = _untimed) -> ComputedBatch:
+def compute_locally(job: Job, given: pa.Table | None = None, step: Step = _untimed) -> ComputedBatch:
     """Compute a small batch in this process; ``given`` are its new rows if Spark has read them.
 
     Raises
@@ -194,7 +194,7 @@ def compute_here(job: Job, given: pa.Table | None = None, step: Step = _untimed)
     with step("restore", "the state that rows and windows need"):
         loaded = [part.here(new, surveyed.emission) for part in parts]
     with step("apply", "new rows and restored state into windows"), OutputWriter(targets) as writer:
-        counts, refused = computed_here(new, parts, loaded, batch, writer)
+        counts, refused = compute_parts(new, parts, loaded, batch, writer)
         if refused is not None:
             writer.quarantined(quarantined(refused, batch.columns.struct.names, batch.pipeline, job.plan))
         output = counts + writer.output()
@@ -205,7 +205,7 @@ def compute_here(job: Job, given: pa.Table | None = None, step: Step = _untimed)
 
 
 def compute_in_a_task(job: Job, spark: SparkSession, step: Step = _untimed) -> ComputedBatch:
-    """As :func:`compute_here`, in one task of Spark, which is given the rows if only Spark can read them."""
+    """As :func:`compute_locally`, in one task of Spark, which is given the rows if only Spark can read them."""
     limits.check_files(job.input.files, None)
     with step("apply", "new rows and restored state into windows, in one task"):
         reads = job.input.plain is not None or not job.input.files
@@ -217,7 +217,7 @@ def compute_in_a_task(job: Job, spark: SparkSession, step: Step = _untimed) -> C
     return cast("ComputedBatch", found)
 
 
-def compute_on_spark(job: Job, spark: SparkSession, step: Step = _untimed) -> ComputedBatch:
+def compute_by_spark(job: Job, spark: SparkSession, step: Step = _untimed) -> ComputedBatch:
     """Compute a batch of any size on Spark: the tasks that combine windows write the files."""
     parts = job.parts(lambda: spark)
     targets = job.targets(parts)
@@ -253,7 +253,7 @@ def _no_spark() -> SparkSession:
 
 
 def _of_task(job: Job, spark: SparkSession, *, given: bool) -> object:
-    """What :func:`compute_here` returns, or raises, in one task of Spark."""
+    """What :func:`compute_locally` returns, or raises, in one task of Spark."""
     if not given:
         [found] = taken(map_in_arrow(spark.range(0, 1, 1, 1), partial(_in_task, job), RETURNED))
         return found
@@ -291,7 +291,7 @@ def _answered(job: Job, given: pa.Table | None) -> Iterator[pa.RecordBatch]:
     use_options(job.options)
     with tables_kept():
         try:
-            yield from returned(compute_here(job, given))
+            yield from returned(compute_locally(job, given))
         except (TooLargeError, WindowmillError) as err:
             yield from returned(err)
 

@@ -48,7 +48,7 @@ def kept_rules(files: ResultFiles, suite: Sequence[Rule], spark: Callable[[], Sp
     kept |= {rule.index for rule in suite if _told_by(statistics, rule)}
     read = [rule for rule in suite if _is_read(rule) and set(_columns(rule)) <= set(names)]
     if read:
-        broken = _broken_here(files, read) if files.n_rows <= MAX_CHECKED else _broken_on_spark(files, read, spark())
+        broken = _broken_locally(files, read) if files.n_rows <= MAX_CHECKED else _broken_by_spark(files, read, spark())
         kept |= {rule.index for rule in read} - broken
     return kept
 
@@ -58,7 +58,7 @@ def may_need_evaluation(suite: Sequence[Rule]) -> bool:
     return not all(rates.is_rate(rule) or _is_of_columns(rule) or _is_told(rule) or _is_read(rule) for rule in suite)
 
 
-def _broken_here(files: ResultFiles, suite: Sequence[Rule]) -> set[int]:
+def _broken_locally(files: ResultFiles, suite: Sequence[Rule]) -> set[int]:
     if files.n_rows <= MAX_COMPARED:
         rows = files.here()
         return {rule.index for rule in suite if (_is_doubled if rule.type == _UNIQUE else _breaks)(rule, rows)}
@@ -66,7 +66,7 @@ def _broken_here(files: ResultFiles, suite: Sequence[Rule]) -> set[int]:
     return _broken(_count(files, suite, 1, {}, iter([numbers])))
 
 
-def _broken_on_spark(files: ResultFiles, suite: Sequence[Rule], session: SparkSession) -> set[int]:
+def _broken_by_spark(files: ResultFiles, suite: Sequence[Rule], session: SparkSession) -> set[int]:
     n, cores = len(files.files), access_to(session).cores()
     options = {} if is_local(files.table) else {files.table: options_of(files.table) or {}}
     counted = map_in_arrow(session.range(0, n, 1, min(n, cores)), partial(_count, files, suite, cores, options), _COUNTED)

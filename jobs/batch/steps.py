@@ -25,7 +25,7 @@ from windowmill.expectations.gate import Verdict
 from windowmill.expectations.suites import rules
 from windowmill.jobs.batch import engine, losses, validating
 from windowmill.jobs.batch.compaction import compact_tables
-from windowmill.jobs.batch.compute import ComputedBatch, Job, compute_here, compute_in_a_task, compute_on_spark
+from windowmill.jobs.batch.compute import ComputedBatch, Job, compute_by_spark, compute_in_a_task, compute_locally
 from windowmill.jobs.batch.kept_rules import may_need_evaluation
 from windowmill.jobs.batch.outcomes import CommittedBatch
 from windowmill.jobs.batch.progress import Progress
@@ -114,7 +114,7 @@ class _Steps:
         # Without rows there is nothing to distribute: no task is worth its start.
         if engine.tries_this_process(self.pipeline) or not self.job.input.files:
             try:
-                computed = compute_here(self.job, step=self.progress.step)
+                computed = compute_locally(self.job, step=self.progress.step)
             except TooLargeError as err:
                 if engine.compute_of(self.pipeline) == "local":
                     raise engine.refused_locally(self.pipeline, self.plan.batch, str(err)) from err
@@ -122,15 +122,15 @@ class _Steps:
             else:
                 self.engine = {"engine": "local"}
                 return computed
-        computed = self._computed_on_spark(in_a_task=in_a_task)
+        computed = self._computed_by_spark(in_a_task=in_a_task)
         self.engine = self.usage.told(computed.executors)
         return computed
 
-    def _computed_on_spark(self, *, in_a_task: bool) -> ComputedBatch:
+    def _computed_by_spark(self, *, in_a_task: bool) -> ComputedBatch:
         if in_a_task:
             with suppress(TooLargeError):
                 return compute_in_a_task(self.job, self.spark(), self.progress.step)
-        return compute_on_spark(self.job, self.spark(), self.progress.step)
+        return compute_by_spark(self.job, self.spark(), self.progress.step)
 
     def validate(self, computed: ComputedBatch) -> Verdict:
         """The verdict on the rows to publish."""

@@ -62,7 +62,10 @@ def _done_by(found: Plan) -> str:
         return "windowmill try --engine kernel: leaves are rows in memory"
     if len(found.ways) == 1:
         return f"windowmill run, backfill: leaves are {_LEAVES[found.ways[0]]} in a Delta table"
-    parts = (f"{_LEAVES[way]} ({', '.join(window.name for window in found.windows if window.way == way)})" for way in found.ways)
+    windows: dict[WayName, list[str]] = {way: [] for way in found.ways}
+    for window in found.windows:
+        windows[window.way].append(window.name)
+    parts = (f"{_LEAVES[way]} ({', '.join(names)})" for way, names in windows.items())
     return f"windowmill run, backfill: leaves are {'; '.join(parts)}; all in one Delta table"
 
 

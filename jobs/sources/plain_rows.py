@@ -63,7 +63,7 @@ class PlainRows:
     def of(cls, pipeline: Pipeline, source: SourceTable, reading: Reading) -> PlainRows | None:
         """The rows of ``reading``, as far as can be told without opening the files; null if only Spark can read them."""
         columns = Columns.of(source.schema_json)
-        conditions = conditions_here(pipeline, columns)
+        conditions = local_conditions(pipeline, columns)
         files = None if conditions is None else source.plain_files(reading)
         if conditions is None or files is None:
             return None
@@ -145,7 +145,7 @@ class PlainRows:
         return rows
 
 
-def conditions_here(pipeline: Pipeline, columns: Columns) -> Conditions | None:
+def local_conditions(pipeline: Pipeline, columns: Columns) -> Conditions | None:
     """All conditions of the spec; null if only Spark can evaluate one on a row, or make event times of the columns."""
     # Texts and dates become instants by Spark's rules. A source that lacks the column is refused later.
     for name in filter(None, (pipeline.time.column, pipeline.time.end)):

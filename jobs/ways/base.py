@@ -93,6 +93,11 @@ class Part(Protocol):
         """Whether rows may have met windows that end after the range of a backfill, because the watermark at their arrival judges them."""
         ...
 
+    @property
+    def revises_by_watermark(self) -> bool:
+        """Whether revisions need the watermark at the arrival of every row, not of late ones alone."""
+        ...
+
     def here(self, new: NewRows | None, emission: Emission) -> Loaded:
         """Load a small batch in this process; raises ``TooLarge`` if its state or windows turn out to be too large."""
         ...

@@ -51,8 +51,7 @@ class BatchSurvey:
         stops = _stops_at_range(batch, parts)
         if not batch.files:
             return cls(None, 0, batch.emission(batch.seen, stops_at_range=stops))
-        # Revisions of windows over live rows need the watermark that each row met.
-        every = batch.revises and any(part.way == "live rows" for part in parts)
+        every = batch.revises and any(part.revises_by_watermark for part in parts)
         many: FileRows | NumberedRows | None = FileRows.surveyed(spark, batch, [part.reading for part in parts], every=every)
         if many is None:
             many = NumberedRows.surveyed(batch.read(spark), batch, every=every)

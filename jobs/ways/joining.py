@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Ints
 
 
-def computed_here(
+def compute_parts(
     new: NewRows | None, parts: Sequence[Part], loaded: Sequence[Loaded], batch: Input, writer: OutputWriter
 ) -> tuple[Output, pa.Table | None]:
     """Compute the ``loaded`` batch of each part in this process, and write it; returns the counts, and the rows to quarantine."""
@@ -46,7 +46,7 @@ def computed_here(
     refused, rows = 0, None
     if new is not None:
         refusing = [each for part, each in zip(parts, done, strict=True) if not part.grids]
-        too_late = refused_in_process(new, refusing, [grid for part in parts for grid in part.grids], batch)
+        too_late = refused_by_all(new, refusing, [grid for part in parts for grid in part.grids], batch)
         refused, rows = len(too_late), new.without(too_late, batch).refused()
     restored = (Output(restored=restored_kinds(each.stored)) for each in loaded)
     return sum(restored, counted(parts, [each.output for each in done], refused)), rows
@@ -55,8 +55,8 @@ def computed_here(
 def counted(parts: Sequence[Part], done: Sequence[Output], refused: int) -> Output:
     """What the parts have ``done`` together, given how many new rows are ``refused`` by all of them."""
     every = sum(done, Output())
-    # Slice parts do not report dropped rows. What any other part drops is late.
-    told = next((each for part, each in zip(parts, done, strict=True) if part.way != "slices"), None)
+    # A part on grids alone does not report dropped rows. What any other part drops is late.
+    told = next((each for part, each in zip(parts, done, strict=True) if not part.grids), None)
     if told is None:
         [told] = done
         return every
@@ -77,7 +77,7 @@ def check_balance(batch: TableInput, done: Output, rows_read: int) -> None:
         )
 
 
-def refused_in_process(new: NewRows, refusing: Sequence[PartResult], grids: Sequence[WindowGrid], batch: Input) -> Ints:
+def refused_by_all(new: NewRows, refusing: Sequence[PartResult], grids: Sequence[WindowGrid], batch: Input) -> Ints:
     """Numbers of the new rows that came too late for all parts: those that are ``refusing``, and those with these ``grids``."""
     numbers: Ints | None = None
     for each in refusing:

@@ -83,6 +83,7 @@ class KeyedPart(ABC):
     grids: Sequence[WindowGrid] = ()
     spans: Sequence[str] = ()
     by_arrival = True
+    revises_by_watermark = False
 
     def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, state: str) -> None:
         self._spark, self._batch, self._state = spark, batch, state

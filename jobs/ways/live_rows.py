@@ -85,6 +85,7 @@ class LiveRowPart(KeyedPart):
     """Computes a batch by live rows."""
 
     way = "live rows"
+    revises_by_watermark = True
 
     def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, rows: Rows, state: str) -> None:
         super().__init__(spark, replace(batch, pipeline=rows.pipeline), state)

@@ -138,6 +138,7 @@ class SlicePart:
     """Computes a batch by slices."""
 
     way: WayName = "slices"
+    revises_by_watermark = False
 
     def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, slices: Slices, state: str) -> None:
         self._spark, self._batch, self._state = spark, replace(batch, pipeline=slices.pipeline), state

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.ways.base import Loaded, Part
 from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.joining import computed_here
+from windowmill.jobs.ways.joining import compute_parts
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.task_output import OutputWriter, Role, Target, Targets
 
@@ -54,7 +54,7 @@ class Done:
 def computed(new: NewRows | None, parts: Sequence[Part], loaded: Sequence[Loaded], batch: Input, state: pa.Schema) -> Done:
     """Compute the ``loaded`` batch of each part; ``state`` are the columns of the state table."""
     writer = Collecting(state)
-    counts, judged = computed_here(new, parts, loaded, batch, writer)
+    counts, judged = compute_parts(new, parts, loaded, batch, writer)
     return Done(writer.table("sink"), writer.table("state"), judged, counts.rows_applied, counts.rows_late, counts.new_state)
 
 

@@ -14,7 +14,7 @@ from windowmill.expectations import engine
 from windowmill.expectations.gate import validate
 from windowmill.expectations.rule import Rule
 from windowmill.jobs.batch import kept_rules
-from windowmill.jobs.batch.kept_rules import _broken, _broken_here, _count, _told_by
+from windowmill.jobs.batch.kept_rules import _broken, _broken_locally, _count, _told_by
 from windowmill.jobs.batch.validating import ResultFiles, validate_files
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -85,9 +85,9 @@ def test_nulls_are_equal_and_so_are_both_zeros(tmp_path):
 )
 def test_few_rows_are_compared_as_their_hashes_are(tmp_path, monkeypatch, rows):
     files, suite = written(tmp_path, rows), [rule(UNIQUE, 1, column_list=["k", "low", "high", "x"]), rule(ORDERED, 2, **PAIR)]
-    compared = _broken_here(files, suite)
+    compared = _broken_locally(files, suite)
     monkeypatch.setattr(kept_rules, "MAX_COMPARED", 0)
-    assert compared == _broken_here(files, suite)
+    assert compared == _broken_locally(files, suite)
 
 
 def test_great_expectations_is_imported_only_for_rules_that_it_may_evaluate():
