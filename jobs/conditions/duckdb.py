@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
     from sqlglot import exp
 
-    from windowmill.jobs.conditions.sql.terms import Dialect, Term
+    from windowmill.jobs.conditions.terms import Dialect, Term
 
 
 def conditions_of(pipeline: Pipeline) -> tuple[str, ...]:
@@ -62,42 +62,44 @@ class Conditions:
 
     Attributes
     ----------
-    terms
-        For each condition its term, and SQL of the texts that must be printable ASCII for DuckDB and Spark to agree.
+    sql
+        For each condition SQL of its value, of where it fails, and of where a text that must be printable ASCII is not. Without the terms,
+        tasks that evaluate it need no parser.
     """
 
-    terms: Mapping[str, tuple[Term, Sequence[str]]]
+    sql: Mapping[str, tuple[str, str | None, str | None]]
 
     @classmethod
     def of(cls, conditions: Sequence[str], types: Mapping[str, pa.DataType]) -> Conditions:
         """Translate each of ``conditions``; raises as :func:`translated`."""
-        return cls({condition: translated(condition, types, "duckdb") for condition in conditions})
+        sql: dict[str, tuple[str, str | None, str | None]] = {}
+        for condition in conditions:
+            term, plain = translated(condition, types, "duckdb")
+            odd = " OR ".join(f"NOT regexp_full_match({text}, '[\\x20-\\x7E]*')" for text in plain)
+            sql[condition] = (term.value, term.failed, odd or None)
+        return cls(sql)
 
     @property
     def depend_on_texts(self) -> bool:
         """Whether some condition can be evaluated here only if texts are printable ASCII, which their values tell."""
-        return any(plain for _, plain in self.terms.values())
+        return any(odd for _, _, odd in self.sql.values())
 
     def over(self, rows: pa.Table) -> dict[str, Truth]:
         """Evaluate each condition over ``rows``; raises as :func:`evaluate`."""
-        if not self.terms or not rows.num_rows:
-            return dict.fromkeys(self.terms, _OF_NO_ROWS)
+        if not self.sql or not rows.num_rows:
+            return dict.fromkeys(self.sql, _OF_NO_ROWS)
         import duckdb
 
         # The text comes from a spec, so it must not read files or settings of this machine.
         with duckdb.connect(config={"enable_external_access": "false", "threads": "1"}) as connection:
             connection.register("batch", _without_zones(rows))
-            return {condition: self._over_batch(connection, condition) for condition in self.terms}
+            return {condition: self._over_batch(connection, condition) for condition in self.sql}
 
     def _over_batch(self, connection: DuckDBPyConnection, condition: str) -> Truth:
         import duckdb
 
-        term, plain = self.terms[condition]
-        odd = " OR ".join(f"NOT regexp_full_match({text}, '[\\x20-\\x7E]*')" for text in plain) or "FALSE"
-        query = (
-            f"SELECT coalesce({term.value}, FALSE) AS holds, coalesce({term.failed or 'FALSE'}, FALSE) AS failed, "
-            f"coalesce({odd}, FALSE) AS odd FROM batch"
-        )
+        value, failed, odd = (f"coalesce({sql or 'FALSE'}, FALSE)" for sql in self.sql[condition])
+        query = f"SELECT {value} AS holds, {failed} AS failed, {odd} AS odd FROM batch"
         try:
             table = connection.sql(query).to_arrow_table()
         except duckdb.Error as err:
@@ -143,16 +145,16 @@ def translated(condition: str, types: Mapping[str, pa.DataType], dialect: Dialec
     UnsupportedError
         If it is outside the common subset.
     """
-    from windowmill.jobs.conditions.sql.terms import NotCommon
-    from windowmill.jobs.conditions.sql.translation import Translation
+    from windowmill.jobs.conditions.rewrite import Rewrite
+    from windowmill.jobs.conditions.terms import NotCommon
 
     # sqlglot's Databricks dialect distinguishes cast from try_cast; its Spark dialect parses both as try_cast.
-    translation, tree = Translation(dialect, types), _parse(condition, "databricks")
+    rewrite, tree = Rewrite(dialect, types), _parse(condition, "databricks")
     problem = _problem(condition)
     if problem is not None:
         raise UnsupportedError(f"condition {condition!r}: {problem} (here; use --engine spark to ask Spark)")
     try:
-        return translation.condition(tree), translation.plain_texts
+        return rewrite.condition(tree), rewrite.plain_texts
     except NotCommon as err:
         raise _unsupported(condition, str(err)) from err
     except ValueError as err:

@@ -16,7 +16,7 @@ from windowmill.windowing.errors import UnsupportedError
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-    from windowmill.jobs.conditions.sql.terms import Term
+    from windowmill.jobs.conditions.terms import Term
     from windowmill.windowing.spec import Pipeline
 
 

@@ -95,7 +95,7 @@ class PlainRows:
     def needed(self, columns: Sequence[str]) -> list[str]:
         """``columns``, and the columns that event times and conditions are made of."""
         axis = filter(None, (self.pipeline.time.column, self.pipeline.time.end))
-        return list(dict.fromkeys([*columns, *axis, *chain(*map(columns_of, self.conditions.terms))]))
+        return list(dict.fromkeys([*columns, *axis, *chain(*map(columns_of, self.conditions.sql))]))
 
     def _stored(self, index: int, columns: Sequence[str]) -> pa.Table:
         """The ``columns`` of one file, with its index, the index of each row and the file's version."""
