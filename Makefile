@@ -3,6 +3,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+# Setting up records classes in a JVM while it compiles kernels, each on one core.
+MAKEFLAGS += --jobs=2
 
 PY := .venv/bin/python
 STAMPS := .venv/stamps
