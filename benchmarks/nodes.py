@@ -213,7 +213,7 @@ class FullState:
 
     def from_nodes_here(self) -> pa.Table:
         """The nodes and slices for the next window end, as a run looks them up that finds little."""
-        limit = limits.state_read(self.layout)
+        limit = limits.state_read(self.layout, limited=True)
         restored = self.table.read(self.wanted(self.through), before_batch=self.batches, limit=limit)
         if restored is None:
             raise SystemExit(f"{self.keys:,} keys are beyond what a run looks up in its own process; take fewer")

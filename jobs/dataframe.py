@@ -20,16 +20,14 @@ from windowmill.jobs.sources.rows import event_end, event_time
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.shipping import ship_modules
 from windowmill.jobs.ways import live_row_pass as live
-from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_passes import live_windows
 from windowmill.jobs.ways.file_scan import FileScan
-from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.input import SourceInput
 from windowmill.jobs.ways.numbered_rows import without_watermark
 from windowmill.jobs.ways.packed_pass import SlicesOfFiles, lift, windows
 from windowmill.jobs.ways.partitioning import partitions_for
 from windowmill.jobs.ways.pass_output import REFUSED, results
 from windowmill.jobs.ways.slices import Slicing
-from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF
 from windowmill.windowing.columnar.keyed import live_columns
@@ -143,7 +141,7 @@ def evaluate(
 
 def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Sequence[str], latest: int | None, *, final: bool) -> Evaluated:
     """The result over rows that arrived in the order of these columns; without columns none is late."""
-    batch = Input(pipeline=pipeline, columns=columns)
+    batch = SourceInput(pipeline=pipeline, columns=columns, ended=final)
     parts = divide(pipeline, batch.types)
     # A bounded input has no open sessions to keep: its rows are combined at once. Events that last have a partial for each window start
     # that they cross, more than a window needs that reads its rows once.
@@ -166,13 +164,13 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
     return bounded.by_live_rows() if slicing is None else bounded.by_slices(slicing)
 
 
-def _of_files(df: DataFrame, batch: Input, slicing: Slicing | None, latest: int | None, *, final: bool) -> DataFrame | None:
+def _of_files(df: DataFrame, batch: SourceInput, slicing: Slicing | None, latest: int | None, *, final: bool) -> DataFrame | None:
     """The result rows if ``df`` is a scan of files that tasks can read by Arrow; ``None`` if only Spark can read its rows."""
     pipeline, spark = batch.pipeline, df.sparkSession
     if slicing is not None:
         stage = slicing.stage
         scan = FileScan.of(df, batch, [*stage.keys, *stage.ties, *stage.source_columns], latest)
-        own = slicing.window_stage(_emission(None, final=final))
+        own = slicing.window_stage(batch.emission(None))
         return None if scan is None else SlicesOfFiles(scan, stage, scan.usable).windows(spark, own, batch.partitions(spark))
     if pipeline.time.end is not None or (final and _ticks_past_tuples(pipeline)):
         return None
@@ -186,18 +184,16 @@ def _of_files(df: DataFrame, batch: Input, slicing: Slicing | None, latest: int 
 class _Bounded:
     """A bounded input; ``arrived`` is null if no row of it can be late, and ``label`` if it has no order of arrival."""
 
-    batch: Input
+    batch: SourceInput
     rows: DataFrame
     arrived: Arrived | None
     label: str | None
     final: bool
 
     def by_slices(self, slicing: Slicing) -> Evaluated:
-        batch, arrived, grids, through = self.batch, self.arrived, slicing.slices.grids.grids, None
+        batch, arrived, grids = self.batch, self.arrived, slicing.slices.grids.grids
         judge = None if arrived is None else arrived.judge(batch, grids)
-        if arrived is not None and arrived.seen is not None:
-            through = arrived.seen - batch.disorder - (0 if batch.revises else batch.lateness)
-        stage = slicing.window_stage(_emission(through, final=self.final))
+        stage = slicing.window_stage(batch.emission(None if arrived is None else arrived.seen))
         results = windows(lift(self.rows, slicing.stage, judge), stage, batch.partitions(self.rows.sparkSession))
         if self.label is None:
             return Evaluated(results, None)
@@ -227,11 +223,6 @@ class _Bounded:
         return Clock(0, batch.lateness, moves=False, seen=seen)
 
 
-def _emission(through: int | None, *, final: bool) -> Emission:
-    """What is shown: the windows that end at or before ``through``, or of an input that ends all; null if no row is known."""
-    return Emission(None, None, AXIS_BEGIN, AXIS_END if final else AXIS_BEGIN if through is None else through)
-
-
 def _unusable(rows: DataFrame, label: str) -> DataFrame:
     return rows.where(F.col(REASON).isNotNull()).select(backquoted(label), REASON)
 
@@ -246,7 +237,7 @@ def _greatest(rows: DataFrame) -> int:
     return BEFORE if row is None or row[0] is None else int(row[0])
 
 
-def _needed(batch: Input) -> list[str]:
+def _needed(batch: SourceInput) -> list[str]:
     conditions = (columns_of(condition) for condition in conditions_of(batch.pipeline))
     live_ones = live_columns(batch.pipeline, batch.types)
     return list(dict.fromkeys([*batch.pipeline.keys, *live_ones, *chain(*conditions)]))

@@ -80,7 +80,7 @@ class LogTable(StateTable):
         from pyspark.sql.pandas.types import from_arrow_schema
 
         stored = self._on_spark()
-        stored = stored.where(_entries(stored.columns, before_batch).sql)
+        stored = stored.where(entries_before(stored.columns, before_batch).sql)
         require_columns(self._path, [*stored.columns, *self._may_lack], self._schema.names)
         types = {field.name: field.dataType for field in from_arrow_schema(self._schema)}
         log = stored.select(
@@ -116,13 +116,13 @@ class LogTable(StateTable):
                 return None
             # Entries beside positions are told apart by a column that is not theirs.
             schema = self._schema.append(pa.field(SEQUENCE, pa.string())) if SEQUENCE in names else self._schema
-            log = self._rows(table, files, schema, _entries(names, before_batch), limit.rows, self._may_lack)
+            log = self._rows(table, files, schema, entries_before(names, before_batch), limit.rows, self._may_lack)
             if log is None:
                 return None
             entries = log.select(self._schema.names)
             # Before any is left out: a damaged key or instant would hide a key that is due.
             self._check.verify(entries)
-            return _of_keys(entries.drop_columns([SUM]), touched, list(keys.values()), watermark)
+            return of_keys(entries.drop_columns([SUM]), touched, list(keys.values()), watermark)
 
 
 def own_entries(*, beside_positions: bool) -> Condition:
@@ -133,13 +133,13 @@ def own_entries(*, beside_positions: bool) -> Condition:
     return Condition(f"{own.sql} AND {SEQUENCE} IS NULL", own.expression & pc.field(SEQUENCE).is_null())
 
 
-def _entries(columns: Collection[str], before_batch: int) -> Condition:
+def entries_before(columns: Collection[str], before_batch: int) -> Condition:
     """The condition for entries of the log of the batches before ``before_batch``, in a table with these ``columns``."""
     own = own_entries(beside_positions=SEQUENCE in columns)
     return Condition(f"{BATCH} < {before_batch} AND {own.sql}", (pc.field(BATCH) < before_batch) & own.expression)
 
 
-def _of_keys(log: pa.Table, touched: pa.Table, keys: Sequence[str], watermark: int) -> pa.Table:
+def of_keys(log: pa.Table, touched: pa.Table, keys: Sequence[str], watermark: int) -> pa.Table:
     """The entries of the keys that are in ``touched`` or due by ``watermark``; O(n) in entries and rows."""
     if not keys:
         return log

@@ -10,7 +10,6 @@ from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from windowmill.checkpoints.kept_tables import newest
@@ -19,15 +18,13 @@ from windowmill.checkpoints.state.base import StateTable
 from windowmill.checkpoints.state.opening import reporting_damage
 from windowmill.checkpoints.state.position_deltas import greatest_column, is_needed, values, with_splits
 from windowmill.checkpoints.state.reading import require_columns
-from windowmill.checkpoints.state.searched_files import SearchedFiles
+from windowmill.checkpoints.state.searched_files import SearchedRows
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, TIME
 from windowmill.windowing.columnar.chunks import without_empty_chunks
-from windowmill.windowing.columnar.position_delta_reads import arriving_values, split_nodes
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LOWEST, POSITION
-from windowmill.windowing.columnar.position_reads import Demand, evictable_in
+from windowmill.windowing.columnar.position_reads import evictable_in
 from windowmill.windowing.columnar.positions import FRONT, HEAD, KEY_ROW, NEXT, SEQUENCE, THROUGH, WAITING, PositionStage, scalar_of
-from windowmill.windowing.columnar.rows import keys_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -54,27 +51,7 @@ class PositionTable(StateTable):
         if not self._exists:
             return self.empty()
         with reporting_damage(self._path):
-            files = SearchedFiles(newest(self._path), stage, limit)
-            entries = files.entries(rows)
-            if entries is None:
-                return None
-            keys, codes, n_keys = keys_of([entries, rows], stage.keys)
-            demand = Demand.of(stage, entries, rows, codes, n_keys)
-            nodes = files.nodes(demand, keys)
-            if nodes is None:
-                return None
-            parts = [entries.filter(pa.array(demand.entries)), nodes]
-            if stage.state.deltas:
-                arriving = arriving_values(stage, rows, codes[len(entries) :], n_keys)
-                node_keys = keys_of([keys, nodes], stage.keys)[1][len(keys) :] if stage.keys else np.zeros(len(nodes), np.int64)
-                of_entries = codes[: len(entries)]
-                kept, demand = split_nodes(stage, entries, of_entries, nodes, node_keys, arriving, demand.active)
-                leaves = files.nodes(demand, keys)
-                if leaves is None:
-                    return None
-                parts = [parts[0], nodes.filter(pa.array(kept)), leaves]
-        found = pa.concat_tables(parts)
-        return found if len(found) <= limit.rows else None
+            return SearchedRows.of_table(newest(self._path), stage, limit).needed(rows)
 
     def restore(self, stage: PositionStage, touched: DataFrame | None) -> DataFrame | None:
         """As :meth:`read`, on Spark; ``touched`` are the usable new rows, null for none."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +23,11 @@ from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL
 from windowmill.windowing.columnar.buckets import KeyFilter
+from windowmill.windowing.columnar.position_delta_reads import arriving_values, split_nodes
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
 from windowmill.windowing.columnar.position_reads import Bounds, Demand
 from windowmill.windowing.columnar.positions import NODE, SEQUENCE, PositionStage
-from windowmill.windowing.columnar.rows import key_codes
+from windowmill.windowing.columnar.rows import key_codes, keys_of
 from windowmill.windowing.kernels.combine import Bools, Ints
 
 #: Size of a file that is read whole; choosing among its few row groups would save nothing.
@@ -70,32 +71,60 @@ class _Large:
         return Bounds(int(spans[LEVEL][1]), int(spans[POSITION][0]), int(spans[POSITION][1]), int(spans[FIRST][0]), int(above[0]))
 
 
-class SearchedFiles:
-    """The rows that a batch needs of the position table ``table``; nothing beyond ``limit`` is read.
+class SearchedRows:
+    """Searches the rows over positions of earlier batches for what a batch needs; reads nothing beyond ``limit``.
 
-    Raises
-    ------
-    StateCorruptError
-        If a file does not match the table's log, or lacks a column.
+    Parameters
+    ----------
+    small
+        Rows in memory, with the columns of the state.
+    large
+        Files of which row groups are chosen.
     """
 
-    def __init__(self, table: DeltaTable, stage: PositionStage, limit: ReadLimit) -> None:
-        self._stage, self._limit, self._uri = stage, limit, table.table_uri
+    def __init__(self, stage: PositionStage, limit: ReadLimit, small: pa.Table, large: Sequence[_Large] = ()) -> None:
+        self._stage, self._limit, self._small, self._large = stage, limit, small, large
         self._schema = stage.state.stored_schema
+
+    @classmethod
+    def of_table(cls, table: DeltaTable, stage: PositionStage, limit: ReadLimit) -> Self:
+        """The rows of the position table ``table``; reads its small files whole.
+
+        Raises
+        ------
+        StateCorruptError
+            If a file does not match the table's log, or lacks a column.
+        """
         files = sorted(files_of(table), key=lambda file: int(file["size_bytes"]))
         sizes, rows = (np.cumsum([int(file[name]) for file in files]) for name in ("size_bytes", "num_records"))
         largest = np.array([int(file["size_bytes"]) for file in files])
         n_small = int(((largest <= SMALL_BYTES) & (sizes <= WHOLE_BYTES) & (rows <= limit.rows)).sum())
-        before = (pc.field(BATCH) < stage.batch) & pc.field(SEQUENCE).is_valid()
-        self._small = read_whole(table, files[:n_small], self._schema, before)
-        self._large = [self._opened(table, file) for file in files[n_small:]]
+        schema = stage.state.stored_schema
+        small = read_whole(table, files[:n_small], schema, rows_before(stage))
+        return cls(stage, limit, small, [_opened(table, file, schema.names) for file in files[n_small:]])
 
-    def _opened(self, table: DeltaTable, file: Mapping[str, Any]) -> _Large:
-        parquet = _open(table, file)
-        schema = parquet.metadata.schema
-        places = {schema.column(number).path: number for number in range(len(schema))}
-        require_columns(self._uri, parquet.schema_arrow.names, self._schema.names)
-        return _Large(file["path"], parquet, places)
+    def needed(self, rows: pa.Table) -> pa.Table | None:
+        """The rows that new ``rows`` need; null if they exceed the limit."""
+        stage, entries = self._stage, self.entries(rows)
+        if entries is None:
+            return None
+        keys, codes, n_keys = keys_of([entries, rows], stage.keys)
+        demand = Demand.of(stage, entries, rows, codes, n_keys)
+        nodes = self.nodes(demand, keys)
+        if nodes is None:
+            return None
+        parts = [entries.filter(pa.array(demand.entries)), nodes]
+        if stage.state.deltas:
+            arriving = arriving_values(stage, rows, codes[len(entries) :], n_keys)
+            node_keys = keys_of([keys, nodes], stage.keys)[1][len(keys) :] if stage.keys else np.zeros(len(nodes), np.int64)
+            of_entries = codes[: len(entries)]
+            kept, demand = split_nodes(stage, entries, of_entries, nodes, node_keys, arriving, demand.active)
+            leaves = self.nodes(demand, keys)
+            if leaves is None:
+                return None
+            parts = [parts[0], nodes.filter(pa.array(kept)), leaves]
+        found = pa.concat_tables(parts)
+        return found if len(found) <= self._limit.rows else None
 
     def entries(self, touched: pa.Table) -> pa.Table | None:
         """The rows that are no nodes, of the keys of ``touched`` rows and of keys that are due; null if they exceed the limit.
@@ -177,6 +206,19 @@ class SearchedFiles:
         n = rows.num_rows
         columns = [rows.column(field.name) if field.name in rows.column_names else pa.nulls(n, field.type) for field in self._schema]
         return pa.table(columns, schema=self._schema)
+
+
+def rows_before(stage: PositionStage) -> pc.Expression:
+    """The condition for rows over positions of the batches before that of ``stage``."""
+    return (pc.field(BATCH) < stage.batch) & pc.field(SEQUENCE).is_valid()
+
+
+def _opened(table: DeltaTable, file: Mapping[str, Any], columns: Sequence[str]) -> _Large:
+    parquet = _open(table, file)
+    schema = parquet.metadata.schema
+    places = {schema.column(number).path: number for number in range(len(schema))}
+    require_columns(table.table_uri, parquet.schema_arrow.names, columns)
+    return _Large(file["path"], parquet, places)
 
 
 def _open(table: DeltaTable, file: Mapping[str, Any]) -> pq.ParquetFile:

@@ -21,6 +21,7 @@ from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.state.base import order_of
 from windowmill.checkpoints.state.joint import joint_schema
+from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.stores import Options, is_table, options_of, use_options
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_rows import PlainRows
@@ -28,7 +29,7 @@ from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.batch_survey import BatchSurvey
-from windowmill.jobs.ways.choose import parts_of
+from windowmill.jobs.ways.choose import no_spark, parts_of
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_quarantine import Quarantining
 from windowmill.jobs.ways.file_rows import FileRows
@@ -36,23 +37,13 @@ from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.joining import check_balance, compute_parts, counted, not_applied
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
-from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.jobs.ways.new_rows import SourceRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows, read_by_spark
+from windowmill.jobs.ways.output import Output, Windows
 from windowmill.jobs.ways.quarantine import quarantine_schema, quarantined, write_by_tasks
 from windowmill.jobs.ways.restored import Restored
 from windowmill.jobs.ways.returning import returnable
-from windowmill.jobs.ways.task_output import (
-    REFUSED_SCHEMA,
-    RETURNED,
-    Output,
-    OutputWriter,
-    Target,
-    Targets,
-    Windows,
-    returned,
-    taken,
-    task_number,
-)
+from windowmill.jobs.ways.task_output import REFUSED_SCHEMA, RETURNED, OutputWriter, Target, Targets, returned, taken, task_number
 from windowmill.windowing.columnar.added_columns import KIND, LEVEL, REACHING
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.errors import WindowmillError
@@ -109,8 +100,8 @@ class Job:
 
     def parts(self, spark: Callable[[], SparkSession] | None = None) -> list[Part]:
         """The parts of the pipeline; ``spark`` gives the session, null for a process without one."""
-        spark = _no_spark if spark is None else spark
-        return parts_of(spark, self.input, self.runnable.places.state)
+        spark = no_spark if spark is None else spark
+        return parts_of(spark, self.input, DeltaState(spark, self.runnable.places.state, self.check))
 
     def targets(self, parts: Sequence[Part]) -> Targets:
         """Where the rows that ``parts`` compute are written."""
@@ -194,8 +185,8 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = _untim
     with step("restore", "the state that rows and windows need"):
         loaded = [part.here(new, surveyed.emission) for part in parts]
     with step("apply", "new rows and restored state into windows"), OutputWriter(targets) as writer:
-        counts, refused = compute_parts(new, parts, loaded, batch, writer)
-        if refused is not None:
+        counts, judged = compute_parts(new, parts, loaded, batch, writer)
+        if judged is not None and (refused := judged.refused()) is not None:
             writer.quarantined(quarantined(refused, batch.columns.struct.names, batch.pipeline, job.plan))
         output = counts + writer.output()
         check_balance(batch, output, surveyed.rows_read)
@@ -224,7 +215,7 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step = _untimed) -> Co
     with step("survey", "which windows the new rows complete"):
         surveyed = BatchSurvey.on_spark(spark, job.input, parts)
     new = surveyed.new
-    assert not isinstance(new, NewRows)
+    assert not isinstance(new, SourceRows)
     done: list[Output] = []
     kept: list[DataFile] = []
     try:
@@ -246,10 +237,6 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step = _untimed) -> Co
         raise
     _remove(targets, done, roles=("refused",))
     return _computed(job, targets, surveyed, output, replaced, kept)
-
-
-def _no_spark() -> SparkSession:
-    raise OnlySparkError("only Spark can read the state")
 
 
 def _of_task(job: Job, spark: SparkSession, *, given: bool) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from windowmill.jobs.ways.task_output import Output
+from windowmill.jobs.ways.output import Output, RowWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.ways.file_rows import FileRows
     from windowmill.jobs.ways.new_rows import NewRows
     from windowmill.jobs.ways.numbered_rows import NumberedRows
-    from windowmill.jobs.ways.task_output import OutputWriter, Targets
+    from windowmill.jobs.ways.task_output import Targets
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.slices import Reading
     from windowmill.windowing.kernels.combine import Ints
@@ -47,7 +47,7 @@ class Loaded(Protocol):
         """The restored rows; null for none."""
         ...
 
-    def compute(self, writer: OutputWriter) -> PartResult:
+    def compute(self, writer: RowWriter) -> PartResult:
         """Compute complete windows and new state, and write them."""
         ...
 

@@ -11,7 +11,7 @@ from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import TableInput
-from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.jobs.ways.new_rows import SourceRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class BatchSurvey:
     """New rows, null if the batch has none, and the windows that become complete."""
 
-    new: NewRows | FileRows | NumberedRows | None
+    new: SourceRows | FileRows | NumberedRows | None
     rows_read: int
     emission: Emission
 
@@ -41,7 +41,7 @@ class BatchSurvey:
             return cls(None, 0, batch.emission(batch.seen, stops_at_range=_stops_at_range(batch, parts)))
         # Plain files cost little to read, so of their rows each part counts afterwards whether they are too many for it.
         limits.check_files(batch.files, None)
-        new = NewRows.of_files(batch, stages) if given is None else NewRows.of_spark(batch, stages, given)
+        new = SourceRows.of_files(batch, stages) if given is None else SourceRows.of_spark(batch, stages, given)
         seen = lateness.seen_after(new.table, batch.seen)
         return cls(new, len(new.table), batch.emission(seen, stops_at_range=_stops_at_range(batch, parts)))
 

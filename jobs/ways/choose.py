@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from windowmill.jobs.ways.base import Part
-from windowmill.jobs.ways.input import TableInput
+from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.limits import OnlySparkError
 from windowmill.jobs.ways.live_rows import LiveRowPart
 from windowmill.jobs.ways.positions import PositionPart
 from windowmill.jobs.ways.sessions import SessionPart
@@ -16,9 +17,16 @@ from windowmill.windowing.ways import divide
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from windowmill.checkpoints.state.readers import State
 
-def parts_of(spark: Callable[[], SparkSession], batch: TableInput, state: str) -> list[Part]:
-    """The parts of ``batch``, whose state table is at the path ``state``; ``spark`` gives the session.
+
+def no_spark() -> SparkSession:
+    """What :func:`parts_of` is given in a process without a session; raises ``OnlySparkError``."""
+    raise OnlySparkError("only Spark can read the state")
+
+
+def parts_of(spark: Callable[[], SparkSession], batch: Input, state: State) -> list[Part]:
+    """The parts of ``batch``, given the ``state`` before it; ``spark`` gives the session.
 
     :mod:`windowmill.windowing.ways` divides the windows, and ``windowmill explain`` shows its choice.
     """

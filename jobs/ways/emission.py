@@ -30,7 +30,7 @@ class Emission:
     after: int
     through: int
 
-    def ends(self, plan: Plan) -> tuple[int, int] | None:
+    def ends(self, plan: Plan | None) -> tuple[int, int] | None:
         """The range (begin, end] of window ends that a backfill emits; null for all.
 
         Sessions and live rows need it, because their windows may close or trigger later than they end.

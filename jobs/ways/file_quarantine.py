@@ -17,8 +17,9 @@ from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.file_passes import numbers_of_tasks
 from windowmill.jobs.ways.file_rows import FileRows, examined_all, numbers_in
 from windowmill.jobs.ways.lateness import JUDGED_BY, TOO_LATE, marked, too_late_among, usable
+from windowmill.jobs.ways.output import Output
 from windowmill.jobs.ways.quarantine import quarantined
-from windowmill.jobs.ways.task_output import RETURNED, Output, OutputWriter, Targets, output_of, read_files, returned
+from windowmill.jobs.ways.task_output import RETURNED, OutputWriter, Targets, output_of, read_files, returned
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, WATERMARK_OF
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from windowmill.jobs.spark.file_ranges import DeltaScan
-    from windowmill.jobs.ways.input import Input
+    from windowmill.jobs.ways.input import SourceInput
     from windowmill.windowing.kernels.combine import Ints
 
 
@@ -51,7 +51,7 @@ class FileScan:
     options: Mapping[str, Mapping[str, str]]
 
     @classmethod
-    def of(cls, df: DataFrame, batch: Input, columns: Sequence[str], latest: int | None) -> FileScan | None:
+    def of(cls, df: DataFrame, batch: SourceInput, columns: Sequence[str], latest: int | None) -> FileScan | None:
         """The scan that ``df`` consists of; ``None`` if only Spark can read it, or evaluate the spec's conditions and times."""
         conditions = local_conditions(batch.pipeline, batch.columns)
         if conditions is None or conditions.depend_on_texts or TIME in columns:

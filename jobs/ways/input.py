@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.ways.emission import Emission, emission_of
-from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.spec import Pipeline
@@ -35,12 +35,16 @@ class Input:
 
     Attributes
     ----------
+    types
+        Arrow types of the source's columns.
     batch
         Number of the batch.
     seen, emitted
         Progress after the previous batch; null if there is none.
     builds_state
         Whether later batches continue from this batch's state.
+    ended
+        Whether the input ends with this batch, so that all windows are complete.
     commits
         For each file, the number of its commit, ascending; empty if the input has no files.
     settled
@@ -57,22 +61,18 @@ class Input:
     """
 
     pipeline: Pipeline
-    columns: Columns
+    types: Mapping[str, pa.DataType]
     batch: int = 0
     seen: int | None = None
     emitted: int | None = None
     builds_state: bool = False
+    ended: bool = False
     commits: tuple[int, ...] = ()
     settled: int = 0
     closed_by_file: tuple[int, ...] | None = None
     expected_rows: int = 0
     size_bytes: int | None = None
     check: RowCheck | None = None
-
-    @cached_property
-    def types(self) -> Mapping[str, pa.DataType]:
-        """Arrow types of the source's columns."""
-        return self.columns.arrow
 
     @property
     def keys(self) -> dict[str, pa.DataType]:
@@ -109,6 +109,41 @@ class Input:
         """Lateness in ticks of the axis."""
         return self.pipeline.time.lateness.elapsed()
 
+    @property
+    def recomputes_range(self) -> bool:
+        """Whether the batch recomputes windows that earlier ones have emitted, as a backfill of a running pipeline does."""
+        return False
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether this process computes the batch only within :mod:`.limits`, because Spark would compute a larger one."""
+        return False
+
+    def emission(self, seen: int | None) -> Emission:
+        """The emission of this batch, after which ``seen`` is the greatest event time so far."""
+        after = AXIS_BEGIN if self.emitted is None else self.emitted
+        if self.ended:
+            return Emission(seen, AXIS_END, after, AXIS_END)
+        if seen is None or self.pipeline.time.watermark == "data_interval_end":
+            emitted = self.emitted
+        else:
+            emitted = max(after, seen - self.disorder - self.lateness)
+        return Emission(seen, emitted, after, after if emitted is None else emitted)
+
+    def clock(self, emission: Emission) -> Clock:
+        """The clock after this batch, with the emission ``emission``."""
+        seen, since = (BEFORE if instant is None else instant for instant in (emission.seen, self._watermark_before))
+        return replace(Clock.of(self.pipeline), seen=seen, since=since, ended=self.ended)
+
+    @property
+    def _watermark_before(self) -> int | None:
+        """The watermark through which earlier batches have emitted windows; null for none."""
+        return None if self.emitted is None else self.emitted + self.lateness
+
+    def ends(self, emission: Emission) -> tuple[int, int] | None:
+        """The range (begin, end] of window ends that the batch emits, where it does not follow from the clock; null for all."""
+        return emission.ends(None)
+
     def partitions(self, spark: SparkSession) -> int:
         """Number of Spark partitions for windows: the session's shuffle partitions, capped at the core count for small inputs."""
         configured = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
@@ -118,7 +153,18 @@ class Input:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableInput(Input):
+class SourceInput(Input):
+    """As :class:`Input`, of rows that Spark can read: ``columns`` are those of the source."""
+
+    columns: Columns
+    types: Mapping[str, pa.DataType] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "types", self.columns.arrow)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableInput(SourceInput):
     """The rows that a plan reads from the source table.
 
     ``plain`` reads these rows from plain files in this process; null if Spark reads them.
@@ -172,6 +218,14 @@ class TableInput(Input):
         """Whether the batch reads state; a backfill reads only the source."""
         return super().restores and not isinstance(self.plan, BackfillPlan)
 
+    @property
+    def recomputes_range(self) -> bool:
+        return isinstance(self.plan, BackfillPlan) and not self.builds_state
+
+    @property
+    def is_limited(self) -> bool:
+        return True
+
     def read(self, spark: SparkSession) -> DataFrame:
         """The new rows."""
         return read_rows(spark, self.source, self.reading, self.runnable, now_us=self.plan.now_us)
@@ -185,22 +239,20 @@ class TableInput(Input):
         """The emission of this batch; see :func:`.emission_of`."""
         return emission_of(self.pipeline, self.plan, seen, stops_at_range=stops_at_range)
 
-    def emission_by_arrival(self, seen: int | None) -> Emission:
-        """As :meth:`emission`, for windows that judge rows by the watermark at their arrival.
-
-        Rows of a backfill may have met windows that end after its range, so it also emits complete windows after it.
-        """
-        return self.emission(seen, stops_at_range=self.pipeline.time.watermark != "max_event_time")
-
     def clock(self, emission: Emission) -> Clock:
-        """The clock after this batch, with the emission ``emission``."""
-        since = BEFORE if self.emitted is None or isinstance(self.plan, BackfillPlan) else self.emitted + self.lateness
-        if self.closed_by_file is not None:
-            # Not the interval's own end: an earlier batch may have vouched for a later one.
-            vouched = BEFORE if emission.emitted is None else emission.emitted + self.lateness
-            return Clock(0, self.lateness, seen=vouched, since=since, by_row=self.by_row)
-        seen = BEFORE if emission.seen is None else emission.seen
-        return Clock(self.disorder, self.lateness, seen=seen, since=since, by_row=self.by_row)
+        clock = super().clock(emission)
+        if self.closed_by_file is None:
+            return clock
+        # Not the interval's own end: an earlier batch may have vouched for a later one.
+        vouched = BEFORE if emission.emitted is None else emission.emitted + self.lateness
+        return replace(clock, disorder=0, moves=True, seen=vouched)
+
+    @property
+    def _watermark_before(self) -> int | None:
+        return None if isinstance(self.plan, BackfillPlan) else super()._watermark_before
+
+    def ends(self, emission: Emission) -> tuple[int, int] | None:
+        return emission.ends(self.plan)
 
 
 def _closed_by_file(plan: Plan, reading: Reading) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +22,9 @@ from windowmill.checkpoints.stores import use_options
 from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.lateness import JUDGED_BY, TOO_LATE, marked, too_late_among
+from windowmill.jobs.ways.output import Output, RowWriter
 from windowmill.jobs.ways.restored import restored_kinds
-from windowmill.jobs.ways.task_output import REFUSED_SCHEMA, Output, OutputWriter, Targets, read_files
+from windowmill.jobs.ways.task_output import REFUSED_SCHEMA, Targets, read_files
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.errors import WindowmillError
 
@@ -37,19 +38,21 @@ if TYPE_CHECKING:
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.kernels.combine import Ints
 
+Rows = TypeVar("Rows", bound="NewRows")
+
 
 def compute_parts(
-    new: NewRows | None, parts: Sequence[Part], loaded: Sequence[Loaded], batch: Input, writer: OutputWriter
-) -> tuple[Output, pa.Table | None]:
-    """Compute the ``loaded`` batch of each part in this process, and write it; returns the counts, and the rows to quarantine."""
+    new: Rows | None, parts: Sequence[Part], loaded: Sequence[Loaded], batch: Input, writer: RowWriter
+) -> tuple[Output, Rows | None]:
+    """Compute the ``loaded`` batch of each part in this process, and write it; returns the counts, and the new rows, judged."""
     done = [each.compute(writer) for each in loaded]
-    refused, rows = 0, None
+    refused, judged = 0, None
     if new is not None:
         refusing = [each for part, each in zip(parts, done, strict=True) if not part.grids]
         too_late = refused_by_all(new, refusing, [grid for part in parts for grid in part.grids], batch)
-        refused, rows = len(too_late), new.without(too_late, batch).refused()
+        refused, judged = len(too_late), new.without(too_late, batch)
     restored = (Output(restored=restored_kinds(each.stored)) for each in loaded)
-    return sum(restored, counted(parts, [each.output for each in done], refused)), rows
+    return sum(restored, counted(parts, [each.output for each in done], refused)), judged
 
 
 def counted(parts: Sequence[Part], done: Sequence[Output], refused: int) -> Output:

@@ -16,9 +16,10 @@ from windowmill.jobs.ways.file_passes import RowsByKey
 from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.lateness import marked
 from windowmill.jobs.ways.numbered_rows import sent
+from windowmill.jobs.ways.output import Output
 from windowmill.jobs.ways.partitioning import alike, partitions_for
 from windowmill.jobs.ways.pass_output import GroupsOf, written_by_tasks
-from windowmill.jobs.ways.task_output import Output, Targets
+from windowmill.jobs.ways.task_output import Targets
 from windowmill.windowing.columnar.added_columns import CLOSED
 
 if TYPE_CHECKING:

@@ -69,7 +69,9 @@ def arrived(rows: pa.Table, batch: Input) -> pa.Table:
 def with_arrival(rows: pa.Table, numbers: Ints, watermarks: Ints | None) -> pa.Table:
     """Add these ``numbers``, and ``watermarks`` at the rows' arrival, which are null if none of the rows can be late."""
     found = pa.nulls(rows.num_rows, pa.int64()) if watermarks is None else pa.array(watermarks)
-    return rows.append_column(NUMBER_OF, pa.array(numbers)).append_column(WATERMARK_OF, found)
+    if NUMBER_OF not in rows.column_names:
+        rows = rows.append_column(NUMBER_OF, pa.array(numbers))
+    return rows.append_column(WATERMARK_OF, found)
 
 
 def watermarks_from(rows: pa.Table, first: int, rule: LatenessRule) -> tuple[Ints, int]:

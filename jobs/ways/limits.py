@@ -7,6 +7,7 @@ Beyond any limit, Spark does all of the work.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from windowmill.checkpoints.state.wanted import ReadLimit
@@ -113,6 +114,8 @@ def state_beyond(path: str) -> TooLargeError:
     return TooLargeError(f"the batch needs more of the state {path} than the {most} that one process reads")
 
 
-def state_read(layout: Layout | None) -> ReadLimit:
-    """Limits on what this process reads of the state table."""
+def state_read(layout: Layout | None, *, limited: bool) -> ReadLimit:
+    """Limits on what this process reads of the state; none that matters unless the batch is ``limited``."""
+    if not limited:
+        return ReadLimit(sys.maxsize, sys.maxsize, sys.maxsize)
     return ReadLimit(MAX_STATE_BYTES, MAX_SEARCHED_BYTES, rows_within(MAX_STATE_ROWS, layout))

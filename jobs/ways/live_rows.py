@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.state.log import LogTable
 from windowmill.jobs.conditions.duckdb import conditions_of
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_rows import FileRows
-from windowmill.jobs.ways.input import TableInput
+from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.keyed_parts import Keyed, KeyedPart
 from windowmill.jobs.ways.live_row_pass import LiveRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
@@ -33,6 +32,7 @@ from windowmill.windowing.ways import Rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from windowmill.checkpoints.state.readers import State
     from windowmill.windowing.watermark import Clock
 
 
@@ -87,13 +87,13 @@ class LiveRowPart(KeyedPart):
     way = "live rows"
     revises_by_watermark = True
 
-    def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, rows: Rows, state: str) -> None:
+    def __init__(self, spark: Callable[[], SparkSession], batch: Input, rows: Rows, state: State) -> None:
         super().__init__(spark, replace(batch, pipeline=rows.pipeline), state)
         self._rows = LiveRows.of(rows.pipeline, batch.types, beside=rows.beside)
         log = self._rows.log
         # A user's function sees all columns of the source, also those added later.
         whole = any(window.reads_whole_rows for window in rows.pipeline.windows)
-        self._table = LogTable(spark, state, log.schema, batch.check, may_lack=log.columns_of_rows if whole else ())
+        self._table = state.log(log.schema, log.columns_of_rows if whole else ())
 
     @property
     def schema(self) -> pa.Schema:
@@ -106,7 +106,7 @@ class LiveRowPart(KeyedPart):
     def keyed(self, emission: Emission) -> Keyed:
         batch, reading = self._batch, self.reading
         task = self._rows.task(batch.clock(emission), batch.batch, keep=batch.builds_state)
-        own = partial(advance, reading, task, emission.ends(batch.plan), batch.check)
+        own = partial(advance, reading, task, batch.ends(emission), batch.check)
         return Keyed(reading, reading.schema, self.schema, reading.log.keys, own)
 
     def read(self, rows: pa.Table, emission: Emission) -> pa.Table | None:
@@ -114,9 +114,9 @@ class LiveRowPart(KeyedPart):
         clock, fresh = batch.clock(emission), reading.labelled(rows)
         stored: pa.Table | None = self.schema.empty_table()
         if batch.restores:
-            limit = limits.state_read(reading.layout)
+            limit = limits.state_read(reading.layout, limited=self._batch.is_limited)
             stored = self._table.read(fresh, reading.log.keys, before_batch=batch.batch, watermark=clock.watermark, limit=limit)
-        if stored is not None:
+        if stored is not None and batch.is_limited:
             _check_fits(fresh, stored, reading, clock)
         return stored
 

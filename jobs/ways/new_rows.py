@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
@@ -34,15 +34,36 @@ class NewRows:
     ----------
     table
         The columns that lifting reads, in order of arrival; includes unusable rows.
-    whole
-        Gives the rows with all columns of the source; null if only Spark can read them, or write them as JSON.
     """
 
     table: pa.Table
+
+    def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
+        """The rows without a quarantine reason, numbered in order of arrival over all batches, with the columns of ``schema``.
+
+        The end of an event that is a point is its time.
+        """
+        marked = lateness.marked(lateness.arrived(self.table, batch), batch.lateness)
+        return marked.filter(pc.is_null(marked.column(REASON))).select(schema.names).cast(schema)
+
+    def without(self, too_late: Ints, batch: Input) -> Self:
+        """These rows, with the reason ``too_late`` for those of these numbers, and the watermark that they found."""
+        late = np.isin(numbers_of(self.table, batch), too_late)
+        reasons = pc.if_else(pa.array(late), TOO_LATE, self.table.column(REASON))
+        table = self.table.set_column(self.table.schema.get_field_index(REASON), REASON, reasons)
+        if late.any():
+            table = table.append_column(WATERMARK_OF, lateness.arrived(self.table, batch).column(WATERMARK_OF))
+        return replace(self, table=table)
+
+
+@dataclass(frozen=True)
+class SourceRows(NewRows):
+    """New rows of a source; ``whole`` gives them with all its columns, null if only Spark can read them, or write them as JSON."""
+
     whole: Callable[[], pa.Table | None]
 
     @classmethod
-    def of_files(cls, batch: TableInput, stages: Sequence[Reading]) -> NewRows:
+    def of_files(cls, batch: TableInput, stages: Sequence[Reading]) -> Self:
         """The new rows of ``batch``, with the columns that the ``stages`` read, from plain files.
 
         Raises
@@ -58,29 +79,12 @@ class NewRows:
         return cls(read.drop_columns([VERSION]), partial(_whole, batch.plain, batch.latest))
 
     @classmethod
-    def of_spark(cls, batch: TableInput, stages: Sequence[Reading], rows: pa.Table) -> NewRows:
+    def of_spark(cls, batch: TableInput, stages: Sequence[Reading], rows: pa.Table) -> Self:
         """The new rows of ``batch`` that Spark has read by :func:`.read_by_spark`, in any order."""
         rows = rows.sort_by([(FILE, "ascending"), (ROW, "ascending")])
         own = [name for name in (FILE, ROW, REASON, TIME, UNTIL_OF) if name in rows.column_names]
         whole = rows if spark_form.takes(batch.types.values()) else None
         return cls(rows.select([*own, *input_names(*stages)]), lambda: whole)
-
-    def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
-        """The rows without a quarantine reason, numbered in order of arrival over all batches, with the columns of ``schema``.
-
-        The end of an event that is a point is its time.
-        """
-        marked = lateness.marked(lateness.arrived(self.table, batch), batch.lateness)
-        return marked.filter(pc.is_null(marked.column(REASON))).select(schema.names).cast(schema)
-
-    def without(self, too_late: Ints, batch: Input) -> NewRows:
-        """These rows, with the reason ``too_late`` for those of these numbers, and the watermark that they found."""
-        late = np.isin(numbers_of(self.table, batch), too_late)
-        reasons = pc.if_else(pa.array(late), TOO_LATE, self.table.column(REASON))
-        table = self.table.set_column(self.table.schema.get_field_index(REASON), REASON, reasons)
-        if late.any():
-            table = table.append_column(WATERMARK_OF, lateness.arrived(self.table, batch).column(WATERMARK_OF))
-        return replace(self, table=table)
 
     def refused(self) -> pa.Table | None:
         """The rows with a quarantine reason, with all columns; null if there are none.

@@ -32,7 +32,7 @@ from windowmill.windowing.kernels.lift import condition_column
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from windowmill.jobs.ways.input import Input, TableInput
+    from windowmill.jobs.ways.input import Input, SourceInput, TableInput
     from windowmill.windowing.columnar.slices import Reading
 
 #: Smallest block in rows, and greatest number of blocks: larger batches get larger blocks, so that the driver collects little.
@@ -61,10 +61,10 @@ class NumberedRows:
 
     arrived: DataFrame
     survey: BlockSurvey
-    batch: Input
+    batch: SourceInput
 
     @classmethod
-    def surveyed(cls, arrived: DataFrame, batch: Input, *, every: bool = False) -> NumberedRows:
+    def surveyed(cls, arrived: DataFrame, batch: SourceInput, *, every: bool = False) -> NumberedRows:
         """Survey the rows in one Spark job; ``every`` is as of :func:`survey`."""
         return cls(arrived, survey(arrived, batch, every=every), batch)
 

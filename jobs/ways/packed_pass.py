@@ -22,9 +22,10 @@ from windowmill.jobs.ways.file_rows import FileRows, numbers_in
 from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.lateness import counted
 from windowmill.jobs.ways.numbered_rows import NumberedRows, inputs
+from windowmill.jobs.ways.output import Output, RowWriter
 from windowmill.jobs.ways.partitioning import partitions_for
 from windowmill.jobs.ways.restored import RestoredSlices
-from windowmill.jobs.ways.task_output import RETURNED, Output, OutputWriter, Targets, output_of, returned
+from windowmill.jobs.ways.task_output import RETURNED, OutputWriter, Targets, output_of, returned
 from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.buckets import Share
@@ -210,7 +211,7 @@ def _written(combined_of: CombinedOf, stage: WindowStage, targets: Targets, batc
     yield from returned(done)
 
 
-def write(stage: WindowStage, found: Iterable[slice_windows.Combined], writer: OutputWriter) -> Output:
+def write(stage: WindowStage, found: Iterable[slice_windows.Combined], writer: RowWriter) -> Output:
     """Write result rows and slices; returns the counts."""
     applied = late = new_state = 0
     for combined in found:

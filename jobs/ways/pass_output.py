@@ -14,8 +14,9 @@ from pyspark.sql import functions as F
 
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.base import PartResult
+from windowmill.jobs.ways.output import Output, RowWriter
 from windowmill.jobs.ways.restored import restored_kinds
-from windowmill.jobs.ways.task_output import RETURNED, Output, OutputWriter, Targets, output_of, returned
+from windowmill.jobs.ways.task_output import RETURNED, OutputWriter, Targets, output_of, returned
 from windowmill.windowing.columnar.advanced import Advanced
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def results(worked: DataFrame) -> DataFrame:
     return worked.where(F.col(RESULT).isNotNull()).select(f"{RESULT}.*")
 
 
-def written(writer: OutputWriter, done: Advanced) -> PartResult:
+def written(writer: RowWriter, done: Advanced) -> PartResult:
     """Write what a part makes of a batch's rows and the restored state of some keys."""
     for rows in done.results:
         writer.results(rows)

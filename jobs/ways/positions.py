@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_rows import FileRows
-from windowmill.jobs.ways.input import TableInput
+from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.keyed_parts import Keyed, KeyedPart
 from windowmill.jobs.ways.numbered_rows import NumberedRows
+from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.position_batch import advance
 from windowmill.windowing.columnar.positions import PositionStage, PositionState
 from windowmill.windowing.ways import Positions
@@ -22,17 +22,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from windowmill.checkpoints.state.readers import State
+
 
 class PositionPart(KeyedPart):
     """Computes a batch over positions."""
 
     way = "positions"
 
-    def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, positions: Positions, state: str) -> None:
+    def __init__(self, spark: Callable[[], SparkSession], batch: Input, positions: Positions, state: State) -> None:
         super().__init__(spark, replace(batch, pipeline=positions.pipeline), state)
         self._layout = positions.layout
         self._columns = PositionState(positions.pipeline, batch.types, positions.layout)
-        self._table = PositionTable(spark, state, self.schema, batch.check)
+        self._table = state.positions(self.schema)
 
     @property
     def schema(self) -> pa.Schema:
@@ -40,7 +42,8 @@ class PositionPart(KeyedPart):
 
     @property
     def reading(self) -> PositionStage:
-        return self._stage(self._batch.emission_by_arrival(self._batch.seen))
+        batch = self._batch
+        return self._stage(Emission(batch.seen, batch.emitted, AXIS_BEGIN, AXIS_BEGIN))
 
     def _stage(self, emission: Emission) -> PositionStage:
         batch = self._batch
@@ -50,7 +53,7 @@ class PositionPart(KeyedPart):
             self._columns,
             batch.batch,
             batch.clock(emission),
-            emission.ends(batch.plan),
+            batch.ends(emission),
             batch.builds_state,
             batch.sink_schema,
             batch.check,
@@ -62,8 +65,8 @@ class PositionPart(KeyedPart):
 
     def read(self, rows: pa.Table, emission: Emission) -> pa.Table | None:
         if not self._batch.restores:
-            return self._table.empty()
-        return self._table.read(self._stage(emission), rows, limits.state_read(self._layout))
+            return self.schema.empty_table()
+        return self._table.read(self._stage(emission), rows, limits.state_read(self._layout, limited=self._batch.is_limited))
 
     def restore(self, new: FileRows | NumberedRows | None, emission: Emission) -> DataFrame | None:
         if not self._batch.restores:

@@ -18,7 +18,8 @@ from windowmill.jobs.sources.columns import REASON, VERSION, Columns
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.limits import OnlySparkError
-from windowmill.jobs.ways.task_output import RETURNED, Output, OutputWriter, Targets, output_of, returned
+from windowmill.jobs.ways.output import Output
+from windowmill.jobs.ways.task_output import RETURNED, OutputWriter, Targets, output_of, returned
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import TIME, WATERMARK_OF
 from windowmill.windowing.errors import SpecError, UnsupportedError, first_line

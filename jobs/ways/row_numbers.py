@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from windowmill.jobs.sources.columns import FILE, ROW
+from windowmill.windowing.columnar.added_columns import NUMBER_OF
 from windowmill.windowing.errors import LimitExceededError
 from windowmill.windowing.watermark import COMMIT_SHIFT
 
@@ -54,6 +55,8 @@ def starts_of(rows: Sequence[int], commits: Sequence[int]) -> Ints:
 
 def numbers_of(rows: pa.Table, batch: Input) -> Ints:
     """Number of each of the ``rows`` of ``batch``."""
+    if NUMBER_OF in rows.column_names:
+        return np.asarray(rows.column(NUMBER_OF).to_numpy(), np.int64)
     file, row = rows.column(FILE).to_numpy(), rows.column(ROW).to_numpy()
     counts = np.zeros(int(file.max()) + 1 if len(file) else 0, np.int64)
     np.maximum.at(counts, file, row + 1)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_rows import FileRows
-from windowmill.jobs.ways.input import Input, TableInput
+from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.keyed_parts import Keyed, KeyedPart
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.windowing.axis import AXIS_BEGIN
@@ -27,16 +26,18 @@ from windowmill.windowing.ways import Sessions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from windowmill.checkpoints.state.readers import State
+
 
 class SessionPart(KeyedPart):
     """Computes a batch by sessions."""
 
     way = "sessions"
 
-    def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, sessions: Sessions, state: str) -> None:
+    def __init__(self, spark: Callable[[], SparkSession], batch: Input, sessions: Sessions, state: State) -> None:
         super().__init__(spark, replace(batch, pipeline=sessions.pipeline), state)
         self._stage, self._gaps = stage_of(self._batch, sessions), sessions.gaps
-        self._table = PartialTable(spark, state, self.schema, batch.check)
+        self._table = state.partials(self.schema)
 
     @property
     def schema(self) -> pa.Schema:
@@ -48,14 +49,16 @@ class SessionPart(KeyedPart):
 
     def keyed(self, emission: Emission) -> Keyed:
         closed = BEFORE if emission.emitted is None else emission.emitted
-        stage = replace(self._stage, closed=closed, ends=emission.ends(self._batch.plan))
+        stage = replace(self._stage, closed=closed, ends=self._batch.ends(emission))
         return Keyed(stage, stage.rows, self.schema, {key: key for key in stage.keys}, partial(advance, stage))
 
     def read(self, rows: pa.Table, emission: Emission) -> pa.Table | None:
         wanted = self._wanted(emission, touches=rows.num_rows > 0)
         if wanted is None:
             return self._stage.schema.empty_table()
-        return self._table.read(wanted, before_batch=self._batch.batch, limit=limits.state_read(self._stage.layout))
+        return self._table.read(
+            wanted, before_batch=self._batch.batch, limit=limits.state_read(self._stage.layout, limited=self._batch.is_limited)
+        )
 
     def restore(self, new: FileRows | NumberedRows | None, emission: Emission) -> DataFrame | None:
         wanted = self._wanted(emission, touches=new is not None)

@@ -12,15 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.state.partials import PartialTable, has_nodes, slice_schema
+from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.checkpoints.state.wanted import WithSpans
-from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways import lateness, limits
 from windowmill.jobs.ways.base import PartResult
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_rows import FileRows
-from windowmill.jobs.ways.input import Input, TableInput
+from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.jobs.ways.packed_pass import PackedFrames, write
@@ -40,7 +39,8 @@ from windowmill.windowing.ways import Slices, WayName
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from windowmill.jobs.ways.task_output import OutputWriter
+    from windowmill.checkpoints.state.readers import State
+    from windowmill.jobs.ways.output import RowWriter
     from windowmill.windowing.axis import WindowGrid
 
 
@@ -59,13 +59,10 @@ class Slicing:
     nodes: Nodes | None = None
 
     @classmethod
-    def over(cls, batch: Input, slices: Slices, state: str) -> Slicing:
-        """The slices of a batch whose state table is at the path ``state``."""
+    def over(cls, batch: Input, slices: Slices, state: State) -> Slicing:
+        """The slices of a batch, given the ``state`` before it."""
         nodes = Nodes.of(slices.grids.grids)
-        # Whether a table holds nodes is fixed when it is created.
-        if nodes is not None and is_table(state) and not has_nodes(state):
-            nodes = None
-        return cls(batch, slices, nodes)
+        return cls(batch, slices, nodes if nodes is not None and state.holds_nodes else None)
 
     @cached_property
     def stage(self) -> SliceStage:
@@ -113,7 +110,7 @@ class Slicing:
     def _shown(self, emission: Emission) -> tuple[int, int]:
         """The batch shows the windows for the first time that end after the one instant and at or before the other."""
         batch = self.batch
-        if not batch.revises or not batch.builds_state:
+        if not batch.revises or batch.recomputes_range:
             return emission.after, emission.through
         # Windows are shown at the watermark, which is ahead of the instant through which they are closed.
         after = emission.after if batch.emitted is None else batch.emitted + batch.lateness
@@ -140,10 +137,10 @@ class SlicePart:
     way: WayName = "slices"
     revises_by_watermark = False
 
-    def __init__(self, spark: Callable[[], SparkSession], batch: TableInput, slices: Slices, state: str) -> None:
+    def __init__(self, spark: Callable[[], SparkSession], batch: Input, slices: Slices, state: State) -> None:
         self._spark, self._batch, self._state = spark, replace(batch, pipeline=slices.pipeline), state
         self._slicing = Slicing.over(self._batch, slices, state)
-        self._table = PartialTable(spark, state, self.schema, batch.check)
+        self._table = state.partials(self.schema)
 
     @property
     def schema(self) -> pa.Schema:
@@ -171,9 +168,11 @@ class SlicePart:
         rows = None if new is None else slicing.judged(new.table)
         wanted, stored = slicing.wanted(emission, lateness.revised_after(rows, self._batch.lateness)), None
         if wanted is not None:
-            stored = self._table.read(wanted, before_batch=self._batch.batch, limit=limits.state_read(layout))
+            stored = self._table.read(
+                wanted, before_batch=self._batch.batch, limit=limits.state_read(layout, limited=self._batch.is_limited)
+            )
             if stored is None:
-                raise limits.state_beyond(self._state)
+                raise limits.state_beyond(self._state.name)
         return load(rows, stored, slicing, emission)
 
     def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> PackedFrames:
@@ -190,7 +189,8 @@ def load(rows: pa.Table | None, stored: pa.Table | None, slicing: Slicing, emiss
     stage = slicing.window_stage(emission)
     if stored is not None and stage.slices.known:
         stored = _without_idle_spans(stored, rows, stage)
-    _check_fits(rows, stored, stage)
+    if slicing.batch.is_limited:
+        _check_fits(rows, stored, stage)
     return LoadedSlices(rows, stored, stage)
 
 
@@ -202,7 +202,7 @@ class LoadedSlices:
     stored: pa.Table | None
     stage: WindowStage
 
-    def compute(self, writer: OutputWriter) -> PartResult:
+    def compute(self, writer: RowWriter) -> PartResult:
         return PartResult(write(self.stage, advance(self.stage, self.rows, self.stored), writer))
 
 

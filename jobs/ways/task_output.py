@@ -12,28 +12,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark import TaskContext
 
 from windowmill.checkpoints.data_files import DataFile, FileWriter
 from windowmill.checkpoints.stores import Options, filesystem_of, use_options
-from windowmill.jobs.ways.restored import Restored, added
-from windowmill.jobs.ways.returning import decoded, encoded, returnable
+from windowmill.jobs.ways.output import Output, Role, RowWriter
+from windowmill.jobs.ways.returning import decoded, encoded
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Number of result rows of a window of the spec, and its first and last window end.
-Span = tuple[int, int, int]
-#: Spans by window name.
-Windows = dict[str, Span]
-#: The table that a file is for; ``refused`` are numbers of refused rows, which only this batch reads.
-Role = Literal["sink", "state", "quarantine", "refused"]
 #: Column of what a task returns to the driver: an :class:`Output`, or another value as :mod:`.returning` encodes it.
 RETURNED = pa.schema([("returned", pa.binary())])
 REFUSED_SCHEMA = pa.schema([(NUMBER_OF, pa.int64())])
@@ -69,70 +62,15 @@ class Targets:
         return FileWriter(target.table, target.schema, batch=self.batch, attempt=self.attempt, task=task, order=target.order)
 
 
-@returnable
-@dataclass(frozen=True)
-class Output:
-    """What tasks have written and counted.
-
-    Attributes
-    ----------
-    windows
-        Number of result rows by window name, with the first and last window end.
-    rows_applied, rows_late
-        Number of rows that count in a window, and of late ones among them.
-    rows_refused
-        Number of rows that came too late, as far as the part that wrote them tells.
-    new_state
-        Number of slices or log entries that the batch touched.
-    reasons
-        Number of quarantined rows by reason.
-    executors
-        One text for each process that ran tasks.
-    restored
-        Number of rows of state that were restored, by kind.
-    """
-
-    files: Mapping[Role, tuple[DataFile, ...]] = field(default_factory=dict)
-    windows: Windows = field(default_factory=dict)
-    rows_applied: int = 0
-    rows_late: int = 0
-    rows_refused: int = 0
-    new_state: int = 0
-    reasons: Mapping[str, int] = field(default_factory=dict)
-    executors: frozenset[str] = frozenset()
-    restored: Restored = field(default_factory=dict)
-
-    def __add__(self, other: Output) -> Output:
-        return Output(
-            {role: self.files.get(role, ()) + other.files.get(role, ()) for role in (*self.files, *other.files)},
-            _joined(self.windows, other.windows),
-            self.rows_applied + other.rows_applied,
-            self.rows_late + other.rows_late,
-            self.rows_refused + other.rows_refused,
-            self.new_state + other.new_state,
-            {reason: self.reasons.get(reason, 0) + other.reasons.get(reason, 0) for reason in (*self.reasons, *other.reasons)},
-            self.executors | other.executors,
-            added(self.restored, other.restored),
-        )
-
-
-def _joined(one: Windows, other: Windows) -> Windows:
-    joined = dict(one)
-    for name, (n, low, high) in other.items():
-        before = joined.get(name, (0, low, high))
-        joined[name] = (before[0] + n, min(before[1], low), max(before[2], high))
-    return joined
-
-
-class OutputWriter:
+class OutputWriter(RowWriter):
     """Writes the rows of one task: a context manager; after an error nothing that it wrote is left."""
 
     def __init__(self, targets: Targets) -> None:
+        super().__init__()
         use_options(targets.options)
         self._targets, self._task = targets, task_number()
         self._open: dict[Role, FileWriter] = {}
         self._stack = ExitStack()
-        self._windows: Windows = {}
         self._reasons: dict[str, int] = {}
 
     def __enter__(self) -> Self:
@@ -140,24 +78,6 @@ class OutputWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.__exit__(kind, error, trace)
-
-    def results(self, rows: pa.Table) -> None:
-        """Write result rows, all of one window of the spec."""
-        if not rows.num_rows:
-            return
-        ends = pc.min_max(rows.column("window_end").cast(pa.int64())).as_py()
-        self._windows = _joined(self._windows, {rows.column("window")[0].as_py(): (rows.num_rows, ends["min"], ends["max"])})
-        self.write("sink", rows)
-
-    def state(self, rows: pa.Table | None) -> int:
-        """Write the state ``rows`` of one part, if there are any; returns their number. Columns of other parts are null."""
-        if rows is None or not rows.num_rows:
-            return 0
-        schema = self._targets.of["state"].schema
-        n: int = rows.num_rows
-        columns = [rows.column(f.name) if f.name in rows.column_names else pa.nulls(n, f.type) for f in schema]
-        self.write("state", pa.table(columns, names=schema.names))
-        return n
 
     def quarantined(self, rows: pa.Table) -> None:
         """Write rows of the quarantine table."""
@@ -170,9 +90,13 @@ class OutputWriter:
         self.write("refused", pa.table([pa.array(numbers, pa.int64())], schema=REFUSED_SCHEMA))
 
     def write(self, role: Role, rows: pa.Table) -> None:
-        """Write ``rows`` to the table of this role."""
         if not rows.num_rows:
             return
+        if role == "state":
+            schema, n = self._targets.of[role].schema, rows.num_rows
+            # The columns of other parts are null.
+            columns = [rows.column(f.name) if f.name in rows.column_names else pa.nulls(n, f.type) for f in schema]
+            rows = pa.table(columns, names=schema.names)
         if role not in self._open:
             self._open[role] = self._stack.enter_context(self._targets.writer(role, self._task))
         self._open[role].write(rows)
@@ -180,7 +104,7 @@ class OutputWriter:
     def output(self) -> Output:
         """Finish all files; returns their entries, windows and reasons."""
         files = {role: writer.close() for role, writer in self._open.items()}
-        return Output(files, self._windows, reasons=self._reasons, executors=frozenset({executor()}))
+        return Output(files, self.windows, reasons=self._reasons, executors=frozenset({executor()}))
 
 
 def task_number() -> int:

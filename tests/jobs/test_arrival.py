@@ -48,8 +48,7 @@ def judge(rows: list[Row], arrival: Arrival, emit: str = "final", time: dict[str
     """The ``rows`` as a batch judges them, with fields of the spec's ``time``, and fields of the batch."""
     pipeline = parse_pipeline(SPEC | {"time": SPEC["time"] | {"arrival": arrival.by} | (time or {}), "emit": emit})
     files = Files.of(arrival.commits(len(rows)))
-    columns: Any = None  # of the source, which has been read
-    batch = Input(pipeline=pipeline, columns=columns, commits=files.commits, **progress)
+    batch = Input(pipeline=pipeline, types={}, commits=files.commits, **progress)
     return judged(arrived(rows, files), batch, GRIDS)
 
 

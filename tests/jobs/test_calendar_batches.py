@@ -96,7 +96,7 @@ class Run:
 
     def __init__(self, pipeline: Pipeline) -> None:
         columns = Columns.of(Schema.from_arrow(SOURCE).to_json())
-        self.base = {"pipeline": pipeline, "columns": columns, "builds_state": True, "check": RowCheck("state")}
+        self.base = {"pipeline": pipeline, "types": columns.arrow, "builds_state": True, "check": RowCheck("state")}
         parts = divide(pipeline, columns.arrow)
         assert parts.slices is not None
         self.slices, self.batch, self.state = parts.slices, 0, None

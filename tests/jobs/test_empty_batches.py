@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jobs import test_revised_batches as revised
-from tests.jobs.collecting import Collecting, collected, computed
+from tests.jobs.collecting import BackfillInput, LimitedInput, computed
 from tests.jobs.test_calendar_batches import NUMBERS, VALUES
 from tests.jobs.test_revised_batches import MINUTE, OBJECTS, Run, arrived, row, some
 from tests.strategies import ARRIVALS, Arrival, delays, many
 from tests.windowing.calendar_cases import WINDOWS
 from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.limits import TooLargeError
+from windowmill.jobs.ways.memory import MemoryWriter
+from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.slices import LoadedSlices, Slicing, load
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE
 from windowmill.windowing.columnar.known_spans import columns_of, last_of
@@ -201,7 +202,7 @@ def test_a_window_far_from_the_others_is_refused_before_the_work():
     pipeline = pipeline_of({"seconds": {"type": "tumbling", "size": "1 second"}}, COUNTS)
     run = FilledRun(pipeline)
     run.step([row(1)])
-    batch = Input(**run.base, batch=1, seen=run.seen, emitted=run.emitted)
+    batch = LimitedInput(**run.base, batch=1, seen=run.seen, emitted=run.emitted)
     rows = [row(1_000_000, k="b"), row(1_000_001)]
     slicing = Slicing(batch, run.slices)
     emission = Emission(rows[-1]["t"], rows[-1]["t"], run.emitted or 0, rows[-1]["t"])
@@ -209,20 +210,18 @@ def test_a_window_far_from_the_others_is_refused_before_the_work():
     with pytest.raises(TooLargeError, match="result rows at most"):
         load(new, stored, slicing, emission)
     with pytest.raises(LimitExceededError, match="window seconds: one key would have 60,0"):
-        LoadedSlices(new, stored, slicing.window_stage(emission)).compute(Collecting(slicing.stage.storing.schema))
+        LoadedSlices(new, stored, slicing.window_stage(emission)).compute(MemoryWriter())
 
 
 def test_a_backfill_shows_the_empty_windows_of_its_range_alone():
     pipeline = pipeline_of(SLOTS, COUNTS)
     run = FilledRun(pipeline)
     run.base["builds_state"] = False
-    slicing = Slicing(Input(**run.base), run.slices)
+    slicing = Slicing(BackfillInput(**run.base), run.slices)
     stage = slicing.window_stage(Emission(None, None, 20 * MINUTE, 50 * MINUTE))
     rows = [row(1), row(22, k="b"), row(35), row(95)]
     judged = slicing.judged(arrived(rows))
-    done = computed(
-        collected(judged), [revised.sliced(run.slices)], [LoadedSlices(judged, None, stage)], slicing.batch, slicing.stage.storing.schema
-    )
+    done = computed(NewRows(judged), [revised.sliced(run.slices)], [LoadedSlices(judged, None, stage)], slicing.batch)
     assert done.rows is not None
     assert done.state is None
     found = [(got["k"], got["window_start"].minute, got["n"]) for got in done.rows.to_pylist()]

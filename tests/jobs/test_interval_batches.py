@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jobs import test_revised_batches as revised
+from tests.jobs.collecting import LimitedInput
 from tests.jobs.test_calendar_batches import CUTS, SOURCE, Files
 from tests.jobs.test_calendar_batches import arrived as as_points
 from tests.jobs.test_calendar_batches import streams as over_calendars
@@ -22,7 +23,6 @@ from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, WINDOWS
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.slices import Slicing, load
 from windowmill.windowing.columnar.added_columns import CLOSED, REACHING, SLICE, UNTIL_OF
 from windowmill.windowing.errors import LimitExceededError
@@ -285,7 +285,7 @@ def test_an_interval_that_is_vouched_for_makes_events_late(rows: list[Row], ends
 
 def test_a_batch_of_very_many_revisions_is_for_spark(monkeypatch: pytest.MonkeyPatch):
     run = LastingRun(pipeline_of(SLOTS, COUNTS, "revise", lateness="10 hours"))
-    slicing, rows = Slicing(Input(**run.base), run.slices), [event(600, 600), event(5, 305)]
+    slicing, rows = Slicing(LimitedInput(**run.base), run.slices), [event(600, 600), event(5, 305)]
     new = slicing.judged(run.arrived(rows))
     emission = Emission(rows[0]["t"], None, 0, 0)
     monkeypatch.setattr(limits, "MAX_RESULTS", 32)
@@ -311,7 +311,7 @@ def test_an_event_in_too_many_windows_is_refused():
 
 def test_a_batch_of_very_many_partials_is_for_spark(monkeypatch: pytest.MonkeyPatch):
     run = LastingRun(pipeline_of(SLOTS, COUNTS))
-    slicing = Slicing(Input(**run.base), run.slices)
+    slicing = Slicing(LimitedInput(**run.base), run.slices)
     new = slicing.judged(run.arrived([event(5, 32), event(6, 6)]))
     emission = Emission(None, None, 0, 0)
     monkeypatch.setattr(limits, "MAX_PARTIALS", 5)

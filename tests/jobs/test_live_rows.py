@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.collecting import collected
+from tests.jobs.collecting import LimitedInput
 from tests.jobs.test_calendar_batches import arrived
-from tests.jobs.test_mixed_batches import COLUMNS, Batch, Run, at
+from tests.jobs.test_mixed_batches import COLUMNS, Run, at
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.lateness import seen_after
+from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.spec import Pipeline
@@ -30,10 +31,10 @@ def is_computed_here(window: dict[str, Any], path: str) -> bool:
         "aggregates": {"n": {"count": "*"}},
     }
     pipeline = Pipeline.model_validate(spec)
-    run, new = Run(pipeline, path), collected(arrived(ROWS))
+    run, new = Run(pipeline, path), NewRows(arrived(ROWS))
     seen = seen_after(new.table, None)
     assert seen is not None
-    [part] = run.parts(Batch(pipeline=pipeline, columns=COLUMNS, builds_state=True, check=RowCheck(path)))
+    [part] = run.parts(LimitedInput(pipeline=pipeline, types=COLUMNS.arrow, builds_state=True, check=RowCheck(path)))
     try:
         part.here(new, Emission(seen, seen, AXIS_BEGIN, seen))
     except limits.TooLargeError:

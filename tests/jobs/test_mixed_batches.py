@@ -14,23 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jobs import test_calendar_batches
-from tests.jobs.collecting import collected, computed
+from tests.jobs.collecting import Done, LimitedInput
 from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, Files, arrived
 from tests.jobs.test_session_batches import ALLOWED, GAPS, GRIDS, MINUTE, some, streams
 from tests.strategies import ARRIVALS, Arrival, arriving, between_commits, shared
 from windowmill.checkpoints.state.base import order_of
 from windowmill.checkpoints.state.joint import compact_entries, joint_schema, own_rows
 from windowmill.checkpoints.state.partials import Needed, compact_partials, slice_schema
+from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.wanted import OpenSessions, WithSpans, may_hold
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.ways.base import Part
+from windowmill.jobs.ways.choose import no_spark, parts_of
 from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.input import Input, TableInput
+from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness import seen_after
-from windowmill.jobs.ways.live_rows import LiveRowPart
-from windowmill.jobs.ways.positions import PositionPart
-from windowmill.jobs.ways.sessions import SessionPart
-from windowmill.jobs.ways.slices import SlicePart
+from windowmill.jobs.ways.memory import compute
+from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.columnar.checksums import RowCheck
@@ -68,14 +68,6 @@ def triples(count: int | None, columns: dict[str, Any]) -> tuple[int, int, list[
     return count + 1, 1, [count - 2] if count > 1 else []
 
 
-class Batch(Input):
-    """A batch without a ledger."""
-
-    plan: Any = None
-    clock: Any = TableInput.clock
-    emission_by_arrival: Any = staticmethod(lambda seen: Emission(seen, None, AXIS_BEGIN, AXIS_BEGIN))
-
-
 def rows_of(path: str, query: str, schema: pa.Schema) -> pa.Table:
     from deltalake import QueryBuilder
 
@@ -100,29 +92,25 @@ class Run:
     def spans(self) -> tuple[str, ...]:
         return () if self.divided.slices is None else marks_of(self.divided.slices.grids.known)
 
-    def parts(self, batch: Any) -> list[Part]:
-        divided, spark, path, parts = self.divided, None, self.path, list[Any]()
-        for kind, part in ((SlicePart, divided.slices), (SessionPart, divided.sessions), (PositionPart, divided.positions)):
-            parts += [] if part is None else [kind(spark, batch, part, path)]  # type: ignore[operator, arg-type]
-        return parts + ([] if divided.rows is None else [LiveRowPart(spark, batch, divided.rows, path)])  # type: ignore[arg-type]
+    def parts(self, batch: Input) -> list[Part]:
+        return parts_of(no_spark, batch, DeltaState(no_spark, self.path, RowCheck(self.path)))
 
     def step(self, rows: list[dict[str, Any]], first: int = 0, commits: Sequence[int] | None = None) -> None:
         """One batch; ``first`` numbers its rows, each of which is a commit unless ``commits`` are given."""
         check, files = RowCheck(self.path), Files.of(arriving(self.commits, len(rows), commits))
         progress: dict[str, Any] = {"batch": self.batch, "seen": self.seen, "emitted": self.emitted, "commits": files.commits}
-        batch = Batch(pipeline=self.pipeline, columns=COLUMNS, builds_state=True, check=check, **progress)
+        batch = LimitedInput(pipeline=self.pipeline, types=COLUMNS.arrow, builds_state=True, check=check, **progress)
         table = arrived(rows, files)
         # A user's function is told all columns as they are in the source.
         told = table.set_column(table.schema.get_field_index("t"), "t", table.column(TIME).cast(SOURCE.field("t").type))
-        new = collected(told)
+        new = NewRows(told)
         self.seen = seen_after(new.table, self.seen)
         assert self.seen is not None
         after = AXIS_BEGIN if self.emitted is None else self.emitted
         through = max(after, self.seen - batch.disorder - batch.lateness)
         emission = Emission(self.seen, through, after, through)
         parts = self.parts(batch)
-        schema = joint_schema(self.pipeline, [part.schema for part in parts])
-        done = computed(new, parts, [part.here(new, emission) for part in parts], batch, schema)
+        done = Done.of(compute(batch, parts, new, emission))
         refused = [] if done.judged is None else files.refused(done.judged, first)
         assert done.rows_applied + len(refused) == len(rows)
         self.refused, self.late = self.refused + refused, self.late + done.rows_late
@@ -130,7 +118,9 @@ class Run:
             bounds = [done.rows[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
             self.rows += [row | {"window_start": a, "window_end": b} for row, a, b in zip(done.rows.to_pylist(), *bounds, strict=True)]
         if done.state is not None:
-            write_deltalake(self.path, done.state.sort_by([(name, "ascending") for name in order_of(schema.names)]), mode="append")
+            schema = joint_schema(self.pipeline, [part.schema for part in parts])
+            state = pa.concat_tables([schema.empty_table(), done.state], promote_options="default")
+            write_deltalake(self.path, state.sort_by([(name, "ascending") for name in order_of(schema.names)]), mode="append")
         self.batch, self.emitted = self.batch + 1, through
 
 

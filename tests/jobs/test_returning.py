@@ -12,8 +12,8 @@ from windowmill.checkpoints.data_files import DataFile
 from windowmill.jobs.batch.compute import ComputedBatch
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
+from windowmill.jobs.ways.output import Output
 from windowmill.jobs.ways.returning import decoded, encoded
-from windowmill.jobs.ways.task_output import Output
 from windowmill.windowing.errors import StateCorruptError
 
 FILE = DataFile("part-0.parquet", 10, 2, 1_000, '{"numRecords":2}')

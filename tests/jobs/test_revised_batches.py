@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.jobs.collecting import collected, computed
+from tests.jobs.collecting import BackfillInput, computed
 from tests.jobs.test_calendar_batches import CUTS, NUMBERS, VALUES, Files, arrived, feed_in_batches, streams
 from tests.jobs.test_session_batches import COLUMNS, in_thirds
 from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, delays, many, shared
@@ -25,6 +25,7 @@ from windowmill.checkpoints.state.wanted import condition
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness import revised_after, seen_after
+from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.slices import Slicing, load
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, SLICE, SUM
@@ -91,7 +92,7 @@ class Run:
     arrived = staticmethod(arrived)
 
     def __init__(self, pipeline: Pipeline, *, vouched: bool = False, nodes: bool = False) -> None:
-        self.base: dict[str, Any] = {"pipeline": pipeline, "columns": self.columns, "builds_state": True, "check": RowCheck("state")}
+        self.base: dict[str, Any] = {"pipeline": pipeline, "types": self.columns.arrow, "builds_state": True, "check": RowCheck("state")}
         parts = divide(pipeline, self.columns.arrow)
         assert parts.slices is not None
         self.slices, self.vouched, self.batch, self.state = parts.slices, vouched, 0, None
@@ -114,7 +115,7 @@ class Run:
         by_file = (AXIS_BEGIN if self.emitted is None else self.emitted,) * len(files.commits) if self.vouched else None
         progress = {"seen": self.seen, "emitted": self.emitted, "closed_by_file": by_file, "commits": files.commits}
         batch = Input(**self.base, batch=self.batch, **progress)
-        new = None if rows is None else collected(self.arrived(rows, files))
+        new = None if rows is None else NewRows(self.arrived(rows, files))
         if new is not None:
             self.seen = seen_after(new.table, self.seen)
         assert self.seen is not None
@@ -127,7 +128,7 @@ class Run:
         stored = None if wanted is None or self.state is None else self.restored(self.state.filter(self.holding(wanted)), slicing)
         loaded = load(judged, stored, slicing, emission)
         self.read = 0 if loaded.stored is None else len(loaded.stored)
-        done = computed(new, [sliced(self.slices)], [loaded], batch, slicing.stage.storing.schema)
+        done = computed(new, [sliced(self.slices)], [loaded], batch)
         refused = [] if done.judged is None else files.refused(done.judged, first)
         assert done.rows_applied + len(refused) == len(rows or [])
         self.refused += refused
@@ -392,12 +393,12 @@ def test_a_backfill_shows_the_revisions_of_its_range_alone():
     rows = [row(1), row(25), row(2), row(12), row(23), row(41), row(24), row(3)]
     run = Run(pipeline)
     run.base["builds_state"] = False
-    batch = Input(**run.base)
+    batch = BackfillInput(**run.base)
     slicing = Slicing(batch, run.slices)
     emission = Emission(None, None, 10 * MINUTE, 30 * MINUTE)
-    new = collected(arrived(rows))
+    new = NewRows(arrived(rows))
     loaded = load(slicing.judged(new.table), None, slicing, emission)
-    done = computed(new, [sliced(run.slices)], [loaded], batch, slicing.stage.storing.schema)
+    done = computed(new, [sliced(run.slices)], [loaded], batch)
     assert done.state is None
     assert done.rows is not None
     ends = [end // MINUTE for end in done.rows["window_end"].cast(pa.int64()).to_pylist()]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 from itertools import accumulate, pairwise
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,23 +13,19 @@ from deltalake import Schema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.jobs.collecting import collected, computed
 from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, VALUES, Files, arrived, compare, feed_in_batches
 from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_commits, delays, many
-from windowmill.checkpoints.state.joint import joint_schema
+from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.checkpoints.state.wanted import OpenSessions, condition
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.ways.base import Loaded
+from windowmill.jobs.ways.choose import no_spark, parts_of
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.keyed_parts import KeyedTables
-from windowmill.jobs.ways.lateness import revised_after, seen_after
-from windowmill.jobs.ways.sessions import stage_of
-from windowmill.jobs.ways.slices import Slicing, load
+from windowmill.jobs.ways.lateness import seen_after
+from windowmill.jobs.ways.memory import compute
+from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.jobs.ways.restored import OTHERS
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
-from windowmill.windowing.columnar.added_columns import SUM
-from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.joined_sessions import advance
 from windowmill.windowing.columnar.session_partials import latest_fragments
 from windowmill.windowing.reference import Record
 from windowmill.windowing.reference.events import Course, Event, Tally
@@ -83,11 +76,8 @@ class Run:
     """The batches of a pipeline, each computed as a small one is."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        self.base: dict[str, Any] = {"pipeline": pipeline, "columns": COLUMNS, "builds_state": True, "check": RowCheck("state")}
-        parts = divide(pipeline, COLUMNS.arrow)
-        assert parts.sessions is not None
-        self.sessions, self.slices, self.batch = parts.sessions, parts.slices, 0
-        self.state: pa.Table | None = None
+        self.base: dict[str, Any] = {"pipeline": pipeline, "types": COLUMNS.arrow, "builds_state": True}
+        self.memory, self.batch = MemoryState(), 0
         self.seen: int | None = None
         self.emitted: int | None = None
         self.rows: list[dict[str, Any]] = []
@@ -106,48 +96,29 @@ class Run:
         by_file = None if vouched is None else (AXIS_BEGIN if self.emitted is None else self.emitted,) * len(files.commits)
         progress = {"seen": self.seen, "emitted": self.emitted, "closed_by_file": by_file, "commits": files.commits}
         batch = Input(**self.base, batch=self.batch, **progress)
-        new = None if rows is None else collected(arrived(rows, files))
+        new = None if rows is None else NewRows(arrived(rows, files))
         if new is not None:
             self.seen = seen_after(new.table, self.seen)
         after = AXIS_BEGIN if self.emitted is None else self.emitted
         assert self.seen is not None
         watermark = self.seen - batch.disorder if vouched is None else vouched
         through = AXIS_END if new is None else max(after, watermark - batch.lateness)
-        stage = replace(stage_of(batch, self.sessions), closed=through)
-        schemas, parts = [stage.schema.append(pa.field(SUM, pa.int64()))], [SimpleNamespace(way="sessions", grids=())]
-        loaded: list[Loaded] = []
-        if self.slices is not None:
-            slicing = Slicing(batch, self.slices)
-            judged = None if new is None else slicing.judged(new.table)
-            emission = Emission(self.seen, through, after, through)
-            wanted = slicing.wanted(emission, revised_after(judged, batch.lateness))
-            own = slicing.stage.storing.schema
-            on_grids = load(judged, self.stored(wanted, own), slicing, emission)
-            loaded.append(on_grids)
-            schemas, parts = [own, *schemas], [SimpleNamespace(way="slices", grids=self.slices.grids.grids), *parts]
-        open_ones = OpenSessions(self.sessions.gaps, after)
-        fragments = self.stored(open_ones, stage.schema)
-        self.read = 0 if fragments is None else len(fragments)
-        usable = stage.rows.empty_table() if new is None else new.usable(batch, stage.rows)
-        loaded.append(KeyedTables(usable, stage.schema.empty_table() if fragments is None else fragments, partial(advance, stage)))
-        done = computed(new, cast("Any", parts), loaded, batch, joint_schema(batch.pipeline, schemas))
-        refused = [] if done.judged is None else files.refused(done.judged, first)
-        assert done.rows_applied + len(refused) == len(rows or [])
+        done = compute(batch, parts_of(no_spark, batch, self.memory), new, Emission(self.seen, through, after, through))
+        self.read = done.counts.restored.get(OTHERS, 0)
+        refused = [] if done.judged is None else files.refused(done.judged.table, first)
+        assert done.counts.rows_applied + len(refused) == len(rows or [])
         self.refused += refused
-        if done.rows is not None:
-            bounds = [done.rows[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
-            self.rows += [row | {"window_start": a, "window_end": b} for row, a, b in zip(done.rows.to_pylist(), *bounds, strict=True)]
-        if done.state is not None:
-            assert len(done.state) <= done.new_state
-            self.state = done.state if self.state is None else pa.concat_tables([self.state, done.state])
+        for table in done.results:
+            bounds = [table[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
+            self.rows += [row | {"window_start": a, "window_end": b} for row, a, b in zip(table.to_pylist(), *bounds, strict=True)]
+        assert sum(map(len, done.state)) <= done.counts.new_state
+        for table in done.state:
+            self.memory.append(table)
         self.batch, self.emitted = self.batch + 1, through
 
-    def stored(self, wanted: Any, schema: pa.Schema) -> pa.Table | None:
-        if self.state is None or wanted is None:
-            return None
-        found = self.state.filter(condition(wanted, before_batch=self.batch).expression)
-        RowCheck("state").verify(found)
-        return found.select([name for name in schema.names if name != SUM])
+    @property
+    def state(self) -> pa.Table | None:
+        return self.memory.rows
 
 
 def check(pipeline: Pipeline, rows: list[dict[str, Any]], cuts: list[int], *, final: bool, arrival: Arrival = ROW_BY_ROW) -> Run:
@@ -357,6 +328,8 @@ def test_a_batch_without_late_rows_reads_and_keeps_what_it_does_where_sessions_a
         for run in runs:
             run.step([VISIT | {"t": minute * MINUTE}], minute)
     once, again = runs
+    assert once.state is not None
+    assert again.state is not None
     assert (once.read, once.state.num_rows) == (again.read, again.state.num_rows)
     assert [row[:2] for row in versions(once)] == [(0, 11), (20, 26)]
     assert versions(again) == [(0, 11, 0, 3), (20, 26, 0, 2), (40, 45, 0, 1)]

@@ -26,7 +26,7 @@ from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.ways import input
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.joining import check_balance
-from windowmill.jobs.ways.task_output import Output
+from windowmill.jobs.ways.output import Output
 from windowmill.windowing.errors import LocalComputeError, SinkRefusedError, StateMissingError, WindowmillError
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -30,10 +30,10 @@ MUTANTS = {
         ("restored-rows-not-verified", "checkpoints.state.base:StateTable._rows", without("self._check.verify(...)")),
     ],
     f"{LOG_TABLE}a_batch_reads_the_entries_of_keys_that_it_touches_or_that_are_due": [
-        ("live-rows-of-due-keys-not-read", "checkpoints.state.log:_of_keys", instead("_1 <= _2", "_1 < _2")),
+        ("live-rows-of-due-keys-not-read", "checkpoints.state.log:of_keys", instead("_1 <= _2", "_1 < _2")),
         (
             "key-due-by-its-first-entry",
-            "checkpoints.state.log:_of_keys",
+            "checkpoints.state.log:of_keys",
             instead("_1.sort_by(BATCH)", '_1.sort_by([(BATCH, "descending")])'),
         ),
     ],

@@ -18,7 +18,7 @@ from windowmill.jobs.sources.file_parts import number_of_bytes, number_of_rows
 from windowmill.jobs.ways import file_passes, file_scan, limits, partitioning
 from windowmill.jobs.ways.file_passes import RowsByKey
 from windowmill.jobs.ways.file_scan import FileScan
-from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.input import SourceInput
 from windowmill.jobs.ways.live_row_pass import LiveRows
 from windowmill.jobs.ways.packed_pass import SlicesOfFiles
 from windowmill.jobs.ways.slices import Slicing
@@ -64,7 +64,7 @@ def _ordered(frame, keys):
 
 
 def _scan(frame, spec=_SPEC):
-    batch = Input(pipeline=parse_pipeline(spec), columns=Columns(frame.schema))
+    batch = SourceInput(pipeline=parse_pipeline(spec), columns=Columns(frame.schema))
     return FileScan.of(frame, batch, ["k", "s", "v"], None)
 
 
@@ -208,7 +208,7 @@ def test_times_beyond_the_latest_do_not_count(spark, tmp_path):
     pq.write_table(_events(500), tmp_path / "f.parquet")
     frame = spark.read.parquet(str(tmp_path))
     pipeline = parse_pipeline(_SPEC)
-    batch = Input(pipeline=pipeline, columns=Columns(frame.schema))
+    batch = SourceInput(pipeline=pipeline, columns=Columns(frame.schema))
     stage = Slicing(batch, divide(pipeline, batch.types).slices).stage
     scan = FileScan.of(frame, batch, ["k", "s", "v"], _START + 60_000_000)
     assert scan is not None

@@ -1,0 +1,101 @@
+"""The state of a pipeline in memory, with the verbs of the state table: batches append rows, and later ones read what they need of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.checkpoints.state.log import entries_before, of_keys
+from windowmill.checkpoints.state.searched_files import SearchedRows, rows_before
+from windowmill.checkpoints.state.wanted import ReadLimit, Wanted, condition
+from windowmill.windowing.columnar.added_columns import SUM
+
+if TYPE_CHECKING:
+    from windowmill.windowing.columnar.positions import PositionStage
+
+#: Number of tables of appended rows that are merged into one: a read visits each.
+_MAX_TABLES = 64
+
+
+class MemoryState:
+    """The rows that batches have appended. Of limits its readers know that on rows; Spark must find it empty."""
+
+    name = "in memory"
+    holds_nodes = True
+
+    def __init__(self) -> None:
+        # By the names of the columns: each part has its own.
+        self._tables: dict[frozenset[str], list[pa.Table]] = {}
+
+    @property
+    def rows(self) -> pa.Table | None:
+        """All rows, each null in the columns of other parts; null if there are none."""
+        every = [table for tables in self._tables.values() for table in tables]
+        return pa.concat_tables(every, promote_options="default") if every else None
+
+    def append(self, rows: pa.Table) -> None:
+        """Append ``rows`` that a part adds with a batch."""
+        tables = self._tables.setdefault(frozenset(rows.column_names), [])
+        tables.append(rows)
+        if len(tables) > _MAX_TABLES:
+            tables[:] = [pa.concat_tables(tables).combine_chunks()]
+
+    def rows_of(self, schema: pa.Schema) -> pa.Table:
+        """The rows of the part whose rows have the columns of ``schema``."""
+        tables = self._tables.get(frozenset(schema.names), ())
+        return pa.concat_tables([schema.empty_table(), *(table.select(schema.names) for table in tables)])
+
+    def partials(self, schema: pa.Schema, /) -> MemoryPartials:
+        """Reads slices, or sessions, with the columns of ``schema``."""
+        return MemoryPartials(self, schema)
+
+    def positions(self, schema: pa.Schema, /) -> MemoryPositions:
+        """Reads windows over positions, with the columns of ``schema``."""
+        return MemoryPositions(self, schema)
+
+    def log(self, schema: pa.Schema, _may_lack: Collection[str], /) -> MemoryLog:
+        """Reads live rows, with the columns of ``schema``, none of which is missing."""
+        return MemoryLog(self, schema)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    state: MemoryState
+    schema: pa.Schema
+
+    def restore(self, *_: object, **__: object) -> None:
+        """Nothing: Spark's tasks cannot see this process's memory."""
+        assert self.state.rows is None
+
+    def _chosen(self, wanted: pc.Expression) -> pa.Table:
+        return self.state.rows_of(self.schema).filter(wanted)
+
+
+class MemoryPartials(_Reader):
+    """As :class:`windowmill.checkpoints.state.partials.PartialTable`."""
+
+    def read(self, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None:
+        """The ``wanted`` rows, without checksums; none if they exceed ``limit``."""
+        rows = self._chosen(condition(wanted, before_batch=before_batch).expression)
+        return rows.drop_columns([SUM]) if rows.num_rows <= limit.rows else None
+
+
+class MemoryPositions(_Reader):
+    """As :class:`windowmill.checkpoints.state.positions.PositionTable`."""
+
+    def read(self, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
+        """The rows that new ``rows`` need; none if they exceed ``limit``."""
+        return SearchedRows(stage, limit, self._chosen(rows_before(stage))).needed(rows)
+
+
+class MemoryLog(_Reader):
+    """As :class:`windowmill.checkpoints.state.log.LogTable`."""
+
+    def read(self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit) -> pa.Table | None:
+        """The entries of the keys that are in ``touched`` or due by ``watermark``, without checksums; none if the log exceeds ``limit``."""
+        entries = self._chosen(entries_before(self.schema.names, before_batch).expression).drop_columns([SUM])
+        return of_keys(entries, touched, list(keys.values()), watermark) if entries.num_rows <= limit.rows else None

@@ -1,0 +1,97 @@
+"""Readers of the state, one for each kind of part: of the state table, or of :mod:`.memory`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from windowmill.checkpoints.state.log import LogTable
+from windowmill.checkpoints.state.partials import PartialTable, has_nodes
+from windowmill.checkpoints.state.positions import PositionTable
+from windowmill.checkpoints.stores import is_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from windowmill.checkpoints.state.wanted import ReadLimit, Wanted
+    from windowmill.windowing.columnar.checksums import RowCheck
+    from windowmill.windowing.columnar.positions import PositionStage
+
+
+class PartialReader(Protocol):
+    """Reads slices or sessions; methods as those of :class:`.PartialTable`."""
+
+    def read(self, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None: ...
+
+    def restore(self, wanted: Wanted, *, before_batch: int) -> DataFrame | None: ...
+
+
+class PositionReader(Protocol):
+    """Reads windows over positions; methods as those of :class:`.PositionTable`."""
+
+    def read(self, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None: ...
+
+    def restore(self, stage: PositionStage, touched: DataFrame | None) -> DataFrame | None: ...
+
+
+class LogReader(Protocol):
+    """Reads live rows; methods as those of :class:`.LogTable`."""
+
+    def read(
+        self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit
+    ) -> pa.Table | None: ...
+
+    def restore(
+        self, touched: DataFrame | None, keys: Mapping[str, str], *, n_touched: int, before_batch: int, watermark: int
+    ) -> DataFrame | None: ...
+
+
+class State(Protocol):
+    """The state of one pipeline."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    @property
+    def holds_nodes(self) -> bool:
+        """Whether it may hold nodes over slices."""
+        ...
+
+    def partials(self, schema: pa.Schema, /) -> PartialReader:
+        """Reads slices, or sessions, with the columns of ``schema``."""
+        ...
+
+    def positions(self, schema: pa.Schema, /) -> PositionReader:
+        """Reads windows over positions, with the columns of ``schema``."""
+        ...
+
+    def log(self, schema: pa.Schema, may_lack: Collection[str], /) -> LogReader:
+        """Reads live rows, with the columns of ``schema``, of which the state may lack some until a batch adds them."""
+        ...
+
+
+@dataclass(frozen=True)
+class DeltaState:
+    """The state table at the path ``name``; ``spark`` gives the session, and ``check`` verifies rows."""
+
+    spark: Callable[[], SparkSession]
+    name: str
+    check: RowCheck
+
+    @property
+    def holds_nodes(self) -> bool:
+        # This is fixed when the table is created.
+        return not is_table(self.name) or has_nodes(self.name)
+
+    def partials(self, schema: pa.Schema, /) -> PartialTable:
+        return PartialTable(self.spark, self.name, schema, self.check)
+
+    def positions(self, schema: pa.Schema, /) -> PositionTable:
+        return PositionTable(self.spark, self.name, schema, self.check)
+
+    def log(self, schema: pa.Schema, may_lack: Collection[str], /) -> LogTable:
+        return LogTable(self.spark, self.name, schema, self.check, may_lack=may_lack)

@@ -1,0 +1,108 @@
+"""Computes the batches of a pipeline in this process over a state in memory: the parts of a run, without tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from windowmill.checkpoints.state.memory import MemoryState
+from windowmill.jobs.ways.choose import no_spark, parts_of
+from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.joining import computed_here
+from windowmill.jobs.ways.lateness import seen_after
+from windowmill.jobs.ways.output import Output, Role, RowWriter
+from windowmill.windowing.axis import AXIS_BEGIN
+
+if TYPE_CHECKING:
+    from windowmill.jobs.ways.base import Part
+    from windowmill.jobs.ways.emission import Emission
+    from windowmill.jobs.ways.new_rows import NewRows
+    from windowmill.windowing.spec import Pipeline
+
+
+class MemoryWriter(RowWriter):
+    """Keeps rows in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tables: dict[Role, list[pa.Table]] = {}
+
+    def write(self, role: Role, rows: pa.Table) -> None:
+        self._tables.setdefault(role, []).append(rows)
+
+    def tables(self, role: Role) -> list[pa.Table]:
+        """The rows that were written to the table of this role."""
+        return self._tables.get(role, [])
+
+
+@dataclass(frozen=True)
+class MemoryBatch:
+    """What a batch gives.
+
+    Attributes
+    ----------
+    results
+        Result rows, in tables of one window of the spec each.
+    state
+        Rows for the state.
+    judged
+        The new rows, each with the reason if it is refused; null if the batch has none.
+    counts
+        Numbers of applied, late and refused rows, and of restored ones.
+    """
+
+    results: list[pa.Table]
+    state: list[pa.Table]
+    judged: NewRows | None
+    counts: Output
+
+
+def compute(batch: Input, parts: Sequence[Part], new: NewRows | None, emission: Emission) -> MemoryBatch:
+    """Compute the ``new`` rows of a batch, null for none, by these ``parts``, and emit the windows of ``emission``."""
+    writer = MemoryWriter()
+    counts, judged = computed_here(new, parts, [part.here(new, emission) for part in parts], batch, writer)
+    return MemoryBatch(writer.tables("sink"), writer.tables("state"), judged, counts)
+
+
+class MemoryRun:
+    """The batches of a pipeline over columns of ``types``, one after another; later ones continue from the state of earlier ones."""
+
+    def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> None:
+        self._pipeline, self._types, self._batch = pipeline, types, 0
+        self._seen: int | None = None
+        self._emitted: int | None = None
+        self.state = MemoryState()
+
+    def advance(self, new: NewRows | None, *, last: bool = False, ended: bool = False) -> MemoryBatch:
+        """Compute a batch of ``new`` rows.
+
+        Parameters
+        ----------
+        new
+            Rows with their numbers, all of file 0; null for none.
+        last
+            Whether no batch follows.
+        ended
+            Whether the input ends with this batch, so that all windows are complete; then it is the last.
+        """
+        vouched = self._pipeline.time.watermark == "data_interval_end"
+        batch = Input(
+            pipeline=self._pipeline,
+            types=self._types,
+            batch=self._batch,
+            seen=self._seen,
+            emitted=self._emitted,
+            builds_state=not (last or ended),
+            ended=ended,
+            # Nobody has vouched for an interval yet.
+            closed_by_file=(AXIS_BEGIN,) if vouched else None,
+        )
+        emission = batch.emission(self._seen if new is None else seen_after(new.table, self._seen))
+        done = compute(batch, parts_of(no_spark, batch, self.state), new, emission)
+        for rows in done.state:
+            self.state.append(rows)
+        self._batch, self._seen, self._emitted = self._batch + 1, emission.seen, emission.emitted
+        return done

@@ -1,0 +1,103 @@
+"""What computing a batch gives: result rows, state rows and counts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.checkpoints.data_files import DataFile
+from windowmill.jobs.ways.restored import Restored, added
+from windowmill.jobs.ways.returning import returnable
+
+#: Number of result rows of a window of the spec, and its first and last window end.
+Span = tuple[int, int, int]
+#: Spans by window name.
+Windows = dict[str, Span]
+#: The table that rows are for; ``refused`` are numbers of refused rows, which only this batch reads.
+Role = Literal["sink", "state", "quarantine", "refused"]
+
+
+@returnable
+@dataclass(frozen=True)
+class Output:
+    """What tasks have written and counted.
+
+    Attributes
+    ----------
+    windows
+        Number of result rows by window name, with the first and last window end.
+    rows_applied, rows_late
+        Number of rows that count in a window, and of late ones among them.
+    rows_refused
+        Number of rows that came too late, as far as the part that wrote them tells.
+    new_state
+        Number of slices or log entries that the batch touched.
+    reasons
+        Number of quarantined rows by reason.
+    executors
+        One text for each process that ran tasks.
+    restored
+        Number of rows of state that were restored, by kind.
+    """
+
+    files: Mapping[Role, tuple[DataFile, ...]] = field(default_factory=dict)
+    windows: Windows = field(default_factory=dict)
+    rows_applied: int = 0
+    rows_late: int = 0
+    rows_refused: int = 0
+    new_state: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    executors: frozenset[str] = frozenset()
+    restored: Restored = field(default_factory=dict)
+
+    def __add__(self, other: Output) -> Output:
+        return Output(
+            {role: self.files.get(role, ()) + other.files.get(role, ()) for role in (*self.files, *other.files)},
+            _joined(self.windows, other.windows),
+            self.rows_applied + other.rows_applied,
+            self.rows_late + other.rows_late,
+            self.rows_refused + other.rows_refused,
+            self.new_state + other.new_state,
+            {reason: self.reasons.get(reason, 0) + other.reasons.get(reason, 0) for reason in (*self.reasons, *other.reasons)},
+            self.executors | other.executors,
+            added(self.restored, other.restored),
+        )
+
+
+def _joined(one: Windows, other: Windows) -> Windows:
+    joined = dict(one)
+    for name, (n, low, high) in other.items():
+        before = joined.get(name, (0, low, high))
+        joined[name] = (before[0] + n, min(before[1], low), max(before[2], high))
+    return joined
+
+
+class RowWriter(ABC):
+    """Takes the rows that parts compute; ``windows`` are the spans of the result rows so far."""
+
+    def __init__(self) -> None:
+        self.windows: Windows = {}
+
+    def results(self, rows: pa.Table) -> None:
+        """Write result rows, all of one window of the spec."""
+        if not rows.num_rows:
+            return
+        ends = pc.min_max(rows.column("window_end").cast(pa.int64())).as_py()
+        self.windows = _joined(self.windows, {rows.column("window")[0].as_py(): (rows.num_rows, ends["min"], ends["max"])})
+        self.write("sink", rows)
+
+    def state(self, rows: pa.Table | None) -> int:
+        """Write the state ``rows`` of one part, if there are any; returns their number."""
+        if rows is None or not rows.num_rows:
+            return 0
+        self.write("state", rows)
+        return int(rows.num_rows)
+
+    @abstractmethod
+    def write(self, role: Role, rows: pa.Table) -> None:
+        """Write ``rows`` to the table of this role."""
