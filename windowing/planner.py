@@ -16,7 +16,6 @@ from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.assumed_types import CELL_BYTES, assumed_arrow, assumed_types, built_over, width_of
 from windowmill.windowing.axis import all_hopping
 from windowmill.windowing.catalogue import AggregateSpec
-from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.positions import PositionState
 from windowmill.windowing.costs import Cost, Shape, listed_cost, ranges_cost, tree_cost
@@ -24,15 +23,14 @@ from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.textbook import ENGINES, Setting, admissible, engine_cost
-from windowmill.windowing.ways import Parts, Rows, WayName, divide, why_rows
+from windowmill.windowing.ways import WayName, divide, why_rows
 from windowmill.windowing.windows.base import Window
 from windowmill.windowing.windows.wording import VERSIONS, kept_before
 
 Command = Literal["run", "kernel"]
 
-#: Columns of a stored slice beside keys and partials (start, closed, batch; with nodes the level; whether events reach into it), and of a
-#: row in memory (key, number, start, end, watermark).
-_SLICES_OWN, _ROWS_OWN = 3, 5
+#: Columns of a stored slice beside keys and partials: start, closed, batch; more with nodes (the level), and if events may reach into it.
+_SLICES_OWN = 3
 #: What revisions add to ``_READS`` and ``_ADDS`` of slices.
 _REVISIONS = (
     "; where rows came late, also those of the windows that they revise",
@@ -192,7 +190,7 @@ class _Planner:
             name: aggregate_for(spec, [self._types[column] for column in spec.columns]) for name, spec in pipeline.aggregates.items()
         }
         self._refusal, self._why = refusal, why_rows(pipeline, self._arrow)
-        self._parts = parts = Parts(rows=Rows(pipeline)) if refusal else divide(pipeline, self._arrow)
+        self._parts = parts = divide(pipeline, self._arrow)
         self._layout = parts.layout
         self._positions = PositionState(parts.positions.pipeline, self._arrow, parts.positions.layout) if parts.positions else None
         self._objects = self._partials_of_bytes()
@@ -246,9 +244,6 @@ class _Planner:
             sessions_own = 1 + len(self._parts.sessions.own_columns) if self._parts.sessions else 0
             own = {"slices": slices_own, "sessions": sessions_own, "positions": len(stored_positions.NODE_COLUMNS)}[way]
             return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(width_of(kind) for _, kind in self._layout.stored_columns)
-        if self._refusal:
-            own = CELL_BYTES * (_ROWS_OWN + len(self._pipeline.keys))
-            return own + sum(width_of(self._arrow[column]) for column in live_columns(self._pipeline, self._arrow))
         rows = self._parts.rows
         assert rows is not None
         log = StateLog(rows.pipeline, self._arrow, rows.pipeline.conditions(), beside=rows.beside)

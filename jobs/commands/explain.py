@@ -58,15 +58,16 @@ def _told(value: Any) -> Any:
 
 
 def _done_by(found: Plan) -> str:
+    by, place, together = "windowmill run, backfill", "a Delta table", "one Delta table"
     if found.command == "kernel":
-        return "windowmill try --engine kernel: leaves are rows in memory"
+        by, place, together = "windowmill try --engine kernel", "memory", "memory"
     if len(found.ways) == 1:
-        return f"windowmill run, backfill: leaves are {_LEAVES[found.ways[0]]} in a Delta table"
+        return f"{by}: leaves are {_LEAVES[found.ways[0]]} in {place}"
     windows: dict[WayName, list[str]] = {way: [] for way in found.ways}
     for window in found.windows:
         windows[window.way].append(window.name)
     parts = (f"{_LEAVES[way]} ({', '.join(names)})" for way, names in windows.items())
-    return f"windowmill run, backfill: leaves are {'; '.join(parts)}; all in one Delta table"
+    return f"{by}: leaves are {'; '.join(parts)}; all in {together}"
 
 
 #: (window, aggregate) pairs.

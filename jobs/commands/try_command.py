@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -49,26 +48,12 @@ class ReferenceEngine:
         return Results(outcome.rows, outcome.quarantined)
 
 
-class KernelEngine:
-    """The columnar kernels. Between batches nothing lives on but the state's bytes, and what has been found."""
+def _kernel_engine(pipeline: Pipeline, latest: float) -> Engine:
+    from windowmill.jobs.commands.try_kernel import (
+        KernelEngine,  # loading the compiled kernels takes a second, for which others need not wait
+    )
 
-    def __init__(self, pipeline: Pipeline, latest: float) -> None:
-        # Loading the compiled kernels takes a second, which the other engines need not wait for.
-        from windowmill.checkpoints import codec
-        from windowmill.windowing.columnar import ColumnarEngine, Found
-
-        self._codec, self._found = codec, Found()
-        self._begin = partial(ColumnarEngine, pipeline, latest, self._found)
-        self._engine = self._begin()
-
-    def feed(self, batch: Batch) -> None:
-        self._engine.feed(batch.rows, batch.conditions, batch.commits)
-        stored = self._codec.encode(self._engine.snapshot())
-        self._engine = self._begin()
-        self._engine.restore(self._codec.decode(stored))
-
-    def finish(self, *, final: bool) -> Results:
-        return Results(*self._engine.finish(final=final))
+    return KernelEngine(pipeline, latest)
 
 
 def _spark_engine(pipeline: Pipeline, latest: float) -> Engine:
@@ -78,7 +63,7 @@ def _spark_engine(pipeline: Pipeline, latest: float) -> Engine:
 
 
 #: Engines by the name that ``--engine`` takes; each is built with the pipeline and the latest event time that is accepted.
-ENGINES: dict[str, Callable[[Pipeline, float], Engine]] = {"kernel": KernelEngine, "reference": ReferenceEngine, "spark": _spark_engine}
+ENGINES: dict[str, Callable[[Pipeline, float], Engine]] = {"kernel": _kernel_engine, "reference": ReferenceEngine, "spark": _spark_engine}
 
 #: What the product computes with. The oracle keeps every row and is there to be compared with.
 DEFAULT_ENGINE = "kernel"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING
 
@@ -11,15 +10,13 @@ import pyarrow as pa
 
 from windowmill.jobs.commands.output import errors
 from windowmill.jobs.commands.try_engine import Batch, Results
+from windowmill.jobs.commands.try_results import results_in_order
 from windowmill.jobs.conditions.spark import failure, truth
 from windowmill.jobs.dataframe import evaluate
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.session import spark_session
 from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.windowing.columnar.chunks import without_empty_chunks
-from windowmill.windowing.columnar.output import gives_json
-from windowmill.windowing.columnar.results import Column, ResultTable, key_ranks
-from windowmill.windowing.columnar.rows import Keys, plain
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -51,7 +48,7 @@ class SparkEngine:
         found = evaluate(frame, self._pipeline, arrival=_COMMIT, label=_PLACE, final=final, latest=self._latest)
         assert found.refused is not None
         refused = sorted([*failed, *((row[_PLACE], row["_reason"]) for row in found.refused.collect())])
-        return Results(self._in_order(found.rows.toArrow().drop_columns(["batch"])), refused)
+        return Results(results_in_order([found.rows.toArrow()], self._pipeline), refused)
 
     def _read(self, frame: DataFrame) -> tuple[DataFrame, list[tuple[int, str]]]:
         """The rows that the source's filter leaves, and places and reasons of those on which it fails."""
@@ -61,28 +58,3 @@ class SparkEngine:
         types = Columns(frame.schema).arrow
         chosen, failed = frame.where(truth(wanted, types)), failure(wanted, types)
         return chosen, [] if failed is None else [(row[_PLACE], "bad_condition") for row in frame.where(failed).select(_PLACE).collect()]
-
-    def _in_order(self, table: pa.Table) -> ResultTable:
-        cells = {name: plain(table.column(name)) for name in table.column_names}
-        order = np.arange(table.num_rows)
-        names = np.array(sorted(window.name for window in self._pipeline.windows))
-        window = np.searchsorted(names, np.array(cells["window"].to_pylist(), names.dtype)) if len(order) else order
-        sorting = [_numbers(cells[name]) for name in ("window_start", "revision", "trigger", "window_end")]
-        if self._pipeline.keys:
-            own = {name: cells[name] for name in self._pipeline.keys}
-            keys = Keys(pa.table({name: column[:0] for name, column in own.items()}))
-            key = keys.learn(own, table.num_rows)
-            sorting += [window, key_ranks(keys.table)[key]]
-        else:
-            sorting.append(window)
-        order = np.lexsort(sorting)
-        taken = {name: column.take(pa.array(order)) for name, column in cells.items()}
-        columns: dict[str, Column] = {**taken}
-        for name, spec in self._pipeline.aggregates.items():
-            if gives_json(spec):
-                columns[name] = [None if text is None else json.loads(text) for text in taken[name].to_pylist()]
-        return ResultTable(columns, table.num_rows)
-
-
-def _numbers(column: pa.Array) -> np.ndarray:
-    return np.asarray(column.cast(pa.int64()).fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False))

@@ -20,8 +20,8 @@ from windowmill.jobs.conditions.duckdb import Conditions, columns_of
 from windowmill.jobs.conditions.spark import every_condition
 from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION, Columns
+from windowmill.jobs.sources.event_times import timed
 from windowmill.jobs.sources.plain_files import FilePart, Form, NotPlainError, Opened, read
-from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.kernels.lift import condition_column
@@ -115,7 +115,7 @@ class PlainRows:
         """``rows`` as read, with what :meth:`read` adds."""
         truths = self.conditions.over(rows)
         failed = reduce(pc.or_, (truth.failed for truth in truths.values())) if truths else None
-        rows = self._timed(rows, failed, latest)
+        rows = timed(rows, self.pipeline, failed, latest)
         for condition in conditions:
             holds = truths[condition].holds
             known = rows.column(REASON).null_count == rows.num_rows
@@ -127,22 +127,6 @@ class PlainRows:
         own = [name for name in (FILE, ROW, VERSION) if name in rows.column_names]
         added = [*own, REASON, TIME, *([UNTIL_OF] if self.pipeline.time.end else []), *map(condition_column, conditions)]
         return rows.select([*added, *dict.fromkeys(columns)])
-
-    def _timed(self, rows: pa.Table, failed: pa.Array | None, latest: int | None) -> pa.Table:
-        """``rows`` with event time, end if events last, and the reason if a row is unusable, as :func:`.event_time` gives them.
-
-        ``failed`` are the rows on which a condition cannot be evaluated; null for none.
-        """
-        end = self.pipeline.time.end
-        time = _on_axis(rows.column(self.pipeline.time.column))
-        until = time if end is None else _on_axis(rows.column(end))
-        least, greatest = accepted_times(self.pipeline)
-        added = {TIME: time, REASON: pa.nulls(rows.num_rows, pa.string())} | ({} if end is None else {UNTIL_OF: until})
-        if failed is not None or end is not None or not _are_all_within(time, least, greatest if latest is None else min(greatest, latest)):
-            added[REASON] = _reasons(time, until, pa.repeat(False, rows.num_rows) if failed is None else failed, least, greatest, latest)
-        for name, column in added.items():
-            rows = rows.append_column(name, column)
-        return rows
 
 
 def local_conditions(pipeline: Pipeline, columns: Columns) -> Conditions | None:
@@ -163,34 +147,3 @@ def local_conditions(pipeline: Pipeline, columns: Columns) -> Conditions | None:
         return Conditions.of(every, {name: columns.arrow[name] for name in compared})
     except (SpecError, UnsupportedError):  # Spark evaluates them, or says what is wrong
         return None
-
-
-def _are_all_within(time: pa.ChunkedArray, least: int, greatest: int) -> bool:
-    if time.null_count:
-        return False
-    span = pc.min_max(time)
-    return not len(time) or (least <= span["min"].as_py() and span["max"].as_py() <= greatest)
-
-
-def _reasons(
-    time: pa.ChunkedArray, until: pa.ChunkedArray, failed: pa.Array, least: int, greatest: int, latest: int | None
-) -> pa.Array | pa.ChunkedArray:
-    low, high = (pa.scalar(bound, pa.int64()) for bound in (least, greatest))
-    within = [pc.and_(pc.greater_equal(at, low), pc.less_equal(at, high)) for at in (time, until)]
-    reasons = {
-        "bad_condition": failed,
-        "null_time": pc.or_(pc.is_null(time), pc.is_null(until)),
-        "time_out_of_range": pc.invert(pc.and_(*within)),
-        "end_before_time": pc.less(until, time),
-    }
-    if latest is not None:
-        reasons["future_time"] = pc.greater(time, pa.scalar(latest, pa.int64()))
-    return pc.case_when(pc.make_struct(*map(_in_one_chunk, reasons.values()), field_names=list(reasons)), *map(pa.scalar, reasons))
-
-
-def _on_axis(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(pa.int64())
-
-
-def _in_one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -11,7 +11,7 @@ import pyarrow as pa
 from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.jobs.ways.choose import no_spark, parts_of
 from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.joining import computed_here
+from windowmill.jobs.ways.joining import compute_parts
 from windowmill.jobs.ways.lateness import seen_after
 from windowmill.jobs.ways.output import Output, Role, RowWriter
 from windowmill.windowing.axis import AXIS_BEGIN
@@ -63,7 +63,7 @@ class MemoryBatch:
 def compute(batch: Input, parts: Sequence[Part], new: NewRows | None, emission: Emission) -> MemoryBatch:
     """Compute the ``new`` rows of a batch, null for none, by these ``parts``, and emit the windows of ``emission``."""
     writer = MemoryWriter()
-    counts, judged = computed_here(new, parts, [part.here(new, emission) for part in parts], batch, writer)
+    counts, judged = compute_parts(new, parts, [part.here(new, emission) for part in parts], batch, writer)
     return MemoryBatch(writer.tables("sink"), writer.tables("state"), judged, counts)
 
 

@@ -15,7 +15,11 @@ import pytest
 import yaml
 
 from windowmill.jobs.commands.try_command import ENGINES, run_try
+from windowmill.jobs.ways import memory
+from windowmill.jobs.ways.base import Part
+from windowmill.jobs.ways.choose import parts_of
 from windowmill.windowing.errors import SpecError
+from windowmill.windowing.planner import plan
 from windowmill.windowing.specfile import parse_pipeline
 
 FOLDER = Path(__file__).parent
@@ -45,6 +49,17 @@ def agrees(found: Any, wanted: Any, tolerance: float) -> bool:
     return bool(found == wanted)
 
 
+def is_alike(found: Any, wanted: Any) -> bool:
+    """Whether both are equal, but for the rounding of floats: it depends on how an input is cut into batches (docs/numerics.md)."""
+    if isinstance(found, float) and isinstance(wanted, float):
+        return math.isclose(found, wanted, rel_tol=1e-12, abs_tol=1e-12)
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        return list(found) == list(wanted) and all(is_alike(found[name], wanted[name]) for name in wanted)
+    if isinstance(found, list) and isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(is_alike, found, wanted))
+    return type(found) is type(wanted) and bool(found == wanted)
+
+
 def compared(case: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows that the case speaks of: not those of the key that is there to move the watermark."""
     rows = [row for row in rows if "clock" not in case or row["key"] != case["clock"]]
@@ -67,7 +82,23 @@ def test_gives_the_rows_of_the_case_however_it_is_cut(case: dict[str, Any], engi
     rows, quarantined = run(case, tmp_path, engine, None)
     check(case, rows)
     assert [row["line"] for row in quarantined] == case.get("quarantined", [])
-    assert run(case, tmp_path, engine, 1 if len(case["input"]) < 20 else 7) == (rows, quarantined)
+    again, refused = run(case, tmp_path, engine, 1 if len(case["input"]) < 20 else 7)
+    assert refused == quarantined
+    assert again == rows if engine == "reference" else is_alike(again, rows)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_try_goes_the_ways_that_explain_names(case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    gone: set[str] = set()
+
+    def noted(*given: Any) -> list[Part]:
+        parts = parts_of(*given)
+        gone.update(part.way for part in parts)
+        return parts
+
+    monkeypatch.setattr(memory, "parts_of", noted)
+    run(case, tmp_path, "kernel", None)
+    assert gone == (set(plan(parse_pipeline(case["spec"]), refusal="no source").ways) if case["input"] else set())
 
 
 @pytest.mark.parametrize("case", [case for case in ALL if "refused" in case], ids=lambda case: case["id"])

@@ -14,7 +14,11 @@ from tests.jobs.test_mixed_batches import Run
 from tests.random_pipelines import CONDITION, Case, Row, differences, examples, random_case
 from windowmill.checkpoints import codec
 from windowmill.jobs.commands.try_command import attempt
+from windowmill.jobs.ways import memory
+from windowmill.jobs.ways.base import Part
+from windowmill.jobs.ways.choose import parts_of
 from windowmill.windowing.columnar import ColumnarEngine, Found
+from windowmill.windowing.planner import plan
 
 pytestmark = [pytest.mark.thorough, pytest.mark.covers("I7")]
 
@@ -63,13 +67,30 @@ def test_commits_of_lines_give_what_the_reference_says(seed):
     wanted = case.expected(final=True)
     for engine in ("kernel", "reference"):
         rows = case.permuted(rng)
-        lines = "".join(
-            json.dumps({name: value if name != "t" else told(case, value) for name, value in row.items()}) + "\n" for row in rows
-        )
-        outcome = attempt(case.pipeline, lines.encode(), rng.choice([None, 1, 4, 9]), engine, commit_rows=size)
+        outcome = attempt(case.pipeline, lines(case, rows), rng.choice([None, 1, 4, 9]), engine, commit_rows=size)
         assert differences(sorted((dict(row) for row in outcome.rows), key=case.place), wanted.rows) == []
         refused = [(row.line - 1, row.reason) for row in outcome.refused]
         assert refused_ids(case, rows, refused) == refused_ids(case, case.rows, wanted.quarantined)
+
+
+@pytest.mark.parametrize("seed", examples(60))
+def test_try_goes_the_ways_that_explain_names(seed: int, monkeypatch: pytest.MonkeyPatch):
+    case, gone = random_case(seed, points=True), set[str]()
+
+    def noted(*given: Any) -> list[Part]:
+        parts = parts_of(*given)
+        gone.update(part.way for part in parts)
+        return parts
+
+    monkeypatch.setattr(memory, "parts_of", noted)
+    attempt(case.pipeline, lines(case, case.rows), batch_rows=7)
+    assert gone == set(plan(case.pipeline, refusal="no source").ways)
+
+
+def lines(case: Case, rows: list[Row]) -> bytes:
+    """``rows`` as JSON lines."""
+    read = ({name: value if name != "t" else told(case, value) for name, value in row.items()} for row in rows)
+    return "".join(json.dumps(row) + "\n" for row in read).encode()
 
 
 def told(case: Case, value: int | None) -> Any:

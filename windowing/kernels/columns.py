@@ -82,9 +82,10 @@ def stored(
                 found |= {fields[role].name: pa.array(floats[:, f + column]) for column, role in enumerate(fractional)}
             case "sum_int":
                 if (ints[:, i + 1] != ints[:, i] >> 63).any():
+                    of = next(result for result in layout.results if index in result.atoms)
                     raise AggregateOverflowError(
-                        f"the sum of {atom.columns[0]!r} left the range of a 64-bit integer within one partial of the state; "
-                        "cast the column to double in a view of the source"
+                        f"aggregates.{of.name}: {of.function} over one partial of the state leaves the range of a 64-bit integer; cast the "
+                        f"column {atom.columns[0]!r} to double in a view of the source"
                     )
                 found[fields[""].name] = pa.array(ints[:, i])
             case "sum_decimal":

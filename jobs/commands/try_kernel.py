@@ -1,0 +1,79 @@
+"""The kernel engine of ``windowmill try``: the parts that runs compute, over a state in memory."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.jobs.column_names import FILE, REASON, ROW, TAKEN
+from windowmill.jobs.commands.try_engine import Batch, Results
+from windowmill.jobs.commands.try_results import results_in_order
+from windowmill.jobs.sources.event_times import timed
+from windowmill.jobs.ways.memory import MemoryRun
+from windowmill.jobs.ways.new_rows import NewRows
+from windowmill.windowing.columnar.added_columns import NUMBER_OF
+from windowmill.windowing.errors import SourceSchemaError
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.watermark import COMMIT_SHIFT
+
+if TYPE_CHECKING:
+    from windowmill.windowing.spec import Pipeline
+
+
+class KernelEngine:
+    """Computes each batch when the next one comes, since the last one has no state to leave."""
+
+    def __init__(self, pipeline: Pipeline, latest: float) -> None:
+        self._pipeline, self._latest = pipeline, None if latest == math.inf else int(latest)
+        self._run: MemoryRun | None = None
+        self._waiting: NewRows | None = None
+        self._results: list[pa.Table] = []
+        self._refused: list[tuple[int, str]] = []
+        self._fed = 0
+
+    def feed(self, batch: Batch) -> None:
+        rows = _with_types(batch.rows)
+        if self._run is None:
+            self._run = MemoryRun(self._pipeline, {field.name: field.type for field in rows.schema})
+        else:
+            self._advance(self._run, last=False, ended=False)
+        self._waiting = NewRows(self._numbered(timed(rows, self._pipeline, None, self._latest), batch))
+        self._fed += rows.num_rows
+
+    def finish(self, *, final: bool) -> Results:
+        if self._run is not None:
+            self._advance(self._run, last=True, ended=final)
+        return Results(results_in_order(self._results, self._pipeline), sorted(self._refused))
+
+    def _advance(self, run: MemoryRun, *, last: bool, ended: bool) -> None:
+        done = run.advance(self._waiting, last=last, ended=ended)
+        self._results += done.results
+        if done.judged is not None:
+            refused = done.judged.table.filter(pc.is_valid(done.judged.table.column(REASON)))
+            self._refused += zip(refused.column(ROW).to_pylist(), refused.column(REASON).to_pylist(), strict=True)
+
+    def _numbered(self, rows: pa.Table, batch: Batch) -> pa.Table:
+        """``rows`` with conditions, place in the input and number."""
+        places = np.arange(self._fed, self._fed + rows.num_rows)
+        own = {ROW: pa.array(places), NUMBER_OF: pa.array((batch.commits << COMMIT_SHIFT) + places)}
+        own[FILE] = pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)
+        own |= {condition_column(text): holds for text, holds in batch.conditions.items()}
+        for name, column in own.items():
+            rows = rows.append_column(name, column)
+        return rows
+
+
+def _with_types(rows: pa.Table) -> pa.Table:
+    """``rows`` with the types of a source: instants in UTC, and columns of nothing but nulls as texts."""
+    clash = next((name for name in rows.column_names if name.lower() in TAKEN), None)
+    if clash is not None:
+        raise SourceSchemaError(f"the column name {clash!r} is taken by windowmill; rename it in the input")
+    fields = []
+    for field in rows.schema:
+        kind = pa.timestamp("us", "UTC") if pa.types.is_timestamp(field.type) else field.type
+        fields.append((field.name, pa.string() if pa.types.is_null(kind) else kind))
+    return rows.cast(pa.schema(fields))
