@@ -18,8 +18,7 @@ from windowmill.checkpoints.stores import options_of, use_options_of
 from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.outcomes import CommittedBatch, warnings_of
 from windowmill.jobs.commands.next_run import NextRun
-from windowmill.jobs.commands.output import Answer
-from windowmill.jobs.commands.spec_values import as_written
+from windowmill.jobs.commands.terminal import Answer, as_written
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import StateCorruptError, WindowmillError, first_line

@@ -10,8 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from windowmill.jobs.commands import COMMANDS
-from windowmill.jobs.commands.exit_codes import Debugging, exit_code_of
-from windowmill.jobs.commands.spec_values import forget
+from windowmill.jobs.commands.terminal import Debugging, exit_code_of, forget
 
 
 class _Parsers(Mapping[str, Any]):

@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from windowmill.jobs.commands.exit_codes import exit_code_of
-from windowmill.jobs.commands.options import AcceptChanges, AcceptCode, Arrival, AsJson, Spec
-from windowmill.jobs.commands.output import Answer, errors, show
-from windowmill.jobs.commands.spec_values import as_written, load_pipeline
+from windowmill.jobs.commands.terminal import (
+    AcceptChanges,
+    AcceptCode,
+    Answer,
+    Arrival,
+    AsJson,
+    Spec,
+    as_written,
+    errors,
+    exit_code_of,
+    load_pipeline,
+    show,
+)
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 

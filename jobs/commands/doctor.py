@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from rich.text import Text
 
 from windowmill.checkpoints.places import local_path
-from windowmill.jobs.commands.output import Answer
+from windowmill.jobs.commands.terminal import Answer
 from windowmill.jobs.spark.jars import DELTA_VERSION, S3_JARS, class_archive, damaged_jars, jars_folder
 from windowmill.jobs.spark.java import find_java, java_at
 from windowmill.jobs.spark.settings import SERVER

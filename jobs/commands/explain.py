@@ -13,8 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from windowmill.jobs.commands.output import Answer
-from windowmill.jobs.commands.spec_values import as_written
+from windowmill.jobs.commands.terminal import Answer, as_written
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.planner import Plan, plan

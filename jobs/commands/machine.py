@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from windowmill.jobs.commands.options import AsJson
-from windowmill.jobs.commands.output import Answer, errors, show
+from windowmill.jobs.commands.terminal import Answer, AsJson, errors, show
 
 
 def doctor(as_json: AsJson = False) -> None:

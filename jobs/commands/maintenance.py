@@ -28,7 +28,7 @@ from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.commands.output import Answer
+from windowmill.jobs.commands.terminal import Answer
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.errors import SinkError, StateError, first_line

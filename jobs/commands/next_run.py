@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.engine import compute_of, refused_locally
-from windowmill.jobs.commands.spec_values import as_written
+from windowmill.jobs.commands.terminal import as_written
 from windowmill.jobs.sources.kinds import KINDS, open_source
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SourceError, WindowmillError

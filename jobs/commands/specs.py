@@ -9,9 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from windowmill.jobs.commands.options import AsJson, Spec
-from windowmill.jobs.commands.output import Answer, show
-from windowmill.jobs.commands.spec_values import load_pipeline
+from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, show
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.specfile import read_spec
 

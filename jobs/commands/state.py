@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,17 +14,19 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.inspection import key_value
 from windowmill.checkpoints.state.opening import reporting_damage
 from windowmill.checkpoints.stores import is_table
-from windowmill.jobs.commands.output import Answer
 from windowmill.jobs.commands.state_views.base import View, source_types, value_of
 from windowmill.jobs.commands.state_views.live_rows import LiveRowsView
-from windowmill.jobs.commands.state_views.mixed import MixedView
 from windowmill.jobs.commands.state_views.positions import PositionsView
 from windowmill.jobs.commands.state_views.sessions import SessionsView
 from windowmill.jobs.commands.state_views.slices import SlicesView
+from windowmill.jobs.commands.terminal import Answer
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.errors import SpecError, StateMissingError
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import WayName, divide
+from windowmill.windowing.ways import WayName, divide, told_of
+
+#: Facts about the whole table, which are the same in all views.
+_SHARED = ("next_batch", "version", "files", "bytes", "entries", "keys", "emitted_through")
 
 
 def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
@@ -106,3 +108,33 @@ def _key(pipeline: Pipeline, given: Sequence[str], schema: pa.Schema) -> dict[st
 
 def _as_stored(key: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
     return {name: pa.scalar(value, schema.field(name).type).as_py() for name, value in key.items()}
+
+
+class MixedView(View):
+    """State of several parts: what the view of each shows."""
+
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, limit: int, views: Mapping[WayName, View]) -> None:
+        super().__init__(pipeline, ledger, limit)
+        self._views = {way.replace(" ", "_"): view for way, view in views.items()}
+        self._kind = told_of(list(views))
+        self.inspection = next(iter(views.values())).inspection
+
+    def summary(self) -> dict[str, Any]:
+        told = {part: view.summary() for part, view in self._views.items()}
+        first = next(iter(told.values()))
+        own = {f"{part}_{name}": facts[name] for part, facts in told.items() for name in _own(facts)}
+        shared = {name: first[name] for name in _SHARED}
+        return {"kind": self._kind} | shared | own | {"largest_keys": first["largest_keys"]}
+
+    def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
+        """What the view of each part tells about ``key``."""
+        return {part: view.of_key(key) for part, view in self._views.items()}
+
+    def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
+        for part, view in self._views.items():
+            own = {fact.removeprefix(f"{part}_"): value for fact, value in data["state"].items()}
+            yield from view.show_key(name, {"state": own, **data[part]})
+
+
+def _own(facts: Mapping[str, Any]) -> list[str]:
+    return [name for name in facts if name not in (*_SHARED, "kind", "largest_keys")]

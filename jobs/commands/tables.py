@@ -7,9 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from windowmill.jobs.commands.options import AsJson, Last, Spec
-from windowmill.jobs.commands.output import Answer, errors, show
-from windowmill.jobs.commands.spec_values import as_written, load_pipeline
+from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, errors, load_pipeline, show
 from windowmill.windowing.redaction import redacted
 
 

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import numpy as np
 import pyarrow as pa
 
-from windowmill.jobs.commands.spec_values import as_written, load_pipeline
+from windowmill.jobs.commands.terminal import as_written, load_pipeline
 from windowmill.jobs.commands.try_engine import Batch, Engine, Results
 from windowmill.jobs.conditions.duckdb import conditions_of, evaluate
 from windowmill.jobs.json_lines.read import Refused, Rows, read_rows, refused_lines

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from windowmill.jobs.commands.output import errors
+from windowmill.jobs.commands.terminal import errors
 from windowmill.jobs.commands.try_engine import Batch, Results
 from windowmill.jobs.commands.try_results import results_in_order
 from windowmill.jobs.conditions.spark import failure, truth

@@ -1,0 +1,123 @@
+"""What all commands share: arguments and options, specs as commands read them, answers as text or JSON, and how an action ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from typer.exceptions import TyperException
+
+from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.redaction import as_written as told_as_written
+from windowmill.windowing.redaction import redacted
+
+if TYPE_CHECKING:
+    from windowmill.windowing.spec import Pipeline
+
+Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The pipeline's YAML file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+AcceptChanges = Annotated[
+    bool, typer.Option("--accept-changes", help="Continue although others have changed rows of the sink, quarantine or quality table.")
+]
+AcceptCode = Annotated[
+    bool,
+    typer.Option("--accept-code", help="Continue although a module that the spec names was edited; you vouch that it computes the same."),
+]
+Arrival = Annotated[
+    Literal["log", "event_time"],
+    typer.Option(
+        "--arrival",
+        help="Order in which historical rows count as arrived: log order, in which rows can be late, or event-time order.",
+    ),
+]
+Last = Annotated[int, typer.Option("--last", min=1, help="How many to show, newest last.")]
+
+console = Console(highlight=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+#: Exit code of a command that was interrupted from the keyboard: 128 and the number of SIGINT, as shells have it.
+INTERRUPTED = 130
+#: What the environment has filled into the specs that this command has read, which messages tell as it is written, ``${NAME}``:
+#: text as written -> the text with the values of variables.
+_hidden: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer in two forms: JSON values in ``data``, and in ``text`` what a terminal shows (a string or a rich table)."""
+
+    data: Any
+    text: Any
+
+
+def show(answer: Answer, as_json: bool) -> None:
+    """Print ``answer`` as it was asked for."""
+    if as_json:
+        print(json.dumps(answer.data))
+    else:
+        console.print(answer.text)
+
+
+def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> Pipeline:
+    """As :func:`windowmill.windowing.specfile.load_pipeline`; :func:`as_written` then knows the spec's variables."""
+    from windowmill.windowing.specfile import read_spec  # a command that reads no spec does without pydantic
+
+    read = read_spec(path, environment)
+    _hidden.update(read.hidden)
+    return read.pipeline
+
+
+def as_written(text: str) -> str:
+    """``text`` with values of variables as their specs write them. Paths of tables are told with their values."""
+    return told_as_written(text, _hidden) if _hidden else text
+
+
+def forget() -> None:
+    """Forget the specs that have been read: another command begins."""
+    _hidden.clear()
+
+
+class Debugging:
+    """Whether an error is raised with its traceback, instead of being told in a line."""
+
+    on = False
+
+
+def exit_code_of(action: Callable[[], Any]) -> int:
+    """Run ``action``, and print the error that ends it; returns the exit code, 0 if nothing goes wrong."""
+    try:
+        result = action()
+    except TyperException as err:
+        # Without any argument the help has been printed, and there is no message.
+        if told := err.format_message().rstrip("."):
+            errors.print(f"windowmill: {told}; see `windowmill --help`", markup=False)
+        return 2
+    except typer.Abort:
+        return _stopped()
+    except WindowmillError as err:
+        if Debugging.on:
+            raise
+        errors.print(f"windowmill: {as_written(str(err))}", markup=False)
+        return err.exit_code
+    except Exception as err:
+        if Debugging.on:
+            raise
+        from windowmill.jobs.spark.failures import explain, raised_in_worker
+
+        ours = raised_in_worker(err)
+        errors.print(f"windowmill: {as_written(redacted(explain(err)) if ours is None else str(ours))}", markup=False)
+        return 1 if ours is None else ours.exit_code
+    if result == INTERRUPTED:  # typer has caught the KeyboardInterrupt
+        return _stopped()
+    # A truth is no exit code: True would be 1, a failure.
+    return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _stopped() -> int:
+    errors.print("windowmill: stopped; run again to continue", markup=False)
+    return INTERRUPTED
