@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -160,8 +161,8 @@ def commit() -> str:
 def machine() -> dict[str, Any]:
     """The machine, as far as figures depend on it."""
     model = next((line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
-    memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
-    return {"processor": model, "cores": os.cpu_count(), "memory_gib": round(memory / (1 << 20)), "system": platform.system()}
+    memory_gib = round(psutil.virtual_memory().total / (1 << 30))
+    return {"processor": model, "cores": os.cpu_count(), "memory_gib": memory_gib, "system": platform.system()}
 
 
 def versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a session of processes uses, as /proc tells: Spark's workers leave their parent's process group, but not its session."""
+"""What a session of processes uses: Spark's workers leave their parent's process group, but not its session."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TypeVar
+
+import psutil
 
 SECONDS_BETWEEN = 0.1
 #: Between two looks at the processor time of a process.
@@ -18,27 +19,29 @@ LOOK_SECONDS = 0.05
 T = TypeVar("T")
 
 
-def session_processes(session: int) -> dict[Path, list[str]]:
-    """Folders in /proc of a session's processes, with the fields of ``stat`` that follow the name."""
-    found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+def session_processes(session: int) -> list[psutil.Process]:
+    """The processes of a session."""
+    found = []
+    for process in psutil.process_iter():
         with suppress(OSError):  # it ended meanwhile
-            fields = stat.read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session:
-                found[stat.parent] = fields
+            if os.getsid(process.pid) == session:
+                found.append(process)
     return found
 
 
 def cpu_seconds(session: int) -> float:
     """Processor time of a session's processes so far, of those that have ended included."""
-    ticks = sum(sum(map(int, fields[11:15])) for fields in session_processes(session).values())
-    return ticks / os.sysconf("SC_CLK_TCK")
+    used = 0.0
+    for process in session_processes(session):
+        with suppress(psutil.Error):  # it ended meanwhile
+            used += cpu_seconds_of(process)
+    return used
 
 
-def cpu_seconds_of(process: int) -> float:
+def cpu_seconds_of(process: psutil.Process) -> float:
     """Processor time of a process so far, and of those children that have ended."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    times = process.cpu_times()
+    return float(times.user + times.system + times.children_user + times.children_system)
 
 
 def timed(act: Callable[[], T]) -> tuple[T, float, float]:
@@ -55,8 +58,7 @@ def alone(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float
     with tempfile.TemporaryFile() as file:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=file, start_new_session=True)
         while process.poll() is None:  # nobody waits for the JVM of a client
-            with suppress(OSError):
-                used = max(used, cpu_seconds(process.pid))
+            used = max(used, cpu_seconds(process.pid))
             time.sleep(LOOK_SECONDS)
         seconds = time.perf_counter() - begun
         file.seek(0)
@@ -87,14 +89,9 @@ class MemoryWatch:
         while not self._done.wait(SECONDS_BETWEEN):
             found: dict[str, int] = {}
             for process in session_processes(self._session):
-                with suppress(OSError, StopIteration):  # it ended meanwhile
-                    name = "JVM" if (process / "comm").read_text().startswith("java") else "Python"
-                    found[name] = found.get(name, 0) + _resident_bytes(process)
+                with suppress(psutil.Error):  # it ended meanwhile
+                    name = "JVM" if process.name().startswith("java") else "Python"
+                    # A page that n processes share counts as an nth of it: the kernel's "proportional set size".
+                    found[name] = found.get(name, 0) + process.memory_full_info().pss
             if sum(found.values()) > self.peak_bytes:
                 self.peak_bytes, self.at_peak = sum(found.values()), found
-
-
-def _resident_bytes(process: Path) -> int:
-    """Bytes in memory, a page that n processes share counted as an nth of it (the kernel's "proportional set size")."""
-    line = next(line for line in (process / "smaps_rollup").read_text().splitlines() if line.startswith("Pss:"))
-    return int(line.split()[1]) * 1024

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from benchmarks import measurement
@@ -145,7 +146,7 @@ class _Way:
 
 
 def _servers_cpu_seconds(server: dict[str, Any]) -> float:
-    return cpu_seconds(server["pid"]) + cpu_seconds_of(server["fork_server"])
+    return cpu_seconds(server["pid"]) + cpu_seconds_of(psutil.Process(server["fork_server"]))
 
 
 def _ratios_of_processor_time(own: Result, reference: Result) -> list[float]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+import psutil
 import pyspark
 
 from windowmill.jobs.child import tie_to_parent
@@ -220,11 +221,10 @@ def clients(port: int, *, recent: bool = False) -> int:
 def memory_bytes(session: int) -> int:
     """Memory of the processes of a session, a page that several share counted once: the kernel's "proportional set size"."""
     held = 0
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, StopIteration):  # it has ended meanwhile
-            if int((process / "stat").read_text().rpartition(")")[2].split()[3]) == session:
-                lines = (process / "smaps_rollup").read_text().splitlines()
-                held += int(next(line for line in lines if line.startswith("Pss:")).split()[1]) * 1024
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.Error):  # it has ended meanwhile
+            if os.getsid(process.pid) == session:
+                held += process.memory_full_info().pss
     return held
 
 

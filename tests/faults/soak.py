@@ -7,7 +7,6 @@ sink equals the reference engine's rows, each batch has one commit a table, and 
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 from deltalake import DeltaTable
 
@@ -152,8 +152,8 @@ def _unnamed_bytes(path: str) -> int:
 
 def _resident_mb(pid: int) -> float:
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-    except (OSError, IndexError):
+        return float(psutil.Process(pid).memory_info().rss / 1e6)
+    except psutil.Error:
         return 0.0
 
 
