@@ -33,7 +33,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_files import FAN, LAST_LEVEL, packed
 from windowmill.checkpoints.record_table import DeltaRecords
-from windowmill.checkpoints.records import FORMAT, Record, sealed
+from windowmill.checkpoints.records import FORMAT, LedgerRecord, sealed
 from windowmill.jobs.batch import planning
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.spec import Pipeline
@@ -73,7 +73,7 @@ class Life:
         self._records = self._told()
         self._fill(batches)
 
-    def _told(self) -> Iterator[Record]:
+    def _told(self) -> Iterator[LedgerRecord]:
         """Records without end, as runs would have written them."""
         totals, number = Totals(), 0
         meaning, schema, source = self.pipeline.meaning_hash(), self._table.schema().to_json(), str(self._table.metadata().id)
@@ -91,7 +91,7 @@ class Life:
             )
             totals = totals.plus(plan, outcome)
             body = {PLAN: asdict(StoredPlan.of(plan)), CHANGES: {}, OUTCOME: asdict(outcome), TOTALS: asdict(totals)}
-            yield Record(FORMAT, BATCH, number, plan.attempt, at, json.dumps(body))
+            yield LedgerRecord(FORMAT, BATCH, number, plan.attempt, at, json.dumps(body))
             number += 1
 
     def _fill(self, batches: int) -> None:

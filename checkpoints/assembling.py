@@ -12,7 +12,7 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from windowmill.checkpoints.batches import BackfillPlan, Batch, Changes, Commit, Plan, RunPlan, Status
-from windowmill.checkpoints.records import FORMAT, Record
+from windowmill.checkpoints.records import FORMAT, LedgerRecord
 from windowmill.windowing.errors import LedgerCorruptError
 
 #: A record of a batch, and one of a ruling on a held batch.
@@ -123,7 +123,7 @@ def totals_of(batches: Iterable[Batch], before: Totals | None = None) -> Totals:
     return totals
 
 
-def recorded_totals(records: Sequence[Record], path: str) -> tuple[int, Totals] | None:
+def recorded_totals(records: Sequence[LedgerRecord], path: str) -> tuple[int, Totals] | None:
     """The batch number and totals of the newest record among ``records`` that has totals; batches that are held or abandoned have none."""
     for record in reversed(records):
         totals = _parsed(record, path).get(TOTALS)
@@ -132,7 +132,7 @@ def recorded_totals(records: Sequence[Record], path: str) -> tuple[int, Totals] 
     return None
 
 
-def assemble(records: Sequence[Record], path: str, *, integer_axis: bool) -> list[Batch]:
+def assemble(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) -> list[Batch]:
     """The batches described by ``records``, oldest first; all records of each batch must be given, in order.
 
     Raises
@@ -171,7 +171,7 @@ def check_joined(older: Sequence[Batch], newer: Sequence[Batch], path: str) -> N
         _check_order(last, following, path)
 
 
-def _batch(records: Sequence[Record], path: str, *, integer_axis: bool) -> Batch:
+def _batch(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) -> Batch:
     first, *rulings = records
     number, end = first.batch, records[-1]
     if first.kind != BATCH or any(record.kind != RULING for record in rulings):
@@ -202,7 +202,7 @@ def _batch(records: Sequence[Record], path: str, *, integer_axis: bool) -> Batch
     )
 
 
-def _changes(body: Mapping[str, Any], record: Record, path: str) -> dict[str, Changes]:
+def _changes(body: Mapping[str, Any], record: LedgerRecord, path: str) -> dict[str, Changes]:
     found = body.get(CHANGES)
     if not isinstance(found, dict):
         raise _corrupt(path, f"the {record.kind} record of batch {record.batch} has no changes")
@@ -211,11 +211,11 @@ def _changes(body: Mapping[str, Any], record: Record, path: str) -> dict[str, Ch
 
 def changes_in(content: bytes, batch: Batch, path: str) -> dict[str, Changes]:
     """The changes in a manifest of ``batch``."""
-    record = Record(FORMAT, "manifest", batch.number, batch.attempt, batch.ended_at, content.decode())
+    record = LedgerRecord(FORMAT, "manifest", batch.number, batch.attempt, batch.ended_at, content.decode())
     return _changes(_parsed(record, path), record, path)
 
 
-def _plan(values: Any, record: Record, path: str) -> Plan:
+def _plan(values: Any, record: LedgerRecord, path: str) -> Plan:
     stored: StoredPlan = _built(StoredPlan, values, record, path)
     try:
         return stored.plan()
@@ -243,7 +243,7 @@ def _check_order(last: Batch | None, batch: Batch, path: str) -> None:
                 raise _corrupt(path, f"the watermark goes back at batch {batch.number} ({name} {after}, {before} before it)")
 
 
-def _parsed(record: Record, path: str) -> dict[str, Any]:
+def _parsed(record: LedgerRecord, path: str) -> dict[str, Any]:
     try:
         body = json.loads(record.body)
     except (ValueError, RecursionError) as err:
@@ -253,7 +253,7 @@ def _parsed(record: Record, path: str) -> dict[str, Any]:
     return body
 
 
-def _built(kind: type, values: Any, record: Record, path: str) -> Any:
+def _built(kind: type, values: Any, record: LedgerRecord, path: str) -> Any:
     """Build a ``kind`` from ``values``."""
     subject = f"the {record.kind} of batch {record.batch}"
     if not isinstance(values, dict):

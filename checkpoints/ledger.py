@@ -40,7 +40,7 @@ from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.manifests import MAX_FILES, read_manifest, write_manifest
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_table import DeltaRecords
-from windowmill.checkpoints.records import FORMAT, Record, RecordStore
+from windowmill.checkpoints.records import FORMAT, LedgerRecord, RecordStore
 from windowmill.checkpoints.stores import use_options_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError
 from windowmill.windowing.meanings import told_difference
@@ -61,7 +61,7 @@ class Ledger:
         #: The newest batches, without gaps; older ones are loaded on demand.
         self._batches: list[Batch] = []
         #: Records loaded by the last :meth:`refresh`.
-        self._records: list[Record] = []
+        self._records: list[LedgerRecord] = []
         #: What :meth:`note` was told; the next record has it.
         self._noted: dict[str, LastWrite | None] = {}
         self.refresh()
@@ -217,7 +217,7 @@ class Ledger:
         if status_of(outcome.verdict) == "committed":
             body[TOTALS] = asdict(self.totals.plus(plan, outcome))
         # A ruling has an id of its own, so that one made by another attempt is not taken for it.
-        record = Record(FORMAT, kind, plan.batch, plan.attempt if kind == BATCH else uuid.uuid4().hex[:12], at, json.dumps(body))
+        record = LedgerRecord(FORMAT, kind, plan.batch, plan.attempt if kind == BATCH else uuid.uuid4().hex[:12], at, json.dumps(body))
         try:
             assemble([*self._records, record], self.path, integer_axis=self._integer_axis)
         except LedgerCorruptError as err:
@@ -239,7 +239,7 @@ class Ledger:
                 raise FencedError(f"ledger {self.path}: another attempt has recorded batch {plan.batch}; nothing more to do")
         reach(f"{kind}.after")
 
-    def _holds(self, record: Record) -> bool:
+    def _holds(self, record: LedgerRecord) -> bool:
         found = self._store.read(record.batch, record.batch + 1)
         return any((known.kind, known.attempt) == (record.kind, record.attempt) for known in found)
 
@@ -253,7 +253,7 @@ class Ledger:
             self._batches[:0] = older
             have = start
 
-    def _take(self, records: list[Record]) -> None:
+    def _take(self, records: list[LedgerRecord]) -> None:
         self._batches = assemble(records, self.path, integer_axis=self._integer_axis)
         self._records = records
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
-from windowmill.checkpoints.records import Record, check_record
+from windowmill.checkpoints.records import LedgerRecord, check_record
 from windowmill.windowing.errors import LedgerCorruptError, first_line
 
 SCHEMA = pa.schema(
@@ -72,7 +72,7 @@ class RecordFile:
         return {"numRecords": self.records, **ends, "nullCount": {"batch": 0}}
 
 
-def packed(records: Sequence[Record], level: int) -> tuple[RecordFile, bytes]:
+def packed(records: Sequence[LedgerRecord], level: int) -> tuple[RecordFile, bytes]:
     """A new file of ``records`` and its bytes; its unique name contains the CRC-32 of the bytes."""
     columns = {name: [getattr(record, name) for record in records] for name in SCHEMA.names}
     buffer = pa.BufferOutputStream()
@@ -83,7 +83,7 @@ def packed(records: Sequence[Record], level: int) -> tuple[RecordFile, bytes]:
     return RecordFile(name, len(content), len(records), min(batches), max(batches)), content
 
 
-def decoded(content: bytes, file: RecordFile, ledger: str) -> list[Record]:
+def decoded(content: bytes, file: RecordFile, ledger: str) -> list[LedgerRecord]:
     """The records of ``file``, each checked, and compared with what the log says about the file.
 
     Raises
@@ -96,7 +96,7 @@ def decoded(content: bytes, file: RecordFile, ledger: str) -> list[Record]:
     if told and zlib.crc32(content) != int(told["crc"], 16):
         raise LedgerCorruptError(f"{place}: the file is damaged (its checksum does not match); restore the folder from a copy")
     try:
-        records = [Record(**row) for row in _rows(content, trusted=told is not None)]
+        records = [LedgerRecord(**row) for row in _rows(content, trusted=told is not None)]
     except Exception as err:  # damaged bytes can raise anything, an unknown time zone for one
         raise LedgerCorruptError(f"{place}: cannot be read ({first_line(err)}); restore the folder from a copy") from err
     for record in records:
@@ -128,7 +128,7 @@ def to_merge(files: Sequence[RecordFile]) -> list[RecordFile]:
     return chosen[:_MERGED_FILES]
 
 
-def merged_files(records: Sequence[Record], *, last: bool) -> Iterator[tuple[RecordFile, bytes]]:
+def merged_files(records: Sequence[LedgerRecord], *, last: bool) -> Iterator[tuple[RecordFile, bytes]]:
     """Pack ``records`` into files of up to ``FAN * FAN`` records; ``last`` says that some were merged before."""
     start = size = 0
     for n, record in enumerate(records):

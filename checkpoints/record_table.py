@@ -24,7 +24,7 @@ from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
 from windowmill.checkpoints.delta_log_files import actions_of, entry_name, floor_of
 from windowmill.checkpoints.kept_tables import KeptTable
 from windowmill.checkpoints.record_files import FAN, LAST_LEVEL, SCHEMA, RecordFile, decoded, merged_files, packed, read_bytes, to_merge
-from windowmill.checkpoints.records import Record, sealed
+from windowmill.checkpoints.records import LedgerRecord, sealed
 from windowmill.checkpoints.storage_errors import is_disk_full
 from windowmill.checkpoints.stores import create_table, store_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError, first_line
@@ -56,10 +56,10 @@ class DeltaRecords:
         #: In append order of their records.
         self._files: list[RecordFile] = []
         #: Cached records of the newest files, by path; files are immutable.
-        self._decoded: dict[str, list[Record]] = {}
-        self._newest: Record | None = None
+        self._decoded: dict[str, list[LedgerRecord]] = {}
+        self._newest: LedgerRecord | None = None
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[LedgerRecord]:
         """As :meth:`RecordStore.load`; empty if there is no table yet.
 
         Raises
@@ -93,7 +93,7 @@ class DeltaRecords:
         self._newest = tail[-1] if tail else None
         return tail
 
-    def read(self, first: int, before: int) -> list[Record]:
+    def read(self, first: int, before: int) -> list[LedgerRecord]:
         """As :meth:`RecordStore.read`; raises as :meth:`load`."""
         wanted = [file for file in self._files if file.last >= first and file.first < before]
         by_file = self._records(wanted)
@@ -108,7 +108,7 @@ class DeltaRecords:
                 )
         return records
 
-    def append(self, record: Record) -> None:
+    def append(self, record: LedgerRecord) -> None:
         """As :meth:`RecordStore.append`."""
         count = self._count
         numbered = sealed(record, count)
@@ -166,7 +166,7 @@ class DeltaRecords:
     def _version(self) -> int | None:
         return None if self._table is None else self._table.version()
 
-    def _records(self, files: Sequence[RecordFile]) -> dict[str, list[Record]]:
+    def _records(self, files: Sequence[RecordFile]) -> dict[str, list[LedgerRecord]]:
         if self._table is None:
             return {}
         with _readable(self._path):
@@ -181,7 +181,7 @@ class DeltaRecords:
         if any(file.extension in ("json", "parquet") for file in log):
             raise LedgerCorruptError(f"ledger {self._path}: its log holds no readable commit; restore the folder from a copy")
 
-    def _has_landed(self, file: RecordFile, record: Record, count: int, version: int | None, failure: Exception) -> bool:
+    def _has_landed(self, file: RecordFile, record: LedgerRecord, count: int, version: int | None, failure: Exception) -> bool:
         """Whether ``record`` landed although the write failed, as when its response is lost; false means that a retry is safe."""
         newest = self._newest
         self.load()

@@ -15,7 +15,7 @@ FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LedgerRecord:
     """One record of the ledger; ``body`` is JSON.
 
     Attributes
@@ -39,16 +39,16 @@ class Record:
 class RecordStore(Protocol):
     """Interface of the store in which the ledger keeps its records."""
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[LedgerRecord]:
         """The records of the newest batches, in order; later appends are fenced against this version of the store.
 
         Every returned batch has all its records. A short ledger is returned whole.
         """
 
-    def read(self, first: int, before: int) -> list[Record]:
+    def read(self, first: int, before: int) -> list[LedgerRecord]:
         """The records of the batches [``first``, ``before``), in order, as of the last :meth:`load`."""
 
-    def append(self, record: Record) -> None:
+    def append(self, record: LedgerRecord) -> None:
         """Add ``record``.
 
         Raises
@@ -60,20 +60,20 @@ class RecordStore(Protocol):
         """
 
 
-def sealed(record: Record, number: int) -> Record:
+def sealed(record: LedgerRecord, number: int) -> LedgerRecord:
     """``record`` with its ``number`` in the ledger and its checksum."""
     numbered = replace(record, number=number)
     return replace(numbered, sum=checksum(numbered))
 
 
-def checksum(record: Record) -> int:
+def checksum(record: LedgerRecord) -> int:
     """64-bit checksum over all other fields of ``record``, as a signed integer."""
     instant = (record.at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     fields = [record.format, record.kind, record.batch, record.attempt, instant, record.body, record.number]
     return int.from_bytes(hashlib.blake2b(json.dumps(fields).encode(), digest_size=8).digest(), "big", signed=True)
 
 
-def check_record(record: Record, place: str) -> None:
+def check_record(record: LedgerRecord, place: str) -> None:
     """Check that ``record`` is as it was written; ``place`` names its file in messages.
 
     Raises

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from windowmill.dags.commands import command_of, failing_fast
 from windowmill.dags.events import EVENTS_READ, announced_through, extra_of, unannounced
-from windowmill.dags.process import Finished, Job, raise_for, summary_of
+from windowmill.dags.process import CommandProcess, CommandResult, raise_for, summary_of
 from windowmill.dags.specs import Spec, redacting
 from windowmill.dags.storage import storage_environment, storage_variables
 from windowmill.windowing.redaction import redacted
@@ -44,11 +44,11 @@ class CommandOperator(PipelineOperator):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._job: Job | None = None
+        self._job: CommandProcess | None = None
 
-    def run_job(self, arguments: Sequence[str]) -> Finished:
+    def run_job(self, arguments: Sequence[str]) -> CommandResult:
         """Run ``windowmill ARGUMENTS…``; its messages go to the task's log."""
-        self._job = Job(arguments, self.environment())
+        self._job = CommandProcess(arguments, self.environment())
         self.log.info("windowmill %s", redacted(" ".join(arguments)))
         return self._job.run(self.log.info)
 

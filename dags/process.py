@@ -44,7 +44,7 @@ class JobHeldError(WindowmillError):
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class CommandResult:
     """Result of a command: exit code (negative: killed by that signal), last line of stdout, last line of stderr."""
 
     code: int
@@ -52,7 +52,7 @@ class Finished:
     message: str
 
 
-class Job:
+class CommandProcess:
     """One command, run once.
 
     Parameters
@@ -69,7 +69,7 @@ class Job:
         self._child: subprocess.Popen[str] | None = None
         self._stopped = False
 
-    def run(self, log: Callable[[str], None]) -> Finished:
+    def run(self, log: Callable[[str], None]) -> CommandResult:
         """Run the command to its end; passes each line of stderr to ``log``."""
         from windowmill.jobs.child import tie_to_parent  # not needed for parsing
 
@@ -94,7 +94,7 @@ class Job:
                 if child.poll() is None:
                     self._kill()
                     child.wait()
-            return Finished(code, _last_line(output), message)
+            return CommandResult(code, _last_line(output), message)
 
     def stop(self) -> None:
         """Send SIGTERM to the child, and SIGKILL to its whole session after ``GRACE_SECONDS``; returns immediately."""
@@ -114,7 +114,7 @@ class Job:
                 os.killpg(self._child.pid, signal.SIGKILL)
 
 
-def summary_of(command: str, finished: Finished) -> dict[str, Any]:
+def summary_of(command: str, finished: CommandResult) -> dict[str, Any]:
     """Parse the JSON summary of a command that was run with ``--json``.
 
     Raises
@@ -134,7 +134,7 @@ def summary_of(command: str, finished: Finished) -> dict[str, Any]:
     return summary
 
 
-def raise_for(command: str, finished: Finished) -> None:
+def raise_for(command: str, finished: CommandResult) -> None:
     """Raise the error for the exit code; none for 0."""
     if finished.code == 0:
         return

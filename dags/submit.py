@@ -12,7 +12,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException
 
 from windowmill.dags.commands import command_of, failing_fast
-from windowmill.dags.process import Finished, raise_for
+from windowmill.dags.process import CommandResult, raise_for
 from windowmill.dags.specs import Spec, redacting
 from windowmill.windowing.spec import Pipeline
 
@@ -63,7 +63,7 @@ class SubmittedBatchOperator(SparkSubmitOperator):
             except AirflowException as err:
                 if code := _EXIT_CODE.search(str(err)):
                     # The hook has already logged the driver's own message.
-                    raise_for(command[0], Finished(int(code[1]), "", "see the driver's last line above"))
+                    raise_for(command[0], CommandResult(int(code[1]), "", "see the driver's last line above"))
                 raise
             return {
                 "pipeline": self.spec.read().pipeline,

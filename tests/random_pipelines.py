@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from windowmill.windowing.reference import Outcome, Record, evaluate
+from windowmill.windowing.reference import Evaluation, Record, evaluate
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -89,7 +89,7 @@ class Case:
         cuts = sorted(rng.sample(range(1, count), rng.randint(0, count - 1)))
         return list(zip([0, *cuts], [*cuts, count], strict=True))
 
-    def expected(self, rows: Sequence[Row] | None = None, *, final: bool = False) -> Outcome:
+    def expected(self, rows: Sequence[Row] | None = None, *, final: bool = False) -> Evaluation:
         """What the reference engine says; its rows in the order of :meth:`place`."""
         records = [Record(row, frozenset([CONDITION] if (row["i"] or 0) > 3 else [])) for row in (self.rows if rows is None else rows)]
         outcome = evaluate(self.pipeline, records, commits=self.commits, final=final)

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from windowmill.windowing.durations import Duration
 
 
-class Part(BaseModel):
+class SpecMapping(BaseModel):
     """A mapping in a spec: unknown fields are refused, and what has been read does not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -135,7 +135,7 @@ class WindowPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PipelinePlan:
     """How a pipeline is computed.
 
     Attributes
@@ -163,7 +163,7 @@ class Plan:
     windows: tuple[WindowPlan, ...]
 
 
-def plan(pipeline: Pipeline, types: Mapping[str, str] | None = None, refusal: str | None = None) -> Plan:
+def plan(pipeline: Pipeline, types: Mapping[str, str] | None = None, refusal: str | None = None) -> PipelinePlan:
     """The plan of ``pipeline``.
 
     Parameters
@@ -203,14 +203,14 @@ class _Planner:
         for window in pipeline.windows:  # fail here if a user function cannot be imported
             window.slicer(pipeline)
 
-    def plan(self) -> Plan:
+    def plan(self) -> PipelinePlan:
         aggregates = tuple(self._aggregate(name, spec) for name, spec in self._pipeline.aggregates.items())
         windows = tuple(self._window(window) for window in self._pipeline.windows)
         name, ways = self._pipeline.pipeline, self._parts.ways
         if self._refusal:
-            return Plan(name, "kernel", (("run", self._refusal),), ways, self._why, "", "", aggregates, windows)
+            return PipelinePlan(name, "kernel", (("run", self._refusal),), ways, self._why, "", "", aggregates, windows)
         reads, adds = ("; ".join(told) for told in zip(*map(self._reads_and_adds, ways), strict=True))
-        return Plan(name, "run", (), ways, self._why, reads, adds, aggregates, windows)
+        return PipelinePlan(name, "run", (), ways, self._why, reads, adds, aggregates, windows)
 
     def _reads_and_adds(self, way: WayName) -> tuple[str, str]:
         """Which state a batch reads for the windows that go ``way``, and what it adds to it."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from windowmill.windowing.fields import Part
+from windowmill.windowing.fields import SpecMapping
 
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,12})?)\s*%")
 _EXPECTED = "expected a percentage such as 1 %, a share from 0 to less than 1, or never"
@@ -50,7 +50,7 @@ Share = Annotated[
 ]
 
 
-class QuarantineLimits(Part):
+class QuarantineLimits(SpecMapping):
     """Shares of a batch's rows above which quarantined rows, for whatever reason, are a warning, or hold the batch."""
 
     warn: Share = 0.01

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from windowmill.windowing.catalogue import Aggregates, AggregateSpec
 from windowmill.windowing.durations import SECOND_US, Duration
-from windowmill.windowing.fields import Column, Condition, Name, Part
+from windowmill.windowing.fields import Column, Condition, Name, SpecMapping
 from windowmill.windowing.paths import path_problem, within
 from windowmill.windowing.redaction import as_written, redacted
 from windowmill.windowing.shares import QuarantineLimits
@@ -51,7 +51,7 @@ def _only_names(options: Any) -> Any:
     return options
 
 
-class Table(Part):
+class Table(SpecMapping):
     """A Delta table by path or by catalog name; exactly one of the two."""
 
     path: Annotated[str, AfterValidator(_path)] | None = None
@@ -110,7 +110,7 @@ class Source(Table):
         return super()._one_place()  # type: ignore[operator, no-any-return]  # pydantic types the inherited validator as its proxy
 
 
-class Time(Part):
+class Time(SpecMapping):
     """The time axis, how far out of order events may be, and how long a late one still counts."""
 
     column: Column
@@ -174,7 +174,7 @@ class Expectation(BaseModel):
 SCHEDULE_WORDS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 
 
-class AssetSchedule(Part):
+class AssetSchedule(SpecMapping):
     """Run when an Airflow asset of this name has been updated."""
 
     asset: Annotated[str, Field(pattern=r"\S", max_length=1_500)]
@@ -184,7 +184,7 @@ class AssetSchedule(Part):
 Compute = Literal["spark", "auto", "local"]
 
 
-class Pipeline(Part):
+class Pipeline(SpecMapping):
     """One pipeline. Unknown fields are refused; ``Pipeline.model_json_schema()`` is its JSON schema."""
 
     pipeline: Name

@@ -36,7 +36,7 @@ from windowmill.windowing.columnar.slices import GRID
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids, why_no_partials
 from windowmill.windowing.kernels.layout import Layout, why_unmergeable
-from windowmill.windowing.kernels.sessions import AFTER, Limits
+from windowmill.windowing.kernels.sessions import AFTER, SessionLimits
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
 
@@ -57,13 +57,13 @@ class Sessions:
     """The sessions of a pipeline: the pipeline with these windows alone, name and limits of each, and the layout of their partials."""
 
     pipeline: Pipeline
-    limits: tuple[tuple[str, Limits], ...]
+    limits: tuple[tuple[str, SessionLimits], ...]
     layout: Layout
 
     @classmethod
     def of(cls, pipeline: Pipeline, layout: Layout) -> Self:
         sizes = [(window, window.greatest_size()) for window in pipeline.windows]
-        limits = ((window.name, Limits(window.session_gap(), AFTER if size is None else size)) for window, size in sizes)
+        limits = ((window.name, SessionLimits(window.session_gap(), AFTER if size is None else size)) for window, size in sizes)
         return cls(pipeline, tuple(limits), layout)
 
     @property

@@ -16,7 +16,7 @@ from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import REWRITE, batches_of, files_of, number_of_rows, order_of
 from windowmill.checkpoints.state.log import latest_entries, own_entries
-from windowmill.checkpoints.state.partials import Needed
+from windowmill.checkpoints.state.partials import NeededRows
 from windowmill.checkpoints.state.position_compaction import needed_rows, rows_of_group, search_order
 from windowmill.checkpoints.state.wanted import span_condition
 from windowmill.checkpoints.stores import table_at
@@ -83,7 +83,7 @@ def compact_entries(
     path: str,
     before_batch: int,
     ways: Collection[WayName],
-    needed: Needed | None = None,
+    needed: NeededRows | None = None,
     *,
     spans: Sequence[str] = (),
     first: int | None = None,
@@ -133,7 +133,7 @@ def _kept(
     where: str,
     before_batch: int,
     ways: Collection[WayName],
-    needed: Needed | None,
+    needed: NeededRows | None,
     spans: Sequence[str],
     *,
     removes: bool,
@@ -155,7 +155,7 @@ def _kept(
             still = "true" if needed is None else f"({needed.sql})"
             rows = f"state WHERE {own}"
             if way == "slices" and spans:
-                rows = Needed.all_but_old_spans(keys, spans, before_batch).latest_of(rows)
+                rows = NeededRows.all_but_old_spans(keys, spans, before_batch).latest_of(rows)
             kept.append(f"SELECT {names} FROM {rows} AND {still}")
     order = search_order(keys, live=live) if "positions" in ways else []
     order += order_of(schema.names) if len(ways) > 1 else []

@@ -112,7 +112,7 @@ def has_nodes(path: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Needed:
+class NeededRows:
     """The rows that a later batch may read.
 
     Attributes
@@ -130,17 +130,17 @@ class Needed:
     superseded: str = "false"
 
     @classmethod
-    def slices_from(cls, start: int) -> Needed:
+    def slices_from(cls, start: int) -> NeededRows:
         """Slices and nodes that start at or after ``start``."""
         return cls(f"{SLICE} >= {start}", {SLICE: start})
 
     @classmethod
-    def sessions(cls, wanted: OpenSessions) -> Needed:
+    def sessions(cls, wanted: OpenSessions) -> NeededRows:
         """Fragments of open sessions."""
         return cls(open_condition(wanted), {LAST: max(map(wanted.last_after, wanted.gaps)) + 1})
 
     @classmethod
-    def spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> Needed:
+    def spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> NeededRows:
         """For each key the latest spans of the batches before ``before_batch``; those of that batch, which may have failed, stay too."""
         span = span_condition(columns)
         settled = f"{span} AND {BATCH} < {before_batch}"
@@ -148,14 +148,14 @@ class Needed:
         return cls(span, {}, f"(({settled}) IS TRUE AND row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) > 1)")
 
     @classmethod
-    def all_but_old_spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> Needed:
+    def all_but_old_spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> NeededRows:
         """Everything except the spans that :meth:`spans` tells to be superseded."""
         return replace(cls.spans(keys, columns, before_batch), sql="true")
 
-    def __or__(self, other: Needed) -> Needed:
+    def __or__(self, other: NeededRows) -> NeededRows:
         """The rows that either needs."""
         superseded = f"{self.superseded} OR {other.superseded}"
-        return Needed(f"{self.sql} OR {other.sql}", {**self.low, **other.low}, superseded)
+        return NeededRows(f"{self.sql} OR {other.sql}", {**self.low, **other.low}, superseded)
 
     def latest_of(self, rows: str) -> str:
         """What follows FROM in a query, up to a condition, for the ``rows`` (a table and a condition) that are not superseded."""
@@ -168,7 +168,7 @@ class Needed:
         )
 
 
-def compact_partials(path: str, needed: Needed | None) -> int:
+def compact_partials(path: str, needed: NeededRows | None) -> int:
     """Merge the files of successive batches at ``path`` and drop all but ``needed`` rows, if given; returns their number. No JVM.
 
     A merged file holds at most ``SORTED_ROWS`` rows and ``SORTED_BYTES`` bytes, sorted as they are read. Only successive batches share

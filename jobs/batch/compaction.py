@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windowmill.checkpoints.state.base import is_overgrown, is_scattered
 from windowmill.checkpoints.state.joint import compact_entries
-from windowmill.checkpoints.state.partials import Needed, compact_partials
+from windowmill.checkpoints.state.partials import NeededRows, compact_partials
 from windowmill.checkpoints.state.position_compaction import overgrown_from
 from windowmill.checkpoints.stores import is_table
 from windowmill.checkpoints.upkeep import merge_if_many
@@ -59,7 +59,7 @@ class _State:
         if self._has_entries:
             compact_entries(self._path, before, self._ways, spans=self._spans, first=self._merged_from() or None)
         else:
-            compact_partials(self._path, Needed.all_but_old_spans(self._keys, self._spans, before))
+            compact_partials(self._path, NeededRows.all_but_old_spans(self._keys, self._spans, before))
 
     @property
     def _has_entries(self) -> bool:

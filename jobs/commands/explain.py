@@ -16,7 +16,7 @@ from rich.text import Text
 from windowmill.jobs.commands.terminal import Answer, as_written
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.planner import Plan, plan
+from windowmill.windowing.planner import PipelinePlan, plan
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.textbook import ENGINES, engine_cost
 from windowmill.windowing.ways import WayName
@@ -56,7 +56,7 @@ def _told(value: Any) -> Any:
     return replace(value, **{field.name: _told(getattr(value, field.name)) for field in fields(value) if field.name not in _OURS})
 
 
-def _done_by(found: Plan) -> str:
+def _done_by(found: PipelinePlan) -> str:
     by, place, together = "windowmill run, backfill", "a Delta table", "one Delta table"
     if found.command == "kernel":
         by, place, together = "windowmill try --engine kernel", "memory", "memory"
@@ -73,7 +73,7 @@ def _done_by(found: Plan) -> str:
 _Cells = set[tuple[str, str]]
 
 
-def _page(found: Plan) -> Iterator[RenderableType]:
+def _page(found: PipelinePlan) -> Iterator[RenderableType]:
     yield Text(f"{found.pipeline}: {len(found.windows)} windows, {len(found.aggregates)} aggregates", style="bold")
     refusals = [(f"not by {command}", why) for command, why in found.refused]
     ways = [("keeps rows", "\n".join(found.why))] if found.why else []
@@ -88,7 +88,7 @@ def _page(found: Plan) -> Iterator[RenderableType]:
         yield _facts([("accuracy", "\n".join(accuracies))])
 
 
-def _windows(found: Plan) -> Table:
+def _windows(found: PipelinePlan) -> Table:
     table = _table("window", "n leaves", "m new", "cut")
     cuts = list(dict.fromkeys(f"{window.shape.slicing}: {window.shape.why}" for window in found.windows))
     for window in found.windows:
@@ -98,7 +98,7 @@ def _windows(found: Plan) -> Table:
     return table
 
 
-def _states(found: Plan) -> Iterator[tuple[str, str]]:
+def _states(found: PipelinePlan) -> Iterator[tuple[str, str]]:
     for state in dict.fromkeys(window.shape.state for window in found.windows):
         of = [window for window in found.windows if window.shape.state == state]
         scope = "" if len(of) == len(found.windows) else f"{', '.join(window.name for window in of)}: "
@@ -107,7 +107,7 @@ def _states(found: Plan) -> Iterator[tuple[str, str]]:
         yield "state", f"{scope}{state}; {of[0].leaf_bytes} bytes a row{known}"
 
 
-def _combines(found: Plan) -> Table:
+def _combines(found: PipelinePlan) -> Table:
     """A row for each window, or for each engine of it if it has several; the cell of the engine that is taken stands out."""
     table = _table("combines per window", *ENGINES)
     for window in found.windows:
@@ -127,7 +127,7 @@ def _number(value: float | None, style: str, unknown: str = "?") -> Text:
     return Text(unknown if value is None else f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}", style=style)
 
 
-def _reasons(found: Plan) -> Iterator[tuple[str, str]]:
+def _reasons(found: PipelinePlan) -> Iterator[tuple[str, str]]:
     """Each engine: its formula; and whether it is taken and why, for which windows and aggregates."""
     every = {(window.name, choice.aggregate) for window in found.windows for choice in window.choices}
     taken = {choice.engine for window in found.windows for choice in window.choices}
@@ -164,7 +164,7 @@ def _scope(cells: _Cells, every: _Cells) -> str:
     return f"{', '.join(aggregates)} of {', '.join(windows)}: "
 
 
-def _aggregates(found: Plan) -> Table:
+def _aggregates(found: PipelinePlan) -> Table:
     table = _table("aggregate", "function", "partial", "can be deducted")
     for aggregate in found.aggregates:
         otherwise = f"if {' or '.join(aggregate.deducted_if)}" if aggregate.deducted_if else "no"

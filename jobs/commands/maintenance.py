@@ -22,7 +22,7 @@ from windowmill.checkpoints.protocol import settle
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.state.joint import compact_entries
 from windowmill.checkpoints.state.log import is_log
-from windowmill.checkpoints.state.partials import Needed, compact_partials
+from windowmill.checkpoints.state.partials import NeededRows, compact_partials
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
@@ -110,7 +110,7 @@ def _compact_state(pipeline: Pipeline, ledger: Ledger) -> Callable[[str], int]:
     return compact
 
 
-def _needed(parts: Mapping[WayName, Pipeline], ledger: Ledger) -> Needed | None:
+def _needed(parts: Mapping[WayName, Pipeline], ledger: Ledger) -> NeededRows | None:
     """The partials of slices and sessions that a future window can contain; null if nothing has been emitted, so that all are needed."""
     last = ledger.last_commit
     if last is None or last.outcome is None or last.outcome.emitted is None:
@@ -118,12 +118,12 @@ def _needed(parts: Mapping[WayName, Pipeline], ledger: Ledger) -> Needed | None:
     emitted, needed = last.outcome.emitted, []
     if "slices" in parts:
         grids = Grids.of(parts["slices"])
-        needed.append(Needed.slices_from(grids.first_slice_after(emitted)))
+        needed.append(NeededRows.slices_from(grids.first_slice_after(emitted)))
         if grids.known:
-            needed.append(Needed.spans(parts["slices"].keys, marks_of(grids.known), ledger.next_commit))
+            needed.append(NeededRows.spans(parts["slices"].keys, marks_of(grids.known), ledger.next_commit))
     if "sessions" in parts:
         gaps = tuple(window.session_gap() for window in parts["sessions"].windows)
-        needed.append(Needed.sessions(OpenSessions(gaps, emitted)))
+        needed.append(NeededRows.sessions(OpenSessions(gaps, emitted)))
     return reduce(or_, needed) if needed else None
 
 

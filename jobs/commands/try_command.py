@@ -17,7 +17,7 @@ import pyarrow as pa
 from windowmill.jobs.commands.terminal import as_written, load_pipeline
 from windowmill.jobs.commands.try_engine import Batch, Engine, Results
 from windowmill.jobs.conditions.duckdb import conditions_of, evaluate
-from windowmill.jobs.json_lines.read import Refused, Rows, read_rows, refused_lines
+from windowmill.jobs.json_lines.read import JsonRows, RefusedRow, read_rows, refused_lines
 from windowmill.jobs.json_lines.write import result_lines
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import SourceError, SpecError, UnsupportedError
@@ -82,7 +82,7 @@ class Outcome:
     """
 
     rows: Sequence[Mapping[str, Any]]
-    refused: Sequence[Refused]
+    refused: Sequence[RefusedRow]
 
 
 def attempt(
@@ -135,7 +135,7 @@ def attempt(
         conditions = {condition: mask.slice(start, length) for condition, mask in masks.items()}
         run.feed(Batch(rows.table.slice(start, length), conditions, commits[start:stop]))
     results = run.finish(final=final)
-    late = [Refused(rows.lines[position], reason, None, rows.raw[position]) for position, reason in results.quarantined]
+    late = [RefusedRow(rows.lines[position], reason, None, rows.raw[position]) for position, reason in results.quarantined]
     return Outcome(results.rows, sorted([*rows.refused, *late], key=lambda row: row.line))
 
 
@@ -203,7 +203,7 @@ def _write(pieces: Iterable[bytes | pa.Buffer], out: TextIO) -> None:
     out.flush()
 
 
-def _judged(rows: Rows, pipeline: Pipeline) -> tuple[Rows, dict[str, pa.BooleanArray]]:
+def _judged(rows: JsonRows, pipeline: Pipeline) -> tuple[JsonRows, dict[str, pa.BooleanArray]]:
     """The rows that the source's filter leaves and on which no condition fails, and where each of the spec's conditions is true of them.
 
     Conditions look at one row each, so they are settled for all rows at once: a query a batch costs 20 ms and more.
@@ -221,7 +221,7 @@ def _judged(rows: Rows, pipeline: Pipeline) -> tuple[Rows, dict[str, pa.BooleanA
         for row in np.flatnonzero(read & _mask(truth.failed)).tolist():
             reasons.setdefault(row, condition)
     why = {row: f"condition {condition!r} fails on the row" for row, condition in reasons.items()}
-    refused = [Refused(rows.lines[row], "bad_condition", detail, rows.raw[row]) for row, detail in why.items()]
+    refused = [RefusedRow(rows.lines[row], "bad_condition", detail, rows.raw[row]) for row, detail in why.items()]
     kept = read.copy()
     kept[list(reasons)] = False
     masks = {condition: found[condition].holds for condition in conditions}

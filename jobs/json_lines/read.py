@@ -35,7 +35,7 @@ _LONG_NUMBER = re.compile(r"[0-9]{19}").search
 
 
 @dataclass(slots=True)
-class Refused:
+class RefusedRow:
     """A row that is not a usable event: its line number from 1, the reason, and the row itself."""
 
     line: int
@@ -45,7 +45,7 @@ class Refused:
 
 
 @dataclass(slots=True)
-class Rows:
+class JsonRows:
     """The rows of an input that could be read, in the order of the input.
 
     Attributes
@@ -61,17 +61,17 @@ class Rows:
     table: pa.Table
     lines: Sequence[int]
     raw: Sequence[dict[str, Any]]
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RefusedRow] = field(default_factory=list)
 
-    def where(self, mask: pa.BooleanArray) -> Rows:
+    def where(self, mask: pa.BooleanArray) -> JsonRows:
         """The rows for which ``mask`` is true."""
         kept = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
         numbers: list[int] = kept.tolist()
         raw = self.raw.take(kept) if isinstance(self.raw, JsonLines) else [self.raw[index] for index in numbers]
-        return Rows(self.table.filter(mask), [self.lines[index] for index in numbers], raw, self.refused)
+        return JsonRows(self.table.filter(mask), [self.lines[index] for index in numbers], raw, self.refused)
 
 
-def read_rows(data: bytes, pipeline: Pipeline) -> Rows:
+def read_rows(data: bytes, pipeline: Pipeline) -> JsonRows:
     """Parse JSON lines into the columns that ``pipeline`` reads. A column has one type, inferred from all its rows.
 
     A pipeline with custom windows reads all columns, since those that their functions use are unknown.
@@ -90,28 +90,28 @@ def read_rows(data: bytes, pipeline: Pipeline) -> Rows:
     whole = any(window.reads_whole_rows for window in pipeline.windows)
     table = None if whole else read_blocks(data, names, uses)
     if table is not None:
-        return Rows(table, range(1, table.num_rows + 1), JsonLines(data, range(table.num_rows)))
+        return JsonRows(table, range(1, table.num_rows + 1), JsonLines(data, range(table.num_rows)))
     return _read_each(io.StringIO(data.decode(), newline=None), names, uses, whole=whole)
 
 
-def _read_each(lines: Iterable[str], names: Sequence[str], uses: Mapping[str, str], whole: bool = False) -> Rows:
+def _read_each(lines: Iterable[str], names: Sequence[str], uses: Mapping[str, str], whole: bool = False) -> JsonRows:
     """Read row by row: the columns ``names``, and all other columns if functions get ``whole`` rows."""
     numbers: list[int] = []
     raw: list[dict[str, Any]] = []
-    refused: list[Refused] = []
+    refused: list[RefusedRow] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             row = _parsed(line)
         except ValueError as err:
-            refused.append(Refused(number, "bad_json", str(err), line.rstrip("\n")))
+            refused.append(RefusedRow(number, "bad_json", str(err), line.rstrip("\n")))
             continue
         if isinstance(row, dict):
             numbers.append(number)
             raw.append(row)
         else:
-            refused.append(Refused(number, "bad_json", "expected an object of columns", row))
+            refused.append(RefusedRow(number, "bad_json", "expected an object of columns", row))
     present = dict.fromkeys(name for row in raw for name in row) if raw else names
     for name in names:
         if name not in present:
@@ -125,9 +125,9 @@ def _read_each(lines: Iterable[str], names: Sequence[str], uses: Mapping[str, st
     table = pa.table(columns) if columns else pa.table({"": pa.nulls(len(raw))})
     if wrong:
         good = [index for index in range(len(raw)) if index not in wrong]
-        refused += [Refused(numbers[index], reason, detail, raw[index]) for index, (reason, detail) in wrong.items()]
+        refused += [RefusedRow(numbers[index], reason, detail, raw[index]) for index, (reason, detail) in wrong.items()]
         table, numbers, raw = table.take(pa.array(good, pa.int64())), [numbers[index] for index in good], [raw[index] for index in good]
-    return Rows(table, numbers, raw, refused)
+    return JsonRows(table, numbers, raw, refused)
 
 
 def _parsed(line: str) -> Any:
@@ -268,7 +268,7 @@ _KINDS: Mapping[tuple[str, type], pa.DataType] = {
 }
 
 
-def refused_lines(refused: Iterable[Refused]) -> Iterator[str]:
+def refused_lines(refused: Iterable[RefusedRow]) -> Iterator[str]:
     """Each quarantined row as a JSON line."""
     for row in refused:
         shown = {"line": row.line, "reason": row.reason, "detail": row.detail, "row": plain(row.row, False)}

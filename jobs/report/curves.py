@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 from deltalake.schema import PrimitiveType
 
-from windowmill.jobs.report.keys import Key, Picked, Ranked, pick, rank_keys
-from windowmill.jobs.report.lines import Lines, Selection
+from windowmill.jobs.report.keys import Key, KeyChoice, KeyRanking, pick, rank_keys
+from windowmill.jobs.report.lines import DrawnRows, Lines
 from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.spec import Pipeline
 
@@ -37,7 +37,7 @@ _NUMERIC = {"byte", "short", "integer", "long", "float", "double"}
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TimeChart:
     """One stretch of time: lines by aggregate and key."""
 
     title: str
@@ -76,7 +76,7 @@ class WindowCurves:
     series: list[Key]
     step: int | None
     overlapping: bool
-    views: list[View]
+    views: list[TimeChart]
     latest: list[tuple[Key, int, list[float | None]]]
 
 
@@ -116,11 +116,11 @@ def read_curves(pipeline: Pipeline, table: DeltaTable) -> Curves:
     picked = pick(ranked[name].keys for name in shown)
     lines = 2 * len(drawn) * len(shown) * len(picked.keys)
     points = min(max(_POINTS // max(lines, 1), _POINTS_A_LINE[0]), _POINTS_A_LINE[1])
-    windows = [_read_window(pipeline, ranked[name], picked, Selection(table, pipeline, name, picked.keys, drawn), points) for name in shown]
+    windows = [_read_window(pipeline, ranked[name], picked, DrawnRows(table, pipeline, name, picked.keys, drawn), points) for name in shown]
     return Curves(windows, drawn, left_out, names[_WINDOWS_SHOWN:])
 
 
-def _read_window(pipeline: Pipeline, ranked: Ranked, picked: Picked, selection: Selection, points: int) -> WindowCurves:
+def _read_window(pipeline: Pipeline, ranked: KeyRanking, picked: KeyChoice, selection: DrawnRows, points: int) -> WindowCurves:
     about, size, step = _grid(pipeline, selection.window)
     span = ranked.high - ranked.low
     pace = step or max(span * ranked.keys_count // max(ranked.rows, 1), 1)
@@ -131,7 +131,7 @@ def _read_window(pipeline: Pipeline, ranked: Ranked, picked: Picked, selection: 
     views = []
     for title, start in stretches:
         gap = max(_GAP_STEPS * step, 2.5 * (ranked.high - start) / (points // 2)) if step else float("inf")
-        views.append(View(title, start, ranked.high, gap, selection.lines(start, ranked.high, points // 2)))
+        views.append(TimeChart(title, start, ranked.high, gap, selection.lines(start, ranked.high, points // 2)))
     return WindowCurves(
         name=selection.window,
         about=about,

@@ -30,7 +30,7 @@ def key_text(key: Key) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class KeyRanking:
     """Numbers of rows and keys of a window, its first and last window end, and its keys by descending number of rows."""
 
     rows: int
@@ -45,7 +45,7 @@ def text_of(column: str) -> str:
     return f"CAST({quoted(column)} AS VARCHAR)"
 
 
-def rank_keys(pipeline: Pipeline, table: DeltaTable, limit: int = 200) -> dict[str, Ranked]:
+def rank_keys(pipeline: Pipeline, table: DeltaTable, limit: int = 200) -> dict[str, KeyRanking]:
     """Rank the keys of each window: its extent, and the ``limit`` keys with the most rows. Scans ``table`` two or three times."""
     names = [f"k{i}" for i in range(len(pipeline.keys))]
     keys = "".join(f", {text_of(key)} AS {name}" for key, name in zip(pipeline.keys, names, strict=True))
@@ -54,7 +54,7 @@ def rank_keys(pipeline: Pipeline, table: DeltaTable, limit: int = 200) -> dict[s
     extents = query(
         table, f"SELECT w, count(*) AS n, min(e) AS low, max(e) AS high, approx_distinct({whole}) AS keys FROM ({rows}) GROUP BY w"
     ).to_pylist()
-    windows = {row["w"]: Ranked(row["n"], row["keys"], row["low"], row["high"], []) for row in extents}
+    windows = {row["w"]: KeyRanking(row["n"], row["keys"], row["low"], row["high"], []) for row in extents}
     many = max((ranked.keys_count for ranked in windows.values()), default=0) > _KEYS_COUNTED
     if many:
         # Exact counts take memory per key. Keys with many rows fall into bins with many rows, so only the fullest bins are counted.
@@ -73,7 +73,7 @@ def rank_keys(pipeline: Pipeline, table: DeltaTable, limit: int = 200) -> dict[s
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class KeyChoice:
     """Keys to draw: one panel per facet (a value of the first key column), one colour per series (values of the others)."""
 
     facets: list[Key]
@@ -81,7 +81,7 @@ class Picked:
     keys: list[Key]
 
 
-def pick(ranked: Iterable[list[tuple[Key, int]]]) -> Picked:
+def pick(ranked: Iterable[list[tuple[Key, int]]]) -> KeyChoice:
     """Choose the keys with the most rows over all windows; each value of the first of several key columns is a facet.
 
     All windows share the choice, ordered by name, so that a colour means the same key in every chart.
@@ -94,7 +94,7 @@ def pick(ranked: Iterable[list[tuple[Key, int]]]) -> Picked:
     kept = Counter({key: n for key, n in rows.items() if key[:split] in facets})
     series = _with_most_rows(kept, slice(split, None), _SERIES_SHOWN)
     keys = [key for key in kept if key[split:] in series]
-    return Picked([facet for facet in facets if any(key[:split] == facet for key in keys)], series, keys)
+    return KeyChoice([facet for facet in facets if any(key[:split] == facet for key in keys)], series, keys)
 
 
 def _with_most_rows(rows: Counter[Key], part: slice, limit: int) -> list[Key]:

@@ -19,7 +19,7 @@ Lines = dict[Key, list[Point]]
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class DrawnRows:
     """Rows to draw: those of one window and some keys, with some aggregates.
 
     Its SQL names the columns k0… (key as text), e (window end as an integer), g (trigger), v0… (aggregates, finite or null).

@@ -19,7 +19,7 @@ from windowmill.checkpoints.places import Places, local_path
 from windowmill.jobs.batch.engine import told_briefly
 from windowmill.jobs.batch.outcomes import warnings_of
 from windowmill.jobs.report import charts, scales
-from windowmill.jobs.report.curves import Curves, View, WindowCurves
+from windowmill.jobs.report.curves import Curves, TimeChart, WindowCurves
 from windowmill.jobs.report.keys import key_text
 from windowmill.jobs.report.quality import Quality
 from windowmill.jobs.report.tables import Quarantine, clipped
@@ -182,7 +182,7 @@ def _left_out(window: WindowCurves, pipeline: Pipeline) -> str:
     return f"{window.rows:,} rows. Keys drawn ({columns}): {chosen}."
 
 
-def _view(view: View, window: WindowCurves, aggregates: Sequence[str], *, integer_axis: bool) -> dict[str, Any]:
+def _view(view: TimeChart, window: WindowCurves, aggregates: Sequence[str], *, integer_axis: bool) -> dict[str, Any]:
     x_ticks = charts.axis_ticks(view.start, view.end, integer_axis=integer_axis)
     split = len(window.facets[0])
     groups: list[dict[str, Any]] = []

@@ -20,7 +20,7 @@ _RULE = 'origin, type, "column", arguments'
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RuleRow:
     """One rule's row of the matrix: its outcome (passed, failed, warned, broken) by column, with its newest wording."""
 
     title: str
@@ -51,7 +51,7 @@ class Quality:
     """Outcomes by rule and batch, the latest failures, and the number of rules left out."""
 
     columns: list[tuple[str, int]] = field(default_factory=list)
-    rules: list[Rule] = field(default_factory=list)
+    rules: list[RuleRow] = field(default_factory=list)
     rules_left_out: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
@@ -76,7 +76,7 @@ def read_quality(path: str, first_batch: int = 0) -> Quality:
     # A rule has one row per batch; the limit only guards against a table that other programs have written to.
     limit = 4 * _BATCHES_SHOWN * _RULES_SHOWN
     rows = query(table, f"SELECT {wanted} FROM ({attempts}) ORDER BY at DESC, rule LIMIT {limit}").to_pylist()
-    rules: dict[tuple[str | None, ...], Rule] = {}
+    rules: dict[tuple[str | None, ...], RuleRow] = {}
     counts: Counter[str] = Counter()
     for row in rows:
         rule = rules.setdefault((row["origin"], row["type"], row["column"], row["arguments"]), _rule(row))
@@ -116,8 +116,8 @@ def _failures(table: DeltaTable, attempts: str) -> list[Failure]:
     ]
 
 
-def _rule(row: dict[str, Any]) -> Rule:
-    return Rule(_title(row), row["column"] or "", _arguments(row["arguments"]), row["severity"] or "", row["origin"] or "", {})
+def _rule(row: dict[str, Any]) -> RuleRow:
+    return RuleRow(_title(row), row["column"] or "", _arguments(row["arguments"]), row["severity"] or "", row["origin"] or "", {})
 
 
 def _title(row: dict[str, Any]) -> str:
@@ -164,7 +164,7 @@ def _outcome(row: dict[str, Any]) -> str:
     return "warned" if row["outcome"] == "failed" and row["severity"] != "critical" else str(row["outcome"])
 
 
-def _trouble(rule: Rule) -> int:
+def _trouble(rule: RuleRow) -> int:
     weight = {"failed": 100, "broken": 100, "warned": 1}
     return sum(weight.get(outcome, 0) for outcome in rule.outcomes.values())
 

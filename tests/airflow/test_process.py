@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from windowmill.dags import process
-from windowmill.dags.process import Finished, Job, JobFailedError, JobHeldError, JobRefusedError, summary_of
+from windowmill.dags.process import CommandProcess, CommandResult, JobFailedError, JobHeldError, JobRefusedError, summary_of
 
 pytestmark = pytest.mark.dag
 
@@ -30,7 +30,7 @@ def test_messages_come_line_by_line_and_the_summary_last(command):
         print(json.dumps({"argv": sys.argv[1:]}))
     """)
     lines: list[str] = []
-    finished = Job(["run", "a b; {{ ds }} $(id)", "--json"]).run(lines.append)
+    finished = CommandProcess(["run", "a b; {{ ds }} $(id)", "--json"]).run(lines.append)
     assert lines == ["first", "second: 100 % done"]
     assert summary_of("run", finished) == {"argv": ["run", "a b; {{ ds }} $(id)", "--json"]}
 
@@ -42,18 +42,18 @@ def test_exit_codes(command, code, error):
         sys.exit({code})
     """)
     with pytest.raises(error, match=r"run: .*the reason"):
-        summary_of("run", Job(["run"]).run(lambda line: None))
+        summary_of("run", CommandProcess(["run"]).run(lambda line: None))
 
 
 def test_no_summary_is_a_failure():
     with pytest.raises(JobFailedError, match="expected its summary as JSON"):
-        summary_of("run", Finished(0, "done!", ""))
+        summary_of("run", CommandResult(0, "done!", ""))
 
 
 def test_death_by_signal_is_told(command):
     command("os.kill(os.getpid(), signal.SIGKILL)")
     with pytest.raises(JobFailedError, match="killed by SIGKILL"):
-        summary_of("run", Job(["run"]).run(lambda line: None))
+        summary_of("run", CommandProcess(["run"]).run(lambda line: None))
 
 
 def test_stop_ends_the_child_by_sigterm(command):
@@ -84,7 +84,7 @@ def test_stop_kills_a_child_that_ignores_sigterm_with_all_it_has_started(command
 
 def test_a_job_stopped_before_its_start_does_not_run_on(command):
     command("time.sleep(60)")
-    job = Job(["run"])
+    job = CommandProcess(["run"])
     job.stop()
     assert job.run(lambda line: None).code == -signal.SIGTERM
 
@@ -97,7 +97,7 @@ def test_the_child_dies_with_a_parent_killed_by_sigkill(command, tmp_path):
     script = """
         from windowmill.dags import process
         process.COMMAND = "pretended_command"
-        process.Job(["run"]).run(lambda line: print(line, flush=True))
+        process.CommandProcess(["run"]).run(lambda line: print(line, flush=True))
     """
     parent = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script)],
@@ -114,7 +114,7 @@ def test_the_child_dies_with_a_parent_killed_by_sigkill(command, tmp_path):
 
 def _stopped() -> tuple[int, int]:
     """Start a job whose first message is a process id, stop it then; its exit code and that id."""
-    job, pids = Job(["run"]), []
+    job, pids = CommandProcess(["run"]), []
 
     def log(line: str) -> None:
         pids.append(int(line))

@@ -10,7 +10,7 @@ from typing import Any
 
 from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, StoredPlan, Totals
 from windowmill.checkpoints.batches import BackfillPlan, Commit, Plan, RunPlan
-from windowmill.checkpoints.records import FORMAT, Record
+from windowmill.checkpoints.records import FORMAT, LedgerRecord
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -28,7 +28,7 @@ def commit(**changes: Any) -> Commit:
     return Commit(**{"seen": 10, "emitted": 5, "verdict": "passed"} | changes)
 
 
-def history(batches: int) -> Iterator[Record]:
+def history(batches: int) -> Iterator[LedgerRecord]:
     """The records of ``batches`` committed batches, without numbers and checksums."""
     totals = Totals()
     for number in range(batches):
@@ -36,4 +36,4 @@ def history(batches: int) -> Iterator[Record]:
         totals = totals.plus(planned, outcome)
         at = NOW + timedelta(minutes=5 * number)
         body = {PLAN: asdict(StoredPlan.of(planned)), CHANGES: {}, OUTCOME: asdict(outcome), TOTALS: asdict(totals)}
-        yield Record(FORMAT, BATCH, number, "a", at, json.dumps(body))
+        yield LedgerRecord(FORMAT, BATCH, number, "a", at, json.dumps(body))

@@ -17,7 +17,7 @@ from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.record_table import DeltaRecords
-from windowmill.checkpoints.records import Record
+from windowmill.checkpoints.records import LedgerRecord
 from windowmill.windowing.errors import (
     FencedError,
     LeaseTakenError,
@@ -313,13 +313,13 @@ def test_a_damaged_log_is_refused_and_never_started_anew(path):
 
 @pytest.mark.covers("V2")
 def test_an_older_format_is_refused_in_one_line(path):
-    DeltaRecords(path).append(Record(3, "plan", 0, "a", NOW, "{}"))
+    DeltaRecords(path).append(LedgerRecord(3, "plan", 0, "a", NOW, "{}"))
     with pytest.raises(OutdatedLedgerError, match=r"format 3 of a version before the first release, .*; give the"):
         Ledger(path)
 
 
 def test_a_newer_format_is_refused(path):
-    DeltaRecords(path).append(Record(99, "plan", 0, "a", NOW, "{}"))
+    DeltaRecords(path).append(LedgerRecord(99, "plan", 0, "a", NOW, "{}"))
     with pytest.raises(LedgerError, match="format 99, this windowmill reads format 4; upgrade"):
         Ledger(path)
 

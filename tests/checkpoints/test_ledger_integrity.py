@@ -15,7 +15,7 @@ from tests.checkpoints.records import history
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.record_files import decoded, packed
 from windowmill.checkpoints.record_table import DeltaRecords
-from windowmill.checkpoints.records import Record, sealed
+from windowmill.checkpoints.records import LedgerRecord, sealed
 from windowmill.windowing.errors import LedgerCorruptError, LedgerError
 
 
@@ -24,7 +24,7 @@ def path(tmp_path) -> str:
     return str(tmp_path / "ledger")
 
 
-def written(path: str, records: list[Record]) -> None:
+def written(path: str, records: list[LedgerRecord]) -> None:
     """Append ``records`` as they are, past all the ledger's checks."""
     store = DeltaRecords(path)
     store.load()
@@ -33,7 +33,7 @@ def written(path: str, records: list[Record]) -> None:
         store.load()
 
 
-def changed(record: Record, part: str | None = None, **changes) -> Record:
+def changed(record: LedgerRecord, part: str | None = None, **changes) -> LedgerRecord:
     """``record`` with other values in a ``part`` of its body, or in the body itself; ``...`` leaves one out."""
     body = json.loads(record.body)
     inner = body if part is None else body[part]
@@ -43,12 +43,12 @@ def changed(record: Record, part: str | None = None, **changes) -> Record:
     return replace(record, body=json.dumps(body))
 
 
-def ruling(record: Record, verdict: str) -> Record:
+def ruling(record: LedgerRecord, verdict: str) -> LedgerRecord:
     body = json.loads(record.body)
     return replace(record, kind="ruling", body=json.dumps({"changes": {}, "outcome": body["outcome"] | {"verdict": verdict}}))
 
 
-def held(record: Record) -> Record:
+def held(record: LedgerRecord) -> LedgerRecord:
     return changed(changed(record, "outcome", verdict="held"), totals=...)
 
 

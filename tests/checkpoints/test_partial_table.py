@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from windowmill.checkpoints.state import base, partials
-from windowmill.checkpoints.state.partials import Needed, PartialTable, compact_partials
+from windowmill.checkpoints.state.partials import NeededRows, PartialTable, compact_partials
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.nodes import Selection, Span
 
@@ -63,13 +63,13 @@ def test_what_no_window_needs_goes_and_files_of_distant_batches_stay_apart(tmp_p
     monkeypatch.setattr(partials, "SORTED_ROWS", 40)
     # Batch 1 wrote more than is sorted at once, of which the first six slices go, and three nodes.
     gone = [row for row in before if row[1] < 16]
-    assert compact_partials(str(tmp_path), Needed.slices_from(16)) == len(gone) == 12 + 2 * (6 + 3)
+    assert compact_partials(str(tmp_path), NeededRows.slices_from(16)) == len(gone) == 12 + 2 * (6 + 3)
     assert rows(tmp_path) == [row for row in before if row not in gone]
     assert [{row["_batch"] for row in file} for file in files(tmp_path)] == [{1}, {2, 3, 4}]
     version = DeltaTable(tmp_path).version()
-    assert compact_partials(str(tmp_path), Needed.slices_from(16)) == 0
+    assert compact_partials(str(tmp_path), NeededRows.slices_from(16)) == 0
     assert DeltaTable(tmp_path).version() == version
-    assert compact_partials(str(tmp_path), Needed.slices_from(1_000)) == len(before) - len(gone)
+    assert compact_partials(str(tmp_path), NeededRows.slices_from(1_000)) == len(before) - len(gone)
     assert rows(tmp_path) == []
 
 
@@ -164,10 +164,10 @@ def test_of_a_keys_spans_the_latest_committed_row_stays(tmp_path):
         table = pa.table([list(column) for column in zip(*rows_, strict=True)], schema=schema)
         write_deltalake(tmp_path, table, mode="append")
     of_spans = ["the key"], ["_w__last"], 3
-    assert compact_partials(str(tmp_path), Needed.all_but_old_spans(*of_spans)) == 4
+    assert compact_partials(str(tmp_path), NeededRows.all_but_old_spans(*of_spans)) == 4
     found = DeltaTable(tmp_path).to_pyarrow_table().to_pylist()
     spans = sorted((str(row["the key"]), row["_batch"]) for row in found if row["_slice"] is None)
     assert spans == [("None", 2), ("None", 3), ("a", 2), ("a", 3), ("b", 1)], "batch 3 may have failed"
     assert sorted(row["_slice"] for row in found if row["_slice"] is not None) == [0, 1, 2, 3]
-    assert compact_partials(str(tmp_path), Needed.slices_from(9) | Needed.spans(*of_spans)) == 4
+    assert compact_partials(str(tmp_path), NeededRows.slices_from(9) | NeededRows.spans(*of_spans)) == 4
     assert sorted((str(row["the key"]), row["_batch"]) for row in DeltaTable(tmp_path).to_pyarrow_table().to_pylist()) == spans

@@ -21,7 +21,7 @@ from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.outcomes import Ruling
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.windowing import errors
-from windowmill.windowing.reference import Outcome
+from windowmill.windowing.reference import Evaluation
 
 #: A rule that no batch passes.
 UNMET = [{"type": "expect_table_row_count_to_equal", "value": -1, "severity": "critical"}]
@@ -68,7 +68,7 @@ class World:
         """Rows in the order of their arrival."""
         return [row for landed in sorted(self.landed) if landed <= version for row in self.landed[landed]]
 
-    def expected_through(self, version: int) -> Outcome:
+    def expected_through(self, version: int) -> Evaluation:
         """What the reference engine says of the rows through ``version``."""
         commits = [landed for landed in sorted(self.landed) if landed <= version for _ in self.landed[landed]]
         return expected(self.bench.pipeline, self.rows_through(version), commits=commits)

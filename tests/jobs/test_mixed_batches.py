@@ -20,7 +20,7 @@ from tests.jobs.test_session_batches import ALLOWED, GAPS, GRIDS, MINUTE, some, 
 from tests.strategies import ARRIVALS, Arrival, arriving, between_commits, shared
 from windowmill.checkpoints.state.base import order_of
 from windowmill.checkpoints.state.joint import compact_entries, joint_schema, own_rows
-from windowmill.checkpoints.state.partials import Needed, compact_partials, slice_schema
+from windowmill.checkpoints.state.partials import NeededRows, compact_partials, slice_schema
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.wanted import OpenSessions, WithSpans, may_hold
 from windowmill.jobs.sources.columns import Columns
@@ -268,14 +268,14 @@ def test_spans_are_kept_and_found_beside_the_rows_of_other_parts(tmp_path, other
     before = kept_by_part(run)
     if {"positions", "live rows"} & set(run.divided.ways):
         # Slices that no window needs go, spans stay. Those of the last batch, were it open, do not supersede others.
-        needed = Needed.slices_from(900 * MINUTE) | Needed.spans(["k"], run.spans, run.batch)
+        needed = NeededRows.slices_from(900 * MINUTE) | NeededRows.spans(["k"], run.spans, run.batch)
         if run.divided.sessions is not None:
-            needed |= Needed.sessions(OpenSessions(run.divided.sessions.gaps, 0))
+            needed |= NeededRows.sessions(OpenSessions(run.divided.sessions.gaps, 0))
         compact_entries(run.path, run.batch - 1, run.divided.ways, needed, spans=run.spans)
         assert spans_of(run) == [("a", 5), ("b", 4), ("b", 6)]
         compact_entries(run.path, run.batch, run.divided.ways, needed, spans=run.spans)
     else:
-        removed = compact_partials(run.path, Needed.all_but_old_spans(["k"], run.spans, run.batch))
+        removed = compact_partials(run.path, NeededRows.all_but_old_spans(["k"], run.spans, run.batch))
         assert removed == sum(before.values()) - sum(kept_by_part(run).values())
     assert spans_of(run) == [("a", 5), ("b", 6)]
     for number, row in enumerate(rows[-2:], len(rows) - 2):

@@ -40,7 +40,7 @@ def fast(data: bytes) -> pa.Table | None:
     return read_blocks(data, names, uses)
 
 
-def by_row(data: bytes) -> reader.Rows:
+def by_row(data: bytes) -> reader.JsonRows:
     names, uses = reader._columns(pipeline())
     return reader._read_each(data.decode().splitlines(keepends=True), names, uses)
 

@@ -16,13 +16,17 @@ MUTANTS = {
     ],
     f"{SESSION_END}an_event_at_the_end_of_another_keys_session_and_its_own_is_not_late": [
         ("session-closed-at-its-end-by-kernels", "windowing.kernels.sessions:_closes_at", without("1")),
-        ("session-closed-at-its-end", "windowing.reference.event_windows:Sessions.complete", instead("_1.end < _2 or _", "_1.end <= _2")),
+        (
+            "session-closed-at-its-end",
+            "windowing.reference.event_windows:SessionWindows.complete",
+            instead("_1.end < _2 or _", "_1.end <= _2"),
+        ),
     ],
     f"{SESSION_END}versions_of_a_closed_session_are_forgotten": [
-        ("versions-of-closed-sessions-count", "windowing.slicing.replay:Shown.settle", without("not _.isdisjoint(...)")),
+        ("versions-of-closed-sessions-count", "windowing.slicing.replay:EmittedVersions.settle", without("not _.isdisjoint(...)")),
         (
             "versions-of-closed-sessions-count-in-the-reference",
-            "windowing.reference.event_windows:Sessions.takes",
+            "windowing.reference.event_windows:SessionWindows.takes",
             instead("any(_ in _1 for _ in _2)", "bool(_1) or bool(_2)"),
         ),
     ],
@@ -35,7 +39,7 @@ MUTANTS = {
         ),
     ],
     f"{SESSION_BATCHES}versions_of_a_batch_are_those_of_many": [
-        ("late-rows-of-a-session-merged-beforehand", "windowing.columnar.session_fragments:Arrived.of", without("_.ahead")),
+        ("late-rows-of-a-session-merged-beforehand", "windowing.columnar.session_fragments:SessionInput.of", without("_.ahead")),
     ],
     f"{SESSION_BATCHES}a_row_joins_a_session_that_ends_where_windows_are_closed": [
         (

@@ -79,7 +79,7 @@ MUTANTS = {
         ("two-winners-accepted", "checkpoints.commit_stores:_check", without("len(_) > 1")),
     ],
     f"{POSITIONS}results_are_the_same_to_the_bit_however_rows_are_cut": [
-        ("waiting-tuples-applied-twice", "windowing.columnar.position_reads:Known.of", instead("_1 >= _", "_1 > BEFORE")),
+        ("waiting-tuples-applied-twice", "windowing.columnar.position_reads:StoredSequence.of", instead("_1 >= _", "_1 > BEFORE")),
     ],
     f"{POSITIONS}a_batch_reads_the_leaves_that_it_may_evict_and_few_nodes": [
         (
@@ -104,10 +104,14 @@ MUTANTS = {
     f"{PARTIAL_TABLE}of_a_keys_spans_the_latest_committed_row_stays": [
         (
             "spans-of-keys-dropped-with-their-slices",
-            "checkpoints.state.partials:Needed.__or__",
-            instead('Needed(f"{_1} OR {_}", {**_2, **_}, _3)', "Needed(_1, _2, _3)"),
+            "checkpoints.state.partials:NeededRows.__or__",
+            instead('NeededRows(f"{_1} OR {_}", {**_2, **_}, _3)', "NeededRows(_1, _2, _3)"),
         ),
-        ("spans-superseded-by-an-unfinished-batch", "checkpoints.state.partials:Needed.spans", instead('f"{_1} AND {BATCH} < {_}"', "_1")),
+        (
+            "spans-superseded-by-an-unfinished-batch",
+            "checkpoints.state.partials:NeededRows.spans",
+            instead('f"{_1} AND {BATCH} < {_}"', "_1"),
+        ),
     ],
     f"{EMPTY_BATCHES}spans_that_are_gone_are_damage": [
         ("missing-spans-accepted", "windowing.columnar.known_spans:Spans.check", without("raise StateCorruptError(...)")),

@@ -19,7 +19,7 @@ from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import Change, LandedCommit, TableVersion
 from windowmill.checkpoints.protocol import record, rule, settle
-from windowmill.checkpoints.records import Record
+from windowmill.checkpoints.records import LedgerRecord
 from windowmill.checkpoints.verification import ORDER, refuse_landed, verify
 from windowmill.windowing.errors import FencedError, HeldError, LedgerBehindError, OutOfTurnError, StateCorruptError
 
@@ -141,14 +141,14 @@ class MemoryRecords:
     def __init__(self, world: World, probe: Probe) -> None:
         self._world, self._read, self._probe = world, 0, probe
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[LedgerRecord]:
         self._read = len(self._world.records)
         return list(self._world.records)
 
-    def read(self, first: int, before: int) -> list[Record]:
+    def read(self, first: int, before: int) -> list[LedgerRecord]:
         return [record for record in self._world.records if first <= record.batch < before]
 
-    def append(self, record: Record) -> None:
+    def append(self, record: LedgerRecord) -> None:
         def write() -> None:
             records = self._world.records
             if len(records) != self._read:
@@ -165,7 +165,7 @@ class World:
     """What outlives processes: the source's versions, the pipeline's tables, the ledger's records."""
 
     source: list[list[int]] = field(default_factory=list)
-    records: list[Record] = field(default_factory=list)
+    records: list[LedgerRecord] = field(default_factory=list)
     logs: dict[str, Log] = field(default_factory=lambda: {role: Log() for role in (*ORDER, "held")})
     clock: Iterator[int] = field(default_factory=itertools.count)
     #: How often each batch has been computed.

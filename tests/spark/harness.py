@@ -146,7 +146,7 @@ class Bench:
 
         return loop.run(self.pipeline, quiet(), **options)
 
-    def expected(self, rows: Sequence[Row], *, final: bool = False) -> reference.Outcome:
+    def expected(self, rows: Sequence[Row], *, final: bool = False) -> reference.Evaluation:
         """What the reference engine says of ``rows``, the first that have landed."""
         return expected(self.pipeline, rows, commits=self.commits[: len(rows)], final=final)
 
@@ -204,7 +204,7 @@ def place(pipeline: Pipeline, row: Row) -> tuple[Any, ...]:
     return tuple((value is not None, value) for value in (*(row[key] for key in pipeline.keys), *(row[name] for name in PLACE)))
 
 
-def expected(pipeline: Pipeline, rows: Sequence[Row], *, commits: Sequence[int] | None = None, final: bool = False) -> reference.Outcome:
+def expected(pipeline: Pipeline, rows: Sequence[Row], *, commits: Sequence[int] | None = None, final: bool = False) -> reference.Evaluation:
     """What the reference engine says of rows that arrive in this order; each is a commit unless ``commits`` are given."""
     records = [
         reference.Record(row, frozenset({"v > 50"} if row["v"] is not None and (row["v"] > 50 or row["v"] != row["v"]) else ()))

@@ -16,7 +16,7 @@ from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.algebra import Aggregate, Args
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.errors import AggregateOverflowError
-from windowmill.windowing.reference.events import Event, Record, Span
+from windowmill.windowing.reference.events import Event, EventWindow, Record
 from windowmill.windowing.reference.values import compute
 
 
@@ -53,7 +53,7 @@ class Case:
             for number, row in enumerate(arguments)
         ]
         try:
-            return compute("tested", spec, Span(0, 1000, events))
+            return compute("tested", spec, EventWindow(0, 1000, events))
         except AggregateOverflowError:
             return "overflow"
 

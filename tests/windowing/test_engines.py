@@ -18,7 +18,7 @@ from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.algebra import Aggregate, AlgebraError, Field, close, identical, outcome
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.errors import InvariantError, StateError
-from windowmill.windowing.textbook import ENGINES, Dyadic, Engine, Epochs, Snapshot, admissible, build
+from windowmill.windowing.textbook import ENGINES, Dyadic, Engine, EngineState, Epochs, admissible, build
 
 #: Text joined in order: a swapped operand, a lost or doubled partial all show.
 JOINED: Aggregate[tuple[str]] = Aggregate(
@@ -165,7 +165,7 @@ def test_what_cannot_be_deducted_exactly_never_reaches_subtraction(function):
 def test_a_snapshot_is_another_engines_business(name):
     other = "recompute" if name != "recompute" else "daba"
     with pytest.raises(StateError, match=f"state of engine '{other}' given to '{name}'"):
-        ENGINES[name].restore(JOINED, Snapshot(other, ()))
+        ENGINES[name].restore(JOINED, EngineState(other, ()))
 
 
 @pytest.mark.parametrize("name", ["two_stacks", "daba", "epochs", "dyadic", "recompute", "subtract"])
@@ -174,7 +174,7 @@ def test_an_empty_slot_where_none_can_be_is_refused(name):
     engine.insert(("a",))
     stored = engine.snapshot()
     with pytest.raises(StateError, match="empty slots"):
-        ENGINES[name].restore(JOINED, Snapshot(name, (None, *stored.partials[1:]), stored.scalars))
+        ENGINES[name].restore(JOINED, EngineState(name, (None, *stored.partials[1:]), stored.scalars))
 
 
 @pytest.mark.parametrize("name", sorted(set(ENGINES) - {"recompute", "subtract"}))

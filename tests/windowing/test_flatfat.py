@@ -16,7 +16,7 @@ from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.flatfat import FlatFat
-from windowmill.windowing.textbook import ReactiveAggregator, Snapshot
+from windowmill.windowing.textbook import EngineState, ReactiveAggregator
 
 SIZES = [1, 2, 4, 8, 64, 256]
 
@@ -199,7 +199,7 @@ def test_shapes_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="capacity: got 2 for 4 full slots"):
         full(4)[0].resized(2, 0)
     with pytest.raises(StateError, match="cannot be"):
-        ReactiveAggregator.restore(JOINED, Snapshot("flatfat", (None,) * 3, {"front": 0, "span": 0, "least": 4}))
+        ReactiveAggregator.restore(JOINED, EngineState("flatfat", (None,) * 3, {"front": 0, "span": 0, "least": 4}))
 
 
 @given(gone=st.sets(st.integers(0, 29)), since=st.integers(0, 29))

@@ -19,7 +19,7 @@ from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.numerics import add_sums, multiply, product_root, product_value, sum_over, sum_value, to_product, to_sum
-from windowmill.windowing.textbook import ENGINES, Engine, Snapshot, build
+from windowmill.windowing.textbook import ENGINES, Engine, EngineState, build
 
 UNIT = 2.0**-53
 MAX = Fraction(1.7976931348623157e308)
@@ -119,11 +119,11 @@ def foreign() -> Iterator[float]:
 
 
 @pytest.fixture(scope="module")
-def used() -> Callable[[str, str], Snapshot[Any]]:
+def used() -> Callable[[str, str], EngineState[Any]]:
     """States of engines through which the foreign rows have passed; the last of them are still inside."""
-    states: dict[tuple[str, str], Snapshot[Any]] = {}
+    states: dict[tuple[str, str], EngineState[Any]] = {}
 
-    def state(name: str, function: str) -> Snapshot[Any]:
+    def state(name: str, function: str) -> EngineState[Any]:
         if (name, function) not in states:
             engine = build(name, of(function))
             for value in foreign():
@@ -157,14 +157,14 @@ def test_nist_digits_after_foreign_rows_have_left_and_through_a_restore(name, en
     check_digits(name, *results)
 
 
-def through_bytes(snapshot: Snapshot[Any]) -> Snapshot[Any]:
+def through_bytes(snapshot: EngineState[Any]) -> EngineState[Any]:
     """The snapshot with every float written as its eight IEEE bytes and read back."""
 
     def stored(value: Any) -> Any:
         return struct.unpack("<d", struct.pack("<d", value))[0] if isinstance(value, float) else value
 
     cells = tuple(None if partial is None else tuple(map(stored, partial)) for partial in snapshot.partials)
-    return Snapshot(snapshot.engine, cells, dict(snapshot.scalars))
+    return EngineState(snapshot.engine, cells, dict(snapshot.scalars))
 
 
 # ---------------------------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from windowmill.windowing.columnar.positions import NODE
 from windowmill.windowing.costs import count_slices
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.grids import Grids
-from windowmill.windowing.planner import Plan, WindowPlan, plan
+from windowmill.windowing.planner import PipelinePlan, WindowPlan, plan
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.textbook import ENGINES, admissible
 from windowmill.windowing.ways import divide, windows_by_way
@@ -44,7 +44,9 @@ class Newest:
         return partial
 
 
-def planned(*windows: dict[str, Any], aggregates: dict[str, Any] | None = None, types: dict[str, str] | None = None, **fields: Any) -> Plan:
+def planned(
+    *windows: dict[str, Any], aggregates: dict[str, Any] | None = None, types: dict[str, str] | None = None, **fields: Any
+) -> PipelinePlan:
     named = [{"name": f"w{number}", **window} for number, window in enumerate(windows)]
     time = fields.pop("time", {"column": "t"})
     spec = {"pipeline": "p", "keys": ["k"], "time": time, "windows": named, "aggregates": aggregates or {"n": {"count": "*"}}}

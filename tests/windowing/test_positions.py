@@ -21,7 +21,7 @@ from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.position_batch import advance
 from windowmill.windowing.columnar.position_delta_reads import arriving_values, split_nodes
-from windowmill.windowing.columnar.position_reads import Demand, Known
+from windowmill.windowing.columnar.position_reads import Demand, StoredSequence
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, SEQUENCE, WAITING, PositionStage, PositionState
 from windowmill.windowing.columnar.rows import key_codes
 from windowmill.windowing.errors import StateCorruptError
@@ -106,7 +106,7 @@ class Run:
             mask[nodes] = (mask[nodes] & kept) | leaves.holds(found, found_keys)
         if self.only_due:
             for name in self.state.sequences:
-                known = Known.of(name, stored, codes[: len(stored)], n_keys)
+                known = StoredSequence.of(name, stored, codes[: len(stored)], n_keys)
                 works = (n_new > 0) | (known.scalar(DUE) <= stage.clock.watermark)
                 mask &= pc.not_equal(stored.column(SEQUENCE), name).to_numpy() | works[codes[: len(stored)]]
         found = stored.filter(pa.array(mask))

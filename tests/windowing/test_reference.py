@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from windowmill.windowing.reference import Outcome, Record, evaluate
+from windowmill.windowing.reference import Evaluation, Record, evaluate
 from windowmill.windowing.specfile import parse_pipeline
 
 
-def outcome(window: dict[str, Any], rows: list[tuple[Any, ...]], final: bool = True, **spec: Any) -> Outcome:
+def outcome(window: dict[str, Any], rows: list[tuple[Any, ...]], final: bool = True, **spec: Any) -> Evaluation:
     """``rows`` are (key, time, value) or (key, time, end, value) on a plain integer axis."""
     time = {"column": "t", "unit": "none"} | spec.pop("time", {})
     aggregates = spec.pop("aggregates", {"all": {"collect": "v"}})

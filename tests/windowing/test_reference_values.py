@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from windowmill.windowing.catalogue import parse_aggregate
-from windowmill.windowing.reference.events import Event, Record, Span
-from windowmill.windowing.reference.grid_windows import Grid
+from windowmill.windowing.reference.events import Event, EventWindow, Record
+from windowmill.windowing.reference.grid_windows import GridWindows
 from windowmill.windowing.reference.values import compute
 from windowmill.windowing.windows.hopping import Hopping
 from windowmill.windowing.windows.tumbling import Tumbling
@@ -21,7 +21,7 @@ def aggregate(written: dict[str, Any], values: list[Any], *names: str) -> Any:
     """``written`` over one window; each value is a cell of column v, or a tuple of the columns ``names``."""
     rows = [dict(zip(names, value, strict=True)) if names else {"v": value} for value in values]
     events = [Event(number, number, (), number, number, (number,), 0, 0, Record(row)) for number, row in enumerate(rows)]
-    return compute("a", parse_aggregate(written), Span(0, 100, events))
+    return compute("a", parse_aggregate(written), EventWindow(0, 100, events))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,9 @@ ZONES = [None, "America/New_York", "Europe/Berlin", "America/Sao_Paulo", "Pacifi
 @pytest.mark.parametrize("size", ["1 day", "2 days", "1 week", "1 month", "1 quarter", "1 year", "1 day 6 hours", "6 hours"])
 @pytest.mark.parametrize("origin", [None, "2011-01-31", "2030-03-10T02:30:00"])
 def test_tumbling_calendar_windows_cover_time_once_and_in_order(zone: str | None, size: str, origin: str | None):
-    grid = Grid(Tumbling.model_validate({"name": "w", "type": "tumbling", "size": size, "timezone": zone, "origin": origin}).rules(), False)
+    grid = GridWindows(
+        Tumbling.model_validate({"name": "w", "type": "tumbling", "size": size, "timezone": zone, "origin": origin}).rules(), False
+    )
     chance = random.Random(7)
     for _ in range(12):
         instant = chance.randrange(-3_000 * DAY_US, 30_000 * DAY_US)
@@ -114,7 +116,7 @@ def test_tumbling_calendar_windows_cover_time_once_and_in_order(zone: str | None
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize(("size", "hop"), [("1 month", "1 day"), ("1 day", "5 hours"), ("3 days", "1 week"), ("1 day", "1 month")])
 def test_hopping_calendar_windows_are_those_of_brute_force(zone: str | None, size: str, hop: str):
-    grid = Grid(Hopping.model_validate({"name": "w", "type": "hopping", "size": size, "hop": hop, "timezone": zone}).rules(), False)
+    grid = GridWindows(Hopping.model_validate({"name": "w", "type": "hopping", "size": size, "hop": hop, "timezone": zone}).rules(), False)
     chance = random.Random(7)
     for _ in range(6):
         instant = chance.randrange(0, 20_000 * DAY_US)
@@ -123,7 +125,9 @@ def test_hopping_calendar_windows_are_those_of_brute_force(zone: str | None, siz
 
 
 def test_a_day_lasts_as_long_as_the_clock_says():
-    grid = Grid(Tumbling.model_validate({"name": "w", "type": "tumbling", "size": "1 day", "timezone": "America/New_York"}).rules(), False)
+    grid = GridWindows(
+        Tumbling.model_validate({"name": "w", "type": "tumbling", "size": "1 day", "timezone": "America/New_York"}).rules(), False
+    )
 
     def hours(*day: int) -> float:
         noon_us = int(datetime(*day, 17, tzinfo=UTC).timestamp()) * 1_000_000

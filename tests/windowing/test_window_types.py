@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from windowmill.windowing.axis import CumulativeGrid, Grid
-from windowmill.windowing.columnar.aggregation import Lifted
+from windowmill.windowing.columnar.aggregation import LeafPartials
 from windowmill.windowing.columnar.engine import ColumnarEngine
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.errors import PluginError, SpecError, UnsupportedError
@@ -101,13 +101,13 @@ def test_the_engine_that_explain_names_is_the_one_that_runs(monkeypatch, name, f
     """Over rows that come in the order of their times: late ones are combined one by one, whatever the engine."""
     pipeline = pipeline_of({"type": name} | form)
     ran: set[str] = set()
-    combine = Lifted.combine
+    combine = LeafPartials.combine
 
-    def noting(lifted: Lifted, windows: Windows) -> Any:
+    def noting(lifted: LeafPartials, windows: Windows) -> Any:
         ran.add(_engine_of(windows))
         return combine(lifted, windows)
 
-    monkeypatch.setattr(Lifted, "combine", noting)
+    monkeypatch.setattr(LeafPartials, "combine", noting)
     rows = pa.table({"k": ["a"] * 60, "t": range(0, 120, 2), "v": [n % 5 for n in range(60)], "f": [n / 7 for n in range(60)]})
     conditions = {text: pa.array([n % 5 > 2 for n in range(60)]) for text in pipeline.conditions()}
     engine = ColumnarEngine(pipeline)

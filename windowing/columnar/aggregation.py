@@ -36,14 +36,14 @@ class Aggregation:
         objects = {name: spec for name, spec in aggregates.items() if spec.declaration.partial == "objects"}
         self.objects = {name: ObjectColumn(spec, [types[column] for column in spec.columns]) for name, spec in objects.items()}
 
-    def over(self, leaves: Leaves) -> Lifted:
+    def over(self, leaves: Leaves) -> LeafPartials:
         """Lift ``leaves``, once for all windows of a batch; O(n) in leaves."""
         objects = {name: column.lift(leaves) for name, column in self.objects.items()}
-        return Lifted(self, leaves, *lift(self.layout, leaves.table), objects)
+        return LeafPartials(self, leaves, *lift(self.layout, leaves.table), objects)
 
 
 @dataclass(frozen=True)
-class Lifted:
+class LeafPartials:
     """Leaves with their partials."""
 
     aggregation: Aggregation

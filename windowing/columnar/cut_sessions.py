@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from windowmill.windowing.columnar.merged_sessions import Merged, Sessions
+from windowmill.windowing.columnar.merged_sessions import MergedSessions, SessionTable
 from windowmill.windowing.columnar.session_fragments import Fragments
 from windowmill.windowing.columnar.session_partials import SessionStage
 from windowmill.windowing.kernels import sessions as kernel
@@ -31,7 +31,7 @@ from windowmill.windowing.watermark import BEFORE, moments_of
 _NONE = np.empty(0, np.int64)
 
 
-def cut(stage: SessionStage, fragments: Fragments) -> Merged:
+def cut(stage: SessionStage, fragments: Fragments) -> MergedSessions:
     """The pieces of sessions that ``fragments`` make; those of new rows hold one instant each."""
     (gap, longest), n = fragments.limits, len(fragments)
     order = np.lexsort((fragments.number, fragments.first, fragments.key))
@@ -54,9 +54,9 @@ def cut(stage: SessionStage, fragments: Fragments) -> Merged:
     # Of a closed piece, fragments that stay within reach of the next batch; of an open one what has changed.
     keeps = np.where(gone, (n_new < size) & (ending >= stage.closed), (n_new > 0) | (size > 1))
     begun = members[offsets[:-1]]
-    kept = Sessions(key[begun], first[begun], ending, np.zeros(len(part), np.int64), part).chosen(keeps)
-    shown = Sessions(keys, starts, ends, np.zeros(n_closed, np.int64), part[:n_closed])
-    return Merged(stage, fragments, shown, kept, gone[keeps], node_offsets, node_members, refused)
+    kept = SessionTable(key[begun], first[begun], ending, np.zeros(len(part), np.int64), part).chosen(keeps)
+    shown = SessionTable(keys, starts, ends, np.zeros(n_closed, np.int64), part[:n_closed])
+    return MergedSessions(stage, fragments, shown, kept, gone[keeps], node_offsets, node_members, refused)
 
 
 def _grouped(group: Ints, order: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:

@@ -24,7 +24,7 @@ from windowmill.windowing.slicing.numbering import Numbering
 
 
 @dataclass(frozen=True)
-class Partials:
+class SlicePartials:
     """Partials sorted by key index and start; one element or row per partial.
 
     Attributes
@@ -59,15 +59,15 @@ class Partials:
         nothing: Any = np.empty((n, 0), np.int64)
         return cls(np.zeros(n, np.int64), starts, closed, nothing, nothing, nothing, nothing, reaching, np.full(n, IN_TIME, np.int64))
 
-    def at(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Partials:
+    def at(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> SlicePartials:
         """The partials that ``chosen`` masks or lists."""
-        return Partials(**{name: getattr(self, name)[chosen] for name in _COLUMNS})
+        return SlicePartials(**{name: getattr(self, name)[chosen] for name in _COLUMNS})
 
 
-_COLUMNS = tuple(column.name for column in fields(Partials))
+_COLUMNS = tuple(column.name for column in fields(SlicePartials))
 
 
-def windows_of(numbering: Numbering, partials: Partials, offsets: Ints, after: int, through: int) -> tuple[Windows, Ints]:
+def windows_of(numbering: Numbering, partials: SlicePartials, offsets: Ints, after: int, through: int) -> tuple[Windows, Ints]:
     """Every window of a grid with end in (``after``, ``through``] that holds a slice, and its number; O(number of slices and windows).
 
     Key k's partials are ``offsets[k]:offsets[k + 1]``.
@@ -85,7 +85,9 @@ def windows_of(numbering: Numbering, partials: Partials, offsets: Ints, after: i
     return Windows.of(key, *numbering.bounds(number), ranges=(own[regular], lo, hi), members=held), number
 
 
-def reached_windows(numbering: Numbering, partials: Partials, reaching: Ints, after: Ints, through: Ints | int) -> tuple[Ints, Ints, Ints]:
+def reached_windows(
+    numbering: Numbering, partials: SlicePartials, reaching: Ints, after: Ints, through: Ints | int
+) -> tuple[Ints, Ints, Ints]:
     """Key, number and partial of each window that events reach into from before its start: those of the partials that ``reaching`` lists.
 
     Leaves out windows that do not end in (``after``, ``through``]; the former has the shape of ``reaching``, as the latter may.
@@ -131,6 +133,6 @@ def combine_numbers(layout: Layout, ints: Ints, floats: Floats, windows: Windows
     return out_ints, out_floats
 
 
-def concatenate(parts: list[Partials]) -> Partials:
+def concatenate(parts: list[SlicePartials]) -> SlicePartials:
     """All partials of ``parts``, one after the other."""
-    return Partials(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS})
+    return SlicePartials(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS})

@@ -15,8 +15,8 @@ import pyarrow as pa
 from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.cut_sessions import cut
-from windowmill.windowing.columnar.merged_sessions import Merged, Sessions
-from windowmill.windowing.columnar.session_fragments import Arrived, Fragments
+from windowmill.windowing.columnar.merged_sessions import MergedSessions, SessionTable
+from windowmill.windowing.columnar.session_fragments import Fragments, SessionInput
 from windowmill.windowing.columnar.session_partials import SessionStage
 from windowmill.windowing.kernels import fragments as kernel
 from windowmill.windowing.kernels.sessions import AFTER
@@ -35,7 +35,7 @@ def advance(stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     """
     if stage.check is not None and SUM in stored.column_names:
         stage.check.verify(stored)
-    arrived = Arrived.of(stage, rows, stored)
+    arrived = SessionInput.of(stage, rows, stored)
     results, kept, refused = [], [], []
     for limits in dict.fromkeys(limits for _, limits in stage.limits):
         if limits.longest < AFTER:
@@ -49,7 +49,7 @@ def advance(stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     return Advanced.of(results, kept if stage.keep else None, refused, arrived.numbers, arrived.late)
 
 
-def _joined(stage: SessionStage, fragments: Fragments) -> Merged:
+def _joined(stage: SessionStage, fragments: Fragments) -> MergedSessions:
     """The sessions of ``fragments``, which no greatest size cuts."""
     gap, n = fragments.limits.gap, len(fragments)
     # Stored fragments are open: those that end before the instant through which windows were shown have been shown.
@@ -57,7 +57,7 @@ def _joined(stage: SessionStage, fragments: Fragments) -> Merged:
     moments = moments_of(fragments.number, by_row=stage.by_row)
     # Of suspects that arrived together the latest comes first, so that one that joins others to an open session is there before them.
     order = np.lexsort((-fragments.first, moments, fragments.key))
-    by_arrival = kernel.Fragments(
+    by_arrival = kernel.FragmentColumns(
         fragments.offsets(order),
         fragments.first[order],
         fragments.last[order],
@@ -72,4 +72,6 @@ def _joined(stage: SessionStage, fragments: Fragments) -> Merged:
     # Parts as the kernel has them, in terms of the table.
     part = np.append(order, np.arange(n, n + len(node_offsets)))
     gone, refused = np.zeros(len(kept), np.bool_), fragments.number[order][~accepted]
-    return Merged(stage, fragments, Sessions.of(versions, part), Sessions.of(kept, part), gone, node_offsets, part[members], refused)
+    return MergedSessions(
+        stage, fragments, SessionTable.of(versions, part), SessionTable.of(kept, part), gone, node_offsets, part[members], refused
+    )

@@ -19,7 +19,7 @@ from windowmill.windowing.columnar.results import Chunk
 from windowmill.windowing.columnar.rows import KEY, Keys, in_order, kept
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.slicing.leaves import Applied
+from windowmill.windowing.slicing.leaves import BatchEffect
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, Clock
 
@@ -89,7 +89,7 @@ class KeyedWindows:
         due = np.full(leaves.n_keys, AFTER, np.int64)
         complete: list[Chunk] = []
 
-        def advance_one(index: int) -> tuple[Applied, Ints, list[Chunk]]:
+        def advance_one(index: int) -> tuple[BatchEffect, Ints, list[Chunk]]:
             slicer, chunks = self._slicers[index], []
             applied = slicer.apply(leaves, clock)
             for windows in applied.windows:

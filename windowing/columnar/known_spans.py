@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
 from windowmill.windowing.bounds import check_ends_of_key, check_share
 from windowmill.windowing.columnar.added_columns import SLICE, TIME, UNTIL_OF
-from windowmill.windowing.columnar.grid_partials import Partials
+from windowmill.windowing.columnar.grid_partials import SlicePartials
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels.columns import int64_of, valid_of
@@ -92,7 +92,7 @@ class Spans:
         """Whether anything has been counted; shape (n_windows, n_keys)."""
         return np.asarray(self.first <= self.last, np.bool_)
 
-    def counting(self, grids: Sequence[WindowGrid], partials: Partials, own: Bools, reached: Ints) -> Spans:
+    def counting(self, grids: Sequence[WindowGrid], partials: SlicePartials, own: Bools, reached: Ints) -> Spans:
         """These spans with those of the ``own`` partials, of which each grid counts those that one of its windows takes.
 
         ``reached`` is the start of the last slice that events of each partial are known to reach; shape (n_partials,).
@@ -105,7 +105,7 @@ class Spans:
         return Spans(first, last)
 
     def arriving(
-        self, grids: Sequence[WindowGrid], partials: Partials, offsets: Ints, own: Bools, reached: Ints, orders: Ints, lateness: int
+        self, grids: Sequence[WindowGrid], partials: SlicePartials, offsets: Ints, own: Bools, reached: Ints, orders: Ints, lateness: int
     ) -> tuple[Spans, Ints]:
         """As :meth:`counting` of the ``own`` partials, one after another by ``orders``; and ``before`` of each partial.
 
@@ -121,7 +121,7 @@ class Spans:
             before[counted, 2 * window], before[counted, 2 * window + 1] = firsts[counted], lasts[counted] - 1
         return Spans(first, last), before
 
-    def check(self, grids: Sequence[WindowGrid], partials: Partials, stored: Bools) -> None:
+    def check(self, grids: Sequence[WindowGrid], partials: SlicePartials, stored: Bools) -> None:
         """Raise ``StateCorruptError`` if a ``stored`` slice lies past its key's span: the batch that added it also stored the span."""
         for window, grid in enumerate(grids):
             past = stored & _counted(grid, partials, partials.starts, 0) & (partials.starts > self.last[window][partials.keys])
@@ -139,7 +139,7 @@ class Spans:
         return keys.astype(np.int64), columns
 
 
-def _counted(grid: WindowGrid, partials: Partials, reached: Ints, lateness: int) -> Bools:
+def _counted(grid: WindowGrid, partials: SlicePartials, reached: Ints, lateness: int) -> Bools:
     """Whether a window of ``grid`` takes each slice, or events of it where they have ``reached``.
 
     Windows take rows that end ``lateness`` before the slice's mark.
@@ -195,7 +195,7 @@ def split_off(windows: Sequence[str], slices: pa.Table, offsets: Ints) -> tuple[
 
 
 @dataclass(frozen=True)
-class Filled:
+class EmptyStretches:
     """The stretches of the axis where a batch may show empty windows of one window of the spec.
 
     Attributes

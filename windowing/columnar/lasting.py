@@ -43,7 +43,7 @@ _CHUNK_PARTIALS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Lifted:
+class SliceEvents:
     """Events in slices: a row for each partial in which an event counts, still to be lifted.
 
     Attributes
@@ -110,7 +110,7 @@ class Lasting:
         for first, last in pairwise(bounds):
             yield rows.slice(first, last - first)
 
-    def lift(self, rows: pa.Table) -> Lifted:
+    def lift(self, rows: pa.Table) -> SliceEvents:
         """The partials of the events of ``rows``; those of one slice in the order of ``rows``. O(n log n) in partials.
 
         First come the slices in which events begin, then those that they cross, then those into which they reach.
@@ -133,7 +133,7 @@ class Lasting:
         if self.crossed is not None:
             weight = np.append(_clipped(time, stop, crosses, at), np.zeros(len(reaches), np.int64))
             found = found.append_column(WHOLE, pa.array(begins | reaching)).append_column(WEIGHT, pa.array(weight, mask=reaching))
-        return Lifted(found, starts, reaching.astype(np.int64), reached)
+        return SliceEvents(found, starts, reaching.astype(np.int64), reached)
 
 
 def _without_marks(rows: pa.Table, closed: Ints, in_time: Bools) -> pa.Table:

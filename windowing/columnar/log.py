@@ -42,7 +42,7 @@ LIVE_PREFIX = "_row__"
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredKeys:
     """State of some keys as read from the log: the tables of :meth:`.KeyedWindows.snapshot`, and the keys' due watermarks."""
 
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class StateLog:
         filled = {*self._keys.values(), *self._live.values(), *self._conditions.values(), *_OWN.values()}
         return pa.schema([field for field in self.schema if field.name in filled])
 
-    def read(self, entries: pa.Table) -> Stored:
+    def read(self, entries: pa.Table) -> StoredKeys:
         """The state that ``entries`` describe: all entries of some keys, in any order. O(n log n) in entries.
 
         Raises
@@ -172,7 +172,7 @@ class StateLog:
             If a key has rows but no entry of its own.
         """
         if not entries.num_rows:
-            return Stored()
+            return StoredKeys()
         keys = Keys(pa.table({name: column[:0] for name, column in self.key_columns(entries).items()}))
         key = keys.learn(self.key_columns(entries), entries.num_rows)
         kind, batch = entries.column(KIND), entries.column(BATCH).to_numpy()
@@ -189,9 +189,9 @@ class StateLog:
             entries = of_rows.filter(of_rows.column(table.held)) if table.held else of_keys
             columns = {column: entries.column(label).combine_chunks() for column, label in table.columns.items()}
             tables[table.place] = pa.table(columns | ({"number": plain(entries.column(_OWN[NUMBER]))} if table.held else {}))
-        return Stored(tables, of_keys.column(DUE).to_numpy())
+        return StoredKeys(tables, of_keys.column(DUE).to_numpy())
 
-    def changes(self, before: Stored, after: Mapping[str, pa.Table], due: Ints, batch: int) -> pa.Table:
+    def changes(self, before: StoredKeys, after: Mapping[str, pa.Table], due: Ints, batch: int) -> pa.Table:
         """The entries that turn the state ``before`` into ``after``, with the columns of ``schema``; O(n log n) in live rows.
 
         Parameters
@@ -221,7 +221,7 @@ class StateLog:
         parts.append(self._entries(ROW, batch, cells | self._cells(after, kept.column(KEY))))
         return with_checksums(pa.concat_tables(parts))
 
-    def _key_entries(self, before: Stored, after: Mapping[str, pa.Table], due: Ints, batch: int) -> pa.Table:
+    def _key_entries(self, before: StoredKeys, after: Mapping[str, pa.Table], due: Ints, batch: int) -> pa.Table:
         cells: dict[str, pa.Array] = {DUE: pa.array(due)}
         changed = np.ones(len(due), np.bool_)
         n_before = len(before.due)

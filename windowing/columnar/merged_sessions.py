@@ -20,7 +20,7 @@ from windowmill.windowing.kernels.lower import lower
 
 
 @dataclass(frozen=True)
-class Sessions:
+class SessionTable:
     """Some sessions, or pieces of them; shapes (n_sessions,).
 
     Attributes
@@ -47,12 +47,12 @@ class Sessions:
     def __len__(self) -> int:
         return len(self.key)
 
-    def chosen(self, chosen: Bools) -> Sessions:
-        return Sessions(self.key[chosen], self.first[chosen], self.end[chosen], self.revision[chosen], self.part[chosen])
+    def chosen(self, chosen: Bools) -> SessionTable:
+        return SessionTable(self.key[chosen], self.first[chosen], self.end[chosen], self.revision[chosen], self.part[chosen])
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedSessions:
     """The sessions that fragments make.
 
     Attributes
@@ -70,8 +70,8 @@ class Merged:
 
     stage: SessionStage
     fragments: Fragments
-    shown: Sessions
-    kept: Sessions
+    shown: SessionTable
+    kept: SessionTable
     gone: Bools
     node_offsets: Ints
     members: Ints
@@ -105,7 +105,7 @@ class Merged:
         columns |= {GONE: pa.array(self.gone)}
         return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
 
-    def _keys(self, sessions: Sessions) -> dict[str, pa.Array]:
+    def _keys(self, sessions: SessionTable) -> dict[str, pa.Array]:
         fragments = self.fragments
         of_key = np.zeros(fragments.n_keys, np.int64)
         of_key[fragments.key] = np.arange(len(fragments))

@@ -10,7 +10,7 @@ from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.position_delta_reads import sequence_nodes
 from windowmill.windowing.columnar.position_deltas import DeltaSequence
 from windowmill.windowing.columnar.position_fronts import FrontSequence
-from windowmill.windowing.columnar.position_reads import Known, nodes_of, tuples_of
+from windowmill.windowing.columnar.position_reads import StoredSequence, nodes_of, tuples_of
 from windowmill.windowing.columnar.position_sequence import PositionSequence
 from windowmill.windowing.columnar.positions import PositionStage
 from windowmill.windowing.columnar.rows import keys_of, reordered
@@ -34,7 +34,7 @@ def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     keys, codes, n_keys = keys_of([stored, rows], stage.keys)
     results, parts, refused = [], [], []
     for name in stage.state.sequences:
-        known = Known.of(name, stored, codes[: len(stored)], n_keys)
+        known = StoredSequence.of(name, stored, codes[: len(stored)], n_keys)
         tuples = tuples_of(stage, known, rows, codes[len(stored) :])
         sequence: PositionSequence
         if name in stage.state.deltas:

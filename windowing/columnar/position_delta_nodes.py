@@ -32,7 +32,7 @@ STRIDE = 4
 
 
 @dataclass(frozen=True)
-class Places:
+class NodePlaces:
     """Nodes of any keys; int64, shapes (n,).
 
     Attributes
@@ -45,9 +45,9 @@ class Places:
     level: Ints
     begin: Ints
 
-    def at(self, chosen: Bools | Ints) -> Places:
+    def at(self, chosen: Bools | Ints) -> NodePlaces:
         """The nodes that ``chosen`` masks or lists."""
-        return Places(self.key[chosen], self.level[chosen], self.begin[chosen])
+        return NodePlaces(self.key[chosen], self.level[chosen], self.begin[chosen])
 
     @property
     def stop(self) -> Ints:
@@ -55,12 +55,12 @@ class Places:
         return np.asarray(self.begin + (np.int64(1) << self.level), np.int64)
 
     @property
-    def parents(self) -> Places:
+    def parents(self) -> NodePlaces:
         """The node that each is a part of."""
         level = self.level + STRIDE
-        return Places(self.key, level, self.begin >> level << level)
+        return NodePlaces(self.key, level, self.begin >> level << level)
 
-    def among(self, others: Places) -> Ints:
+    def among(self, others: NodePlaces) -> Ints:
         """Index of the same node in ``others``, each of which stands there once; −1 if it is not there. O((n + m) log(n + m))."""
         if not len(others.key) or not len(self.key):
             return np.full(len(self.key), -1, np.int64)
@@ -78,9 +78,9 @@ class Places:
         return np.asarray(found[n:], np.int64)
 
 
-def places_of(nodes: pa.Table, key: Ints) -> Places:
+def places_of(nodes: pa.Table, key: Ints) -> NodePlaces:
     """The places of stored ``nodes``, whose key indices are ``key``."""
-    return Places(key, *(int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION)))
+    return NodePlaces(key, *(int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION)))
 
 
 def live_nodes(name: str, stored: pa.Table, codes: Ints, head: Ints) -> Ints:
@@ -136,7 +136,7 @@ def may_leave(settings: PolicySettings, greatest: kernel.Values, least: kernel.V
     return np.asarray(both & (greatest.whole > least.whole) & (gap > by), np.bool_)
 
 
-def make_up(nodes: Places, splits: Bools, stop: Ints) -> Bools:
+def make_up(nodes: NodePlaces, splits: Bools, stop: Ints) -> Bools:
     """Whether each node is among those that a batch needs: the parts of nodes that it ``splits``, and those below no stored node.
 
     Parameters
@@ -167,7 +167,7 @@ class Cover:
     split: Ints
 
     @classmethod
-    def of(cls, nodes: Places, live: Ints, leaves: Bools, stop: Ints, total: Ints) -> Cover:
+    def of(cls, nodes: NodePlaces, live: Ints, leaves: Bools, stop: Ints, total: Ints) -> Cover:
         """Of restored ``nodes``.
 
         Parameters

@@ -24,7 +24,7 @@ from windowmill.windowing.columnar.position_delta_nodes import (
     places_of,
 )
 from windowmill.windowing.columnar.position_nodes import POSITION
-from windowmill.windowing.columnar.position_reads import Bounds, Demand, Known
+from windowmill.windowing.columnar.position_reads import Bounds, Demand, StoredSequence
 from windowmill.windowing.columnar.positions import HEAD, NEXT, SEQUENCE, PositionStage
 from windowmill.windowing.columnar.rows import plain
 from windowmill.windowing.kernels import policy_arrays as kernel
@@ -112,7 +112,7 @@ def split_nodes(
     """
     needed, leaves = np.ones(len(nodes), np.bool_), []
     for name in stage.state.deltas:
-        known = Known.of(name, entries, codes, len(active))
+        known = StoredSequence.of(name, entries, codes, len(active))
         rows = live_nodes(name, nodes, node_keys, known.scalar(HEAD))
         key, live = node_keys[rows], nodes.take(pa.array(rows))
         places, settings, stop = places_of(live, key), stage.settings_of(name), known.scalar(NEXT)
@@ -126,7 +126,7 @@ def split_nodes(
     return needed, Demand(active, np.zeros(len(codes), np.bool_), leaves)
 
 
-def _greatest(stage: PositionStage, name: str, known: Known, arriving: kernel.Values) -> tuple[kernel.Values, bool]:
+def _greatest(stage: PositionStage, name: str, known: StoredSequence, arriving: kernel.Values) -> tuple[kernel.Values, bool]:
     """The greatest value of each key's tuples that the batch may apply, and whether values are integers."""
     delta = delta_of(stage.settings_of(name))
     waits = np.flatnonzero(int64_of(known.waiting.column(TIME).combine_chunks()) < stage.clock.watermark)
@@ -136,7 +136,7 @@ def _greatest(stage: PositionStage, name: str, known: Known, arriving: kernel.Va
     return greatest_values(both, key, len(known.entry)), holds_integers(delta, waiting)
 
 
-def sequence_nodes(name: str, stored: pa.Table, codes: Ints, known: Known) -> tuple[pa.Table, Ints]:
+def sequence_nodes(name: str, stored: pa.Table, codes: Ints, known: StoredSequence) -> tuple[pa.Table, Ints]:
     """The restored nodes of the sequence ``name`` that have live tuples, and their key indices."""
     rows = live_nodes(name, stored, codes, known.scalar(HEAD))
     return stored.take(pa.array(rows)), codes[rows]

@@ -11,17 +11,25 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import LEVEL
-from windowmill.windowing.columnar.position_delta_nodes import STRIDE, Cover, Places, greatest_values, least_values, may_leave, places_of
+from windowmill.windowing.columnar.position_delta_nodes import (
+    STRIDE,
+    Cover,
+    NodePlaces,
+    greatest_values,
+    least_values,
+    may_leave,
+    places_of,
+)
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
-from windowmill.windowing.columnar.position_sequence import Entered, Held, PositionSequence, Ran, Scalars
-from windowmill.windowing.columnar.position_tries import Combined, combine_totals
+from windowmill.windowing.columnar.position_sequence import PolicyInput, PositionSequence, Scalars, WindowContent, WindowOutcome
+from windowmill.windowing.columnar.position_tries import PartialColumns, combine_totals
 from windowmill.windowing.columnar.positions import FLOAT_LEAST, LEAST, LIVE
 from windowmill.windowing.columnar.results import Column
 from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.columns import arenas, int64_of, stored
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lower import lower
-from windowmill.windowing.kernels.tries import WHOLE, Items, Totals, window_changes
+from windowmill.windowing.kernels.tries import WHOLE, Items, Stretches, window_changes
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.policy_settings import PolicySettings, delta_of, holds_integers, joined_values, values_at, values_of
 
@@ -46,13 +54,13 @@ class _Items:
 
     table: pa.Table
     offsets: Ints
-    places: Places
+    places: NodePlaces
     first: Ints
     weight: Ints
     values: kernel.Values
     is_new: Bools
     alive: Bools
-    partials: Combined
+    partials: PartialColumns
 
     @property
     def begins(self) -> Items:
@@ -93,7 +101,7 @@ class _Nodes:
         Number of live tuples, 0 for a node that is to go; event time of the first one; least value.
     """
 
-    places: Places
+    places: NodePlaces
     live: Ints
     first: Ints
     values: kernel.Values
@@ -115,7 +123,7 @@ class DeltaSequence(PositionSequence):
         return holds_integers(delta_of(self._settings), self._tuples.table)
 
     @cached_property
-    def _restored_places(self) -> Places:
+    def _restored_places(self) -> NodePlaces:
         return places_of(self._nodes, self._node_keys)
 
     @cached_property
@@ -132,13 +140,13 @@ class DeltaSequence(PositionSequence):
         return Cover.of(self._restored_places, self._live, leaves, self._next, self._known.scalar(LIVE))
 
     @cached_property
-    def _held(self) -> Held:
+    def _held(self) -> WindowContent:
         """The nodes of the cover, in the order of positions; only single tuples have values."""
         used, table, least = self._in_order, self._held_nodes, self._held_values
         places = self._restored_places.at(used)
         values = kernel.Values(least.value, least.whole, least.known & (places.level == 0))
         offsets = np.searchsorted(places.key, np.arange(self._tuples.n_keys + 1)).astype(np.int64)
-        return Held(offsets, places.begin, self._live[used], int64_of(table.column(FIRST).combine_chunks()), values)
+        return WindowContent(offsets, places.begin, self._live[used], int64_of(table.column(FIRST).combine_chunks()), values)
 
     @cached_property
     def _held_nodes(self) -> pa.Table:
@@ -156,14 +164,14 @@ class DeltaSequence(PositionSequence):
         return used[np.lexsort((places.begin, places.key))]
 
     @cached_property
-    def _runs(self) -> Mapping[int, tuple[Ran, _Shown, Entered]]:
+    def _runs(self) -> Mapping[int, tuple[WindowOutcome, _Shown, PolicyInput]]:
         return {window: self._run(window) for window in self._windows}
 
     @cached_property
-    def _ran(self) -> Mapping[int, Ran]:
+    def _ran(self) -> Mapping[int, WindowOutcome]:
         return {window: ran for window, (ran, _, _) in self._runs.items()}
 
-    def _run(self, window: int) -> tuple[Ran, _Shown, Entered]:
+    def _run(self, window: int) -> tuple[WindowOutcome, _Shown, PolicyInput]:
         entered = self._entered(window, self._held)
         applied, keys = entered.tuples, entered.keys
         fired = self._stage.settings[window].run(self._listed, applied, keys, self._stage.clock, entered.integers)
@@ -175,7 +183,7 @@ class DeltaSequence(PositionSequence):
         np.minimum.at(front, self._key_of(applied)[live], entered.begin[live])
         # A node may begin before its first live tuple.
         front = np.maximum(front, self._before[window].front)
-        return Ran(windows, Scalars(keys.states, keys.bases, front)), _Shown(fired.key, chosen, *changes), entered
+        return WindowOutcome(windows, Scalars(keys.states, keys.bases, front)), _Shown(fired.key, chosen, *changes), entered
 
     def _key_of(self, applied: kernel.Tuples) -> Ints:
         """The key index of each tuple or run."""
@@ -192,13 +200,13 @@ class DeltaSequence(PositionSequence):
         table = pa.concat_tables([held, new]).combine_chunks()
         at = np.empty(len(is_new), np.int64)
         at[~is_new], at[is_new] = np.arange(len(held)), len(held) + np.arange(len(new))
-        partials = Combined(*arenas(self._stage.layout, table), self._stage.objects.decode(self._stage.objects.read(table))).at(at)
+        partials = PartialColumns(*arenas(self._stage.layout, table), self._stage.objects.decode(self._stage.objects.read(table))).at(at)
         level = int64_of(table.column(LEVEL).combine_chunks())[at]
-        places = Places(self._key_of(applied), level, entered.begin)
+        places = NodePlaces(self._key_of(applied), level, entered.begin)
         values = values_at(joined_values((self._held_values, self._fed_values)), at)
         return _Items(table, applied.offsets, places, applied.time, applied.weight, values, is_new, entered.keys.alive, partials)
 
-    def _combined(self, shown: _Shown, nodes: Places) -> tuple[Combined, Ints]:
+    def _combined(self, shown: _Shown, nodes: NodePlaces) -> tuple[PartialColumns, Ints]:
         """Partials of the windows of ``shown`` (kind 0), of what each key holds after the batch (1) and of ``nodes`` (2); and the kinds."""
         items, n_keys, stage = self._items, self._tuples.n_keys, self._stage
         kind = np.repeat([0, 1, 2], [len(shown.key), n_keys, len(nodes.key)])
@@ -209,14 +217,14 @@ class DeltaSequence(PositionSequence):
         # Nodes change nothing.
         n_changes = np.zeros(len(order), np.int64)
         n_changes[kind[order] < 2] = np.diff(shown.change_offsets)
-        totals = Totals(key[order], begin, level, np.append(0, np.cumsum(n_changes)), shown.items, shown.present)
+        totals = Stretches(key[order], begin, level, np.append(0, np.cumsum(n_changes)), shown.items, shown.present)
         return combine_totals(stage.layout, stage.objects, items.partials, items.begins, totals), kind[order]
 
     @cached_property
-    def _totals(self) -> tuple[Mapping[int, Combined], Combined]:
+    def _totals(self) -> tuple[Mapping[int, PartialColumns], PartialColumns]:
         """For each window the partials of its complete windows; and those of the nodes to store."""
         nothing = self._restored_places.at(np.empty(0, np.int64))
-        found, of_nodes = dict[int, Combined](), None
+        found, of_nodes = dict[int, PartialColumns](), None
         for window in self._windows:
             shown = self._runs[window][1]
             partials, kind = self._combined(shown, self._stored.places if of_nodes is None and self._stage.keep else nothing)
@@ -245,12 +253,12 @@ class DeltaSequence(PositionSequence):
         while len(items.places.key) and (1 << level) <= self._after.max():
             below = np.flatnonzero(items.places.level < level)
             parts = items.places.at(below)
-            groups = Places(parts.key, np.full(len(below), level), parts.begin >> level << level)
+            groups = NodePlaces(parts.key, np.full(len(below), level), parts.begin >> level << level)
             first = np.append(True, (np.diff(groups.key) != 0) | (np.diff(groups.begin) != 0))[: len(below)]
             found.append(self._of_groups(groups.at(first), below, np.cumsum(first) - 1))
             level += STRIDE
         joined = _Nodes(
-            Places(*(np.concatenate([getattr(each.places, name) for each in found]) for name in ("key", "level", "begin"))),
+            NodePlaces(*(np.concatenate([getattr(each.places, name) for each in found]) for name in ("key", "level", "begin"))),
             np.concatenate([each.live for each in found]),
             np.concatenate([each.first for each in found]),
             joined_values([each.values for each in found]),
@@ -263,7 +271,7 @@ class DeltaSequence(PositionSequence):
         chosen = chosen[np.argsort(joined.places.key[chosen], kind="stable")]
         return _Nodes(joined.places.at(chosen), joined.live[chosen], joined.first[chosen], values_at(joined.values, chosen))
 
-    def _of_groups(self, places: Places, at: Ints, group: Ints) -> _Nodes:
+    def _of_groups(self, places: NodePlaces, at: Ints, group: Ints) -> _Nodes:
         """What is live of the items ``at``, by their ``group``, which ascends; the groups have these ``places``."""
         items, n = self._items, len(places.key)
         at, group = at[items.alive[at]], group[items.alive[at]]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from windowmill.windowing.columnar.position_nodes import Forest
 from windowmill.windowing.columnar.position_reads import evictable_in
-from windowmill.windowing.columnar.position_sequence import Entered, Held, PositionSequence, Ran, Scalars, part_of
+from windowmill.windowing.columnar.position_sequence import PolicyInput, PositionSequence, Scalars, WindowContent, WindowOutcome, part_of
 from windowmill.windowing.columnar.results import Column
 from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.combine import Ints
@@ -33,18 +33,18 @@ class FrontSequence(PositionSequence):
         return Forest.grown(stage.layout, stage.objects, self._tuples.n_keys, nodes, np.append(self._node_keys, keys), n_restored)
 
     @cached_property
-    def _ran(self) -> Mapping[int, Ran]:
+    def _ran(self) -> Mapping[int, WindowOutcome]:
         return {window: self._run(window) for window in self._windows}
 
-    def _run(self, window: int) -> Ran:
+    def _run(self, window: int) -> WindowOutcome:
         evictable, nodes = evictable_in(self._stage, window), self._forest.rows
         applied = np.diff(self._fed.offsets) * evictable.by_count
         offsets, held = self._forest.covers(self._before[window].front, self._next, applied, evictable.before)
         weight = np.int64(1) << nodes.level[held]
-        before = Held(offsets, nodes.begin[held], weight, nodes.first[held], no_values(len(held)))
+        before = WindowContent(offsets, nodes.begin[held], weight, nodes.first[held], no_values(len(held)))
         return self._run_policies(window, self._entered(window, before))
 
-    def _run_policies(self, window: int, entered: Entered) -> Ran:
+    def _run_policies(self, window: int, entered: PolicyInput) -> WindowOutcome:
         settings, applied, keys, begin = self._stage.settings[window], entered.tuples, entered.keys, entered.begin
         evict = applied.evict
         flushes_by_delta = settings.trigger is None and settings.evict.delta is not None
@@ -70,7 +70,7 @@ class FrontSequence(PositionSequence):
             for column, values in ((kernel.HAS_BASE, evict.known), (kernel.BASE, evict.whole)):
                 keys.states[:, column] = np.where(there, values[heads], 0) if len(begin) else 0
             keys.bases[:] = np.where(there, evict.value[heads], 0.0) if len(begin) else 0.0
-        return Ran(windows, Scalars(keys.states, keys.bases, self._after - left))
+        return WindowOutcome(windows, Scalars(keys.states, keys.bases, self._after - left))
 
     def _aggregate(self, window: int, part: slice) -> dict[str, Column]:
         return self._forest.aggregate(part_of(self._ran[window].windows, part))

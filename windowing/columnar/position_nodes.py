@@ -22,7 +22,7 @@ from windowmill.windowing.kernels.columns import arenas, int64_of, stored
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lower import lower
-from windowmill.windowing.kernels.positions import MISSING, Nodes, covers, places_of, stretches
+from windowmill.windowing.kernels.positions import MISSING, NodeColumns, covers, places_of, stretches
 from windowmill.windowing.kernels.slices import combine_runs
 from windowmill.windowing.slicing.leaves import Windows
 
@@ -116,12 +116,12 @@ class Forest:
         return cls(layout, objects, n_keys, nodes, _Rows.joined(levels))
 
     @cached_property
-    def _nodes(self) -> Nodes:
+    def _nodes(self) -> NodeColumns:
         """The nodes in the kernels' form."""
         rows = self.rows
         levels = int(rows.level.max()) + 1 if len(rows.level) else 1
         bounds = np.searchsorted(rows.level * self.n_keys + rows.key, np.arange(levels * self.n_keys + 1))
-        return Nodes(levels, self.n_keys, bounds.astype(np.int64), rows.begin, rows.first)
+        return NodeColumns(levels, self.n_keys, bounds.astype(np.int64), rows.begin, rows.first)
 
     def covers(self, head: Ints, stop: Ints, evicted: Ints, limit: int) -> tuple[Ints, Ints]:
         """Offsets and nodes of each key's window [``head``, ``stop``), as :func:`~windowmill.windowing.kernels.positions.covers`.

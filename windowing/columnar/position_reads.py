@@ -41,7 +41,7 @@ _T = TypeVar("_T", bound=np.generic)
 
 
 @dataclass(frozen=True)
-class Known:
+class StoredSequence:
     """The restored state of one sequence.
 
     Attributes
@@ -63,7 +63,7 @@ class Known:
     rows: Ints
 
     @classmethod
-    def of(cls, name: str, stored: pa.Table, codes: Ints, n_keys: int) -> Known:
+    def of(cls, name: str, stored: pa.Table, codes: Ints, n_keys: int) -> StoredSequence:
         """Of ``stored``, the rows of the sequence ``name``; ``codes`` are the rows' key indices.
 
         Raises
@@ -118,7 +118,7 @@ def nodes_of(name: str, stored: pa.Table, codes: Ints) -> tuple[pa.Table, Ints]:
     return stored.take(pa.array(nodes)), codes[nodes]
 
 
-def tuples_of(stage: PositionStage, known: Known, rows: pa.Table, codes: Ints) -> Leaves:
+def tuples_of(stage: PositionStage, known: StoredSequence, rows: pa.Table, codes: Ints) -> Leaves:
     """The last applied tuple of each key, waiting tuples and new ``rows``, in the order in which they are applied."""
     entries = known.entries
     last_keys = np.flatnonzero(known.entry >= 0)
@@ -184,7 +184,7 @@ class Bounds:
     above: int
 
 
-class Wanted(Protocol):
+class NodesToRead(Protocol):
     """Nodes of a sequence that a batch needs."""
 
     @property
@@ -192,7 +192,7 @@ class Wanted(Protocol):
         """The sequence."""
         ...
 
-    def only(self, keys: Ints) -> Wanted:
+    def only(self, keys: Ints) -> NodesToRead:
         """What is wanted of the keys of these indices, which are counted from 0 in it."""
         ...
 
@@ -296,7 +296,7 @@ class Demand:
 
     active: Bools
     entries: Bools
-    wanted: Sequence[Wanted]
+    wanted: Sequence[NodesToRead]
 
     @classmethod
     def of(cls, stage: PositionStage, entries: pa.Table, rows: pa.Table, codes: Ints, n_keys: int) -> Demand:
@@ -318,10 +318,10 @@ class Demand:
         """
         codes, of_rows = codes[: len(entries)], codes[len(entries) :]
         active, chosen = np.bincount(of_rows, minlength=n_keys) > 0, np.zeros(len(codes), np.bool_)
-        wanted: list[Wanted] = []
+        wanted: list[NodesToRead] = []
         of_ready = of_rows[int64_of(rows.column(TIME).combine_chunks()) < stage.clock.watermark]
         for name, windows in stage.state.sequences.items():
-            known = Known.of(name, entries, codes, n_keys)
+            known = StoredSequence.of(name, entries, codes, n_keys)
             active = active | ((known.entry >= 0) & (known.scalar(DUE) <= stage.clock.watermark))
             chosen[known.rows] = True
             ready = int64_of(known.waiting.column(TIME).combine_chunks()) < stage.clock.watermark

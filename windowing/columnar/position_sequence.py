@@ -15,7 +15,7 @@ import pyarrow as pa
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, NUMBER_OF, TIME
 from windowmill.windowing.columnar.output import result_rows
 from windowmill.windowing.columnar.position_nodes import FIRST, POSITION
-from windowmill.windowing.columnar.position_reads import WAITS, Known
+from windowmill.windowing.columnar.position_reads import WAITS, StoredSequence
 from windowmill.windowing.columnar.positions import (
     BASE,
     FRONT,
@@ -50,7 +50,7 @@ _T = TypeVar("_T", bound=np.generic)
 
 
 @dataclass(frozen=True)
-class _Lifted:
+class _LeafColumns:
     """What lifting tuples to leaves needs; the keys are not copied into leaves."""
 
     ties: tuple[str, ...]
@@ -60,7 +60,7 @@ class _Lifted:
 
 
 @dataclass(frozen=True)
-class _Fed:
+class _NewTuples:
     """The tuples that a batch applies, by key in order of application.
 
     Attributes
@@ -85,7 +85,7 @@ class Scalars:
     Attributes
     ----------
     states, bases
-        As in :class:`windowmill.windowing.kernels.policy_arrays.Keys`.
+        As in :class:`windowmill.windowing.kernels.policy_arrays.KeyStates`.
     front
         First position that the window holds; shape (n_keys,).
     """
@@ -96,7 +96,7 @@ class Scalars:
 
 
 @dataclass(frozen=True)
-class Ran:
+class WindowOutcome:
     """A window of the spec after the batch.
 
     Attributes
@@ -112,7 +112,7 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class Held:
+class WindowContent:
     """What a window holds before the batch, as runs of tuples that can leave only together; sorted by key and position.
 
     Attributes
@@ -133,7 +133,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Entered:
+class PolicyInput:
     """The policies' input.
 
     Attributes
@@ -145,7 +145,7 @@ class Entered:
     """
 
     tuples: kernel.Tuples
-    keys: kernel.Keys
+    keys: kernel.KeyStates
     integers: tuple[bool, bool]
     begin: Ints
     is_fed: Bools
@@ -162,7 +162,9 @@ class PositionSequence(ABC):
         Restored nodes with their key indices, and the tuples that the batch knows.
     """
 
-    def __init__(self, stage: PositionStage, name: str, keys: pa.Table, known: Known, nodes: tuple[pa.Table, Ints], tuples: Leaves) -> None:
+    def __init__(
+        self, stage: PositionStage, name: str, keys: pa.Table, known: StoredSequence, nodes: tuple[pa.Table, Ints], tuples: Leaves
+    ) -> None:
         self._stage, self._name, self._keys, self._known, self._tuples = stage, name, keys, known, tuples
         self._nodes, self._node_keys = nodes
         self._windows = stage.state.sequences[name]
@@ -183,7 +185,7 @@ class PositionSequence(ABC):
         if fresh.any():
             rows = rows[np.lexsort((life[rows], tuples.key[rows]))]
         offsets = np.searchsorted(tuples.key[rows], np.arange(tuples.n_keys + 1)).astype(np.int64)
-        self._fed = _Fed(rows, offsets, fresh[rows])
+        self._fed = _NewTuples(rows, offsets, fresh[rows])
 
     def _restored(self, window: int) -> Scalars:
         """The scalars of each key before the batch, for one window of the spec."""
@@ -204,7 +206,7 @@ class PositionSequence(ABC):
         """The leaves of the tuples to apply, with the columns of :meth:`_node_schema`, and their key indices."""
         stage, tuples, fed = self._stage, self._tuples, self._fed
         rows = tuples.table.append_column(TIME, tuples.table.column(ROW_TIME))
-        lifting = _Lifted(stage.ties, stage.layout, stage.objects)
+        lifting = _LeafColumns(stage.ties, stage.layout, stage.objects)
         leaves = lifted_groups(lifting, rows, fed.rows, np.arange(len(fed.rows) + 1))
         keys = tuples.key[fed.rows]
         leaves |= {LEVEL: pa.repeat(0, len(keys)), POSITION: pa.array(self._positions), FIRST: pa.array(tuples.time[fed.rows])}
@@ -222,7 +224,7 @@ class PositionSequence(ABC):
 
     @property
     @abstractmethod
-    def _ran(self) -> Mapping[int, Ran]:
+    def _ran(self) -> Mapping[int, WindowOutcome]:
         """Each window of the sequence after the batch."""
 
     @abstractmethod
@@ -244,7 +246,7 @@ class PositionSequence(ABC):
         """Further scalars of each key."""
         return {}
 
-    def _entered(self, window: int, held: Held) -> Entered:
+    def _entered(self, window: int, held: WindowContent) -> PolicyInput:
         """The policies' input: of each key what the window holds, and then the tuples to apply."""
         tuples, fed, settings = self._tuples, self._fed, self._stage.settings[window]
         n_held, before = np.diff(held.offsets), self._before[window]
@@ -264,7 +266,9 @@ class PositionSequence(ABC):
         )
         run = kernel.Tuples(held.offsets + fed.offsets, n_held, weight, time, fresh, closes, evict, trigger)
         integers = holds_integers(deltas[0], tuples.table), holds_integers(deltas[1], tuples.table)
-        return Entered(run, kernel.Keys(before.states.copy(), before.bases.copy(), np.zeros(len(begin), np.bool_)), integers, begin, is_fed)
+        return PolicyInput(
+            run, kernel.KeyStates(before.states.copy(), before.bases.copy(), np.zeros(len(begin), np.bool_)), integers, begin, is_fed
+        )
 
     @cached_property
     def _after(self) -> Ints:

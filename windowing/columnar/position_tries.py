@@ -10,14 +10,14 @@ import numpy as np
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.tries import Items, Totals, Trie, combine_work, list_work, most_work
+from windowmill.windowing.kernels.tries import Items, Stretches, Trie, combine_work, list_work, most_work
 
 #: Lines of work that are listed before they are carried out; more if one total needs more.
 _LISTED = 1 << 14
 
 
 @dataclass(frozen=True)
-class Combined:
+class PartialColumns:
     """Partials of any form; one row per partial.
 
     Attributes
@@ -30,12 +30,12 @@ class Combined:
     floats: Floats
     objects: Objects
 
-    def at(self, chosen: Bools | Ints | slice) -> Combined:
+    def at(self, chosen: Bools | Ints | slice) -> PartialColumns:
         """The partials that ``chosen`` masks or lists."""
-        return Combined(self.ints[chosen], self.floats[chosen], self.objects[chosen])
+        return PartialColumns(self.ints[chosen], self.floats[chosen], self.objects[chosen])
 
 
-def combine_totals(layout: Layout, stored: StoredObjects, partials: Combined, items: Items, totals: Totals) -> Combined:
+def combine_totals(layout: Layout, stored: StoredObjects, partials: PartialColumns, items: Items, totals: Stretches) -> PartialColumns:
     """The partial of each total; an empty one has identities, and null for objects.
 
     Parameters
@@ -59,4 +59,4 @@ def combine_totals(layout: Layout, stored: StoredObjects, partials: Combined, it
         if len(stored):
             stored.combine_work(*given, partials.objects, nodes, out)
         begun = ended
-    return Combined(out_ints, out_floats, out)
+    return PartialColumns(out_ints, out_floats, out)

@@ -15,13 +15,13 @@ from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST, LON
 from windowmill.windowing.columnar.slices import by_time, lifted_groups
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.kernels.sessions import AFTER, Limits
+from windowmill.windowing.kernels.sessions import AFTER, SessionLimits
 from windowmill.windowing.kernels.slices import by_key
 from windowmill.windowing.watermark import BEFORE
 
 
 @dataclass(frozen=True)
-class Arrived:
+class SessionInput:
     """New rows and stored fragments with their keys' codes.
 
     Attributes
@@ -103,7 +103,7 @@ class Fragments:
         Number of keys.
     """
 
-    limits: Limits
+    limits: SessionLimits
     table: pa.Table
     key: Ints
     first: Ints
@@ -115,7 +115,7 @@ class Fragments:
     n_keys: int
 
     @classmethod
-    def of(cls, stage: SessionStage, arrived: Arrived, limits: Limits, apart: int) -> Self:
+    def of(cls, stage: SessionStage, arrived: SessionInput, limits: SessionLimits, apart: int) -> Self:
         """The fragments of a batch; rows at most ``apart`` form one, unless they are suspects."""
         table, key = _stored(arrived, limits)
         n_stored, bounds = len(table), arrived.groups(apart)
@@ -146,7 +146,7 @@ class Fragments:
         return np.searchsorted(self.key[order], np.arange(self.n_keys + 1)).astype(np.int64)
 
 
-def _stored(arrived: Arrived, limits: Limits) -> tuple[pa.Table, Ints]:
+def _stored(arrived: SessionInput, limits: SessionLimits) -> tuple[pa.Table, Ints]:
     """The stored fragments of sessions with these ``limits`` that count, and the codes of their keys."""
     chosen = int64_of(arrived.stored.column(GAP).combine_chunks()) == limits.gap
     if LONGEST in arrived.stored.column_names:
@@ -156,7 +156,7 @@ def _stored(arrived: Arrived, limits: Limits) -> tuple[pa.Table, Ints]:
     return found.take(pa.array(latest)), codes[latest]
 
 
-def _lifted(stage: SessionStage, arrived: Arrived, limits: Limits, bounds: Ints) -> pa.Table:
+def _lifted(stage: SessionStage, arrived: SessionInput, limits: SessionLimits, bounds: Ints) -> pa.Table:
     """The fragments of the new rows."""
     firsts, lasts, n = arrived.order[bounds[:-1]], arrived.order[bounds[1:] - 1], len(bounds) - 1
     columns = lifted_groups(stage, arrived.rows, arrived.order, bounds)

@@ -21,7 +21,7 @@ from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.fragments import uncovered
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column
-from windowmill.windowing.kernels.sessions import AFTER, Limits
+from windowmill.windowing.kernels.sessions import AFTER, SessionLimits
 from windowmill.windowing.spec import Pipeline
 
 #: Columns of a fragment beside the keys, ``BATCH`` and the partials: the gap of its session, and its first and last event time.
@@ -87,7 +87,7 @@ class SessionStage:
     keys: tuple[str, ...]
     ties: tuple[str, ...]
     layout: Layout
-    limits: tuple[tuple[str, Limits], ...]
+    limits: tuple[tuple[str, SessionLimits], ...]
     batch: int
     closed_before: int
     closed: int
@@ -110,7 +110,7 @@ class SessionStage:
         """Conditions under which rows count."""
         return self.layout.conditions
 
-    def own_columns(self, limits: Limits, n: int) -> dict[str, pa.Array]:
+    def own_columns(self, limits: SessionLimits, n: int) -> dict[str, pa.Array]:
         """The columns that ``n`` fragments of the batch have in common, of sessions with these ``limits``."""
         longest = None if limits.longest == AFTER else limits.longest
         own = {GAP: pa.repeat(limits.gap, n), BATCH: pa.repeat(self.batch, n)}

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from windowmill.windowing.columnar.grid_partials import Partials, reached_windows
+from windowmill.windowing.columnar.grid_partials import SlicePartials, reached_windows
 from windowmill.windowing.columnar.slices import Revising, SliceStage
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.kernels.slice_revisions import Arrived, late_windows, versions
+from windowmill.windowing.kernels.slice_revisions import SortedSlices, late_windows, versions
 from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.numbering import Numbering
@@ -17,7 +17,7 @@ from windowmill.windowing.slicing.numbering import Numbering
 
 def revisions_of(
     numbering: Numbering,
-    partials: Partials,
+    partials: SlicePartials,
     offsets: Ints,
     late: Bools,
     rows: Ints,
@@ -39,12 +39,12 @@ def revisions_of(
     rows
         Number of rows in each partial.
     before
-        ``first`` and ``last`` of :class:`Arrived`.
+        ``first`` and ``last`` of :class:`SortedSlices`.
     through
         The instant through which windows are shown.
     """
     since = int(partials.arrivals[late].min())
-    arrived = Arrived(offsets, partials.starts, rows, partials.reaching, partials.closed, partials.arrivals, *before)
+    arrived = SortedSlices(offsets, partials.starts, rows, partials.reaching, partials.closed, partials.arrivals, *before)
     key, number, slices = late_windows(numbering.grid, arrived, since, revising.lateness, revising.after, through)
     if len(reaching := np.flatnonzero(late & (partials.reaching == 1))):
         marks = partials.closed[reaching]
@@ -63,7 +63,7 @@ def revisions_of(
     return Windows.of(key, *numbering.bounds(number), revision=revision, ranges=ranges, members=held, continues=continues), number
 
 
-def marked_by_edge(stage: SliceStage, partials: Partials) -> Partials:
+def marked_by_edge(stage: SliceStage, partials: SlicePartials) -> SlicePartials:
     """``partials`` with marks as the state has them: the last edge before each, which no window end lies between."""
     closed = partials.closed.copy()
     late = closed != NEVER_CLOSED

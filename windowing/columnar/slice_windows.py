@@ -18,10 +18,10 @@ from windowmill.windowing.axis import Grid, WindowGrid
 from windowmill.windowing.bounds import check_share, count_ends
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, REACHING, SLICE
 from windowmill.windowing.columnar.checksums import with_checksums
-from windowmill.windowing.columnar.grid_partials import Partials, combine_numbers, concatenate, windows_of
+from windowmill.windowing.columnar.grid_partials import SlicePartials, combine_numbers, concatenate, windows_of
 from windowmill.windowing.columnar.known_spans import (
     NO_SPAN,
-    Filled,
+    EmptyStretches,
     Spans,
     bounds_before,
     least_spans,
@@ -116,7 +116,7 @@ def _combine(stage: WindowStage, whole: WholeKeys) -> Combined:
 
 
 @dataclass(frozen=True)
-class _Merged:
+class _WholeSlices:
     """Slices of whole keys; those with equal key, start, reaching, closed, arrival and batch are combined into one.
 
     Attributes
@@ -141,7 +141,7 @@ class _Merged:
 
     of_key: Mapping[str, pa.Array]
     offsets: Ints
-    partials: Partials
+    partials: SlicePartials
     own: Bools
     table: pa.Table
     columns: StoredObjects
@@ -155,7 +155,7 @@ class _Merged:
         return self.columns.decode(self.partials.objects)
 
 
-def _merged(stage: SliceStage, whole: WholeKeys) -> _Merged:
+def _merged(stage: SliceStage, whole: WholeKeys) -> _WholeSlices:
     layout = stage.layout
     slices, offsets, spans = split_off(stage.known, whole.slices, whole.offsets)
     starts, reaching, closed = int64_of(slices.column(SLICE).combine_chunks()), reaching_of(slices), closed_of(slices)
@@ -178,11 +178,11 @@ def _merged(stage: SliceStage, whole: WholeKeys) -> _Merged:
         orders, reached = (fold.reduceat(given, firsts) for fold, given in ((np.minimum, orders), (np.maximum, reached)))
         offsets = np.searchsorted(firsts, offsets).astype(np.int64)
     index = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    partials = Partials(index, starts, closed, ints, floats, objects, before, reaching, arrivals)
-    return _Merged(whole.of_key, offsets, partials, batches == stage.batch, slices, stage.objects, spans, orders, reached)
+    partials = SlicePartials(index, starts, closed, ints, floats, objects, before, reaching, arrivals)
+    return _WholeSlices(whole.of_key, offsets, partials, batches == stage.batch, slices, stage.objects, spans, orders, reached)
 
 
-def _with_new(stage: WindowStage, merged: _Merged) -> tuple[Spans, _Merged]:
+def _with_new(stage: WindowStage, merged: _WholeSlices) -> tuple[Spans, _WholeSlices]:
     """The keys' spans with this batch, and ``merged`` with the spans before each late row.
 
     Raises
@@ -204,7 +204,7 @@ def _with_new(stage: WindowStage, merged: _Merged) -> tuple[Spans, _Merged]:
     return spans, replace(merged, partials=replace(merged.partials, before=before))
 
 
-def _windows(stage: WindowStage, number: int, merged: _Merged, spans: Spans) -> Iterator[pa.Table]:
+def _windows(stage: WindowStage, number: int, merged: _WholeSlices, spans: Spans) -> Iterator[pa.Table]:
     """Bare result rows of one window of the spec, of the rows that came in time; nothing if no window of it is complete."""
     window, grid = stage.grids[number]
     partials, offsets, layout = merged.partials, merged.offsets, stage.slices.layout
@@ -223,11 +223,11 @@ def _windows(stage: WindowStage, number: int, merged: _Merged, spans: Spans) -> 
             yield _lowered(stage, number, merged, versions)
 
 
-def _with_empty(stage: WindowStage, number: int, merged: _Merged, spans: Spans) -> Iterator[pa.Table]:
+def _with_empty(stage: WindowStage, number: int, merged: _WholeSlices, spans: Spans) -> Iterator[pa.Table]:
     """As :func:`_windows`, with the windows that hold nothing and lie between events of their key."""
     (window, grid), partials = stage.grids[number], merged.partials
     before = merged.spans if stage.continues else None
-    filled = Filled.of(spans, before, stage.slices.known.index(window), stage.after, stage.through)
+    filled = EmptyStretches.of(spans, before, stage.slices.known.index(window), stage.after, stage.through)
     filled.check(window, grid, stage.through)
     numbering = grid.numbered(np.append(partials.starts, filled.begin), np.append(partials.starts + 1, filled.stop))
     windows, numbers = windows_of(numbering, partials, merged.offsets, stage.after, stage.through)
@@ -245,7 +245,7 @@ def _with_empty(stage: WindowStage, number: int, merged: _Merged, spans: Spans) 
         yield _lowered(stage, number, merged, Windows.of(key[empty], *numbering.bounds(every[empty])))
 
 
-def _hopping(stage: WindowStage, fixed: Grid, number: int, merged: _Merged) -> Iterator[pa.Table]:
+def _hopping(stage: WindowStage, fixed: Grid, number: int, merged: _WholeSlices) -> Iterator[pa.Table]:
     """As :func:`_windows`, of windows of fixed length over numbers alone."""
     layout, partials = stage.slices.layout, merged.partials
     key, ends, ints, floats = hopping_windows(
@@ -266,7 +266,7 @@ def _hopping(stage: WindowStage, fixed: Grid, number: int, merged: _Merged) -> I
         yield _bare(stage, number, merged, key, columns | {"window_end": pa.array(ends)})
 
 
-def _revised(stage: WindowStage, revising: Revising, number: int, merged: _Merged, numbering: Numbering) -> tuple[Windows, Ints]:
+def _revised(stage: WindowStage, revising: Revising, number: int, merged: _WholeSlices, numbering: Numbering) -> tuple[Windows, Ints]:
     """The versions of one window of the spec that late rows bring, and their numbers."""
     (window, grid), known = stage.grids[number], stage.slices.known
     partials = merged.partials
@@ -280,7 +280,7 @@ def _revised(stage: WindowStage, revising: Revising, number: int, merged: _Merge
     return revisions_of(numbering, partials, merged.offsets, late, rows, before, revising, stage.through)
 
 
-def _lowered(stage: WindowStage, number: int, merged: _Merged, windows: Windows) -> pa.Table:
+def _lowered(stage: WindowStage, number: int, merged: _WholeSlices, windows: Windows) -> pa.Table:
     """Bare result rows of ``windows`` of one window of the spec."""
     layout = stage.slices.layout
     columns = lower(layout, *combine_numbers(layout, merged.partials.ints, merged.partials.floats, windows), merged.table)
@@ -291,20 +291,22 @@ def _lowered(stage: WindowStage, number: int, merged: _Merged, windows: Windows)
     return _bare(stage, number, merged, windows.key, columns | {name: pa.array(values) for name, values in bounds.items()})
 
 
-def _bare(stage: WindowStage, number: int, merged: _Merged, key: Ints, columns: Mapping[str, pa.Array]) -> pa.Table:
+def _bare(stage: WindowStage, number: int, merged: _WholeSlices, key: Ints, columns: Mapping[str, pa.Array]) -> pa.Table:
     """Bare result rows of these ``columns`` and of the keys with index ``key``."""
     of_keys = {column: values.take(pa.array(key)) for column, values in merged.of_key.items()}
     whole = {**columns, **of_keys, GRID: pa.repeat(number, len(key))}
     return pa.table([whole[field.name].cast(field.type) for field in stage.bare_schema], schema=stage.bare_schema)
 
 
-def _check_number(stage: WindowStage, window: str, grid: WindowGrid, merged: _Merged) -> None:
+def _check_number(stage: WindowStage, window: str, grid: WindowGrid, merged: _WholeSlices) -> None:
     filled = np.flatnonzero(np.diff(merged.offsets))
     first, last = merged.partials.starts[merged.offsets[filled]], merged.partials.starts[merged.offsets[filled + 1] - 1]
     check_share(window, count_ends(grid, first, last, np.diff(merged.offsets)[filled], after=stage.after, through=stage.through))
 
 
-def _whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: Partials, own: npt.NDArray[np.bool_]) -> list[tuple[int, Partials]]:
+def _whole_nodes(
+    stage: WindowStage, wanted: NodeStage, leaves: SlicePartials, own: npt.NDArray[np.bool_]
+) -> list[tuple[int, SlicePartials]]:
     """By level, the nodes that this batch completes, and increments for nodes completed before.
 
     ``leaves`` are the restored slices and nodes and the batch's own slices.
@@ -330,7 +332,7 @@ def _whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: Partials, own: n
     return nodes
 
 
-def _joined(stage: SliceStage, wanted: NodeStage, number: Ints, below: Partials) -> tuple[Ints, Partials]:
+def _joined(stage: SliceStage, wanted: NodeStage, number: Ints, below: SlicePartials) -> tuple[Ints, SlicePartials]:
     """Combine the partials ``below``, sorted by key and ``number`` of their node, into nodes: the number and partial of each."""
     keys = below.keys
     bounds = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]) | (number[1:] != number[:-1]), True])
@@ -340,11 +342,15 @@ def _joined(stage: SliceStage, wanted: NodeStage, number: Ints, below: Partials)
     objects, spans = stage.objects.fold(below.objects, bounds), least_spans(below.before, firsts)
     never, begun = np.full(len(number), NEVER_CLOSED, np.int64), np.zeros(len(number), np.int64)
     in_time = np.full(len(number), IN_TIME, np.int64)
-    return number, Partials(keys[firsts], wanted.nodes.starts(number), never, ints, floats, objects, spans, begun, in_time)
+    return number, SlicePartials(keys[firsts], wanted.nodes.starts(number), never, ints, floats, objects, spans, begun, in_time)
 
 
 def _kept(
-    stage: SliceStage, merged: _Merged, stored_rows: Sequence[tuple[int, Partials]], span_keys: Ints, spans: Mapping[str, pa.Array]
+    stage: SliceStage,
+    merged: _WholeSlices,
+    stored_rows: Sequence[tuple[int, SlicePartials]],
+    span_keys: Ints,
+    spans: Mapping[str, pa.Array],
 ) -> tuple[pa.Table, Ints]:
     """Slices, nodes and spans with the state's columns, grouped by key, and each key's offset.
 

@@ -90,13 +90,13 @@ def _sessions() -> None:
     from windowmill.windowing.columnar.joined_sessions import advance
     from windowmill.windowing.columnar.output import result_schema
     from windowmill.windowing.kernels.layout import Layout
-    from windowmill.windowing.kernels.sessions import AFTER, Limits
+    from windowmill.windowing.kernels.sessions import AFTER, SessionLimits
     from windowmill.windowing.specfile import parse_pipeline
 
     windows: list[dict[str, Any]] = [{"name": "w", "type": "session", "gap": 2}, {"name": "c", "type": "session", "gap": 2, "max_size": 9}]
     spec = {"pipeline": "warm", "time": {"column": "t", "unit": "none"}, "windows": windows, "aggregates": {"mean": {"mean": "v"}}}
     pipeline, types = parse_pipeline(spec), {"t": pa.int64(), "v": pa.float64()}
-    layout, limits = Layout.of(pipeline, types), (("w", Limits(2, AFTER)), ("c", Limits(2, 9)))
+    layout, limits = Layout.of(pipeline, types), (("w", SessionLimits(2, AFTER)), ("c", SessionLimits(2, 9)))
     read, schema = partials.row_schema(pipeline, types, layout), partials.fragment_schema({}, layout, cuts=True)
     stored: pa.Table = schema.empty_table()
     for batch in range(2):

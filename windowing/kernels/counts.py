@@ -20,7 +20,7 @@ BEFORE = np.iinfo(np.int64).min
 WINDOWS, GROUPS, LENGTH, LISTED = range(4)
 
 
-class Judged(NamedTuple):
+class RowFlags(NamedTuple):
     """Input and output columns of the rows; shapes (n_rows,).
 
     Attributes
@@ -52,7 +52,7 @@ class Fronts(NamedTuple):
     middle_end: Ints
 
 
-class Found(NamedTuple):
+class ClosedWindows(NamedTuple):
     """Closed windows and their groups.
 
     Attributes
@@ -96,7 +96,7 @@ def counts(
     size
         Number of start times per window.
     marks, suspect, held, accepted
-        As in :class:`Judged`.
+        As in :class:`RowFlags`.
     begun, middle_end
         As in :class:`Fronts`.
     intervals
@@ -109,9 +109,9 @@ def counts(
         of each window's listed rows, and these rows; for each group, the previous end of its front, and whether it is its key's last group.
     """
     n = len(rows.time)
-    judged, fronts = Judged(marks, suspect, held, accepted), Fronts(begun, middle_end)
+    judged, fronts = RowFlags(marks, suspect, held, accepted), Fronts(begun, middle_end)
     table, ends, lengths = np.empty((n, 6), np.int64), np.zeros(n + 1, np.int64), np.zeros(4, np.int64)
-    found = Found(table, ends, np.empty(n, np.int64), np.empty(n, np.int64), lengths)
+    found = ClosedWindows(table, ends, np.empty(n, np.int64), np.empty(n, np.int64), lengths)
     sequence, members = np.empty(16, np.int64), np.empty(16, np.int64)
     for key in range(len(rows.offsets) - 1):
         if rows.offsets[key] < rows.offsets[key + 1]:
@@ -126,11 +126,11 @@ def _windows_of_key(
     size: int,
     rows: Rows,
     key: int,
-    judged: Judged,
+    judged: RowFlags,
     fronts: Fronts,
     through: int,
     intervals: bool,
-    found: Found,
+    found: ClosedWindows,
     sequence: Ints,
     members: Ints,
 ) -> Any:
@@ -197,7 +197,7 @@ def _append_held(sequence: Ints, first: int, last: int, held: Bools, lengths: In
 
 
 @inner
-def _begin_group(time: Ints, sequence: Ints, begin: int, middle_end: int, found: Found) -> Any:
+def _begin_group(time: Ints, sequence: Ints, begin: int, middle_end: int, found: ClosedWindows) -> Any:
     """Begin a group with the rows ``sequence[begin:]``; returns its number."""
     lengths = found.lengths
     group = lengths[GROUPS]
@@ -227,7 +227,7 @@ def _append_lasting(members: Ints, stop: Ints, sequence: Ints, begin: int, hi: i
 
 
 @inner
-def _write(found: Found, key: int, group: int, start: int, end: int, lo: int, hi: int) -> None:
+def _write(found: ClosedWindows, key: int, group: int, start: int, end: int, lo: int, hi: int) -> None:
     """Add a window, whose listed rows are those appended last."""
     windows, lengths = found.windows, found.lengths
     n = lengths[WINDOWS]

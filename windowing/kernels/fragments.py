@@ -20,7 +20,7 @@ from windowmill.windowing.kernels.compilation import inner, njit
 BEFORE = np.iinfo(np.int64).min
 
 
-class Fragments(NamedTuple):
+class FragmentColumns(NamedTuple):
     """Fragments of all keys, sorted by key and arrival, of those that arrived together the latest first. Times in ticks of the axis.
 
     Those of the state come first.
@@ -82,7 +82,7 @@ class _Found(NamedTuple):
 
 
 @njit
-def sessions_of(gap: int, ahead: int, closed: int, fragments: Fragments) -> Any:
+def sessions_of(gap: int, ahead: int, closed: int, fragments: FragmentColumns) -> Any:
     """Join fragments into sessions; show those that the watermark passes, and again when suspects arrive; O(n(1 + s)) for s open sessions.
 
     No fragment but a suspect joins a session that has been shown, so only suspects need a look at what was shown and closed before them.
@@ -206,7 +206,7 @@ def _neighbours(gap: int, low: int, high: int, first: int, last: int, sessions: 
 
 
 @inner
-def _join(begin: int, end: int, high: int, part: int, fragments: Fragments, sessions: _Open) -> Any:
+def _join(begin: int, end: int, high: int, part: int, fragments: FragmentColumns, sessions: _Open) -> Any:
     """Make one session of a fragment and the sessions of slots ``begin:end``; returns the new ``high``.
 
     Its version is the one after the greatest that was shown of these.

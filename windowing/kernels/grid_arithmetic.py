@@ -16,7 +16,7 @@ from windowmill.windowing.kernels.compilation import inner, njit
 HOPPING, CUMULATIVE, LISTED = 0, 1, 2
 
 
-class Grid(NamedTuple):
+class NumberedWindows(NamedTuple):
     """Windows numbered along the axis, in ticks.
 
     Attributes
@@ -34,7 +34,7 @@ class Grid(NamedTuple):
 
 
 @inner
-def start_of(grid: Grid, window: int) -> Any:
+def start_of(grid: NumberedWindows, window: int) -> Any:
     rule = grid.rule
     if rule[0] == HOPPING:
         return rule[1] + window * rule[2]
@@ -44,7 +44,7 @@ def start_of(grid: Grid, window: int) -> Any:
 
 
 @inner
-def end_of(grid: Grid, window: int) -> Any:
+def end_of(grid: NumberedWindows, window: int) -> Any:
     rule = grid.rule
     if rule[0] == HOPPING:
         return rule[1] + window * rule[2] + rule[3]
@@ -54,13 +54,13 @@ def end_of(grid: Grid, window: int) -> Any:
 
 
 @inner
-def is_listed_past(grid: Grid, window: int) -> Any:
+def is_listed_past(grid: NumberedWindows, window: int) -> Any:
     """Whether ``window`` lies past the end of a listed grid; other grids are unbounded."""
     return grid.rule[0] == LISTED and window >= len(grid.ends)
 
 
 @inner
-def first_after(grid: Grid, instant: int) -> Any:
+def first_after(grid: NumberedWindows, instant: int) -> Any:
     """The first window that ends after ``instant``."""
     rule = grid.rule
     if rule[0] == HOPPING:
@@ -72,7 +72,7 @@ def first_after(grid: Grid, instant: int) -> Any:
 
 
 @inner
-def first_from(grid: Grid, instant: int) -> Any:
+def first_from(grid: NumberedWindows, instant: int) -> Any:
     """The first window that starts at or after ``instant``."""
     rule = grid.rule
     if rule[0] == HOPPING:
@@ -83,7 +83,7 @@ def first_from(grid: Grid, instant: int) -> Any:
 
 
 @njit
-def firsts_after(grid: Grid, instants: Ints) -> Any:
+def firsts_after(grid: NumberedWindows, instants: Ints) -> Any:
     """Start and end of the first window that ends after each instant; the greatest int64 if there is none. Shapes of ``instants``."""
     first_starts, first_ends = np.empty_like(instants), np.empty_like(instants)
     for row in range(len(instants)):

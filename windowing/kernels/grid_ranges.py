@@ -9,13 +9,13 @@ import numpy as np
 from windowmill.windowing.kernels.arrays import bisect_left
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.compilation import inlined, inner, njit
-from windowmill.windowing.kernels.grid_arithmetic import LISTED, Grid, end_of, first_after, first_from, is_listed_past, start_of
+from windowmill.windowing.kernels.grid_arithmetic import LISTED, NumberedWindows, end_of, first_after, first_from, is_listed_past, start_of
 from windowmill.windowing.kernels.rows import Rows
 
 BEFORE = np.iinfo(np.int64).min
 
 
-class Counted(NamedTuple):
+class RowWindows(NamedTuple):
     """In which windows each row counts; shapes (n_rows,).
 
     Attributes
@@ -53,7 +53,7 @@ class Ranges(NamedTuple):
 
 
 @njit
-def grid_windows(grid: Grid, rows: Rows, intervals: bool, regular: Bools, marks: Ints, after: int, through: int) -> Any:
+def grid_windows(grid: NumberedWindows, rows: Rows, intervals: bool, regular: Bools, marks: Ints, after: int, through: int) -> Any:
     """Find every window with end in (``after``, ``through``] that holds a row; for points O(number of rows and windows).
 
     Parameters
@@ -61,7 +61,7 @@ def grid_windows(grid: Grid, rows: Rows, intervals: bool, regular: Bools, marks:
     intervals
         Whether rows are intervals; otherwise their ends are not read.
     regular, marks
-        As in :class:`Counted`.
+        As in :class:`RowWindows`.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def grid_windows(grid: Grid, rows: Rows, intervals: bool, regular: Bools, marks:
     seen = np.zeros(n + 1, np.int64)
     for row in range(n):
         seen[row + 1] = seen[row] + (1 if regular[row] else 0)
-    counted, active = Counted(regular, seen, marks), np.empty(n, np.int64)
+    counted, active = RowWindows(regular, seen, marks), np.empty(n, np.int64)
     windows, listed = _sweep(grid, rows, counted, intervals, after, through, active, False, Ranges(none, none, none, none, none, none))
     key, number, lo, hi = np.empty(windows, np.int64), np.empty(windows, np.int64), np.empty(windows, np.int64), np.empty(windows, np.int64)
     member_offsets, members = np.zeros(windows + 1, np.int64), np.empty(listed, np.int64)
@@ -83,7 +83,15 @@ def grid_windows(grid: Grid, rows: Rows, intervals: bool, regular: Bools, marks:
 
 @inner
 def _sweep(
-    grid: Grid, rows: Rows, counted: Counted, intervals: bool, after: int, through: int, active: Ints, write: bool, out: Ranges
+    grid: NumberedWindows,
+    rows: Rows,
+    counted: RowWindows,
+    intervals: bool,
+    after: int,
+    through: int,
+    active: Ints,
+    write: bool,
+    out: Ranges,
 ) -> Any:
     """Numbers of windows and of their further rows; fills ``out`` only if ``write``. ``active`` is scratch space, shape (n_rows,)."""
     time, seen = rows.time, counted.seen
@@ -142,7 +150,7 @@ def _last_into(start: int, stop: Ints, active: Ints, first: int, n_active: int) 
 
 @inlined
 def _list_further(
-    counted: Counted, active: Ints, first: int, n_active: int, lo: int, hi: int, end: int, write: bool, members: Ints, n_members: int
+    counted: RowWindows, active: Ints, first: int, n_active: int, lo: int, hi: int, end: int, write: bool, members: Ints, n_members: int
 ) -> Any:
     """List the active rows and irregular rows of lo:hi that count in a window that ends at ``end``; returns their number."""
     regular, marks = counted.regular, counted.marks
@@ -163,7 +171,7 @@ def _list_further(
 
 
 @njit
-def empty_windows(grid: Grid, first: Ints, last: Ints, old_first: Ints, old_last: Ints, after: int, through: int) -> Any:
+def empty_windows(grid: NumberedWindows, first: Ints, last: Ints, old_first: Ints, old_last: Ints, after: int, through: int) -> Any:
     """Windows that overlap [first, last) of a key and end at or before ``through``, without those listed before.
 
     Earlier calls listed those that overlap [old_first, old_last) and end at or before ``after``. There are none if ``last <= first``.

@@ -13,11 +13,11 @@ import numpy as np
 from windowmill.windowing.kernels.arrays import bisect_right
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.compilation import helper, inner, njit
-from windowmill.windowing.kernels.grid_arithmetic import Grid, end_of, first_after, is_listed_past, start_of
+from windowmill.windowing.kernels.grid_arithmetic import NumberedWindows, end_of, first_after, is_listed_past, start_of
 from windowmill.windowing.kernels.rows import Rows
 
 
-class Met(NamedTuple):
+class Arrivals(NamedTuple):
     """Instants at each row's arrival; shapes (n_rows,).
 
     Attributes
@@ -63,7 +63,7 @@ def reaches(offsets: Ints, stop: Ints) -> Ints:
 
 
 @njit
-def first_late(grid: Grid, rows: Rows, watermark: Ints, closed: Ints, key: Ints, window: Ints) -> Ints:
+def first_late(grid: NumberedWindows, rows: Rows, watermark: Ints, closed: Ints, key: Ints, window: Ints) -> Ints:
     """The first row that arrived in each window (key, number) after the watermark had passed it and before it was closed; −1 for none."""
     offsets, time, stop, moment = rows
     found = np.full(len(key), -1, np.int64)
@@ -81,20 +81,22 @@ def first_late(grid: Grid, rows: Rows, watermark: Ints, closed: Ints, key: Ints,
 
 
 @njit
-def late_revisions(grid: Grid, rows: Rows, watermark: Ints, closed: Ints, new: Bools, before_first: Ints, before_last: Ints) -> Any:
+def late_revisions(
+    grid: NumberedWindows, rows: Rows, watermark: Ints, closed: Ints, new: Bools, before_first: Ints, before_last: Ints
+) -> Any:
     """Make a version of a window for each moment at which new rows arrived after the watermark had passed it and before it was closed.
 
     Parameters
     ----------
     before_first, before_last
-        As in :class:`Met`: a window without on-time rows that overlaps this span was emitted empty before its first late row.
+        As in :class:`Arrivals`: a window without on-time rows that overlaps this span was emitted empty before its first late row.
 
     Returns
     -------
     tuple
         The columns of :class:`Revisions`.
     """
-    met, reach, none = Met(watermark, closed, before_first, before_last), reaches(rows.offsets, rows.stop), np.empty(0, np.int64)
+    met, reach, none = Arrivals(watermark, closed, before_first, before_last), reaches(rows.offsets, rows.stop), np.empty(0, np.int64)
     n, n_members = _revise(grid, rows, met, new, reach, False, Revisions(none, none, none, none, none))
     key, window, revision = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     # Rows of a version are listed before it is known whether another row has brought it: room for one version more.
@@ -104,7 +106,7 @@ def late_revisions(grid: Grid, rows: Rows, watermark: Ints, closed: Ints, new: B
 
 
 @helper
-def _revise(grid: Grid, rows: Rows, met: Met, new: Bools, reach: Ints, write: bool, out: Revisions) -> Any:
+def _revise(grid: NumberedWindows, rows: Rows, met: Arrivals, new: Bools, reach: Ints, write: bool, out: Revisions) -> Any:
     """Number of versions and of their rows; filled in only where ``write``."""
     n = n_members = 0
     for key in range(len(rows.offsets) - 1):
@@ -134,7 +136,7 @@ def _revise(grid: Grid, rows: Rows, met: Met, new: Bools, reach: Ints, write: bo
 
 @inner
 def _list_held(
-    rows: Rows, met: Met, late: int, first: int, finish: int, start: int, end: int, write: bool, members: Ints, begun: int
+    rows: Rows, met: Arrivals, late: int, first: int, finish: int, start: int, end: int, write: bool, members: Ints, begun: int
 ) -> Any:
     """List the rows of [start, end) that had arrived by ``late``.
 
@@ -159,7 +161,7 @@ def _list_held(
 
 
 @inner
-def _stood(met: Met, earliest: int, start: int, end: int) -> Any:
+def _stood(met: Arrivals, earliest: int, start: int, end: int) -> Any:
     """Whether the window was emitted empty before its first late row: it overlapped the span of its key's rows then."""
     first, last = met.before_first[earliest], met.before_last[earliest]
     return first < last and first < end and last > start

@@ -51,10 +51,10 @@ from windowmill.windowing.kernels.policy_arrays import (
     TRIGGER,
     TRIGGER_COUNT,
     TRIGGERING,
-    Keys,
-    Noted,
-    Progress,
+    InputProgress,
+    KeyStates,
     Rules,
+    TriggerLog,
     Tuples,
     Values,
     tick_after,
@@ -64,15 +64,15 @@ from windowmill.windowing.kernels.policy_arrays import (
 HEAD, TAIL, HELD = 0, 1, 2
 
 
-class Window(NamedTuple):
+class KeyWindow(NamedTuple):
     """One key's window while its tuples are applied.
 
     Attributes
     ----------
     state, cursor
-        State of the key, as in :class:`Keys`, and its cursor; shapes (8,) and (3,).
+        State of the key, as in :class:`KeyStates`, and its cursor; shapes (8,) and (3,).
     weight, time, alive
-        Columns of all tuples, as in :class:`Tuples` and :class:`Keys`.
+        Columns of all tuples, as in :class:`Tuples` and :class:`KeyStates`.
     """
 
     key: int
@@ -94,7 +94,7 @@ def _exceeds(rules: Rules, which: int, values: Values, place: int, base: float, 
 
 
 @inner
-def _forget(rules: Rules, window: Window, noted: Noted) -> None:
+def _forget(rules: Rules, window: KeyWindow, noted: TriggerLog) -> None:
     state, cursor = window.state, window.cursor
     for place in range(cursor[HEAD], cursor[TAIL]):
         if window.alive[place]:
@@ -107,7 +107,7 @@ def _forget(rules: Rules, window: Window, noted: Noted) -> None:
 
 
 @inlined
-def _remove(window: Window, place: int, noted: Noted) -> None:
+def _remove(window: KeyWindow, place: int, noted: TriggerLog) -> None:
     """Remove a tuple at any position of the window, and record it."""
     window.alive[place] = False
     window.cursor[HELD] -= window.weight[place]
@@ -117,7 +117,7 @@ def _remove(window: Window, place: int, noted: Noted) -> None:
 
 
 @inlined
-def _drop_until(window: Window, head: int) -> None:
+def _drop_until(window: KeyWindow, head: int) -> None:
     cursor, alive = window.cursor, window.alive
     for place in range(cursor[HEAD], head):
         if alive[place]:
@@ -127,7 +127,7 @@ def _drop_until(window: Window, head: int) -> None:
 
 
 @inlined
-def _expire(age: int, window: Window, at: int) -> None:
+def _expire(age: int, window: KeyWindow, at: int) -> None:
     """Evict the tuples that are older than ``age`` at ``at``; ``AFTER`` is no age limit."""
     if age < AFTER:
         cursor, time = window.cursor, window.time
@@ -138,7 +138,7 @@ def _expire(age: int, window: Window, at: int) -> None:
 
 
 @inlined
-def _fire(partial: int, window: Window, at: int, noted: Noted) -> None:
+def _fire(partial: int, window: KeyWindow, at: int, noted: TriggerLog) -> None:
     """Record a trigger at ``at`` if the window is full, or if triggers of ``partial`` windows count."""
     state, cursor, counts, out = window.state, window.cursor, noted.counts, noted.out
     if partial or state[FULL]:
@@ -155,7 +155,7 @@ def _fire(partial: int, window: Window, at: int, noted: Noted) -> None:
 
 
 @inner
-def _fire_ticks(settings: Ints, listed: Ints, window: Window, through: int, noted: Noted) -> None:
+def _fire_ticks(settings: Ints, listed: Ints, window: KeyWindow, through: int, noted: TriggerLog) -> None:
     state, cursor, counts = window.state, window.cursor, noted.counts
     if settings[TICKS] == 1 and state[TICK] <= through:
         last = through
@@ -181,7 +181,7 @@ def _fire_ticks(settings: Ints, listed: Ints, window: Window, through: int, note
 
 
 @inlined
-def _advance(rules: Rules, window: Window, at: int, fresh: bool, noted: Noted) -> None:
+def _advance(rules: Rules, window: KeyWindow, at: int, fresh: bool, noted: TriggerLog) -> None:
     """Fire the ticks up to ``at``, and reset the key if it has been idle for too long by then (or the tuple is ``fresh``)."""
     last, idle = window.state[LAST], rules.settings[IDLE]
     forgotten = last > BEFORE and (fresh or (idle < AFTER and at - last > idle))
@@ -193,7 +193,7 @@ def _advance(rules: Rules, window: Window, at: int, fresh: bool, noted: Noted) -
 
 
 @njit
-def apply_policies(rules: Rules, tuples: Tuples, keys: Keys, progress: Progress, noted: Noted) -> None:
+def apply_policies(rules: Rules, tuples: Tuples, keys: KeyStates, progress: InputProgress, noted: TriggerLog) -> None:
     """Apply each key's tuples in order, then advance to the watermark.
 
     A tuple costs O(log n) in a window of n tuples if a delta evicts, otherwise amortised O(1), besides its ticks. Updates ``keys`` in
@@ -205,7 +205,7 @@ def apply_policies(rules: Rules, tuples: Tuples, keys: Keys, progress: Progress,
         first = tuples.offsets[key]
         stop = first + tuples.held[key]
         cursor = np.array([first, stop, tuples.weight[first:stop].sum()])
-        window = Window(key, keys.states[key], cursor, tuples.weight, time, keys.alive)
+        window = KeyWindow(key, keys.states[key], cursor, tuples.weight, time, keys.alive)
         keys.alive[first:stop] = True
         counts[KNOWN], counts[DUE] = counts[REMOVED], 0
         least = _by_value(values, first, stop if evicts_least else first)
@@ -234,7 +234,7 @@ def _by_value(values: Values, first: int, stop: int) -> Any:
 
 
 @inlined
-def _before_insertion(rules: Rules, tuples: Tuples, window: Window, bases: Floats, place: int, noted: Noted) -> None:
+def _before_insertion(rules: Rules, tuples: Tuples, window: KeyWindow, bases: Floats, place: int, noted: TriggerLog) -> None:
     """Apply the effects of a new tuple before its insertion, except the eviction of least values."""
     settings, state, cursor, at = rules.settings, window.state, window.cursor, tuples.time[place]
     if settings[TICKS] and state[TICK] == AFTER:
@@ -264,7 +264,7 @@ def _before_insertion(rules: Rules, tuples: Tuples, window: Window, bases: Float
 
 
 @inlined
-def _insert(rules: Rules, tuples: Tuples, window: Window, place: int, noted: Noted) -> None:
+def _insert(rules: Rules, tuples: Tuples, window: KeyWindow, place: int, noted: TriggerLog) -> None:
     """Insert a tuple, and fire if it completes a tumbling window or a count trigger is due."""
     settings, state, cursor, alive = rules.settings, window.state, window.cursor, window.alive
     at = tuples.time[place]
@@ -285,7 +285,7 @@ def _insert(rules: Rules, tuples: Tuples, window: Window, place: int, noted: Not
 
 
 @inner
-def _finish(rules: Rules, window: Window, progress: Progress, noted: Noted) -> None:
+def _finish(rules: Rules, window: KeyWindow, progress: InputProgress, noted: TriggerLog) -> None:
     """Fire the ticks through the watermark or, if the input has ended, those after its last event."""
     settings, state, cursor = rules.settings, window.state, window.cursor
     if not progress.ended:

@@ -92,7 +92,7 @@ class Tuples(NamedTuple):
     trigger: Values
 
 
-class Keys(NamedTuple):
+class KeyStates(NamedTuple):
     """The states of keys and their windows; updated in place.
 
     Attributes
@@ -110,7 +110,7 @@ class Keys(NamedTuple):
     alive: Bools
 
 
-class Progress(NamedTuple):
+class InputProgress(NamedTuple):
     """Progress of the input, in ticks of the axis.
 
     Attributes
@@ -124,7 +124,7 @@ class Progress(NamedTuple):
     greatest: int
 
 
-class Noted(NamedTuple):
+class TriggerLog(NamedTuple):
     """The recorded triggers and removed tuples.
 
     Attributes

@@ -22,7 +22,7 @@ from windowmill.windowing.kernels.compilation import inner, njit
 MISSING = -1
 
 
-class Nodes(NamedTuple):
+class NodeColumns(NamedTuple):
     """Nodes of all keys, sorted by level, key and begin.
 
     Attributes
@@ -43,7 +43,7 @@ class Nodes(NamedTuple):
 
 
 @inner
-def find(nodes: Nodes, key: int, level: int, begin: int) -> Any:
+def find(nodes: NodeColumns, key: int, level: int, begin: int) -> Any:
     """Place of the node of ``key`` at (``level``, ``begin``); ``MISSING`` if it is not there. O(log n)."""
     if level >= nodes.levels:
         return MISSING
@@ -68,7 +68,7 @@ def level_at(position: int, stop: int) -> Any:
 
 
 @njit
-def places_of(nodes: Nodes, key: Ints, level: Ints, begin: Ints) -> Ints:
+def places_of(nodes: NodeColumns, key: Ints, level: Ints, begin: Ints) -> Ints:
     """:func:`find` for many nodes; shape (n,)."""
     places = np.empty(len(key), np.int64)
     for number in range(len(key)):
@@ -77,7 +77,7 @@ def places_of(nodes: Nodes, key: Ints, level: Ints, begin: Ints) -> Ints:
 
 
 @njit
-def stretches(nodes: Nodes, key: Ints, lo: Ints, hi: Ints) -> Any:
+def stretches(nodes: NodeColumns, key: Ints, lo: Ints, hi: Ints) -> Any:
     """The nodes of each stretch [``lo``, ``hi``) of a ``key``, oldest first; O(log(hi − lo)²) for each.
 
     Returns
@@ -104,7 +104,7 @@ def stretches(nodes: Nodes, key: Ints, lo: Ints, hi: Ints) -> Any:
 
 
 @njit
-def covers(nodes: Nodes, head: Ints, stop: Ints, evicted: Ints, limit: int) -> Any:
+def covers(nodes: NodeColumns, head: Ints, stop: Ints, evicted: Ints, limit: int) -> Any:
     """Nodes that make up each key's window [``head``, ``stop``): leaves for tuples that may leave alone, the greatest nodes for the rest.
 
     Parameters

@@ -20,7 +20,7 @@ from windowmill.windowing.kernels.rows import Rows, suspects_of
 AFTER = np.iinfo(np.int64).max
 
 
-class Limits(NamedTuple):
+class SessionLimits(NamedTuple):
     """Limits of a session, in ticks of the axis.
 
     Attributes
@@ -35,7 +35,7 @@ class Limits(NamedTuple):
     longest: int
 
 
-class Closed(NamedTuple):
+class ClosedSessions(NamedTuple):
     """Closed sessions; functions pass their number separately.
 
     Attributes
@@ -61,7 +61,7 @@ def sessions(gap: int, longest: int, rows: Rows, marks: Ints, suspect: Bools, li
     Parameters
     ----------
     gap, longest
-        As in :class:`Limits`.
+        As in :class:`SessionLimits`.
     rows
         The rows, by key and start; a point has equal time and stop.
     marks
@@ -78,8 +78,8 @@ def sessions(gap: int, longest: int, rows: Rows, marks: Ints, suspect: Bools, li
     tuple
         Session of each row, or −1, shape (n_rows,); key, start and end of each session, shapes (n_sessions,).
     """
-    limits, n, count = Limits(gap, longest), len(rows.time), 0
-    closed = Closed(np.full(n, -1, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64))
+    limits, n, count = SessionLimits(gap, longest), len(rows.time), 0
+    closed = ClosedSessions(np.full(n, -1, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64))
     for key in range(len(rows.offsets) - 1):
         first, last = rows.offsets[key], rows.offsets[key + 1]
         # A row that joins others to an open session is there before them.
@@ -92,14 +92,14 @@ def sessions(gap: int, longest: int, rows: Rows, marks: Ints, suspect: Bools, li
 
 
 @inner
-def _closes_at(start: int, reach: int, limits: Limits) -> Any:
+def _closes_at(start: int, reach: int, limits: SessionLimits) -> Any:
     """The first instant at which no row can join the session from ``start`` whose rows end at ``reach``."""
     gap, longest = limits
     return min(reach + gap + 1, start + longest if longest < AFTER else AFTER)
 
 
 @inner
-def _closes_with(limits: Limits, rows: Rows, first: int, last: int, live: Bools, row: int) -> Any:
+def _closes_with(limits: SessionLimits, rows: Rows, first: int, last: int, live: Bools, row: int) -> Any:
     """The closing instant of the session of ``row``, over the live rows that had arrived by then."""
     start, reach, begun = 0, 0, False
     for other in range(first, last):
@@ -114,7 +114,7 @@ def _closes_with(limits: Limits, rows: Rows, first: int, last: int, live: Bools,
 
 
 @inner
-def _close(limits: Limits, rows: Rows, key: int, before: int, live: Bools, through: int, closed: Closed, count: int) -> Any:
+def _close(limits: SessionLimits, rows: Rows, key: int, before: int, live: Bools, through: int, closed: ClosedSessions, count: int) -> Any:
     """Remove the sessions closed at ``through`` from the live rows that arrived before ``before``; returns the new number of sessions."""
     time, moment = rows.time, rows.moment
     row, last = rows.offsets[key], rows.offsets[key + 1]

@@ -23,11 +23,11 @@ import numpy as np
 from windowmill.windowing.kernels.arrays import bisect_left, distinct
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.compilation import helper, inner, njit
-from windowmill.windowing.kernels.grid_arithmetic import LISTED, Grid, end_of, first_after, is_listed_past, start_of
+from windowmill.windowing.kernels.grid_arithmetic import LISTED, NumberedWindows, end_of, first_after, is_listed_past, start_of
 from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 
 
-class Arrived(NamedTuple):
+class SortedSlices(NamedTuple):
     """Slices of all keys, sorted by key, start, reaching, mark and moment; shapes (n_slices,) but for offsets.
 
     Attributes
@@ -58,7 +58,7 @@ class Arrived(NamedTuple):
 
 
 @njit
-def late_windows(grid: Grid, arrived: Arrived, since: int, lateness: int, after: int, through: int) -> Any:
+def late_windows(grid: NumberedWindows, arrived: SortedSlices, since: int, lateness: int, after: int, through: int) -> Any:
     """The windows that each slice of late rows of the batch revises: those that hold it, had been shown when it came, and were not closed.
 
     Of rows that last those into which they reach from before their start are left out.
@@ -106,7 +106,7 @@ def late_windows(grid: Grid, arrived: Arrived, since: int, lateness: int, after:
 
 
 @njit
-def versions(grid: Grid, arrived: Arrived, since: int, keys: Ints, windows: Ints, slices: Ints, continues: Bools) -> Any:
+def versions(grid: NumberedWindows, arrived: SortedSlices, since: int, keys: Ints, windows: Ints, slices: Ints, continues: Bools) -> Any:
     """The revision number and the slices of each version: of the first version of a window all, of those that follow only the late rows.
 
     Parameters
@@ -164,7 +164,7 @@ def versions(grid: Grid, arrived: Arrived, since: int, keys: Ints, windows: Ints
 
 
 @helper
-def _list_earlier(arrived: Arrived, since: int, late: int, window: Any, write: bool, members: Ints, n_members: int) -> Any:
+def _list_earlier(arrived: SortedSlices, since: int, late: int, window: Any, write: bool, members: Ints, n_members: int) -> Any:
     """List what a window holds beside its range, of which ``late`` is the first late slice in the batch.
 
     ``window`` is its start and end; the slices between them with a mark that reach into none; the places of the slices that start with the

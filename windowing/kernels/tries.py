@@ -44,7 +44,7 @@ class Items(NamedTuple):
     begin: Ints
 
 
-class Totals(NamedTuple):
+class Stretches(NamedTuple):
     """Stretches to combine, in the order of keys; each first enters its changes into its key's trie.
 
     Attributes
@@ -95,7 +95,7 @@ class Trie(NamedTuple):
 
 
 @njit
-def list_work(begun: int, items: Items, totals: Totals, trie: Trie, work: Ints, work_ends: Ints, roots: Ints) -> Any:
+def list_work(begun: int, items: Items, totals: Stretches, trie: Trie, work: Ints, work_ends: Ints, roots: Ints) -> Any:
     """List the work of the totals from ``begun`` on while there is room in ``work``; O(log n) combines for each change.
 
     Parameters
@@ -142,7 +142,7 @@ def list_work(begun: int, items: Items, totals: Totals, trie: Trie, work: Ints, 
 
 
 @njit
-def most_work(items: Items, totals: Totals) -> Any:
+def most_work(items: Items, totals: Stretches) -> Any:
     """The greatest number of lines of work of one total."""
     most = 1
     for total in range(len(totals.key)):

@@ -4,7 +4,7 @@ It is slow on purpose. It shares no code with the other engines, so that agreeme
 Events are judged commit by commit in order of arrival, so no result depends on how the input is cut into batches.
 """
 
-from windowmill.windowing.reference.evaluate import Outcome, evaluate
+from windowmill.windowing.reference.evaluate import Evaluation, evaluate
 from windowmill.windowing.reference.events import Record
 
-__all__ = ["Outcome", "Record", "evaluate"]
+__all__ = ["Evaluation", "Record", "evaluate"]

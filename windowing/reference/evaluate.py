@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from windowmill.windowing.reference.events import AFTER, Clock, Course, Event, Fired, Record, Tally, arrivals, ranks
+from windowmill.windowing.reference.events import AFTER, Course, Event, EventClock, Record, Tally, WindowResult, arrivals, ranks
 from windowmill.windowing.reference.values import compute
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Evaluation:
     """The result of a whole input.
 
     Attributes
@@ -36,7 +36,7 @@ def evaluate(
     commits: Sequence[int] | None = None,
     final: bool = True,
     latest: float = math.inf,
-) -> Outcome:
+) -> Evaluation:
     """Evaluate ``pipeline`` over ``records``, given in order of arrival.
 
     Parameters
@@ -50,9 +50,9 @@ def evaluate(
     """
     quarantined: dict[int, str] = {}
     events: list[Event] = []
-    clock = Clock(pipeline)
+    clock = EventClock(pipeline)
     for arrival in arrivals(pipeline, records, range(len(records)) if commits is None else commits, latest, quarantined):
-        if isinstance(arrival, Clock):
+        if isinstance(arrival, EventClock):
             clock = arrival
         else:
             events.append(arrival)
@@ -64,10 +64,10 @@ def evaluate(
         results = _windows(window, events, tally, course)
         rows.extend(_row(pipeline, window, fired) for fired in results)
     quarantined |= dict.fromkeys(tally.refused - tally.counted, "too_late")
-    return Outcome(sorted(rows, key=lambda row: _sort_key(pipeline, row)), sorted(quarantined.items()))
+    return Evaluation(sorted(rows, key=lambda row: _sort_key(pipeline, row)), sorted(quarantined.items()))
 
 
-def _row(pipeline: Pipeline, window: Window, fired: Fired) -> dict[str, Any]:
+def _row(pipeline: Pipeline, window: Window, fired: WindowResult) -> dict[str, Any]:
     span = fired.span
     identity = {
         "window": window.name,
@@ -92,7 +92,7 @@ def _by_key(events: Sequence[Event]) -> Iterator[tuple[tuple[Any, ...], list[Eve
         yield group[0].key, group
 
 
-def _windows(window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+def _windows(window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
     for key, group in _by_key(events):
         for fired in window.reference_rows(group, tally, course):
-            yield Fired(key, fired.span, fired.trigger, fired.revision)
+            yield WindowResult(key, fired.span, fired.trigger, fired.revision)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.imports import imported_for
-from windowmill.windowing.reference.events import BEFORE, Course, Event, Fired, Span, Tally, arriving_together
+from windowmill.windowing.reference.events import BEFORE, Course, Event, EventWindow, Tally, WindowResult, arriving_together
 
 if TYPE_CHECKING:
     from windowmill.windowing.windows.count import Count
@@ -26,23 +26,23 @@ class EventWindows(Protocol):
     def accept(self, event: Event) -> bool:
         """Accept ``event`` if a window that would hold it is still open; returns whether it did."""
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[EventWindow]:
         """The present windows, without closed ones."""
 
-    def complete(self, span: Span, watermark: float) -> bool:
+    def complete(self, span: EventWindow, watermark: float) -> bool:
         """Whether no event at or after ``watermark`` can change ``span``."""
 
-    def close(self, closed: float) -> list[Span]:
+    def close(self, closed: float) -> list[EventWindow]:
         """Remove and return the windows that are complete at ``closed``: no later event changes them."""
 
-    def takes(self, shown: Span) -> bool:
+    def takes(self, shown: EventWindow) -> bool:
         """Whether a later event may bring another version of ``shown``, which has been emitted."""
 
-    def replaces(self, new: Span, old: Span) -> bool:
+    def replaces(self, new: EventWindow, old: EventWindow) -> bool:
         """Whether ``new`` is another version of ``old``, which still takes events."""
 
 
-def _overlap(new: Span, old: Span) -> bool:
+def _overlap(new: EventWindow, old: EventWindow) -> bool:
     assert new.start is not None
     assert old.start is not None
     return new.start < old.end and old.start < new.end
@@ -52,11 +52,11 @@ def _in_order(together: list[Event]) -> list[Event]:
     return sorted(together, key=lambda event: event.order)
 
 
-def _passed(span: Span, watermark: float) -> bool:
+def _passed(span: EventWindow, watermark: float) -> bool:
     return span.end <= watermark
 
 
-class Sessions:
+class SessionWindows:
     """Sessions: events at most ``gap`` apart, cut where a session would exceed ``max_size``.
 
     An event exactly ``gap`` after the last one still joins, so a session is complete only once the watermark is greater than its end. A
@@ -79,11 +79,11 @@ class Sessions:
         self._live.remove(event)
         return False
 
-    def complete(self, span: Span, watermark: float) -> bool:
+    def complete(self, span: EventWindow, watermark: float) -> bool:
         assert span.start is not None
         return span.end < watermark or (span.end == watermark and span.end == span.start + self._max)
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[EventWindow]:
         groups: list[list[Event]] = []
         reach: float = BEFORE
         for event in sorted(self._live, key=lambda event: event.order):
@@ -94,17 +94,17 @@ class Sessions:
             reach = max(reach, event.until)
         return [self._span(group) for group in groups]
 
-    def _span(self, group: list[Event]) -> Span:
+    def _span(self, group: list[Event]) -> EventWindow:
         start = group[0].time
-        return Span(start, int(min(max(event.until for event in group) + self._gap, start + self._max)), group)
+        return EventWindow(start, int(min(max(event.until for event in group) + self._gap, start + self._max)), group)
 
-    def close(self, closed: float) -> list[Span]:
+    def close(self, closed: float) -> list[EventWindow]:
         ended = [span for span in self.spans() if self.complete(span, closed)]
         gone = {event.number for span in ended for event in span.events}
         self._live = [event for event in self._live if event.number not in gone]
         return ended
 
-    def takes(self, shown: Span) -> bool:
+    def takes(self, shown: EventWindow) -> bool:
         live = {event.number for event in self._live}
         return any(event.number in live for event in shown.events)
 
@@ -129,28 +129,28 @@ class Snapshots:
     def _points(self) -> list[int]:
         return sorted({int(max(event.time, self._fixed)) for event in self._live} | {event.stop for event in self._live})
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[EventWindow]:
         points = self._points()
         spans = []
         for start, end in pairwise(points):
             live = [event for event in self._live if event.time < end and event.stop > start]
             if live:
-                spans.append(Span(start, end, sorted(live, key=lambda event: event.order)))
+                spans.append(EventWindow(start, end, sorted(live, key=lambda event: event.order)))
         return spans
 
-    def close(self, closed: float) -> list[Span]:
+    def close(self, closed: float) -> list[EventWindow]:
         ended = [span for span in self.spans() if span.end <= closed]
         self._fixed = max([self._fixed, *(point for point in self._points() if point <= closed)])
         self._live = [event for event in self._live if event.stop > self._fixed]
         return ended
 
-    def takes(self, shown: Span) -> bool:
+    def takes(self, shown: EventWindow) -> bool:
         return shown.end > self._fixed
 
     replaces = staticmethod(_overlap)
 
 
-class Counts:
+class CountWindows:
     """One window from each distinct start time through the ``count``-th, ending one tick after it; windows with fewer are open."""
 
     def __init__(self, window: Count) -> None:
@@ -175,22 +175,22 @@ class Counts:
     def _starts(self) -> list[int]:
         return sorted({event.time for event in self._events if event.time > self._begun})
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[EventWindow]:
         events, starts = sorted(self._events, key=lambda event: event.order), self._starts()
         bounds = [(first, last + 1) for first, last in zip(starts, starts[self._count - 1 :], strict=False)]
-        return [Span(start, end, [event for event in events if event.time < end and event.stop > start]) for start, end in bounds]
+        return [EventWindow(start, end, [event for event in events if event.time < end and event.stop > start]) for start, end in bounds]
 
-    def close(self, closed: float) -> list[Span]:
+    def close(self, closed: float) -> list[EventWindow]:
         ended = [span for span in self.spans() if span.end <= closed]
         self._begun = max([self._begun, *(span.start for span in ended if span.start is not None)])
         return ended
 
-    def takes(self, shown: Span) -> bool:
+    def takes(self, shown: EventWindow) -> bool:
         assert shown.start is not None
         return shown.start > self._begun
 
     @staticmethod
-    def replaces(new: Span, old: Span) -> bool:
+    def replaces(new: EventWindow, old: EventWindow) -> bool:
         return new.start == old.start
 
 
@@ -218,11 +218,11 @@ class Customs:
             self._events.append(event)
         return in_order
 
-    def _numbered(self) -> dict[int, Span]:
+    def _numbered(self) -> dict[int, EventWindow]:
         state: Any = None
         seen: list[Event] = []
         begun: list[int] = []
-        ended: dict[int, Span] = {}
+        ended: dict[int, EventWindow] = {}
         for event in sorted(self._events, key=lambda event: event.order):
             state, begins, ends = self._function(state, event.record.values)
             begun += [len(seen)] * begins
@@ -233,48 +233,48 @@ class Customs:
                         f"function: window {number} ends at {event.time}, but is not open; windows are numbered from 0 as they begin"
                     )
                 held = seen[begun[number] :]
-                ended[number] = Span(held[0].time, event.time + 1, held)
+                ended[number] = EventWindow(held[0].time, event.time + 1, held)
         return ended
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[EventWindow]:
         return [span for number, span in sorted(self._numbered().items()) if number not in self._closed]
 
-    def close(self, closed: float) -> list[Span]:
+    def close(self, closed: float) -> list[EventWindow]:
         self._passed = max(self._passed, closed)
         self._told = max((event.order for event in self._events if event.time < self._passed), default=None)
         ended = {number: span for number, span in self._numbered().items() if span.end <= closed and number not in self._closed}
         self._closed |= set(ended)
         return list(ended.values())
 
-    def takes(self, shown: Span) -> bool:
+    def takes(self, shown: EventWindow) -> bool:
         return shown.end > self._passed
 
     @staticmethod
-    def replaces(new: Span, old: Span) -> bool:
+    def replaces(new: EventWindow, old: EventWindow) -> bool:
         return new.start == old.start and new.end == old.end
 
 
-def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
     """The result rows of one key's ``events``; see :meth:`windowmill.windowing.windows.base.Window.reference_rows`."""
-    shown: list[Fired] = []  # emitted rows whose windows still take events
+    shown: list[WindowResult] = []  # emitted rows whose windows still take events
 
-    def show(passed: float) -> Iterator[Fired]:
+    def show(passed: float) -> Iterator[WindowResult]:
         complete = [span for span in windows.spans() if windows.complete(span, passed)]
         for span in complete:
             earlier = [fired for fired in shown if windows.replaces(span, fired.span)]
             if not any(_same(span, fired.span) for fired in earlier):
-                fired = Fired((), span, None, 1 + max((fired.revision for fired in earlier), default=-1))
+                fired = WindowResult((), span, None, 1 + max((fired.revision for fired in earlier), default=-1))
                 shown.append(fired)
                 yield fired
 
-    def settle(passed: float, through: float) -> Iterator[Fired]:
+    def settle(passed: float, through: float) -> Iterator[WindowResult]:
         if course.revise:
             yield from show(passed)
         closed = windows.close(through)
         if course.revise:
             shown[:] = [fired for fired in shown if windows.takes(fired.span)]
         else:
-            yield from (Fired((), span) for span in closed)
+            yield from (WindowResult((), span) for span in closed)
 
     for together in arriving_together(events):
         yield from settle(together[0].watermark, together[0].closed)
@@ -283,7 +283,7 @@ def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, cou
     yield from settle(course.watermark, course.closed)
 
 
-def _same(one: Span, other: Span) -> bool:
+def _same(one: EventWindow, other: EventWindow) -> bool:
     return (one.start, one.end, {event.number for event in one.events}) == (
         other.start,
         other.end,

@@ -67,24 +67,24 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class EventWindow:
     """A window of one key with its events."""
 
     start: int | None
     end: int
     events: Sequence[Event]
 
-    def in_order(self) -> Span:
+    def in_order(self) -> EventWindow:
         """The same window with its events in order of time, tie-break and arrival."""
-        return Span(self.start, self.end, sorted(self.events, key=lambda event: event.order))
+        return EventWindow(self.start, self.end, sorted(self.events, key=lambda event: event.order))
 
 
 @dataclass(frozen=True, slots=True)
-class Fired:
+class WindowResult:
     """A result row before its aggregates are computed."""
 
     key: tuple[Any, ...]
-    span: Span
+    span: EventWindow
     trigger: int | None = None
     revision: int = 0
 
@@ -140,7 +140,7 @@ def ranks(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(map(rank, values))
 
 
-class Clock:
+class EventClock:
     """The watermark while events arrive."""
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -161,7 +161,7 @@ class Clock:
 
 def arrivals(
     pipeline: Pipeline, records: Sequence[Record], commits: Sequence[int], latest: float, refused: dict[int, str]
-) -> Iterator[Event | Clock]:
+) -> Iterator[Event | EventClock]:
     """Yield the events among ``records`` in order of arrival, then the clock after the last one.
 
     Parameters
@@ -173,7 +173,7 @@ def arrivals(
     refused
         Receives the reason of each record that is not an event, by its number.
     """
-    clock, seen, moment = Clock(pipeline), BEFORE, -1
+    clock, seen, moment = EventClock(pipeline), BEFORE, -1
     least, greatest = accepted_times(pipeline)
     time, until = pipeline.time.column, pipeline.time.end
     for number, (record, commit) in enumerate(zip(records, commits, strict=True)):

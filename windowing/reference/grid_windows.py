@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from windowmill.windowing.bounds import check_key, check_lasting
 from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.reference.events import Course, Event, Fired, Span, Tally, arriving_together
+from windowmill.windowing.reference.events import Course, Event, EventWindow, Tally, WindowResult, arriving_together
 
 if TYPE_CHECKING:
     from windowmill.windowing.windows.base import Window
@@ -49,7 +49,7 @@ class Calendar:
         return self.instant(wall.replace(year=year, month=month + 1, day=day) + timedelta(days=days))
 
 
-class Edges:
+class StepEdges:
     """The window edges origin + k·step for every integer k."""
 
     def __init__(self, step: Duration, origin: datetime | int | None, zone: str | None, integer_axis: bool) -> None:
@@ -97,12 +97,12 @@ class Edges:
         return self.at(k)
 
 
-class Grid:
+class GridWindows:
     """The windows of a grid; each edge opens one, or several with a common start in a cumulative grid."""
 
     def __init__(self, rules: GridRules, integer_axis: bool) -> None:
         self._size, self._step = rules.size, rules.step
-        self._edges = Edges(rules.hop, rules.origin, rules.timezone, integer_axis)
+        self._edges = StepEdges(rules.hop, rules.origin, rules.timezone, integer_axis)
 
     def holding(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Start and end of each window that overlaps [start, stop)."""
@@ -130,9 +130,9 @@ class Grid:
         return self._edges.calendar.shift(self._edges.calendar.wall(opens), count * step.months, count * step.days) + count * step.ticks
 
 
-def grid_rows(window: Window, rules: GridRules, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+def grid_rows(window: Window, rules: GridRules, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
     """The result rows of one key's ``events``; see :meth:`windowmill.windowing.windows.base.Window.reference_rows`."""
-    grid, passed = Grid(rules, course.integer_axis), course.watermark if course.revise else course.closed
+    grid, passed = GridWindows(rules, course.integer_axis), course.watermark if course.revise else course.closed
     held: dict[tuple[int, int], list[Event]] = {}
     counted = []
     for event in events:
@@ -156,7 +156,7 @@ def grid_rows(window: Window, rules: GridRules, events: Sequence[Event], tally: 
     for (start, end), inside in held.items():
         if end <= passed:
             for revision, version in enumerate(_versions(window, start, end, inside, counted) if course.revise else [inside]):
-                yield Fired((), Span(start, end, version).in_order(), None, revision)
+                yield WindowResult((), EventWindow(start, end, version).in_order(), None, revision)
 
 
 def _versions(window: Window, start: int, end: int, inside: list[Event], counted: list[Event]) -> list[list[Event]]:

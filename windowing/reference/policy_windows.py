@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from windowmill.windowing.bounds import check_key
 from windowmill.windowing.durations import Duration
-from windowmill.windowing.reference.events import AFTER, Course, Event, Fired, Span, Tally, arriving_together
-from windowmill.windowing.reference.grid_windows import Edges
+from windowmill.windowing.reference.events import AFTER, Course, Event, EventWindow, Tally, WindowResult, arriving_together
+from windowmill.windowing.reference.grid_windows import StepEdges
 
 if TYPE_CHECKING:
     from windowmill.windowing.windows.base import Window
     from windowmill.windowing.windows.policy_rules import Delta, PolicyRules
 
 
-def policy_rows(window: Window, rules: PolicyRules, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+def policy_rows(window: Window, rules: PolicyRules, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
     """The result rows of one key's ``events``; see :meth:`windowmill.windowing.windows.base.Window.reference_rows`."""
     policies = Policies(window, rules, course.integer_axis, course.greatest)
     for together in arriving_together(events):
@@ -51,7 +51,7 @@ class Policies:
         self._idle = rules.idle_after.elapsed() if rules.idle_after else math.inf
         self._greatest = greatest
         period = self._trigger.time if self._trigger else self._evict.time
-        self._tick_edges = Edges(period, rules.origin, rules.timezone, integer_axis) if period else None
+        self._tick_edges = StepEdges(period, rules.origin, rules.timezone, integer_axis) if period else None
         self._age = self._evict.time.elapsed() if self._evict.time and self._trigger else math.inf
         self._waiting: list[Event] = []
         self._forget()
@@ -72,7 +72,7 @@ class Policies:
     def wait(self, event: Event) -> None:
         self._waiting.append(event)
 
-    def advance(self, watermark: float) -> Iterator[Fired]:
+    def advance(self, watermark: float) -> Iterator[WindowResult]:
         """Apply the waiting tuples before ``watermark`` and the ticks up to it."""
         ready = sorted((event for event in self._waiting if event.time < watermark), key=lambda event: event.order)
         self._waiting = [event for event in self._waiting if event.time >= watermark]
@@ -86,7 +86,7 @@ class Policies:
             if self._window and self._age < math.inf:
                 yield from self._advance_to(self._window[-1].time + self._age)
 
-    def _advance_to(self, time: float) -> Iterator[Fired]:
+    def _advance_to(self, time: float) -> Iterator[WindowResult]:
         """Fire the ticks up to ``time``, and forget the key if it has been idle for too long by then."""
         if self._last and time - self._last.time > self._idle:
             yield from self._fire_ticks(self._last.time + self._idle)
@@ -107,7 +107,7 @@ class Policies:
         self._due += max(0, int(last - self._tick) // self._tick_edges.step.ticks + 1)
         check_key(self._spec, self._due)
 
-    def _fire_ticks(self, through: float) -> Iterator[Fired]:
+    def _fire_ticks(self, through: float) -> Iterator[WindowResult]:
         self._check_ticks(through)
         while self._tick_edges and self._tick is not None and self._tick <= through:
             self._expire(self._tick)
@@ -122,19 +122,19 @@ class Policies:
     def _expire(self, time: float) -> None:
         self._window = [event for event in self._window if time - event.time <= self._age]
 
-    def _fire(self, at: int) -> Iterator[Fired]:
+    def _fire(self, at: int) -> Iterator[WindowResult]:
         if self._partial or self._full:
             start = self._window[0].time if self._window else None
-            yield Fired((), Span(start, at, list(self._window)), self._fired)
+            yield WindowResult((), EventWindow(start, at, list(self._window)), self._fired)
         self._fired += 1
 
-    def _apply(self, event: Event) -> Iterator[Fired]:
+    def _apply(self, event: Event) -> Iterator[WindowResult]:
         if self._tick_edges and self._tick is None:
             self._tick = self._tick_edges.next_after(event.time)
         yield from self._slide(event) if self._trigger else self._tumble(event)
         self._last = event
 
-    def _slide(self, event: Event) -> Iterator[Fired]:
+    def _slide(self, event: Event) -> Iterator[WindowResult]:
         assert self._trigger
         self._expire(event.time)
         if self._trigger.delta:
@@ -157,7 +157,7 @@ class Policies:
         if self._trigger.count and self._inserted % self._trigger.count == 0:
             yield from self._fire(event.time)
 
-    def _tumble(self, event: Event) -> Iterator[Fired]:
+    def _tumble(self, event: Event) -> Iterator[WindowResult]:
         evict = self._evict
         if evict.delta and self._window and _exceeds(_cell(event, evict.delta), _cell(self._window[0], evict.delta), evict.delta):
             yield from self._flush(event.time)
@@ -165,7 +165,7 @@ class Policies:
         if len(self._window) == evict.count or (evict.punctuation and evict.punctuation in event.record.holds):
             yield from self._flush(event.time)
 
-    def _flush(self, at: int) -> Iterator[Fired]:
+    def _flush(self, at: int) -> Iterator[WindowResult]:
         yield from self._fire(at)
         self._window = []
 

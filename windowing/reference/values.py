@@ -17,13 +17,13 @@ from typing import Any
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import AggregateOverflowError
 from windowmill.windowing.imports import imported_for
-from windowmill.windowing.reference.events import Span, rank
+from windowmill.windowing.reference.events import EventWindow, rank
 from windowmill.windowing.registry import resolve
 
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
 
 
-def compute(name: str, spec: AggregateSpec, span: Span) -> Any:
+def compute(name: str, spec: AggregateSpec, span: EventWindow) -> Any:
     """The aggregate ``spec`` over the events of ``span``, given in (time, tie_break, arrival) order.
 
     Raises

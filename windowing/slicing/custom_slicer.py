@@ -22,7 +22,7 @@ from windowmill.windowing.errors import SpecError, StateError
 from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.late_tuples import judge_tuples
-from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest, runs
+from windowmill.windowing.slicing.leaves import BatchEffect, Leaves, Windows, earliest, runs
 from windowmill.windowing.watermark import Clock
 
 WindowFunction = Callable[[Any, Mapping[str, Any]], tuple[Any, int, Iterable[int]]]
@@ -133,7 +133,7 @@ class CustomSlicer:
         self._progress: list[FunctionProgress] = []
         self._held, self._waiting, self._last = _NONE, _NONE, _NONE
 
-    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
+    def apply(self, leaves: Leaves, clock: Clock) -> BatchEffect:
         self._grow(leaves.n_keys)
         held, waiting, last = (leaves.among(numbers) for numbers in (self._held, self._waiting, self._last[self._last >= 0]))
         accepted, _, _ = judge_tuples(
@@ -174,7 +174,7 @@ class CustomSlicer:
             ranges=(sequence, lo, hi),
             middles=np.where(middles < 0, -1, middles + self._begins[key[at]]),
         )
-        return Applied(accepted, leaves.new & ~accepted, kept, [windows])
+        return BatchEffect(accepted, leaves.new & ~accepted, kept, [windows])
 
     def _feed(self, leaves: Leaves, rows: Ints, sequence: Ints) -> Ints:
         """Feed ``rows`` to their keys' functions.
@@ -212,7 +212,7 @@ class CustomSlicer:
         self._progress += [FunctionProgress() for _ in range(missing)]
         self._last = np.append(self._last, np.full(missing, -1, np.int64))
 
-    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:  # noqa: ARG002 - rows in open windows wait for no instant
+    def due(self, leaves: Leaves, applied: BatchEffect, clock: Clock) -> Ints:  # noqa: ARG002 - rows in open windows wait for no instant
         return earliest(leaves, leaves.among(self._waiting), leaves.time, clock.lateness)
 
     def snapshot(self) -> dict[str, pa.Table]:

@@ -11,7 +11,7 @@ from windowmill.windowing.kernels import counts as count_kernel
 from windowmill.windowing.kernels import sessions as session_kernel
 from windowmill.windowing.kernels import snapshots as snapshot_kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest
+from windowmill.windowing.slicing.leaves import BatchEffect, Leaves, Windows, earliest
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class _Slicer:
             held[leaves.find(self._live)] = True
         return held
 
-    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:
+    def due(self, leaves: Leaves, applied: BatchEffect, clock: Clock) -> Ints:
         return earliest(leaves, applied.kept, leaves.time, clock.lateness)
 
     def snapshot(self) -> dict[str, pa.Table]:
@@ -59,7 +59,7 @@ class SessionSlicer(_Slicer):
         super().__init__(pipeline)
         self._gap, self._longest = gap, longest
 
-    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
+    def apply(self, leaves: Leaves, clock: Clock) -> BatchEffect:
         closed = clock.closed_at(leaves.watermark)
         suspect = leaves.new & (leaves.time < closed)
         accepted = leaves.new & ~suspect
@@ -78,9 +78,9 @@ class SessionSlicer(_Slicer):
         members = np.flatnonzero(owner >= 0)
         members = members[np.argsort(owner[members], kind="stable")].astype(np.int64)
         offsets = np.searchsorted(owner[members], np.arange(len(key) + 1)).astype(np.int64)
-        return Applied(accepted, leaves.new & ~accepted, live, [Windows.of(key, start, end, members=(offsets, members))])
+        return BatchEffect(accepted, leaves.new & ~accepted, live, [Windows.of(key, start, end, members=(offsets, members))])
 
-    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:
+    def due(self, leaves: Leaves, applied: BatchEffect, clock: Clock) -> Ints:
         longest = np.where(leaves.time > AFTER - self._longest, AFTER, np.minimum(leaves.time, AFTER - self._longest) + self._longest)
         return earliest(leaves, applied.kept, np.minimum(leaves.until + self._gap + 1, longest), clock.lateness)
 
@@ -90,7 +90,7 @@ class SnapshotSlicer(_Slicer):
 
     marks = ("fixed",)
 
-    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
+    def apply(self, leaves: Leaves, clock: Clock) -> BatchEffect:
         closed, rows = clock.closed_at(leaves.watermark), leaves.rows(clock)
         accepted = leaves.new & (rows.stop > closed)
         held = self._held(leaves) | accepted
@@ -105,9 +105,9 @@ class SnapshotSlicer(_Slicer):
         )
         live = held & (rows.stop > fixed[leaves.key])
         self._live = leaves.number[live]
-        return Applied(accepted, leaves.new & ~accepted, live, [Windows.of(*bounds, members=(offsets, members))])
+        return BatchEffect(accepted, leaves.new & ~accepted, live, [Windows.of(*bounds, members=(offsets, members))])
 
-    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:
+    def due(self, leaves: Leaves, applied: BatchEffect, clock: Clock) -> Ints:
         point = np.where(leaves.time > self._marks["fixed"][leaves.key], leaves.time, leaves.stop)
         return earliest(leaves, applied.kept, point, clock.lateness)
 
@@ -121,7 +121,7 @@ class CountSlicer(_Slicer):
         super().__init__(pipeline)
         self._size = size
 
-    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
+    def apply(self, leaves: Leaves, clock: Clock) -> BatchEffect:
         closed = clock.closed_at(leaves.watermark)
         suspect = leaves.new & (leaves.time < closed)
         accepted = leaves.new & ~suspect
@@ -143,7 +143,7 @@ class CountSlicer(_Slicer):
         windows = Windows.of(key, start, end, group=group, ranges=(sequence, lo, hi), middles=middles, members=(offsets, members))
         live = held & (leaves.stop - 1 > begun[leaves.key])
         self._live = leaves.number[live]
-        return Applied(accepted, leaves.new & ~accepted, live, [windows])
+        return BatchEffect(accepted, leaves.new & ~accepted, live, [windows])
 
     def flipped(self, windows: Windows, flips: Ints) -> None:
         made = (flips >= 0) & (self._lasting != 0)

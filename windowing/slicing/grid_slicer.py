@@ -20,7 +20,7 @@ from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, grid_windows, known_span, places_of
 from windowmill.windowing.kernels.grid_revisions import first_late, late_revisions
 from windowmill.windowing.kernels.rows import Rows
-from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest
+from windowmill.windowing.slicing.leaves import BatchEffect, Leaves, Windows, earliest
 from windowmill.windowing.slicing.numbering import Numbering, pairs_among
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 
@@ -45,7 +45,7 @@ class GridSlicer:
         # Numbers of late rows, and the span of their key's rows before each arrived.
         self._late, self._late_first, self._late_last = _NONE, _NONE, _NONE
 
-    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
+    def apply(self, leaves: Leaves, clock: Clock) -> BatchEffect:
         self._grow(leaves.n_keys)
         time, stop, closed = leaves.time, leaves.stop, clock.closed_at(leaves.watermark)
         if self._intervals and len(leaves):
@@ -75,7 +75,7 @@ class GridSlicer:
             if self._revise:
                 taken |= self._late_before_known(numbering, leaves, rows, closed, before, key, number)
             parts.append(Windows.of(key[~taken], *numbering.bounds(number[~taken])))
-        return Applied(counted, held & ~counted & leaves.new, kept, parts)
+        return BatchEffect(counted, held & ~counted & leaves.new, kept, parts)
 
     def _check_empty(self, old_first: Ints, old_last: Ints, since: int, through: int) -> None:
         """Refuse keys with too many windows, empty ones included, between those emitted so far and ``through``."""
@@ -143,7 +143,7 @@ class GridSlicer:
             self._middle_end = np.append(self._middle_end, np.full(missing, BEFORE, np.int64))
             self._first, self._last = np.append(self._first, np.full(missing, AFTER)), np.append(self._last, np.full(missing, BEFORE))
 
-    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:
+    def due(self, leaves: Leaves, applied: BatchEffect, clock: Clock) -> Ints:
         # Empty windows end before those of the next row.
         at = np.full(len(leaves), clock.closed, np.int64) if self._empty else leaves.time
         return earliest(leaves, applied.kept, at, 0 if self._revise else clock.lateness)

@@ -220,7 +220,7 @@ def earliest(leaves: Leaves, mask: Bools, at: Ints, delay: int = 0) -> Ints:
 
 
 @dataclass(frozen=True)
-class Applied:
+class BatchEffect:
     """The effect of a batch on one window of the spec; masks over the leaves, shapes (n_rows,).
 
     Attributes
@@ -245,13 +245,13 @@ class Slicer(Protocol):
     Its state is a table ``keys`` with one row per key, in key order, and further tables of live rows, identified by ``number``.
     """
 
-    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
+    def apply(self, leaves: Leaves, clock: Clock) -> BatchEffect:
         """Accept or refuse the new rows, and return the windows that are now complete."""
 
     def flipped(self, windows: Windows, flips: Ints) -> None:
         """Record the window at which each group's front was last rebuilt; −1 if it was not."""
 
-    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:
+    def due(self, leaves: Leaves, applied: BatchEffect, clock: Clock) -> Ints:
         """For each key, a watermark before which it has no work unless one of its rows arrives; ``AFTER`` for never."""
 
     def snapshot(self) -> dict[str, pa.Table]:

@@ -17,22 +17,22 @@ _NONE = np.empty(0, np.int64)
 class Numbering:
     """Windows with numbers that ascend with their ends."""
 
-    grid: kernel.Grid
+    grid: kernel.NumberedWindows
 
     @classmethod
     def hopping(cls, origin: int, hop: int, size: int) -> Numbering:
         """Windows of ``size`` that begin every ``hop``."""
-        return cls(kernel.Grid(np.array([kernel.HOPPING, origin, hop, size, size, 1], np.int64), _NONE, _NONE))
+        return cls(kernel.NumberedWindows(np.array([kernel.HOPPING, origin, hop, size, size, 1], np.int64), _NONE, _NONE))
 
     @classmethod
     def cumulative(cls, origin: int, size: int, step: int) -> Numbering:
         """Windows of ``step``, 2·``step`` … ``size`` that share their start."""
-        return cls(kernel.Grid(np.array([kernel.CUMULATIVE, origin, size, size, step, size // step], np.int64), _NONE, _NONE))
+        return cls(kernel.NumberedWindows(np.array([kernel.CUMULATIVE, origin, size, size, step, size // step], np.int64), _NONE, _NONE))
 
     @classmethod
     def listed(cls, starts: Ints, ends: Ints) -> Numbering:
         """Windows of any bounds; ``ends`` ascend."""
-        return cls(kernel.Grid(np.array([kernel.LISTED, 0, 1, 1, 1, 1], np.int64), starts, ends))
+        return cls(kernel.NumberedWindows(np.array([kernel.LISTED, 0, 1, 1, 1, 1], np.int64), starts, ends))
 
     def last_end(self, stop: Ints) -> Ints:
         """Greatest end of the windows that start before each ``stop``; int64, the shape of ``stop``."""

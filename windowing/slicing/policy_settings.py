@@ -159,7 +159,7 @@ class PolicySettings:
         lasting = idle if shows_empty else min(age, idle)
         return min(of_keys, n_tuples * (lasting // self._steps.period + 2))
 
-    def run(self, listed: Ints, tuples: kernel.Tuples, keys: kernel.Keys, clock: Clock, whole: tuple[bool, bool]) -> Triggers:
+    def run(self, listed: Ints, tuples: kernel.Tuples, keys: kernel.KeyStates, clock: Clock, whole: tuple[bool, bool]) -> Triggers:
         """Apply ``tuples`` to ``keys``, in place; returns the triggers that fire.
 
         Parameters
@@ -180,19 +180,19 @@ class PolicySettings:
             np.array([min(math.floor(each), kernel.MAX_GAP) for each in by], np.uint64),
             np.array(whole),
         )
-        progress = kernel.Progress(clock.watermark, clock.ended, clock.seen)
+        progress = kernel.InputProgress(clock.watermark, clock.ended, clock.seen)
         counts = np.zeros(4, np.int64)
         if self._steps is None:
             # Without ticks, each tuple fires at most once.
             counts[:2] = len(tuples.time)
         else:
-            tried = kernel.Keys(keys.states.copy(), keys.bases.copy(), keys.alive.copy())
-            apply_policies(rules, tuples, tried, progress, kernel.Noted(False, counts, np.empty((8, 0), np.int64), _NONE))
+            tried = kernel.KeyStates(keys.states.copy(), keys.bases.copy(), keys.alive.copy())
+            apply_policies(rules, tuples, tried, progress, kernel.TriggerLog(False, counts, np.empty((8, 0), np.int64), _NONE))
             check_key(self._window, int(counts[kernel.DUE]))
             check_share(self._window.name, int(counts[kernel.NOTED]))
         out, removed = np.empty((8, counts[0]), np.int64), np.empty(counts[1], np.int64)
         counts[:] = 0
-        apply_policies(rules, tuples, keys, progress, kernel.Noted(True, counts, out, removed))
+        apply_policies(rules, tuples, keys, progress, kernel.TriggerLog(True, counts, out, removed))
         return Triggers._make((*out[:, : counts[kernel.NOTED]], removed[: counts[kernel.REMOVED]]))
 
 

@@ -15,7 +15,7 @@ from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.late_tuples import judge_tuples
 from windowmill.windowing.kernels.rings import PENDING, ring_changes
-from windowmill.windowing.slicing.leaves import Applied, Leaves, Ring, Windows, earliest, runs
+from windowmill.windowing.slicing.leaves import BatchEffect, Leaves, Ring, Windows, earliest, runs
 from windowmill.windowing.slicing.policy_settings import STATE, PolicySettings, holds_integers, punctuation_of, values_of
 from windowmill.windowing.watermark import BEFORE, Clock
 
@@ -41,7 +41,7 @@ class PolicySlicer:
         self._last_number, self._applied, self._middle, self._capacity = _NONE, _NONE, _NONE, _NONE
         self._held, self._waiting, self._slots = _NONE, _NONE, _NONE
 
-    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
+    def apply(self, leaves: Leaves, clock: Clock) -> BatchEffect:
         self._grow(leaves.n_keys)
         held, waiting, last = (leaves.among(numbers) for numbers in (self._held, self._waiting, self._known_last))
         listed = self._settings.listed(leaves.time, self._states[:, kernel.TICK], clock)
@@ -60,7 +60,7 @@ class PolicySlicer:
         kept = (waiting | accepted) & ~ready
         kept[sequence[alive]] = True
         kept[leaves.find(self._known_last)] = True
-        return Applied(accepted, leaves.new & ~accepted, kept, [windows])
+        return BatchEffect(accepted, leaves.new & ~accepted, kept, [windows])
 
     @property
     def _known_last(self) -> Ints:
@@ -82,7 +82,7 @@ class PolicySlicer:
             values_of(trigger, table, sequence),
         )
         whole = holds_integers(evict, table), holds_integers(trigger, table)
-        fired = settings.run(listed, tuples, kernel.Keys(self._states, self._bases, alive), clock, whole)
+        fired = settings.run(listed, tuples, kernel.KeyStates(self._states, self._bases, alive), clock, whole)
         bounds = runs(fired.key)
         keys = fired.key[bounds[:-1]]
         if self._settings.from_anywhere:
@@ -107,7 +107,7 @@ class PolicySlicer:
         self._last_number[moved] = leaves.number[sequence[offsets[moved + 1] - 1]]
         self._last_number[self._states[:, kernel.LAST] == BEFORE] = -1
 
-    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:  # noqa: ARG002 - a window stays until a row or a tick comes
+    def due(self, leaves: Leaves, applied: BatchEffect, clock: Clock) -> Ints:  # noqa: ARG002 - a window stays until a row or a tick comes
         waits = earliest(leaves, leaves.among(self._waiting), leaves.time)
         return np.minimum(waits, self._states[:, kernel.TICK])
 

@@ -26,7 +26,7 @@ class Version(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Times:
+class LeafTimes:
     """Start, end, and half-open end of each leaf, by leaf index."""
 
     time: list[int]
@@ -76,7 +76,7 @@ def _overlap(new: Version, old: Version) -> bool:
 class SessionReplay:
     """Sessions: rows at most ``gap`` apart; a session longer than ``longest`` is split."""
 
-    times: Times
+    times: LeafTimes
     gap: int
     longest: int
     rows: list[int] = field(default_factory=list)
@@ -121,7 +121,7 @@ class SessionReplay:
 class SnapshotReplay:
     """Snapshots: the spans between neighbouring start and end points; those before ``mark`` are final."""
 
-    times: Times
+    times: LeafTimes
     rows: list[int] = field(default_factory=list)
     mark: int = BEFORE
 
@@ -157,7 +157,7 @@ class SnapshotReplay:
 class CountReplay:
     """Count windows: from each start time after ``mark`` through the ``size``-th one."""
 
-    times: Times
+    times: LeafTimes
     size: int
     rows: list[int] = field(default_factory=list)
     mark: int = BEFORE
@@ -199,7 +199,7 @@ class CountReplay:
 class CustomReplay:
     """Windows that a user's function defines. Rows before ``mark`` are final; later rows are replayed."""
 
-    times: Times
+    times: LeafTimes
     function: WindowFunction
     columns: Callable[[int], Mapping[str, Any]]
     progress: FunctionProgress = field(default_factory=FunctionProgress)
@@ -244,7 +244,7 @@ class CustomReplay:
 
 
 @dataclass
-class Shown:
+class EmittedVersions:
     """Emitted versions of windows that still take rows, with their revision numbers."""
 
     versions: list[tuple[int, Version]] = field(default_factory=list)

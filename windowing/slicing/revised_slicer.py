@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.slicing.custom_slicer import OWN_PREFIX, FunctionProgress
-from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest
-from windowmill.windowing.slicing.replay import CustomReplay, Replay, Shown, Times, Version
+from windowmill.windowing.slicing.leaves import BatchEffect, Leaves, Windows, earliest
+from windowmill.windowing.slicing.replay import CustomReplay, EmittedVersions, LeafTimes, Replay, Version
 from windowmill.windowing.watermark import BEFORE, Clock
 
 _NONE = np.empty(0, np.int64)
@@ -39,15 +39,15 @@ class RevisedSlicer:
     """
 
     def __init__(
-        self, replay: Callable[[Times, Mapping[int, Cells]], Replay], *, reads_cells: bool = False, latest_first: bool = False
+        self, replay: Callable[[LeafTimes, Mapping[int, Cells]], Replay], *, reads_cells: bool = False, latest_first: bool = False
     ) -> None:
         self._replay, self._reads_cells, self._latest_first = replay, reads_cells, latest_first
         self._rows, self._n_keys = _NONE, 0
         self._marks: dict[int, tuple[int, int, str]] = {}
         self._shown: dict[int, list[tuple[int, int, int, list[int]]]] = {}
 
-    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
-        times = Times(leaves.time.tolist(), leaves.until.tolist(), leaves.stop.tolist())
+    def apply(self, leaves: Leaves, clock: Clock) -> BatchEffect:
+        times = LeafTimes(leaves.time.tolist(), leaves.until.tolist(), leaves.stop.tolist())
         cells: Mapping[int, Cells] = {}
         if self._reads_cells:
             names = [name for name in leaves.table.column_names if not name.startswith(OWN_PREFIX)]
@@ -57,7 +57,7 @@ class RevisedSlicer:
         closed = clock.closed_at(leaves.watermark).tolist()
         watermarks = leaves.watermark.tolist()
         replays: dict[int, Replay] = {}
-        shown: dict[int, Shown] = {}
+        shown: dict[int, EmittedVersions] = {}
         emitted: list[tuple[int, int, Version]] = []
 
         def replay_of(key: int) -> Replay:
@@ -68,7 +68,7 @@ class RevisedSlicer:
                 if isinstance(replay, CustomReplay):
                     replay.last = index_of.get(last, -1)
                     replay.progress = FunctionProgress.load(progress) if progress else FunctionProgress()
-                shown[key] = Shown(
+                shown[key] = EmittedVersions(
                     [
                         (revision, Version(start, end, tuple(sorted(index_of[number] for number in numbers))))
                         for revision, start, end, numbers in self._shown.get(key, [])
@@ -105,9 +105,9 @@ class RevisedSlicer:
         for versions in shown.values():
             for _, version in versions.versions:
                 kept[list(version.rows)] = True
-        return Applied(counted, leaves.new & ~counted, kept, [_windows(emitted)])
+        return BatchEffect(counted, leaves.new & ~counted, kept, [_windows(emitted)])
 
-    def _remember(self, leaves: Leaves, replays: Mapping[int, Replay], shown: Mapping[int, Shown]) -> None:
+    def _remember(self, leaves: Leaves, replays: Mapping[int, Replay], shown: Mapping[int, EmittedVersions]) -> None:
         self._n_keys = leaves.n_keys
         self._rows = leaves.number[np.array([row for replay in replays.values() for row in replay.rows], np.int64)]
         for key, replay in replays.items():
@@ -123,7 +123,7 @@ class RevisedSlicer:
     def flipped(self, windows: Windows, flips: Ints) -> None:
         """Ignored: versions are listed row by row."""
 
-    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:  # noqa: ARG002 - versions are emitted by the watermark itself
+    def due(self, leaves: Leaves, applied: BatchEffect, clock: Clock) -> Ints:  # noqa: ARG002 - versions are emitted by the watermark itself
         return earliest(leaves, applied.kept, leaves.time)
 
     def snapshot(self) -> dict[str, pa.Table]:

@@ -11,7 +11,7 @@ from windowmill.windowing.algebra import Aggregate, P
 from windowmill.windowing.costs import Cost
 from windowmill.windowing.errors import PluginError
 from windowmill.windowing.registry import Registry
-from windowmill.windowing.textbook.base import Combines, Engine, Setting, Snapshot
+from windowmill.windowing.textbook.base import Combines, Engine, EngineState, Setting
 from windowmill.windowing.textbook.daba import Daba
 from windowmill.windowing.textbook.dyadic import Dyadic
 from windowmill.windowing.textbook.epochs import Epochs
@@ -76,11 +76,11 @@ __all__ = [
     "Daba",
     "Dyadic",
     "Engine",
+    "EngineState",
     "Epochs",
     "ReactiveAggregator",
     "Recompute",
     "Setting",
-    "Snapshot",
     "SubtractOnEvict",
     "TwoStacks",
     "admissible",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot(Generic[P]):
+class EngineState(Generic[P]):
     """An engine's state as a flat list of partials and a few integers; ``None`` is an empty slot.
 
     A restored engine has the same structure, so its later results are bit-identical to those without the interruption.
@@ -120,11 +120,11 @@ class Engine(ABC, Generic[P]):
         """Number of partials in the window."""
 
     @abstractmethod
-    def snapshot(self) -> Snapshot[P]:
+    def snapshot(self) -> EngineState[P]:
         """A copy of the state for storage, independent of later changes; O(n)."""
 
     @abstractmethod
-    def _load(self, snapshot: Snapshot[P]) -> None:
+    def _load(self, snapshot: EngineState[P]) -> None:
         """Replace the state by that of ``snapshot``."""
 
     @abstractmethod
@@ -138,7 +138,7 @@ class Engine(ABC, Generic[P]):
         """
 
     @classmethod
-    def restore(cls, aggregate: Aggregate[P], snapshot: Snapshot[P], **options: Any) -> Self:
+    def restore(cls, aggregate: Aggregate[P], snapshot: EngineState[P], **options: Any) -> Self:
         """The engine with the state of ``snapshot``; ``options`` must equal those of the original engine.
 
         Raises
@@ -161,7 +161,7 @@ class Engine(ABC, Generic[P]):
             raise InvariantError(f"{self.name}: {what}: got {got!r}, expected {wanted!r}")
 
 
-def filled(snapshot: Snapshot[P]) -> list[P]:
+def filled(snapshot: EngineState[P]) -> list[P]:
     """The partials of the snapshot of an engine that has no empty slots.
 
     Raises

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windowmill.windowing.algebra import Aggregate, P, close, outcome
-from windowmill.windowing.textbook.base import Combines, Engine, Snapshot, filled
+from windowmill.windowing.textbook.base import Combines, Engine, EngineState, filled
 
 _POINTERS = ("f", "l", "r", "a", "b", "e")
 
@@ -84,12 +84,12 @@ class Daba(Engine[P]):
     def __len__(self) -> int:
         return self._e - self._f
 
-    def snapshot(self) -> Snapshot[P]:
+    def snapshot(self) -> EngineState[P]:
         positions = range(self._f, self._e)
         cells = (*(self._values[position] for position in positions), *(self._spans[position] for position in positions))
-        return Snapshot(self.name, cells, {name: getattr(self, f"_{name}") - self._f for name in _POINTERS})
+        return EngineState(self.name, cells, {name: getattr(self, f"_{name}") - self._f for name in _POINTERS})
 
-    def _load(self, snapshot: Snapshot[P]) -> None:
+    def _load(self, snapshot: EngineState[P]) -> None:
         cells = filled(snapshot)
         self._values = dict(enumerate(cells[: len(cells) // 2]))
         self._spans = dict(enumerate(cells[len(cells) // 2 :]))

@@ -7,7 +7,7 @@ from bisect import bisect_left, insort
 
 from windowmill.windowing.algebra import Aggregate, P
 from windowmill.windowing.nodes import cover
-from windowmill.windowing.textbook.base import Combines, Engine, Setting, Snapshot, filled
+from windowmill.windowing.textbook.base import Combines, Engine, EngineState, Setting, filled
 
 
 class Dyadic(Engine[P]):
@@ -131,11 +131,11 @@ class Dyadic(Engine[P]):
     def __len__(self) -> int:
         return len(self._live)
 
-    def snapshot(self) -> Snapshot[P]:
+    def snapshot(self) -> EngineState[P]:
         scalars = {"start": self._start, "stop": self._stop} | {f"position_{rank}": position for rank, position in enumerate(self._live)}
-        return Snapshot(self.name, tuple(self._nodes[0, position] for position in self._live), scalars)
+        return EngineState(self.name, tuple(self._nodes[0, position] for position in self._live), scalars)
 
-    def _load(self, snapshot: Snapshot[P]) -> None:
+    def _load(self, snapshot: EngineState[P]) -> None:
         for rank, partial in enumerate(filled(snapshot)):
             self.put(snapshot.scalars[f"position_{rank}"], partial)
         # Stored ends may lie beyond the full positions and complete more nodes, each a copy of its one full child.

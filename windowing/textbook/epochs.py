@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.textbook.base import Combines, Engine, Snapshot, filled
+from windowmill.windowing.textbook.base import Combines, Engine, EngineState, filled
 
 
 @dataclass(slots=True)
@@ -96,12 +96,12 @@ class Epochs(Engine[P]):
     def __len__(self) -> int:
         return self._stop - self._start
 
-    def snapshot(self) -> Snapshot[P]:
+    def snapshot(self) -> EngineState[P]:
         # Includes the evicted partials of the oldest epoch: later queries use prefix aggregates that contain them.
         partials = tuple(partial for epoch in self._epochs for partial in epoch.partials)
-        return Snapshot(self.name, partials, {"base": self._base, "start": self._start})
+        return EngineState(self.name, partials, {"base": self._base, "start": self._start})
 
-    def _load(self, snapshot: Snapshot[P]) -> None:
+    def _load(self, snapshot: EngineState[P]) -> None:
         self._start = self._stop = self._base = snapshot.scalars["base"]
         for partial in filled(snapshot):
             self.insert(partial)

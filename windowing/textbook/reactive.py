@@ -7,7 +7,7 @@ import math
 from windowmill.windowing.algebra import Aggregate, P
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.flatfat import FlatFat, update_combines
-from windowmill.windowing.textbook.base import Combines, Engine, Setting, Snapshot
+from windowmill.windowing.textbook.base import Combines, Engine, EngineState, Setting
 
 
 class ReactiveAggregator(Engine[P]):
@@ -169,10 +169,10 @@ class ReactiveAggregator(Engine[P]):
         self._flush()
         return self._tree.slots()
 
-    def snapshot(self) -> Snapshot[P]:
-        return Snapshot(self.name, tuple(self.slots()), {"front": self._front, "span": self._span, "least": self._least})
+    def snapshot(self) -> EngineState[P]:
+        return EngineState(self.name, tuple(self.slots()), {"front": self._front, "span": self._span, "least": self._least})
 
-    def _load(self, snapshot: Snapshot[P]) -> None:
+    def _load(self, snapshot: EngineState[P]) -> None:
         partials = snapshot.partials
         capacity, self._front, self._span = len(partials), snapshot.scalars["front"], snapshot.scalars["span"]
         if capacity < 1 or capacity & (capacity - 1) or not (0 <= self._front < capacity and 0 <= self._span <= capacity):

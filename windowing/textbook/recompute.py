@@ -6,7 +6,7 @@ import math
 from collections import deque
 
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.textbook.base import Combines, Engine, Setting, Snapshot, filled
+from windowmill.windowing.textbook.base import Combines, Engine, EngineState, Setting, filled
 
 
 class Recompute(Engine[P]):
@@ -56,10 +56,10 @@ class Recompute(Engine[P]):
     def __len__(self) -> int:
         return len(self._partials)
 
-    def snapshot(self) -> Snapshot[P]:
-        return Snapshot(self.name, tuple(self._partials))
+    def snapshot(self) -> EngineState[P]:
+        return EngineState(self.name, tuple(self._partials))
 
-    def _load(self, snapshot: Snapshot[P]) -> None:
+    def _load(self, snapshot: EngineState[P]) -> None:
         self._partials = deque(filled(snapshot))
 
     def check(self) -> None:

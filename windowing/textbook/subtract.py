@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from windowmill.windowing.algebra import Aggregate, P, close, outcome
-from windowmill.windowing.textbook.base import Combines, Engine, Snapshot, filled
+from windowmill.windowing.textbook.base import Combines, Engine, EngineState, filled
 
 
 class SubtractOnEvict(Engine[P]):
@@ -45,10 +45,10 @@ class SubtractOnEvict(Engine[P]):
     def __len__(self) -> int:
         return len(self._partials)
 
-    def snapshot(self) -> Snapshot[P]:
-        return Snapshot(self.name, (*self._partials, self._total))
+    def snapshot(self) -> EngineState[P]:
+        return EngineState(self.name, (*self._partials, self._total))
 
-    def _load(self, snapshot: Snapshot[P]) -> None:
+    def _load(self, snapshot: EngineState[P]) -> None:
         *window, self._total = filled(snapshot)
         self._partials = deque(window)
 

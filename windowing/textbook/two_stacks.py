@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.textbook.base import Combines, Engine, Setting, Snapshot, filled
+from windowmill.windowing.textbook.base import Combines, Engine, EngineState, Setting, filled
 
 
 class TwoStacks(Engine[P]):
@@ -68,11 +68,11 @@ class TwoStacks(Engine[P]):
     def __len__(self) -> int:
         return len(self._front) + len(self._back)
 
-    def snapshot(self) -> Snapshot[P]:
+    def snapshot(self) -> EngineState[P]:
         front = (partial for partial, _ in reversed(self._front))
-        return Snapshot(self.name, (*front, *self._back), {"front": len(self._front)})
+        return EngineState(self.name, (*front, *self._back), {"front": len(self._front)})
 
-    def _load(self, snapshot: Snapshot[P]) -> None:
+    def _load(self, snapshot: EngineState[P]) -> None:
         # The aggregates of both stacks depend only on the partials and the cut between the stacks, so they are not stored.
         window, cut = filled(snapshot), snapshot.scalars["front"]
         self._front = self._suffixes(window[:cut])

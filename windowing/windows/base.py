@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import UnsupportedError
-from windowmill.windowing.fields import Name, Part
+from windowmill.windowing.fields import Name, SpecMapping
 
 if TYPE_CHECKING:
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.costs import Shape
-    from windowmill.windowing.reference.events import Course, Event, Fired, Tally
+    from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
     from windowmill.windowing.slicing.leaves import Slicer
     from windowmill.windowing.spec import Pipeline
     from windowmill.windowing.windows.policy_rules import PolicyRules
@@ -46,7 +46,7 @@ class Spacing:
     step: Duration | None = None
 
 
-class Window(Part):
+class Window(SpecMapping):
     """One window of a pipeline: the fields that all types share, and what its type decides.
 
     A type is a subclass whose ``type`` is a ``Literal``. It implements the abstract methods, and overrides the others where their
@@ -76,7 +76,7 @@ class Window(Part):
         """
 
     @abstractmethod
-    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
         """The result rows of one key as the reference engine has them.
 
         Parameters

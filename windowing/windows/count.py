@@ -12,7 +12,7 @@ from windowmill.windowing.windows.registry import register
 from windowmill.windowing.windows.wording import kept_before
 
 if TYPE_CHECKING:
-    from windowmill.windowing.reference.events import Course, Event, Fired, Tally
+    from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
     from windowmill.windowing.slicing.leaves import Slicer
     from windowmill.windowing.spec import Pipeline
 
@@ -33,10 +33,10 @@ class Count(Window):
             return RevisedSlicer(lambda times, _cells: CountReplay(times, self.count))
         return CountSlicer(self.count, pipeline)
 
-    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
-        from windowmill.windowing.reference.event_windows import Counts, event_rows
+    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
+        from windowmill.windowing.reference.event_windows import CountWindows, event_rows
 
-        return event_rows(Counts(self), events, tally, course)
+        return event_rows(CountWindows(self), events, tally, course)
 
     def describe(self) -> str:
         return f"count: {self.count:,} start times"

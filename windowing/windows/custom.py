@@ -12,7 +12,7 @@ from windowmill.windowing.windows.base import Window
 from windowmill.windowing.windows.registry import register
 
 if TYPE_CHECKING:
-    from windowmill.windowing.reference.events import Course, Event, Fired, Tally
+    from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
     from windowmill.windowing.slicing.leaves import Slicer
     from windowmill.windowing.spec import Pipeline
 
@@ -35,7 +35,7 @@ class Custom(Window):
             return RevisedSlicer(lambda times, cells: CustomReplay(times, function, cells.__getitem__), reads_cells=True)
         return CustomSlicer(function)
 
-    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
         from windowmill.windowing.reference.event_windows import Customs, event_rows
 
         return event_rows(Customs(self), events, tally, course)

@@ -14,7 +14,7 @@ from windowmill.windowing.windows.base import ColumnUse, Window
 from windowmill.windowing.windows.wording import kept_before
 
 if TYPE_CHECKING:
-    from windowmill.windowing.reference.events import Course, Event, Fired, Tally
+    from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
     from windowmill.windowing.slicing.leaves import Slicer
     from windowmill.windowing.spec import Pipeline
 
@@ -47,7 +47,7 @@ class GridRules:
 
         return GridSlicer(window, self, pipeline)
 
-    def reference_rows(self, window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+    def reference_rows(self, window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
         from windowmill.windowing.reference.grid_windows import grid_rows
 
         return grid_rows(window, self, events, tally, course)

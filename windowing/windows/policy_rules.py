@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from windowmill.windowing.durations import Duration
-from windowmill.windowing.fields import Column, Condition, Number, Part, PositiveDuration
+from windowmill.windowing.fields import Column, Condition, Number, PositiveDuration, SpecMapping
 from windowmill.windowing.windows.base import ColumnUse, Window
 
 if TYPE_CHECKING:
-    from windowmill.windowing.reference.events import Course, Event, Fired, Tally
+    from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
     from windowmill.windowing.slicing.leaves import Slicer
     from windowmill.windowing.spec import Pipeline
 
@@ -30,14 +30,14 @@ def _difference(value: object) -> object:
     return Duration.parse(value)
 
 
-class Delta(Part):
+class Delta(SpecMapping):
     """A difference of a column's values that makes a policy act."""
 
     column: Column
     by: Annotated[Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True)] | Duration, BeforeValidator(_difference)]
 
 
-class Policy(Part):
+class Policy(SpecMapping):
     """When tuples leave a window, or when it is evaluated: exactly one of the four kinds."""
 
     count: Number | None = None
@@ -110,7 +110,7 @@ class PolicyRules:
 
         return PolicySlicer(window, self, pipeline)
 
-    def reference_rows(self, window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+    def reference_rows(self, window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
         from windowmill.windowing.reference.policy_windows import policy_rows
 
         return policy_rows(window, self, events, tally, course)

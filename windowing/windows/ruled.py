@@ -12,7 +12,7 @@ from windowmill.windowing.windows.grid_rules import GridRules
 from windowmill.windowing.windows.policy_rules import PolicyRules
 
 if TYPE_CHECKING:
-    from windowmill.windowing.reference.events import Course, Event, Fired, Tally
+    from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
     from windowmill.windowing.slicing.leaves import Slicer
     from windowmill.windowing.spec import Pipeline
 
@@ -27,7 +27,7 @@ class RuledWindow(Window):
     def slicer(self, pipeline: Pipeline) -> Slicer:
         return self.rules().slicer(self, pipeline)
 
-    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
         return self.rules().reference_rows(self, events, tally, course)
 
     @property

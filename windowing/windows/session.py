@@ -12,7 +12,7 @@ from windowmill.windowing.windows.registry import register
 from windowmill.windowing.windows.wording import ONCE, kept_before
 
 if TYPE_CHECKING:
-    from windowmill.windowing.reference.events import Course, Event, Fired, Tally
+    from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
     from windowmill.windowing.slicing.leaves import Slicer
     from windowmill.windowing.spec import Pipeline
 
@@ -39,10 +39,10 @@ class Session(Window):
             return RevisedSlicer(lambda times, _cells: SessionReplay(times, gap, longest), latest_first=True)
         return SessionSlicer(gap, longest, pipeline)
 
-    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
-        from windowmill.windowing.reference.event_windows import Sessions, event_rows
+    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
+        from windowmill.windowing.reference.event_windows import SessionWindows, event_rows
 
-        return event_rows(Sessions(self), events, tally, course)
+        return event_rows(SessionWindows(self), events, tally, course)
 
     def describe(self) -> str:
         return f"session: gap {self.gap}" + (f", at most {self.max_size}" if self.max_size else "")

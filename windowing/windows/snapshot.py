@@ -11,7 +11,7 @@ from windowmill.windowing.windows.registry import register
 from windowmill.windowing.windows.wording import ONCE, kept_before
 
 if TYPE_CHECKING:
-    from windowmill.windowing.reference.events import Course, Event, Fired, Tally
+    from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
     from windowmill.windowing.slicing.leaves import Slicer
     from windowmill.windowing.spec import Pipeline
 
@@ -31,7 +31,7 @@ class Snapshot(Window):
             return RevisedSlicer(lambda times, _cells: SnapshotReplay(times))
         return SnapshotSlicer(pipeline)
 
-    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
         from windowmill.windowing.reference.event_windows import Snapshots, event_rows
 
         return event_rows(Snapshots(), events, tally, course)

@@ -14,7 +14,7 @@ from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.commands.state_views.base import View, partials_told, source_types
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.sessions import AFTER, Limits
+from windowmill.windowing.kernels.sessions import AFTER, SessionLimits
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import Sessions
 
@@ -72,11 +72,11 @@ class SessionsView(View):
         )
 
 
-def _with_bounds(fragments: Sequence[Mapping[str, Any]], limits: Limits) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+def _with_bounds(fragments: Sequence[Mapping[str, Any]], limits: SessionLimits) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
     """Start and end of the window of each fragment with these ``limits``, and the fragment; several may make up a session that is cut."""
     pieces: list[list[Mapping[str, Any]]] = []
     for fragment in fragments:
-        own, first = Limits(fragment["gap"], fragment.get("longest") or AFTER), fragment["first"]
+        own, first = SessionLimits(fragment["gap"], fragment.get("longest") or AFTER), fragment["first"]
         if own == limits:
             if not pieces or first - pieces[-1][-1]["last"] > limits.gap or first - pieces[-1][0]["first"] >= limits.longest:
                 pieces.append([])

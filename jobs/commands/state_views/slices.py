@@ -13,7 +13,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.inspection import SlicesInspection
 from windowmill.jobs.commands.state_views.base import View, partials_told, source_types
 from windowmill.windowing.axis import WindowGrid
-from windowmill.windowing.columnar.grid_partials import Partials, windows_of
+from windowmill.windowing.columnar.grid_partials import SlicePartials, windows_of
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
@@ -86,7 +86,7 @@ class SlicesView(View):
         after = int(starts[0]) if self.emitted is None else max(self.emitted, int(starts[0]))
         n = len(starts)
         # Late rows are shown in all windows of their slice.
-        slices = Partials.of_one_key(starts, np.full(n, NEVER_CLOSED, np.int64), reaching)
+        slices = SlicePartials.of_one_key(starts, np.full(n, NEVER_CLOSED, np.int64), reaching)
         # As points at their starts: between slices that lie far apart there may be very many windows.
         return windows_of(grid.numbered(starts, starts + 1), slices, np.array([0, n]), after, AFTER)[0]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windowmill.plugins import Combines, Engine, register_engine
-from windowmill.windowing.textbook import Snapshot
+from windowmill.windowing.textbook import EngineState
 
 
 @register_engine
@@ -31,7 +31,7 @@ class Suffixes(Engine):
         return len(self._partials)
 
     def snapshot(self):
-        return Snapshot(self.name, tuple(self._partials))
+        return EngineState(self.name, tuple(self._partials))
 
     def _load(self, snapshot):
         for partial in snapshot.partials:

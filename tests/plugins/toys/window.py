@@ -11,8 +11,8 @@ import pyarrow as pa
 from windowmill.plugins import Window, register_window
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.reference.events import Course, Event, Fired, Span, Tally
-from windowmill.windowing.slicing.leaves import Applied, Leaves, Windows, earliest
+from windowmill.windowing.reference.events import Course, Event, EventWindow, Tally, WindowResult
+from windowmill.windowing.slicing.leaves import BatchEffect, Leaves, Windows, earliest
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import Clock
 
@@ -26,12 +26,12 @@ class Each(Window):
     def slicer(self, pipeline: Pipeline) -> EachSlicer:
         return EachSlicer()
 
-    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[Fired]:
+    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
         for event in events:
             end = event.time + 1
             (tally.counted if end > event.closed else tally.refused).add(event.number)
             if event.closed < end <= course.closed:
-                yield Fired((), Span(event.time, end, [event]))
+                yield WindowResult((), EventWindow(event.time, end, [event]))
 
     def describe(self) -> str:
         return "each: one event"
@@ -49,7 +49,7 @@ class EachSlicer:
     def __init__(self) -> None:
         self._waiting = np.empty(0, np.int64)
 
-    def apply(self, leaves: Leaves, clock: Clock) -> Applied:
+    def apply(self, leaves: Leaves, clock: Clock) -> BatchEffect:
         accepted = leaves.new & (leaves.time + 1 > clock.closed_at(leaves.watermark))
         waiting = leaves.among(self._waiting) | accepted
         shown = np.flatnonzero(waiting & (leaves.time + 1 <= clock.closed)).astype(np.int64)
@@ -57,12 +57,12 @@ class EachSlicer:
         self._waiting = leaves.number[waiting]
         members = np.arange(len(shown) + 1), shown
         windows = Windows.of(leaves.key[shown], leaves.time[shown], leaves.time[shown] + 1, members=members)
-        return Applied(accepted, leaves.new & ~accepted, waiting, [windows])
+        return BatchEffect(accepted, leaves.new & ~accepted, waiting, [windows])
 
     def flipped(self, windows: Windows, flips: Ints) -> None:
         pass
 
-    def due(self, leaves: Leaves, applied: Applied, clock: Clock) -> Ints:
+    def due(self, leaves: Leaves, applied: BatchEffect, clock: Clock) -> Ints:
         return earliest(leaves, applied.kept, leaves.time + 1, clock.lateness)
 
     def snapshot(self) -> dict[str, pa.Table]:
