@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from tests.checkpoints import publishing
 from tests.checkpoints.publishing import NOW, ROLES, ROWS, Pipeline, log_entry
 from windowmill.checkpoints.batches import Changes, Commit
 from windowmill.checkpoints.committer import DeltaRsCommitter, Publication, beyond_delta_rs
@@ -272,6 +273,28 @@ def test_a_sink_that_delta_rs_cannot_write_is_left_to_spark(tmp_path, feature, t
         DeltaRsCommitter().commit(path, publication)
     with pytest.raises(SinkRefusedError, match="on object storage Spark overwrites commits of other writers"):
         DeltaRsCommitter(Beyond())._other("s3://bucket/sink", "sink", told)
+
+
+# Tables gain a column
+
+
+@pytest.mark.parametrize("role", ["state", "quarantine", "quality"])
+def test_rows_with_a_column_more_widen_their_table(pipeline, monkeypatch, role):
+    pipeline.run(roles=("sink", role))
+    count = pipeline.rows(role)
+    monkeypatch.setattr(publishing, "ROWS", ROWS.append_column("cause", pa.array(["late"])))
+    for _ in range(2):
+        pipeline.run(roles=(role,))
+    pipeline.verify()
+    causes = DeltaTable(pipeline.tables[role].place).to_pyarrow_table()["cause"].to_pylist()
+    assert sorted(causes, key=str) == [None] * count + ["late"] * 2
+
+
+def test_held_results_with_a_column_more_widen_their_table(tmp_path):
+    path = str(tmp_path / "held")
+    for batch, rows in enumerate([ROWS, ROWS.append_column("cause", pa.array(["late"]))]):
+        publishing.publish(path, rows, batch, "held")
+    assert DeltaTable(path).to_pyarrow_table().sort_by("cause")["cause"].to_pylist() == ["late", None]
 
 
 # Ranges that are replaced
