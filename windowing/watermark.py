@@ -19,7 +19,8 @@ from windowmill.windowing.kernels.combine import Bools, Ints
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
-#: Watermark before the first row, and after the end of the input. A length subtracted from an instant gives at least BEFORE.
+#: Instants before and after all others: the watermark before the first row, and after the end of the input. A length subtracted from an
+#: instant gives at least BEFORE.
 BEFORE, AFTER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 #: Number of low bits of a row's number that count the rows of its commit; the bits above are the number of the commit.
 COMMIT_SHIFT = 33

@@ -36,8 +36,9 @@ from windowmill.windowing.columnar.slices import GRID
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids, why_no_partials
 from windowmill.windowing.kernels.layout import Layout, why_unmergeable
-from windowmill.windowing.kernels.sessions import AFTER, SessionLimits
+from windowmill.windowing.kernels.sessions import SessionLimits
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import AFTER
 from windowmill.windowing.windows.base import Window
 
 WayName = Literal["slices", "sessions", "positions", "live rows"]

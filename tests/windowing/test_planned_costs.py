@@ -39,6 +39,7 @@ COUNTING = """
 import json, sys
 import numpy as np
 from windowmill.windowing.kernels import flatfat, rings, slice_windows, two_stacks
+from windowmill.windowing.watermark import BEFORE
 
 calls = 0
 def counting(module, name):
@@ -57,7 +58,7 @@ found = []
 for n, m in json.loads(sys.argv[1]):
     windows = 6 * -(-n // m)
     leaves, calls = n + (windows - 1) * m, 0
-    slices = np.array([0, leaves]), np.arange(leaves), np.full(leaves, slice_windows.NEVER_CLOSED)
+    slices = np.array([0, leaves]), np.arange(leaves), np.full(leaves, BEFORE)
     _, ends, *_ = slice_windows.hopping_windows(program, *slices, *ones(leaves), n, m, 0, n - 1, leaves)
     stored, calls = calls, 0
     lo, offsets = np.arange(windows) * m, np.array([0, windows])

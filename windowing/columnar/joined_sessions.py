@@ -19,8 +19,7 @@ from windowmill.windowing.columnar.merged_sessions import MergedSessions, Sessio
 from windowmill.windowing.columnar.session_fragments import Fragments, SessionInput
 from windowmill.windowing.columnar.session_partials import SessionStage
 from windowmill.windowing.kernels import fragments as kernel
-from windowmill.windowing.kernels.sessions import AFTER
-from windowmill.windowing.watermark import moments_of
+from windowmill.windowing.watermark import AFTER, moments_of
 
 
 def advance(stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Advanced:

@@ -36,8 +36,8 @@ from windowmill.windowing.kernels.columns import int64_of, valid_of
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, known_span
 from windowmill.windowing.kernels.rows import Rows
-from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 from windowmill.windowing.slicing.numbering import Numbering
+from windowmill.windowing.watermark import BEFORE
 
 #: ``first`` and ``last`` of a key of which a window has counted nothing.
 NO_SPAN = _NO_FIRST, _NO_LAST = AXIS_END, AXIS_BEGIN
@@ -144,7 +144,7 @@ def _counted(grid: WindowGrid, partials: SlicePartials, reached: Ints, lateness:
 
     Windows take rows that end ``lateness`` before the slice's mark.
     """
-    closed = np.where(partials.closed == NEVER_CLOSED, NEVER_CLOSED, partials.closed - lateness)
+    closed = np.where(partials.closed == BEFORE, BEFORE, partials.closed - lateness)
     return np.asarray(grid.last_end_holding(reached) > np.maximum(partials.starts, closed), np.bool_)
 
 

@@ -32,8 +32,8 @@ from windowmill.windowing.columnar.slice_columns import closed_of, nulled
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lift import WEIGHT, WHOLE
-from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 from windowmill.windowing.slicing.crossings import Crossings
+from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
     from windowmill.windowing.windows.base import Window
@@ -125,10 +125,10 @@ class Lasting:
         if CLOSED in found.column_names:
             closed = closed_of(found)
             for instants, of in ((at, crosses), (into, reaches)):
-                late = closed[of] != NEVER_CLOSED
+                late = closed[of] != BEFORE
                 np.maximum.at(reached, of[late], instants[late])
             # Windows that hold an instant at or after the mark end after it.
-            in_time = (closed == NEVER_CLOSED) | (~begins & (starts >= closed))
+            in_time = (closed == BEFORE) | (~begins & (starts >= closed))
             found = _without_marks(found, closed, in_time)
         if self.crossed is not None:
             weight = np.append(_clipped(time, stop, crosses, at), np.zeros(len(reaches), np.int64))
@@ -138,7 +138,7 @@ class Lasting:
 
 def _without_marks(rows: pa.Table, closed: Ints, in_time: Bools) -> pa.Table:
     """``rows`` with the marks ``closed``, but null for those ``in_time``: they bring no revisions either."""
-    marks = {CLOSED: nulled(np.where(in_time, NEVER_CLOSED, closed), NEVER_CLOSED)}
+    marks = {CLOSED: nulled(np.where(in_time, BEFORE, closed), BEFORE)}
     if ARRIVAL in rows.column_names:
         marks[ARRIVAL] = pc.if_else(pa.array(in_time), pa.scalar(None, pa.int64()), rows.column(ARRIVAL).combine_chunks())
     for name, column in marks.items():

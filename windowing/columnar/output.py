@@ -14,8 +14,9 @@ from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.results import Chunk, Column
 from windowmill.windowing.errors import SpecError, first_line
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.slicing.leaves import NO_START, NO_TRIGGER
+from windowmill.windowing.slicing.leaves import NO_TRIGGER
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import BEFORE
 
 _NAMED = {"int64": pa.int64(), "float64": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
 #: Result type of a user's aggregate that does not declare one (attribute ``result``): JSON text.
@@ -78,7 +79,7 @@ def _cells(field: pa.Field, chunk: Chunk, pipeline: Pipeline, keys: pa.Table, ba
         case "window":
             return pa.repeat(pipeline.windows[chunk.window].name, len(windows))
         case "window_start":
-            return pa.array(windows.start, mask=windows.start == NO_START)
+            return pa.array(windows.start, mask=windows.start == BEFORE)
         case "window_end":
             return pa.array(windows.end)
         case "trigger":

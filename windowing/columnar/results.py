@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from windowmill.windowing.kernels.columns import order_key, valid_of
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.slicing.leaves import NO_START, NO_TRIGGER, Windows
+from windowmill.windowing.slicing.leaves import NO_TRIGGER, Windows
+from windowmill.windowing.watermark import BEFORE
 
 #: A result column: Arrow values, or Python objects where they have no common type.
 Column: TypeAlias = "pa.Array | list[Any]"
@@ -74,7 +75,7 @@ def ordered(chunks: Sequence[Chunk], names: Sequence[str], aggregates: Sequence[
     order = np.lexsort((*sorting, end, group))
     columns: dict[str, Column] = {name: keys.column(name).combine_chunks().take(pa.array(key[order])) for name in keys.column_names}
     columns["window"] = pa.array(names).take(pa.array(window[order]))
-    columns["window_start"] = pa.array(start[order], mask=start[order] == NO_START)
+    columns["window_start"] = pa.array(start[order], mask=start[order] == BEFORE)
     columns["window_end"] = pa.array(end[order])
     columns["trigger"] = pa.array(trigger[order], mask=trigger[order] == NO_TRIGGER)
     columns["revision"] = pa.array(revision[order])

@@ -15,9 +15,9 @@ from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST, LON
 from windowmill.windowing.columnar.slices import by_time, lifted_groups
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.kernels.sessions import AFTER, SessionLimits
+from windowmill.windowing.kernels.sessions import SessionLimits
 from windowmill.windowing.kernels.slices import by_key
-from windowmill.windowing.watermark import BEFORE
+from windowmill.windowing.watermark import AFTER, BEFORE
 
 
 @dataclass(frozen=True)

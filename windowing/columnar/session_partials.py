@@ -21,8 +21,9 @@ from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.fragments import uncovered
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column
-from windowmill.windowing.kernels.sessions import AFTER, SessionLimits
+from windowmill.windowing.kernels.sessions import SessionLimits
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import AFTER
 
 #: Columns of a fragment beside the keys, ``BATCH`` and the partials: the gap of its session, and its first and last event time.
 GAP, FIRST, LAST = "_gap", "_first", "_last"

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, ORDER, REACHED, REACHING
 from windowmill.windowing.kernels.columns import int64_of, valid_of
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
+from windowmill.windowing.watermark import BEFORE
 
 #: ``ARRIVAL`` of a row that brings no revisions.
 IN_TIME = -1
@@ -26,10 +26,10 @@ def reaching_of(table: pa.Table) -> Ints:
 
 
 def closed_of(table: pa.Table) -> Ints:
-    """``CLOSED`` of each row, ``NEVER_CLOSED`` for null; int64, shape (n_rows,)."""
+    """``CLOSED`` of each row, ``BEFORE`` for null; int64, shape (n_rows,)."""
     if CLOSED not in table.column_names:
-        return np.full(table.num_rows, NEVER_CLOSED, np.int64)
-    return np.array(pc.fill_null(table.column(CLOSED).combine_chunks(), int(NEVER_CLOSED)).to_numpy(zero_copy_only=False), np.int64)
+        return np.full(table.num_rows, BEFORE, np.int64)
+    return np.array(pc.fill_null(table.column(CLOSED).combine_chunks(), int(BEFORE)).to_numpy(zero_copy_only=False), np.int64)
 
 
 def arrivals_of(table: pa.Table) -> Ints:

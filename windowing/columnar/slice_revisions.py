@@ -10,9 +10,9 @@ from windowmill.windowing.columnar.grid_partials import SlicePartials, reached_w
 from windowmill.windowing.columnar.slices import Revising, SliceStage
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.slice_revisions import SortedSlices, late_windows, versions
-from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.numbering import Numbering
+from windowmill.windowing.watermark import BEFORE
 
 
 def revisions_of(
@@ -66,6 +66,6 @@ def revisions_of(
 def marked_by_edge(stage: SliceStage, partials: SlicePartials) -> SlicePartials:
     """``partials`` with marks as the state has them: the last edge before each, which no window end lies between."""
     closed = partials.closed.copy()
-    late = closed != NEVER_CLOSED
+    late = closed != BEFORE
     closed[late] = stage.edges.slice_starts(closed[late])
     return replace(partials, closed=closed)

@@ -54,12 +54,12 @@ from windowmill.windowing.columnar.whole_keys import WholeKeys, of_packed, of_pa
 from windowmill.windowing.kernels.columns import arenas, int64_of, stored
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lower import lower
-from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED, hopping_windows
+from windowmill.windowing.kernels.slice_windows import hopping_windows
 from windowmill.windowing.kernels.slices import along_axis, combine_runs, runs
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.leaves import runs as equal_runs
 from windowmill.windowing.slicing.numbering import Numbering, pairs_among
-from windowmill.windowing.watermark import AFTER
+from windowmill.windowing.watermark import AFTER, BEFORE
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _with_new(stage: WindowStage, merged: _WholeSlices) -> tuple[Spans, _WholeSl
     grids, own = stage.known_grids, merged.own
     if stage.nodes is None:  # a node may start where no window is
         # For which windows stored late rows came late, but not too late, their marks do not tell.
-        stored = ~own & (merged.partials.closed == NEVER_CLOSED) if stage.slices.revises else ~own
+        stored = ~own & (merged.partials.closed == BEFORE) if stage.slices.revises else ~own
         merged.spans.check(grids, merged.partials, stored)
     if stage.revising is None:
         return merged.spans.counting(grids, merged.partials, own, merged.reached), merged
@@ -340,7 +340,7 @@ def _joined(stage: SliceStage, wanted: NodeStage, number: Ints, below: SlicePart
     number = number[firsts]
     ints, floats = combine_runs(stage.layout.program(), bounds[:-1], bounds[1:], below.ints, below.floats)
     objects, spans = stage.objects.fold(below.objects, bounds), least_spans(below.before, firsts)
-    never, begun = np.full(len(number), NEVER_CLOSED, np.int64), np.zeros(len(number), np.int64)
+    never, begun = np.full(len(number), BEFORE, np.int64), np.zeros(len(number), np.int64)
     in_time = np.full(len(number), IN_TIME, np.int64)
     return number, SlicePartials(keys[firsts], wanted.nodes.starts(number), never, ints, floats, objects, spans, begun, in_time)
 
@@ -364,10 +364,10 @@ def _kept(
     n = len(partials.starts)
     fields = stored(stage.layout, partials.ints, partials.floats, merged.table) | stage.objects.write(partials.objects)
     fields |= {SLICE: pa.array(partials.starts), LEVEL: pa.array(levels), REACHING: pa.array(partials.reaching)}
-    fields |= {CLOSED: nulled(partials.closed, NEVER_CLOSED), ARRIVAL: nulled(partials.arrivals, IN_TIME)}
+    fields |= {CLOSED: nulled(partials.closed, BEFORE), ARRIVAL: nulled(partials.arrivals, IN_TIME)}
     fields[BATCH] = pa.repeat(stage.batch, n)
     fields |= {column: values.take(pa.array(partials.keys)) for column, values in merged.of_key.items()}
-    in_time = partials.closed == NEVER_CLOSED
+    in_time = partials.closed == BEFORE
     fields |= spans_stored(stage.known, np.where(in_time[:, None], NO_SPAN * len(stage.known), partials.before))
     rows = pa.table([fields[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
     if not len(span_keys):

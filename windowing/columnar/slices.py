@@ -46,9 +46,9 @@ from windowmill.windowing.kernels.columns import int64_of, order_key, stored, va
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, condition_column, lift_runs
-from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 from windowmill.windowing.kernels.slices import along_axis, by_key, runs
 from windowmill.windowing.nodes import Nodes
+from windowmill.windowing.watermark import BEFORE
 
 #: Column of a bare result row: the index of its grid in the stage. The other columns are keys, window end and aggregates, and window start
 #: where the end does not imply it.
@@ -330,7 +330,7 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     bounds = runs(offsets, places, closed, arrivals)
     first = order[bounds[:-1]]
     columns = lifted_groups(stage, rows, order, bounds)
-    columns |= {SLICE: pa.array(starts[first]), CLOSED: nulled(closed[bounds[:-1]], NEVER_CLOSED)}
+    columns |= {SLICE: pa.array(starts[first]), CLOSED: nulled(closed[bounds[:-1]], BEFORE)}
     columns |= {BATCH: pa.repeat(stage.batch, len(bounds) - 1), LEVEL: pa.repeat(0, len(bounds) - 1), REACHING: pa.array(reaching[first])}
     columns |= dict.fromkeys(columns_of(stage.known), pa.nulls(len(bounds) - 1, pa.int64()))
     if ORDER in stage.lifted_schema.names:

@@ -90,8 +90,9 @@ def _sessions() -> None:
     from windowmill.windowing.columnar.joined_sessions import advance
     from windowmill.windowing.columnar.output import result_schema
     from windowmill.windowing.kernels.layout import Layout
-    from windowmill.windowing.kernels.sessions import AFTER, SessionLimits
+    from windowmill.windowing.kernels.sessions import SessionLimits
     from windowmill.windowing.specfile import parse_pipeline
+    from windowmill.windowing.watermark import AFTER
 
     windows: list[dict[str, Any]] = [{"name": "w", "type": "session", "gap": 2}, {"name": "c", "type": "session", "gap": 2, "max_size": 9}]
     spec = {"pipeline": "warm", "time": {"column": "t", "unit": "none"}, "windows": windows, "aggregates": {"mean": {"mean": "v"}}}

@@ -13,9 +13,8 @@ from windowmill.windowing.kernels.arrays import grown
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.compilation import helper, inner, njit
 from windowmill.windowing.kernels.rows import Rows, suspects_of
-from windowmill.windowing.kernels.sessions import AFTER
+from windowmill.windowing.watermark import AFTER, BEFORE
 
-BEFORE = np.iinfo(np.int64).min
 #: Elements of the lengths: number of windows, of groups, of rows in the sequence, of listed rows.
 WINDOWS, GROUPS, LENGTH, LISTED = range(4)
 

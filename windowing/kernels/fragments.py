@@ -15,9 +15,7 @@ import numpy as np
 
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints, combine, copy_atom
 from windowmill.windowing.kernels.compilation import inner, njit
-
-#: No fragment arrived at this moment.
-BEFORE = np.iinfo(np.int64).min
+from windowmill.windowing.watermark import BEFORE
 
 
 class FragmentColumns(NamedTuple):

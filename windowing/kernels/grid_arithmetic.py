@@ -12,6 +12,7 @@ import numpy as np
 from windowmill.windowing.kernels.arrays import bisect_left, bisect_right
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.compilation import inner, njit
+from windowmill.windowing.watermark import AFTER
 
 HOPPING, CUMULATIVE, LISTED = 0, 1, 2
 
@@ -84,14 +85,14 @@ def first_from(grid: NumberedWindows, instant: int) -> Any:
 
 @njit
 def firsts_after(grid: NumberedWindows, instants: Ints) -> Any:
-    """Start and end of the first window that ends after each instant; the greatest int64 if there is none. Shapes of ``instants``."""
+    """Start and end of the first window that ends after each instant; ``AFTER`` if there is none. Shapes of ``instants``."""
     first_starts, first_ends = np.empty_like(instants), np.empty_like(instants)
     for row in range(len(instants)):
         window = first_after(grid, instants[row])
         if is_listed_past(grid, window):
-            first_starts[row] = first_ends[row] = np.iinfo(np.int64).max
+            first_starts[row] = first_ends[row] = AFTER
         else:
             first_starts[row], first_ends[row] = start_of(grid, window), end_of(grid, window)
             if first_ends[row] < first_starts[row]:
-                first_ends[row] = np.iinfo(np.int64).max
+                first_ends[row] = AFTER
     return first_starts, first_ends

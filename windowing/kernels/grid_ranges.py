@@ -11,8 +11,7 @@ from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.compilation import inlined, inner, njit
 from windowmill.windowing.kernels.grid_arithmetic import LISTED, NumberedWindows, end_of, first_after, first_from, is_listed_past, start_of
 from windowmill.windowing.kernels.rows import Rows
-
-BEFORE = np.iinfo(np.int64).min
+from windowmill.windowing.watermark import BEFORE
 
 
 class RowWindows(NamedTuple):

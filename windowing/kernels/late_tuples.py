@@ -9,8 +9,9 @@ import numpy as np
 from windowmill.windowing.kernels.arrays import bisect_left
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.compilation import inner, njit
-from windowmill.windowing.kernels.policy_arrays import AFTER, AGE, BEFORE, EMPTY, IDLE, NONE, TICKS, TRIGGER, tick_after, tick_until
+from windowmill.windowing.kernels.policy_arrays import AGE, EMPTY, IDLE, NONE, TICKS, TRIGGER, tick_after, tick_until
 from windowmill.windowing.kernels.rows import suspects_of
+from windowmill.windowing.watermark import AFTER, BEFORE
 
 
 @njit

@@ -20,10 +20,8 @@ from windowmill.windowing.bounds import MAX_ROWS_OF_KEY
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.compilation import helper, inlined, inner, njit
 from windowmill.windowing.kernels.policy_arrays import (
-    AFTER,
     AGE,
     BASE,
-    BEFORE,
     COUNT,
     DELTA,
     DUE,
@@ -59,6 +57,7 @@ from windowmill.windowing.kernels.policy_arrays import (
     Values,
     tick_after,
 )
+from windowmill.windowing.watermark import AFTER, BEFORE
 
 #: Elements of a cursor: first tuple of the window, the tuple after its last one, number of tuples in the window.
 HEAD, TAIL, HELD = 0, 1, 2

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from windowmill.windowing.kernels.arrays import bisect_right
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.compilation import inner
+from windowmill.windowing.watermark import AFTER, BEFORE
 
 COUNT, TIME, DELTA, PUNCTUATION, NONE = 0, 1, 2, 3, -1
 #: Elements of the settings: kind of eviction, kind of trigger (NONE: tumbling), count and age of the eviction, count of the trigger,
@@ -19,7 +20,6 @@ EVICT, TRIGGER, EVICT_COUNT, AGE, TRIGGER_COUNT, PARTIAL, EMPTY, IDLE, TICKS, OR
 #: Elements of a key's state: time of its last tuple, last tick that fired, next tick, number of triggers, number of inserted tuples,
 #: whether the window has been full, whether the delta trigger has a base, and the base if it is an integer.
 LAST, TICKED, TICK, FIRED, INSERTED, FULL, HAS_BASE, BASE = range(8)
-BEFORE, AFTER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 #: Greatest difference between two integers.
 MAX_GAP = (1 << 64) - 1
 #: Elements of the counts: recorded triggers, recorded removed tuples, removed tuples at the last trigger, due ticks of the key. The kernel

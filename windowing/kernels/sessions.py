@@ -16,8 +16,7 @@ import numpy as np
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.compilation import inner, njit
 from windowmill.windowing.kernels.rows import Rows, suspects_of
-
-AFTER = np.iinfo(np.int64).max
+from windowmill.windowing.watermark import AFTER
 
 
 class SessionLimits(NamedTuple):

@@ -24,7 +24,7 @@ from windowmill.windowing.kernels.arrays import bisect_left, distinct
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.compilation import helper, inner, njit
 from windowmill.windowing.kernels.grid_arithmetic import LISTED, NumberedWindows, end_of, first_after, is_listed_past, start_of
-from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
+from windowmill.windowing.watermark import BEFORE
 
 
 class SortedSlices(NamedTuple):
@@ -39,7 +39,7 @@ class SortedSlices(NamedTuple):
     reaching
         1 for rows that began before their slice and last into it, else 0: they are of the windows that begin with the slice.
     marks
-        Rows of the slice came late for windows that end at or before this instant; ``NEVER_CLOSED``: for none.
+        Rows of the slice came late for windows that end at or before this instant; ``BEFORE``: for none.
     moments
         Moment at which the rows of a slice with a mark arrived; less than all of these for other slices.
     first, last
@@ -125,8 +125,8 @@ def versions(grid: NumberedWindows, arrived: SortedSlices, since: int, keys: Int
         lo, hi, member_offsets, members).
     """
     moments, offsets, begun = arrived.moments, arrived.offsets, arrived.reaching == 0
-    sequence, in_time = np.flatnonzero(begun & (moments < since)), np.flatnonzero(begun & (arrived.marks == NEVER_CLOSED))
-    marked, late = np.flatnonzero(begun & (arrived.marks != NEVER_CLOSED)), np.flatnonzero(begun & (moments >= since))
+    sequence, in_time = np.flatnonzero(begun & (moments < since)), np.flatnonzero(begun & (arrived.marks == BEFORE))
+    marked, late = np.flatnonzero(begun & (arrived.marks != BEFORE)), np.flatnonzero(begun & (moments >= since))
     key_of = np.empty(len(moments), np.int64)
     for key in range(len(offsets) - 1):
         key_of[offsets[key] : offsets[key + 1]] = key

@@ -18,9 +18,6 @@ from windowmill.windowing.kernels.combine import Floats, Ints, combine
 from windowmill.windowing.kernels.compilation import helper, njit
 from windowmill.windowing.kernels.two_stacks import fifo_ranges
 
-#: ``closed`` of a slice whose rows count in every window that holds it.
-NEVER_CLOSED = np.iinfo(np.int64).min
-
 
 @njit
 def hopping_windows(
@@ -45,7 +42,7 @@ def hopping_windows(
     starts
         Start of each slice, ascending within a key; several rows of one slice are combined in their order.
     closed
-        A slice of late rows counts only in windows that end after this instant; ``NEVER_CLOSED``: in all.
+        A slice of late rows counts only in windows that end after this instant; ``BEFORE``: in all.
     ints, floats
         The slices' partials, one row per slice.
 

@@ -23,7 +23,7 @@ from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.late_tuples import judge_tuples
 from windowmill.windowing.slicing.leaves import BatchEffect, Leaves, Windows, earliest, runs
-from windowmill.windowing.watermark import Clock
+from windowmill.windowing.watermark import AFTER, Clock
 
 WindowFunction = Callable[[Any, Mapping[str, Any]], tuple[Any, int, Iterable[int]]]
 _NONE = np.empty(0, np.int64)
@@ -129,7 +129,7 @@ class CustomSlicer:
     def __init__(self, function: WindowFunction) -> None:
         self._function = function
         # The function takes rows in order once the windows before them are closed, as policies apply tuples; no ticks, no idle keys.
-        self._settings = np.array([kernel.COUNT, kernel.COUNT, 1, kernel.AFTER, 1, 1, 0, kernel.AFTER, 0, 0, 1], np.int64)
+        self._settings = np.array([kernel.COUNT, kernel.COUNT, 1, AFTER, 1, 1, 0, AFTER, 0, 0, 1], np.int64)
         self._progress: list[FunctionProgress] = []
         self._held, self._waiting, self._last = _NONE, _NONE, _NONE
 

@@ -14,8 +14,8 @@ from windowmill.windowing.kernels.rings import ring_members
 from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.watermark import AFTER, Clock
 
-#: ``start`` of an empty window; ``trigger`` of a window without policies.
-NO_START, NO_TRIGGER = np.iinfo(np.int64).min, -1
+#: ``trigger`` of a window without policies.
+NO_TRIGGER = -1
 _NONE = np.empty(0, np.int64)
 
 
@@ -119,7 +119,7 @@ class Windows:
     Attributes
     ----------
     key, start, end, trigger, revision
-        Columns of the result; ``NO_START`` and ``NO_TRIGGER`` are null.
+        Columns of the result; ``BEFORE`` and ``NO_TRIGGER`` are null.
     sequence, lo, hi
         Window w holds the leaves ``sequence[lo[w]:hi[w]]``.
     group

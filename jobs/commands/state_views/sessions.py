@@ -14,8 +14,9 @@ from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.commands.state_views.base import View, partials_told, source_types
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.sessions import AFTER, SessionLimits
+from windowmill.windowing.kernels.sessions import SessionLimits
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import AFTER
 from windowmill.windowing.ways import Sessions
 
 

@@ -17,10 +17,9 @@ from windowmill.windowing.columnar.grid_partials import SlicePartials, windows_o
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.slice_windows import NEVER_CLOSED
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.watermark import AFTER
+from windowmill.windowing.watermark import AFTER, BEFORE
 
 
 class SlicesView(View):
@@ -86,7 +85,7 @@ class SlicesView(View):
         after = int(starts[0]) if self.emitted is None else max(self.emitted, int(starts[0]))
         n = len(starts)
         # Late rows are shown in all windows of their slice.
-        slices = SlicePartials.of_one_key(starts, np.full(n, NEVER_CLOSED, np.int64), reaching)
+        slices = SlicePartials.of_one_key(starts, np.full(n, BEFORE, np.int64), reaching)
         # As points at their starts: between slices that lie far apart there may be very many windows.
         return windows_of(grid.numbered(starts, starts + 1), slices, np.array([0, n]), after, AFTER)[0]
 
