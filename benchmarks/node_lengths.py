@@ -76,7 +76,7 @@ def work(state: FullState, minutes: int) -> tuple[int, int]:
     restored = state.table.read(wanted, before_batch=state.batches, limit=ReadLimit(NO_LIMIT, NO_LIMIT, NO_LIMIT))
     assert restored is not None
     stage = state.stage(through, keep=True)
-    new = pa.concat_tables([part.slices for part in advance(stage, judged, restored) if part.slices is not None])
+    new = pa.concat_tables([part.state for part in advance(stage, judged, restored) if part.state is not None])
     state.remember(new)
     return restored.num_rows, new.num_rows
 

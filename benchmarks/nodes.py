@@ -238,7 +238,7 @@ class FullState:
 
     def windows_here(self, restored: pa.Table) -> pa.Table:
         """The next windows, by key."""
-        found = [table for part in advance(self.stage(self.through), None, restored) for table in part.windows]
+        found = [table for part in advance(self.stage(self.through), None, restored) for table in part.results]
         return _by_key(pa.concat_tables(found))
 
     def windows_by_spark(self, restored: DataFrame) -> pa.Table:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+import pyarrow as pa
+
 from windowmill.jobs.ways.output import Output, RowWriter
+from windowmill.windowing.columnar.advanced import Advanced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pyarrow as pa
 
     from windowmill.jobs.ways.emission import Emission
     from windowmill.jobs.ways.file_rows import FileRows
@@ -25,31 +28,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PartResult:
-    """What a part computed of a batch.
-
-    Attributes
-    ----------
-    output
-        Its counts, and on Spark the files that its tasks have written. In this process one writer has the files of all parts.
-    refused
-        In this process: row numbers that every window dropped as late; null if the part is all grids.
-    """
+    """What a part computed of a batch in this process: its counts, and the numbers of the rows that every window dropped as late."""
 
     output: Output
-    refused: Ints | None = None
+    refused: Ints
 
 
-class Loaded(Protocol):
-    """New rows and restored state of a part in this process."""
+#: Applies new rows to stored ones; either may be null.
+Advance = Callable[[pa.Table | None, pa.Table | None], Iterable[Advanced]]
 
-    @property
-    def stored(self) -> pa.Table | None:
-        """The restored rows; null for none."""
-        ...
+
+@dataclass(frozen=True)
+class Loaded:
+    """New rows and restored state of a part in this process; either may be null. ``advance`` is what the part makes of them."""
+
+    rows: pa.Table | None
+    stored: pa.Table | None
+    advance: Advance
 
     def compute(self, writer: RowWriter) -> PartResult:
         """Compute complete windows and new state, and write them."""
-        ...
+        output, refused = Output(), [np.empty(0, np.int64)]
+        for done in self.advance(self.rows, self.stored):
+            output += written(writer, done)
+            refused.append(done.refused)
+        return PartResult(output, np.sort(np.concatenate(refused)))
+
+
+def written(writer: RowWriter, done: Advanced) -> Output:
+    """Write what a part makes of a batch's rows and the restored state of some keys."""
+    for rows in done.results:
+        writer.results(rows)
+    new_state = writer.state(done.state)
+    touched = new_state if done.touched is None else done.touched
+    return Output(rows_applied=done.applied, rows_late=done.late, rows_refused=len(done.refused), new_state=touched)
 
 
 class LoadedOnSpark(Protocol):

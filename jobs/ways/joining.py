@@ -84,7 +84,6 @@ def refused_by_all(new: NewRows, refusing: Sequence[PartResult], grids: Sequence
     """Numbers of the new rows that came too late for all parts: those that are ``refusing``, and those with these ``grids``."""
     numbers: Ints | None = None
     for each in refusing:
-        assert each.refused is not None
         numbers = each.refused if numbers is None else np.intersect1d(numbers, each.refused)
     if numbers is not None and (not grids or not len(numbers)):
         return numbers

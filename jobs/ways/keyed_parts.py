@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 import pyarrow as pa
 
 from windowmill.jobs.ways import keyed_pass, limits
-from windowmill.jobs.ways.base import PartResult
-from windowmill.jobs.ways.output import Output
-from windowmill.jobs.ways.pass_output import Advance, written
+from windowmill.jobs.ways.base import Loaded
+from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.buckets import Share, in_buckets
 
 if TYPE_CHECKING:
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from windowmill.jobs.ways.input import Input
     from windowmill.jobs.ways.new_rows import NewRows
     from windowmill.jobs.ways.numbered_rows import NumberedRows
-    from windowmill.jobs.ways.output import RowWriter
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.slices import Reading
     from windowmill.windowing.ways import WayName
@@ -37,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Number of rows of the keys that this process advances together: memory of one share of them serves the next.
 SHARE_ROWS = 1 << 17
+#: Applies new rows of some keys to stored ones.
+AdvanceKeys = Callable[[pa.Table, pa.Table], Advanced]
 
 
 @dataclass(frozen=True)
@@ -59,33 +58,19 @@ class Keyed:
     rows: pa.Schema
     stored: pa.Schema
     keys: Mapping[str, str]
-    advance: Advance
+    advance: AdvanceKeys
 
-
-@dataclass(frozen=True)
-class KeyedTables:
-    """Usable new rows and restored state of a batch in this process."""
-
-    rows: pa.Table
-    stored: pa.Table
-    keyed: Keyed
-
-    def compute(self, writer: RowWriter) -> PartResult:
-        done = [written(writer, self.keyed.advance(rows, stored)) for rows, stored in self._shares()]
-        refused = [each.refused for each in done if each.refused is not None]
-        return PartResult(sum((each.output for each in done), Output()), np.sort(np.concatenate(refused)))
-
-    def _shares(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """New and stored rows of shares of the keys; one share for few rows."""
-        n_shares = 1 + (self.rows.num_rows + self.stored.num_rows) // SHARE_ROWS
-        every, (new, old) = Share.every(n_shares), (list(names) for names in (self.keyed.keys, self.keyed.keys.values()))
+    def advance_shares(self, rows: pa.Table, stored: pa.Table) -> Iterator[Advanced]:
+        """Advance all keys, some at a time where they have many rows."""
+        n_shares = 1 + (rows.num_rows + stored.num_rows) // SHARE_ROWS
+        every, (new, old) = Share.every(n_shares), (list(names) for names in (self.keys, self.keys.values()))
         if n_shares == 1 or not new:
-            yield self.rows, self.stored
+            yield self.advance(rows, stored)
             return
-        of_rows, of_stored = dict(in_buckets(self.rows, new, every)), dict(in_buckets(self.stored, old, every))
+        of_rows, of_stored = dict(in_buckets(rows, new, every)), dict(in_buckets(stored, old, every))
         for number in range(n_shares):
             if number in of_rows or number in of_stored:
-                yield of_rows.get(number, self.rows.slice(0, 0)), of_stored.get(number, self.stored.slice(0, 0))
+                yield self.advance(of_rows.get(number, rows.slice(0, 0)), of_stored.get(number, stored.slice(0, 0)))
 
 
 class KeyedPart(ABC):
@@ -130,7 +115,7 @@ class KeyedPart(ABC):
     def restore(self, new: FileRows | NumberedRows | None, emission: Emission) -> DataFrame | None:
         """As :meth:`read`, on Spark; null for no rows."""
 
-    def here(self, new: NewRows | None, emission: Emission) -> KeyedTables:
+    def here(self, new: NewRows | None, emission: Emission) -> Loaded:
         keyed = self.keyed(emission)
         if new is not None and self._batch.is_limited:
             limits.check_rows(new.table.num_rows, keyed.reading.layout)
@@ -138,7 +123,7 @@ class KeyedPart(ABC):
         stored = self.read(rows, emission)
         if stored is None:
             raise limits.state_beyond(self._state.name)
-        return KeyedTables(rows, stored, keyed)
+        return Loaded(rows, stored, keyed.advance_shares)
 
     def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> keyed_pass.KeyedFrames:
         spark, stored = self._spark(), self.restore(new, emission)

@@ -21,11 +21,12 @@ from windowmill.jobs.ways.partitioning import alike, partitions_for
 from windowmill.jobs.ways.pass_output import GroupsOf, written_by_tasks
 from windowmill.jobs.ways.task_output import Targets
 from windowmill.windowing.columnar.added_columns import CLOSED
+from windowmill.windowing.columnar.advanced import Advanced
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from windowmill.jobs.ways.keyed_parts import Keyed
+    from windowmill.jobs.ways.keyed_parts import AdvanceKeys, Keyed
     from windowmill.jobs.ways.numbered_rows import NumberedRows
 
 #: Columns of the shuffled rows: a new row, or a stored one.
@@ -46,7 +47,7 @@ class KeyedFrames:
         if self.new is None and self.stored is None:
             return Output()
         rows, groups_of = self._gathered()
-        return written_by_tasks(rows, groups_of, self.keyed.advance, targets)
+        return written_by_tasks(rows, partial(_advanced, groups_of, self.keyed.advance), targets)
 
     def _gathered(self) -> tuple[DataFrame, GroupsOf]:
         """New and stored rows so that a partition has all rows of its keys, and what makes groups of one."""
@@ -57,6 +58,11 @@ class KeyedFrames:
         n = partitions_for(0 if new is None else new.survey.rows, self.partitions)
         both = by_key(None if new is None else new.read_by(keyed.reading, keyed.rows), self.stored, keyed.keys, n)
         return both, partial(groups, new=keyed.rows, stored=keyed.stored, lateness=0 if new is None else new.batch.lateness)
+
+
+def _advanced(groups_of: GroupsOf, advance: AdvanceKeys, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, Advanced]]:
+    """Runs in an executor: advances each group of keys."""
+    return ((stored, advance(new, stored)) for new, stored in groups_of(batches))
 
 
 def by_key(new: DataFrame | None, stored: DataFrame | None, keys: Mapping[str, str], partitions: int) -> DataFrame:

@@ -22,12 +22,14 @@ from windowmill.jobs.ways.file_rows import FileRows, numbers_in
 from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.lateness import counted
 from windowmill.jobs.ways.numbered_rows import NumberedRows, inputs
-from windowmill.jobs.ways.output import Output, RowWriter
+from windowmill.jobs.ways.output import Output
 from windowmill.jobs.ways.partitioning import partitions_for
+from windowmill.jobs.ways.pass_output import written_by_tasks
 from windowmill.jobs.ways.restored import RestoredSlices
-from windowmill.jobs.ways.task_output import RETURNED, OutputWriter, Targets, output_of, returned
+from windowmill.jobs.ways.task_output import Targets
 from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.packing import BUCKET, PLACE, count_slices
 from windowmill.windowing.columnar.slices import GRID, SliceStage, WindowStage
@@ -67,7 +69,7 @@ class PackedFrames:
         files = SlicesOfFiles(new, slices, partial(new.judged, stage=slices, grids=self.grids)) if isinstance(new, FileRows) else None
         if files is not None and self.stored is None and (readers := files.readers(self.spark, stage)):
             shares = numbers_of_tasks(self.spark, readers)
-            return written_by_tasks(shares, partial(files.combined, stage, readers), stage, targets)
+            return written_by_tasks(shares, partial(_advanced, partial(files.combined, stage, readers), stage), targets)
         restored = None if self.stored is None else RestoredSlices(self.stored)
         packed = [] if restored is None else [pack(restored.rows, slices)]
         if files is not None:
@@ -78,7 +80,7 @@ class PackedFrames:
             return Output()
         n = partitions_for(0 if new is None else new.survey.rows, self.partitions)
         gathered = by_bucket(reduce(DataFrame.unionByName, packed), stage, n)
-        output = written_by_tasks(gathered, partial(slice_windows.combined, stage), stage, targets)
+        output = written_by_tasks(gathered, partial(_advanced, partial(slice_windows.combined, stage), stage), targets)
         return output if restored is None else output + Output(restored=restored.kinds())
 
 
@@ -199,27 +201,9 @@ def _windows(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[
             yield from table.to_batches(slices.BATCH_ROWS)
 
 
-def written_by_tasks(gathered: DataFrame, combined_of: CombinedOf, stage: WindowStage, targets: Targets) -> Output:
-    """Have the tasks of ``gathered``, whose partitions each have whole keys, write the result rows and slices that they combine."""
-    return output_of(mapped(gathered, partial(_written, combined_of, stage, targets), RETURNED))
-
-
-def _written(combined_of: CombinedOf, stage: WindowStage, targets: Targets, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor."""
-    with OutputWriter(targets) as writer:
-        done = write(stage, combined_of(batches), writer) + writer.output()
-    yield from returned(done)
-
-
-def write(stage: WindowStage, found: Iterable[slice_windows.Combined], writer: RowWriter) -> Output:
-    """Write result rows and slices; returns the counts."""
-    applied = late = new_state = 0
-    for combined in found:
-        for bare in combined.windows:
-            writer.results(slice_windows.result_rows(stage, bare))
-        writer.state(combined.slices)
-        applied, late, new_state = applied + combined.rows, late + combined.late_rows, new_state + combined.n_slices
-    return Output(rows_applied=applied, rows_late=late, new_state=new_state)
+def _advanced(combined_of: CombinedOf, stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[None, Advanced]]:
+    """Runs in an executor: what comes of combined slices; those that are restored are counted as Spark reads them."""
+    return ((None, combined.advanced(stage)) for combined in combined_of(batches))
 
 
 def by_bucket(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame:

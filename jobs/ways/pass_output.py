@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from windowmill.jobs.spark.access import map_in_arrow
-from windowmill.jobs.ways.base import PartResult
-from windowmill.jobs.ways.output import Output, RowWriter
+from windowmill.jobs.spark.access import mapped
+from windowmill.jobs.ways.base import written
+from windowmill.jobs.ways.output import Output
 from windowmill.jobs.ways.restored import restored_kinds
 from windowmill.jobs.ways.task_output import RETURNED, OutputWriter, Targets, output_of, returned
 from windowmill.windowing.columnar.advanced import Advanced
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 RESULT, ENTRY, REFUSED, APPLIED, LATE = "result", "entry", "refused", "applied", "late"
 #: Makes groups of what a worker receives: new and stored rows, each group with all rows of its keys.
 GroupsOf = Callable[[Iterator[pa.RecordBatch]], Iterator[tuple[pa.Table, pa.Table]]]
-#: Applies new rows to stored ones.
-Advance = Callable[[pa.Table, pa.Table], Advanced]
+#: Advances the keys of what a worker receives; gives what it makes of some keys, and the rows that it has restored for them.
+AdvancedOf = Callable[[Iterator[pa.RecordBatch]], Iterator[tuple[pa.Table | None, Advanced]]]
 #: Greatest number of rows in an Arrow batch that a worker returns.
 CHUNK_ROWS = 100_000
 
@@ -71,28 +71,17 @@ def results(worked: DataFrame) -> DataFrame:
     return worked.where(F.col(RESULT).isNotNull()).select(f"{RESULT}.*")
 
 
-def written(writer: RowWriter, done: Advanced) -> PartResult:
-    """Write what a part makes of a batch's rows and the restored state of some keys."""
-    for rows in done.results:
-        writer.results(rows)
-    new_state = writer.state(done.state)
-    return PartResult(
-        Output(rows_applied=done.applied, rows_late=done.late, rows_refused=len(done.refused), new_state=new_state), done.refused
-    )
+def written_by_tasks(gathered: DataFrame, advanced_of: AdvancedOf, targets: Targets) -> Output:
+    """Have the tasks of ``gathered``, whose partitions each have all rows of their keys, advance the keys and write the files."""
+    return output_of(mapped(gathered, partial(_write, targets, advanced_of), RETURNED))
 
 
-def written_by_tasks(gathered: DataFrame, groups_of: GroupsOf, advance: Advance, targets: Targets) -> Output:
-    """Have the tasks of ``gathered``, whose partitions each have all rows of their keys, advance groups of keys and write the files."""
-    return output_of(map_in_arrow(gathered, partial(_write_groups, targets, groups_of, advance), RETURNED))
-
-
-def _write_groups(targets: Targets, groups_of: GroupsOf, advance: Advance, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor: advances each group of keys, writes files, and returns one :class:`.Output`."""
+def _write(targets: Targets, advanced_of: AdvancedOf, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor: writes files, and returns one :class:`.Output`."""
     counts = Output()
     with OutputWriter(targets) as writer:
-        for new, stored in groups_of(batches):
-            done = written(writer, advance(new, stored))
+        for stored, done in advanced_of(batches):
+            counts += written(writer, done) + Output(restored=restored_kinds(stored))
             writer.refused(done.refused)
-            counts += done.output + Output(restored=restored_kinds(stored))
         counts += writer.output()
     yield from returned(counts)

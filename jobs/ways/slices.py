@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -16,21 +16,22 @@ from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.checkpoints.state.wanted import WithSpans
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways import lateness, limits
-from windowmill.jobs.ways.base import PartResult
+from windowmill.jobs.ways.base import Loaded
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows
-from windowmill.jobs.ways.packed_pass import PackedFrames, write
+from windowmill.jobs.ways.packed_pass import PackedFrames
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar import known_spans, slices
 from windowmill.windowing.columnar.added_columns import ARRIVAL, SLICE, TIME, UNTIL_OF
+from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.columnar.lasting import Lasting, spans_of
 from windowmill.windowing.columnar.packing import Sliced
 from windowmill.windowing.columnar.rows import codes_of
-from windowmill.windowing.columnar.slice_windows import Combined, combined_parts
+from windowmill.windowing.columnar.slice_windows import combined_parts
 from windowmill.windowing.columnar.slices import NodeStage, Revising, SliceStage, WindowStage
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.nodes import Nodes, Selection, Span
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from windowmill.checkpoints.state.readers import State
-    from windowmill.jobs.ways.output import RowWriter
     from windowmill.windowing.axis import WindowGrid
 
 
@@ -163,7 +163,7 @@ class SlicePart:
         # Late rows of a backfill may have revised windows that end after its range.
         return self._batch.revises
 
-    def here(self, new: NewRows | None, emission: Emission) -> LoadedSlices:
+    def here(self, new: NewRows | None, emission: Emission) -> Loaded:
         slicing, layout = self._slicing, self._slicing.slices.layout
         rows = None if new is None else slicing.judged(new.table)
         wanted, stored = slicing.wanted(emission, lateness.revised_after(rows, self._batch.lateness)), None
@@ -184,29 +184,17 @@ class SlicePart:
         return PackedFrames(spark, new, stored, slicing.window_stage(emission), self.grids, self._batch.partitions(spark))
 
 
-def load(rows: pa.Table | None, stored: pa.Table | None, slicing: Slicing, emission: Emission) -> LoadedSlices:
+def load(rows: pa.Table | None, stored: pa.Table | None, slicing: Slicing, emission: Emission) -> Loaded:
     """Judged rows and restored slices, of which either may be null; raises ``TooLargeError`` if one process computes fewer windows."""
     stage = slicing.window_stage(emission)
     if stored is not None and stage.slices.known:
         stored = _without_idle_spans(stored, rows, stage)
     if slicing.batch.is_limited:
         _check_fits(rows, stored, stage)
-    return LoadedSlices(rows, stored, stage)
+    return Loaded(rows, stored, partial(advance, stage))
 
 
-@dataclass(frozen=True)
-class LoadedSlices:
-    """Judged rows and restored slices of a small batch; either may be null."""
-
-    rows: pa.Table | None
-    stored: pa.Table | None
-    stage: WindowStage
-
-    def compute(self, writer: RowWriter) -> PartResult:
-        return PartResult(write(self.stage, advance(self.stage, self.rows, self.stored), writer))
-
-
-def advance(stage: WindowStage, rows: pa.Table | None, stored: pa.Table | None) -> Iterator[Combined]:
+def advance(stage: WindowStage, rows: pa.Table | None, stored: pa.Table | None) -> Iterator[Advanced]:
     """Combine judged ``rows`` and ``stored`` slices; skips rows with a quarantine reason. O(n log n) in rows and slices."""
     parts: list[Sliced] = []
     if stored is not None:
@@ -214,7 +202,7 @@ def advance(stage: WindowStage, rows: pa.Table | None, stored: pa.Table | None) 
     if rows is not None:
         usable = rows.filter(pc.is_null(rows.column(REASON))).drop_columns([FILE, ROW, REASON])
         parts += slices.sliced(stage.slices, usable.combine_chunks().to_batches())
-    yield from combined_parts(stage, parts)
+    return (combined.advanced(stage) for combined in combined_parts(stage, parts))
 
 
 def _without_idle_spans(stored: pa.Table, rows: pa.Table | None, stage: WindowStage) -> pa.Table:

@@ -25,7 +25,6 @@ from windowmill.jobs.ways.slices import Slicing, _check_fits, advance
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, SLICE, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.slice_windows import result_rows
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.reference import Record, evaluate
@@ -130,13 +129,12 @@ class Run:
             stored = self.state.filter(pc.and_(pc.greater_equal(start, grids.first_slice_after(after)), pc.less(start, through)))
         _check_fits(told, stored, stage)
         for part in advance(stage, told, stored):
-            for bare in part.windows:
-                found = result_rows(stage, bare)
+            for found in part.results:
                 bounds = [found[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
                 rows = zip(found.to_pylist(), *bounds, strict=True)
                 self.rows += [row | {"window_start": start, "window_end": end} for row, start, end in rows]
-            if part.slices is not None:
-                self.state = part.slices if self.state is None else pa.concat_tables([self.state, part.slices])
+            if part.state is not None:
+                self.state = part.state if self.state is None else pa.concat_tables([self.state, part.state])
         if self.state is not None:
             self.state = self.state.filter(pc.greater_equal(self.state[SLICE], grids.first_slice_after(through)))
         self.batch += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -17,11 +18,12 @@ from tests.jobs.test_calendar_batches import NUMBERS, VALUES
 from tests.jobs.test_revised_batches import MINUTE, OBJECTS, Run, arrived, row, some
 from tests.strategies import ARRIVALS, Arrival, delays, many
 from tests.windowing.calendar_cases import WINDOWS
+from windowmill.jobs.ways.base import Loaded
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.limits import TooLargeError
 from windowmill.jobs.ways.memory import MemoryWriter
 from windowmill.jobs.ways.new_rows import NewRows
-from windowmill.jobs.ways.slices import LoadedSlices, Slicing, load
+from windowmill.jobs.ways.slices import Slicing, advance, load
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE
 from windowmill.windowing.columnar.known_spans import columns_of, last_of
 from windowmill.windowing.errors import LimitExceededError, StateCorruptError
@@ -210,7 +212,7 @@ def test_a_window_far_from_the_others_is_refused_before_the_work():
     with pytest.raises(TooLargeError, match="result rows at most"):
         load(new, stored, slicing, emission)
     with pytest.raises(LimitExceededError, match="window seconds: one key would have 60,0"):
-        LoadedSlices(new, stored, slicing.window_stage(emission)).compute(MemoryWriter())
+        Loaded(new, stored, partial(advance, slicing.window_stage(emission))).compute(MemoryWriter())
 
 
 def test_a_backfill_shows_the_empty_windows_of_its_range_alone():
@@ -221,7 +223,7 @@ def test_a_backfill_shows_the_empty_windows_of_its_range_alone():
     stage = slicing.window_stage(Emission(None, None, 20 * MINUTE, 50 * MINUTE))
     rows = [row(1), row(22, k="b"), row(35), row(95)]
     judged = slicing.judged(arrived(rows))
-    done = computed(NewRows(judged), [revised.sliced(run.slices)], [LoadedSlices(judged, None, stage)], slicing.batch)
+    done = computed(NewRows(judged), [revised.sliced(run.slices)], [Loaded(judged, None, partial(advance, stage))], slicing.batch)
     assert done.rows is not None
     assert done.state is None
     found = [(got["k"], got["window_start"].minute, got["n"]) for got in done.rows.to_pylist()]

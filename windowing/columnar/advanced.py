@@ -28,6 +28,8 @@ class Advanced:
         Numbers of the rows that came too late for every window; int64, shape (n_refused,).
     applied, late
         How many other rows there are, and how many of these arrived behind the watermark.
+    touched
+        Number of slices or entries that the batch touched, where ``state`` has fewer rows; null if it has them all.
     """
 
     results: Iterable[pa.Table]
@@ -35,6 +37,7 @@ class Advanced:
     refused: Ints
     applied: int
     late: int
+    touched: int | None = None
 
     @classmethod
     def of(

@@ -17,6 +17,7 @@ import pyarrow as pa
 from windowmill.windowing.axis import Grid, WindowGrid
 from windowmill.windowing.bounds import check_share, count_ends
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, REACHING, SLICE
+from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.checksums import with_checksums
 from windowmill.windowing.columnar.grid_partials import SlicePartials, combine_numbers, concatenate, windows_of
 from windowmill.windowing.columnar.known_spans import (
@@ -83,6 +84,11 @@ class Combined:
     rows: int
     late_rows: int
     n_slices: int
+
+    def advanced(self, stage: WindowStage) -> Advanced:
+        """The same as whole result rows, completed one table at a time, and state."""
+        results = (result_rows(stage, bare) for bare in self.windows)
+        return Advanced(results, self.slices, np.empty(0, np.int64), self.rows, self.late_rows, self.n_slices)
 
 
 def combined(stage: WindowStage, batches: Iterable[pa.RecordBatch]) -> Iterator[Combined]:
