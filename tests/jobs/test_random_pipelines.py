@@ -1,8 +1,9 @@
-"""Random pipelines over random commits: reference, kernels, ``try`` and batches over a state table agree. No Spark."""
+"""Random pipelines over random commits: reference, parts over a state in memory, ``try`` and batches over a state table agree. No Spark."""
 
 from __future__ import annotations
 
 import json
+import math
 import random
 from typing import Any
 
@@ -12,12 +13,12 @@ import pytest
 
 from tests.jobs.test_mixed_batches import Run
 from tests.random_pipelines import CONDITION, Case, Row, differences, examples, random_case
-from windowmill.checkpoints import codec
 from windowmill.jobs.commands.try_command import attempt
+from windowmill.jobs.commands.try_engine import Batch
+from windowmill.jobs.commands.try_kernel import KernelEngine
 from windowmill.jobs.ways import memory
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.choose import parts_of
-from windowmill.windowing.columnar import ColumnarEngine, Found
 from windowmill.windowing.planner import plan
 
 pytestmark = [pytest.mark.thorough, pytest.mark.covers("I7")]
@@ -28,18 +29,17 @@ def refused_ids(case: Case, rows: list[Row], refused: list[tuple[int, str]]) -> 
     return sorted((rows[number]["x"], reason) for number, reason in refused)
 
 
-def by_kernel(case: Case, rows: list[Row], batches: list[tuple[int, int]], *, final: bool) -> tuple[list[Row], list[tuple[int, str]]]:
-    spec, found, commits = case.pipeline, Found(), np.array(case.commits, np.int64)
-    engine = ColumnarEngine(spec, found=found)
+def by_parts(case: Case, rows: list[Row], batches: list[tuple[int, int]], *, final: bool) -> tuple[list[Row], list[tuple[int, str]]]:
+    engine, commits = KernelEngine(case.pipeline, math.inf), np.array(case.commits, np.int64)
     for first, last in batches:
         chosen = [row for row, commit in zip(rows, case.commits, strict=True) if first <= commit < last]
-        masks = {CONDITION: pa.array([(row["i"] or 0) > 3 for row in chosen], pa.bool_())} if CONDITION in spec.conditions() else {}
-        engine.feed(pa.Table.from_pylist(chosen, schema=case.schema), masks, commits[(commits >= first) & (commits < last)])
-        state = codec.encode(engine.snapshot())
-        engine = ColumnarEngine(spec, found=found)
-        engine.restore(codec.decode(state))
-    table, refused = engine.finish(final=final)
-    return sorted((dict(row) for row in table), key=case.place), refused
+        masks = (
+            {CONDITION: pa.array([(row["i"] or 0) > 3 for row in chosen], pa.bool_())} if CONDITION in case.pipeline.conditions() else {}
+        )
+        table = pa.Table.from_pylist(chosen, schema=case.schema)
+        engine.feed(Batch(table, masks, commits[(commits >= first) & (commits < last)]))
+    results = engine.finish(final=final)
+    return sorted((dict(row) for row in results.rows), key=case.place), list(results.quarantined)
 
 
 @pytest.mark.parametrize("seed", examples(60))
@@ -54,7 +54,7 @@ def test_the_order_inside_a_commit_and_the_cut_into_batches_do_not_matter(seed):
         assert refused_ids(case, rows, again.quarantined) == aside
         for batches in (case.batches(rng), [(0, case.commits[-1] + 1)]):
             rows = case.permuted(rng)
-            found, refused = by_kernel(case, rows, batches, final=final)
+            found, refused = by_parts(case, rows, batches, final=final)
             assert differences(found, wanted.rows) == []
             assert refused_ids(case, rows, refused) == aside
 
