@@ -18,8 +18,8 @@ from windowmill.checkpoints.state.opening import reporting_damage
 from windowmill.checkpoints.state.reading import require_columns
 from windowmill.checkpoints.state.wanted import Condition, ReadLimit
 from windowmill.checkpoints.stores import table_at
-from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, SLICE, SUM
-from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, SLICE
+from windowmill.windowing.columnar.checksums import RowCheck, without_checksums
 from windowmill.windowing.columnar.log import GONE, KEY_ENTRY
 from windowmill.windowing.columnar.positions import SEQUENCE
 from windowmill.windowing.columnar.rows import KEY, codes_of
@@ -122,7 +122,7 @@ class LogTable(StateTable):
             entries = log.select(self._schema.names)
             # Before any is left out: a damaged key or instant would hide a key that is due.
             self._check.verify(entries)
-            return of_keys(entries.drop_columns([SUM]), touched, list(keys.values()), watermark)
+            return of_keys(without_checksums(entries), touched, list(keys.values()), watermark)
 
 
 def own_entries(*, beside_positions: bool) -> Condition:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from windowmill.checkpoints.state.log import entries_before, of_keys
 from windowmill.checkpoints.state.searched_files import SearchedRows, rows_before
 from windowmill.checkpoints.state.wanted import ReadLimit, Wanted, condition
-from windowmill.windowing.columnar.added_columns import SUM
+from windowmill.windowing.columnar.checksums import without_checksums
 
 if TYPE_CHECKING:
     from windowmill.windowing.columnar.positions import PositionStage
@@ -81,7 +81,7 @@ class MemoryPartials(_Reader):
     def read(self, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None:
         """The ``wanted`` rows, without checksums; none if they exceed ``limit``."""
         rows = self._chosen(condition(wanted, before_batch=before_batch).expression)
-        return rows.drop_columns([SUM]) if rows.num_rows <= limit.rows else None
+        return without_checksums(rows) if rows.num_rows <= limit.rows else None
 
 
 class MemoryPositions(_Reader):
@@ -97,5 +97,5 @@ class MemoryLog(_Reader):
 
     def read(self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit) -> pa.Table | None:
         """The entries of the keys that are in ``touched`` or due by ``watermark``, without checksums; none if the log exceeds ``limit``."""
-        entries = self._chosen(entries_before(self.schema.names, before_batch).expression).drop_columns([SUM])
+        entries = without_checksums(self._chosen(entries_before(self.schema.names, before_batch).expression))
         return of_keys(entries, touched, list(keys.values()), watermark) if entries.num_rows <= limit.rows else None

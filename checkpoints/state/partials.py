@@ -31,6 +31,7 @@ from windowmill.checkpoints.state.wanted import (
 )
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, REACHING, SLICE, SUM
+from windowmill.windowing.columnar.checksums import without_checksums
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.session_partials import LAST
 from windowmill.windowing.kernels.layout import Layout
@@ -103,7 +104,7 @@ class PartialTable(StateTable):
         rows = self._rows(table, files, self._schema, condition(wanted, before_batch=before_batch), most_rows, checked=checked)
         if rows is None or checked is None:
             return rows
-        return rows.drop_columns([SUM])
+        return without_checksums(rows)
 
 
 def has_nodes(path: str) -> bool:

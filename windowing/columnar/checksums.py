@@ -47,6 +47,28 @@ def with_checksums(table: pa.Table) -> pa.Table:
     return table.append_column(SUM, sums) if at < 0 else table.set_column(at, SUM, sums)
 
 
+def without_checksums(table: pa.Table) -> pa.Table:
+    """The columns of ``table`` but for ``SUM``."""
+    return table.drop_columns([SUM])
+
+
+def with_checksum_column(schema: pa.Schema) -> pa.Schema:
+    """The columns of ``schema``, and ``SUM`` behind them."""
+    return schema.append(pa.field(SUM, pa.int64()))
+
+
+def verify_once(check: RowCheck | None, rows: pa.Table) -> None:
+    """Verify rows that still have their checksums; rows that have been verified come without them.
+
+    Raises
+    ------
+    StateCorruptError
+        As :meth:`RowCheck.verify` does.
+    """
+    if check is not None and SUM in rows.column_names:
+        check.verify(rows)
+
+
 @dataclass(frozen=True)
 class RowCheck:
     """Verifies rows of the state table at the path ``table``; small and picklable."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.columnar.advanced import Advanced
+from windowmill.windowing.columnar.checksums import verify_once
 from windowmill.windowing.columnar.cut_sessions import cut
 from windowmill.windowing.columnar.merged_sessions import MergedSessions, SessionTable
 from windowmill.windowing.columnar.session_fragments import Fragments, SessionInput
@@ -32,8 +32,7 @@ def advance(stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     stored
         All fragments of these keys that are not closed, with the columns of ``stage.schema``.
     """
-    if stage.check is not None and SUM in stored.column_names:
-        stage.check.verify(stored)
+    verify_once(stage.check, stored)
     arrived = SessionInput.of(stage, rows, stored)
     results, kept, refused = [], [], []
     for limits in dict.fromkeys(limits for _, limits in stage.limits):

@@ -24,9 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, SUM, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.added_columns import TIME as TIME_OF
-from windowmill.windowing.columnar.checksums import with_checksums
+from windowmill.windowing.columnar.checksums import with_checksum_column, with_checksums
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.rows import KEY, NUMBER, TIME, UNTIL, WATERMARK, Keys, plain
 from windowmill.windowing.errors import SpecError, StateError
@@ -120,7 +120,7 @@ class StateLog:
                 self.tables.append(LogTableOfWindow(window.name, name, f"window {index} {name}", held, columns))
                 fields += [(held, pa.bool_())] if held else []
                 fields += [(label, table.schema.field(column).type) for column, label in columns.items()]
-        self.schema = pa.schema([*fields, (SUM, pa.int64())])
+        self.schema = with_checksum_column(pa.schema(fields))
         twice = next((name for name, times in Counter(name.lower() for name in self.schema.names).items() if times > 1), None)
         if twice is not None:
             raise SpecError(

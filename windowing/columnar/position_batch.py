@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from windowmill.windowing.columnar.added_columns import LATE, NUMBER_OF, SUM
+from windowmill.windowing.columnar.added_columns import LATE, NUMBER_OF
 from windowmill.windowing.columnar.advanced import Advanced
+from windowmill.windowing.columnar.checksums import verify_once
 from windowmill.windowing.columnar.position_delta_reads import sequence_nodes
 from windowmill.windowing.columnar.position_deltas import DeltaSequence
 from windowmill.windowing.columnar.position_fronts import FrontSequence
@@ -28,8 +29,7 @@ def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
         Of these keys all ``key`` rows, all waiting tuples, and at least the nodes that :mod:`windowmill.windowing.columnar.position_reads`
         selects; columns as ``stage.state.schema``.
     """
-    if stage.check is not None and SUM in stored.column_names:
-        stage.check.verify(stored)
+    verify_once(stage.check, stored)
     rows = reordered(rows, np.argsort(rows.column(NUMBER_OF).to_numpy(), kind="stable"))
     keys, codes, n_keys = keys_of([stored, rows], stage.keys)
     results, parts, refused = [], [], []

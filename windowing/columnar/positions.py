@@ -24,8 +24,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LATE, LEVEL, NUMBER_OF, SUM, TIME
-from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LATE, LEVEL, NUMBER_OF, TIME
+from windowmill.windowing.columnar.checksums import RowCheck, with_checksum_column
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.log import LIVE_PREFIX, label_of
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
@@ -99,7 +99,7 @@ class PositionState:
         if self.deltas:
             fields += [(LIVE, pa.int64()), (LEAST, pa.int64()), (FLOAT_LEAST, pa.float64())]
         self.schema = pa.schema([*fields, *layout.stored_columns])
-        twice = next((name for name, n in Counter(name.lower() for name in (*self.schema.names, SUM)).items() if n > 1), None)
+        twice = next((name for name, n in Counter(name.lower() for name in self.stored_schema.names).items() if n > 1), None)
         if twice is not None:
             raise SpecError(
                 f"pipeline {pipeline.pipeline}: two columns of the state would be named {twice!r}; rename a window, or a column in a view "
@@ -112,7 +112,7 @@ class PositionState:
     @property
     def stored_schema(self) -> pa.Schema:
         """Schema of the state table: ``schema`` and checksums."""
-        return self.schema.append(pa.field(SUM, pa.int64()))
+        return with_checksum_column(self.schema)
 
     @property
     def entry_columns(self) -> list[str]:

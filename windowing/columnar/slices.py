@@ -31,11 +31,10 @@ from windowmill.windowing.columnar.added_columns import (
     REACHED,
     REACHING,
     SLICE,
-    SUM,
     TIME,
 )
 from windowmill.windowing.columnar.buckets import Share
-from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.checksums import RowCheck, verify_once, with_checksum_column
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.lasting import Lasting
 from windowmill.windowing.columnar.packing import Packing, Sliced
@@ -162,7 +161,7 @@ class SliceStage:
     @cached_property
     def storing(self) -> Packing:
         """Lists slices for the state, each with its checksum."""
-        return Packing(self.keys, self.schema.append(pa.field(SUM, pa.int64())))
+        return Packing(self.keys, with_checksum_column(self.schema))
 
 
 @dataclass(frozen=True)
@@ -285,8 +284,7 @@ def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | 
 def restored(stage: SliceStage, batches: Iterable[pa.RecordBatch]) -> Iterator[Sliced]:
     """Verify slices that are read from the state; raises ``StateCorruptError`` if one differs from what was stored."""
     for table in _chunks(batches):
-        if stage.check is not None and SUM in table.column_names:
-            stage.check.verify(table)
+        verify_once(stage.check, table)
         codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
         order, offsets = by_key(codes, n_keys)
         rows = table.select(stage.schema.names).take(pa.array(order))
