@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -32,8 +33,21 @@ def assumed_types(pipeline: Pipeline, types: Mapping[str, str]) -> dict[str, str
     found = dict(types)
     for column in dict.fromkeys(name for spec in pipeline.aggregates.values() for name in spec.columns):
         users = [spec for spec in pipeline.aggregates.values() if column in spec.columns and spec.function != "use"]
-        found.setdefault(column, max(ARROW, key=lambda type_: sum(built_over(spec, type_) is not None for spec in users)))
+        found.setdefault(column, max(ARROW, key=lambda type_: sum(map(partial(_takes, type_), users))))
     return found
+
+
+def _takes(type_: str, spec: AggregateSpec) -> bool:
+    # Numbers may be truths, which count as 0 and 1.
+    return built_over(spec, type_) is not None or (type_ == "bool" and built_over(spec, "int64") is not None)
+
+
+def assumed_aggregate(spec: AggregateSpec, types: Mapping[str, str]) -> Aggregate[Any]:
+    """The aggregate over columns of the :func:`assumed_types`; raises ``SpecError`` if it takes none of them."""
+    kinds = [types[column] for column in spec.columns]
+    if "bool" in kinds and built_over(spec, "bool") is None:
+        kinds = ["int64" if kind == "bool" else kind for kind in kinds]
+    return aggregate_for(spec, kinds)
 
 
 def assumed_arrow(pipeline: Pipeline, types: Mapping[str, str]) -> dict[str, pa.DataType]:

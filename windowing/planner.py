@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from windowmill.windowing import stored_positions, stored_slices
-from windowmill.windowing.aggregates import VALUE_TYPES, aggregate_for
+from windowmill.windowing.aggregates import VALUE_TYPES
 from windowmill.windowing.algebra import Aggregate
-from windowmill.windowing.assumed_types import CELL_BYTES, assumed_arrow, assumed_types, built_over, width_of
+from windowmill.windowing.assumed_types import CELL_BYTES, assumed_aggregate, assumed_arrow, assumed_types, built_over, width_of
 from windowmill.windowing.axis import all_hopping
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.log import StateLog
@@ -187,7 +187,7 @@ class _Planner:
         self._types = assumed_types(pipeline, types)
         self._arrow = assumed_arrow(pipeline, self._types)
         self._aggregates: dict[str, Aggregate[Any]] = {
-            name: aggregate_for(spec, [self._types[column] for column in spec.columns]) for name, spec in pipeline.aggregates.items()
+            name: assumed_aggregate(spec, self._types) for name, spec in pipeline.aggregates.items()
         }
         self._refusal, self._why = refusal, why_rows(pipeline, self._arrow)
         self._parts = parts = divide(pipeline, self._arrow)

@@ -36,7 +36,7 @@ def test_explain_weighs_it(plug):
     assert [other for other in choice["alternatives"] if other["engine"] == "suffixes"] == [
         {
             "engine": "suffixes",
-            "combines": {"formula": "n·m", "value": None},
+            "combines": {"formula": "n·m", "value": 6.0},
             "allowed": True,
             "why_not": "combines every suffix anew for each partial that comes",
         }

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from windowmill.jobs.commands.try_engine import Batch
+from windowmill.jobs.commands.try_kernel import KernelEngine
 from windowmill.windowing.axis import CumulativeGrid, Grid
 from windowmill.windowing.columnar.aggregation import LeafPartials
 from windowmill.windowing.columnar.engine import ColumnarEngine
+from windowmill.windowing.columnar.position_deltas import DeltaSequence
+from windowmill.windowing.columnar.position_fronts import FrontSequence
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.errors import PluginError, SpecError, UnsupportedError
 from windowmill.windowing.planner import plan
@@ -101,6 +107,15 @@ def test_the_engine_that_explain_names_is_the_one_that_runs(monkeypatch, name, f
     """Over rows that come in the order of their times: late ones are combined one by one, whatever the engine."""
     pipeline = pipeline_of({"type": name} | form)
     ran: set[str] = set()
+    if pipeline.windows[0].follows_policies:
+        for sequence in (FrontSequence, DeltaSequence):
+            aggregate = sequence._aggregate
+
+            def noting_nodes(sequence: Any, *given: Any, aggregate: Any = aggregate) -> Any:
+                ran.add("flatfat")
+                return aggregate(sequence, *given)
+
+            monkeypatch.setattr(sequence, "_aggregate", noting_nodes)
     combine = LeafPartials.combine
 
     def noting(lifted: LeafPartials, windows: Windows) -> Any:
@@ -110,9 +125,14 @@ def test_the_engine_that_explain_names_is_the_one_that_runs(monkeypatch, name, f
     monkeypatch.setattr(LeafPartials, "combine", noting)
     rows = pa.table({"k": ["a"] * 60, "t": range(0, 120, 2), "v": [n % 5 for n in range(60)], "f": [n / 7 for n in range(60)]})
     conditions = {text: pa.array([n % 5 > 2 for n in range(60)]) for text in pipeline.conditions()}
-    engine = ColumnarEngine(pipeline)
-    engine.feed(rows, conditions)
-    engine.finish(final=True)
+    if pipeline.windows[0].follows_policies:
+        engine = KernelEngine(pipeline, math.inf)
+        engine.feed(Batch(rows, conditions, np.arange(60)))
+        assert engine.finish(final=True).rows
+    else:
+        rows_engine = ColumnarEngine(pipeline)
+        rows_engine.feed(rows, conditions)
+        rows_engine.finish(final=True)
     [choice] = plan(pipeline, refusal="for its rows").windows[0].choices
     assert ran == {choice.engine}
 
