@@ -111,7 +111,7 @@ class Part(Protocol):
         ...
 
     def here(self, new: NewRows | None, emission: Emission) -> Loaded:
-        """Load a small batch in this process; raises ``TooLarge`` if its state or windows turn out to be too large."""
+        """Load a small batch in this process; raises ``TooLargeError`` if its state or windows turn out to be too large."""
         ...
 
     def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> LoadedOnSpark:
