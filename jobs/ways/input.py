@@ -209,11 +209,6 @@ class TableInput(SourceInput):
         return self.reading.files
 
     @property
-    def instants(self) -> bool:
-        """Whether the axis is time; otherwise window bounds are integers."""
-        return self.pipeline.time.unit is None
-
-    @property
     def restores(self) -> bool:
         """Whether the batch reads state; a backfill reads only the source."""
         return super().restores and not isinstance(self.plan, BackfillPlan)

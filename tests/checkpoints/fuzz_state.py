@@ -1,7 +1,7 @@
 """Damage stored bytes at random and read them: ``python -m tests.checkpoints.fuzz_state --examples 1000000``.
 
 Of each example the result must be equal, or an error of windowmill's own; never other rows, another error, or much memory. Of the
-examples 99 in 100 are bytes in memory (codec blobs, packed blocks: tens of microseconds each), one in 100 is a file of a table (about a
+examples 99 in 100 are bytes in memory (packed blocks: tens of microseconds each), one in 100 is a file of a table (about a
 hundredth of a second each). A failure is told with its seed, and given again by ``--seed``.
 """
 
@@ -24,7 +24,6 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from tests.golden.make import HERE
-from windowmill.checkpoints import codec
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import create
 from windowmill.checkpoints.state.opening import open_state
@@ -64,26 +63,6 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 def golden_rows(case: str) -> pa.Table:
     """The rows of state of a golden table, with checksums."""
     return DeltaTable(HERE / "format-4" / case / "sink.windowmill" / "state").to_pyarrow_table()
-
-
-def fuzz_codec(examples: int, rng: random.Random) -> Counter[str]:
-    """Blobs of the codec."""
-    tables = {"integers": golden_rows("integers")}
-    blob, found = codec.encode(tables), Counter[str]()
-    for _ in range(examples):
-        other = damaged(blob, rng)
-        found[_outcome(lambda data=other: codec.encode(codec.decode(data)) == blob, other == blob)] += 1  # type: ignore[misc]
-    return found
-
-
-def flip_every_bit_of_codec() -> Counter[str]:
-    """Each single bit of a blob, one after the other; all must be noticed."""
-    blob, found = bytearray(codec.encode({"integers": golden_rows("integers")})), Counter[str]()
-    for bit in range(8 * len(blob)):
-        blob[bit // 8] ^= 1 << bit % 8
-        found[_outcome(lambda: bool(codec.decode(bytes(blob))) and False, False)] += 1
-        blob[bit // 8] ^= 1 << bit % 8
-    return found
 
 
 def fuzz_blocks(examples: int, rng: random.Random) -> Counter[str]:
@@ -167,7 +146,7 @@ def _outcome(read: Callable[[], bool], unchanged: bool) -> str:
 def main(examples: int, seed: int, only: str | None = None) -> int:
     """Run them; 1 if anything was wrong."""
     wrong = 0
-    shares = {"files": examples // 100, "codec": examples * 39 // 100, "blocks": examples - examples // 100 - examples * 39 // 100}
+    shares = {"files": examples // 100, "blocks": examples - examples // 100}
     for part, share in shares.items():
         if only is None and part == "files":
             # On its own: a crash of a library must not end the rest.
@@ -177,16 +156,11 @@ def main(examples: int, seed: int, only: str | None = None) -> int:
             begun, rng = time.perf_counter(), random.Random(f"{part} {seed}")
             with tempfile.TemporaryDirectory() as folder:
                 found = {
-                    "codec": lambda: fuzz_codec(share, rng),  # noqa: B023 - called in this round
-                    "blocks": lambda: fuzz_blocks(share, rng),  # noqa: B023
+                    "blocks": lambda: fuzz_blocks(share, rng),  # noqa: B023 - called in this round
                     "files": lambda: fuzz_files(share, rng, Path(folder)),  # noqa: B023
                 }[part]()
             print(f"{part}: {share:,} in {time.perf_counter() - begun:.1f} s: {dict(found)}", flush=True)
             wrong |= any(outcome.startswith("WRONG") for outcome in found)
-    if only is None:
-        found = flip_every_bit_of_codec()
-        print(f"every bit of a blob: {dict(found)}")
-        wrong |= any(outcome.startswith("WRONG") for outcome in found)
     return int(wrong != 0)
 
 
@@ -194,6 +168,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--examples", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", choices=("codec", "blocks", "files"))
+    parser.add_argument("--only", choices=("blocks", "files"))
     chosen = parser.parse_args()
     sys.exit(main(chosen.examples, chosen.seed, chosen.only))

@@ -11,10 +11,6 @@ from tests.checkpoints import fuzz_state
 pytestmark = pytest.mark.covers("D3")
 
 
-def test_damaged_blobs_are_refused():
-    assert set(fuzz_state.fuzz_codec(2_000, random.Random(1))) <= {"equal", "refused"}
-
-
 def test_damaged_blocks_are_refused():
     assert set(fuzz_state.fuzz_blocks(2_000, random.Random(1))) <= {"equal", "refused"}
 
@@ -22,7 +18,3 @@ def test_damaged_blocks_are_refused():
 @pytest.mark.covers("X7", "D3")
 def test_damaged_files_are_refused(tmp_path):
     assert set(fuzz_state.fuzz_files(60, random.Random(1), tmp_path)) <= {"equal", "refused"}
-
-
-def test_every_flipped_bit_of_a_blob_is_refused():
-    assert set(fuzz_state.flip_every_bit_of_codec()) == {"refused"}

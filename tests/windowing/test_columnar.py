@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import ARRIVALS, FLOATS, Arrival, between_commits, shared
-from windowmill.checkpoints import codec
 from windowmill.windowing.columnar import ColumnarEngine, Found
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
@@ -236,7 +235,7 @@ def computed(
     final: bool = True,
     latest: float = math.inf,
 ) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
-    """What the columnar engine says of ``rows`` cut at ``cuts``, its state encoded and restored in between.
+    """What the columnar engine says of ``rows`` cut at ``cuts``, its state taken and restored in between.
 
     ``commits`` are as those of the oracle.
     """
@@ -246,9 +245,9 @@ def computed(
         table = pa.Table.from_pylist([row._asdict() for row in rows[begin:end]], schema=SCHEMA)
         large = pa.array([row.v is not None and row.v > 2 for row in rows[begin:end]], pa.bool_())
         engine.feed(table, {"v > 2": large}, None if commits is None else np.array(commits[begin:end], np.int64))
-        state = codec.encode(engine.snapshot())
+        state = engine.snapshot()
         engine = ColumnarEngine(spec, latest, found)
-        engine.restore(codec.decode(state))
+        engine.restore(state)
     table, quarantined = engine.finish(final=final)
     return [dict(row) for row in table], quarantined
 

@@ -15,7 +15,6 @@ from windowmill.windowing.slicing.leaves import Leaves
 
 #: Columns of live rows that are not the source's; their prefix distinguishes them.
 KEY, NUMBER, TIME, UNTIL, WATERMARK = "_ key", "_ number", "_ time", "_ until", "_ watermark"
-OWN = (KEY, NUMBER, TIME, UNTIL, WATERMARK)
 
 
 def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
