@@ -1,4 +1,4 @@
-"""The state of a pipeline in memory, with the verbs of the state table: batches append rows, and later ones read what they need of them."""
+"""The state of a pipeline in memory, in place of the state table: batches append rows, and later ones read what they need of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_TABLES = 64
 
 
 class MemoryState:
-    """The rows that batches have appended. Of limits its readers know that on rows; Spark must find it empty."""
+    """The rows that batches have appended. Readers check only the limit on rows; Spark cannot read any, so it must find none."""
 
     name = "in memory"
     holds_nodes = True

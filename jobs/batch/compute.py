@@ -51,7 +51,7 @@ from windowmill.windowing.errors import WindowmillError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Times a step of the given name, of which it says what it does.
+#: Times a step; takes its name and what it does.
 Step = Callable[[str, str], AbstractContextManager[Any]]
 
 
@@ -72,7 +72,7 @@ class Job:
     check
         Verifies rows of the state.
     options
-        Of the places in object storage, what their client is told: they hold credentials.
+        For each place in object storage, the settings of its client; they hold credentials.
     """
 
     runnable: Runnable

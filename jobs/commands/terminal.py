@@ -40,9 +40,9 @@ Last = Annotated[int, typer.Option("--last", min=1, help="How many to show, newe
 
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
-#: Exit code of a command that was interrupted from the keyboard: 128 and the number of SIGINT, as shells have it.
+#: Exit code of a command that was interrupted from the keyboard: 128 plus the number of SIGINT, as in shells.
 INTERRUPTED = 130
-#: What the environment has filled into the specs that this command has read, which messages tell as it is written, ``${NAME}``:
+#: Texts with environment variables in the specs that this command has read, so that messages show ``${NAME}`` and not its value:
 #: text as written -> the text with the values of variables.
 _hidden: dict[str, str] = {}
 
@@ -83,7 +83,7 @@ def forget() -> None:
 
 
 class Debugging:
-    """Whether an error is raised with its traceback, instead of being told in a line."""
+    """Whether errors are raised with their traceback, and not printed in one line."""
 
     on = False
 
@@ -114,7 +114,7 @@ def exit_code_of(action: Callable[[], Any]) -> int:
         return 1 if ours is None else ours.exit_code
     if result == INTERRUPTED:  # typer has caught the KeyboardInterrupt
         return _stopped()
-    # A truth is no exit code: True would be 1, a failure.
+    # A bool is no exit code: True would be 1, a failure.
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class KernelEngine:
-    """Computes each batch when the next one comes, since the last one has no state to leave."""
+    """Computes each batch only when the next one comes, or the input ends: the last batch keeps no state."""
 
     def __init__(self, pipeline: Pipeline, latest: float) -> None:
         self._pipeline, self._latest = pipeline, None if latest == math.inf else int(latest)

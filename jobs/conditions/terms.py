@@ -22,14 +22,14 @@ MAX_DIGITS = 38
 #: What Spark trims of a text before it reads a number: control characters too, for whole numbers also DEL.
 _TRIMMED: Mapping[Kind, str] = {"int": r"[\x00-\x20\x7F]*", "float": r"[\x00-\x20]*"}
 _WHOLE = r"[+-]?[0-9]+"
-#: Java takes the suffixes of its own literals, and a sign before NaN where that is written as its own.
+#: Java reads the suffixes of its own literals, such as ``1d``, and takes a sign before ``NaN`` only in this spelling.
 _NUMBER = r"([+-]?(([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?[dDfF]?|[iI][nN][fF]|[iI][nN][fF][iI][nN][iI][tT][yY]|NaN)|[nN][aA][nN])"
 #: Digits of the decimals that Spark casts a whole number to.
 _DIGITS_OF_WHOLE = 20
 _DAY_US, _HOUR_US, _MINUTE_US = 86_400_000_000, 3_600_000_000, 60_000_000
-#: Of a part of the clock's time: what it is a part of, and its unit.
+#: Part of the time of day -> length of the whole that it is a part of, and of its unit, in microseconds.
 _CLOCK_US: Mapping[str, tuple[int, int]] = {"hour": (_DAY_US, _HOUR_US), "minute": (_HOUR_US, _MINUTE_US)}
-#: What the dialects write differently: by Spark, and by DuckDB.
+#: Operation -> its SQL in Spark, and in DuckDB.
 _SQL: Mapping[str, tuple[str, str]] = {
     "+": ("try_add({0}, {1})", "TRY({0} + {1})"),
     "-": ("try_subtract({0}, {1})", "TRY({0} - {1})"),
@@ -241,7 +241,7 @@ def alike(dialect: Dialect, left: Term, right: Term) -> tuple[Term, Term]:
 
 
 def _check_digits(decimal: str) -> None:
-    """Raise ``NotCommon`` for a decimal that no whole number can be compared with in a decimal type of both dialects."""
+    """Raise ``NotCommon`` for a decimal of so many digits that no decimal type of both dialects holds it and every whole number."""
     whole, _, rest = decimal.lstrip("-").partition(".")
     if max(_DIGITS_OF_WHOLE, len(whole)) + len(rest) > MAX_DIGITS:
         raise NotCommon(f"{decimal} beside a whole number")
@@ -288,7 +288,7 @@ def _in_utc(name: str, instant: str) -> str:
 
 
 def _finite(instant: str) -> str:
-    """An instant with the same parts for DuckDB, which takes the greatest count of microseconds, and its negative, for infinite."""
+    """``instant``, or one with the same parts where DuckDB takes it for infinite: the greatest count of microseconds, or its negative."""
     nearest = "make_timestamp(CAST({}9223372036854775806 AS BIGINT))"
     before, after = (f"WHEN {instant} = TIMESTAMP '{sign}infinity' THEN {nearest.format(sign)}" for sign in ("-", ""))
     return f"(CASE {before} {after} ELSE {instant} END)"

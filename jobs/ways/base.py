@@ -40,7 +40,7 @@ Advance = Callable[[pa.Table | None, pa.Table | None], Iterable[Advanced]]
 
 @dataclass(frozen=True)
 class Loaded:
-    """New rows and restored state of a part in this process; either may be null. ``advance`` is what the part makes of them."""
+    """New rows and restored state of a part in this process; either may be null. ``advance`` applies the rows to the state."""
 
     rows: pa.Table | None
     stored: pa.Table | None
@@ -56,7 +56,7 @@ class Loaded:
 
 
 def written(writer: RowWriter, done: Advanced) -> Output:
-    """Write what a part makes of a batch's rows and the restored state of some keys."""
+    """Write the result rows and the state that a part has computed for some keys; returns the counts."""
     for rows in done.results:
         writer.results(rows)
     new_state = writer.state(done.state)
@@ -92,17 +92,17 @@ class Part(Protocol):
 
     @property
     def grids(self) -> Sequence[WindowGrid]:
-        """The grids of its windows, if all are on grids: then the time of a row decides whether it is too late; else none."""
+        """The grids of its windows if all are on grids, so that the time of a row decides whether it is too late; else empty."""
         ...
 
     @property
     def spans(self) -> Sequence[str]:
-        """Columns of which at least one is set in a span row; none if the part has no span rows."""
+        """Columns of which each span row has at least one; empty if the part has no span rows."""
         ...
 
     @property
     def by_arrival(self) -> bool:
-        """Whether rows may have met windows that end after the range of a backfill, because the watermark at their arrival judges them."""
+        """Whether rows of a backfill may count in windows that end after its range, because the watermark at their arrival judges them."""
         ...
 
     @property

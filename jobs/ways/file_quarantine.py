@@ -60,7 +60,7 @@ class Quarantining:
 
     @cached_property
     def refused(self) -> Ints | None:
-        """Numbers of the rows that every part refuses that does; null if no part refuses rows."""
+        """Numbers of the rows that all refusing parts refuse; null if no part refuses rows."""
         table = self.targets.of["refused"].table
         numbers = [_all_of(table, files) for files in self.refusing or ()]
         return reduce(np.intersect1d, numbers) if numbers else None

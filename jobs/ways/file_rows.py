@@ -48,7 +48,7 @@ class FileRows:
     places
         For each task, the place of its first part among the parts of all tasks.
     options
-        Of the place in object storage, what its client is told: it holds credentials.
+        If the source is in object storage, the settings of its client; they hold credentials.
     """
 
     plain: PlainRows

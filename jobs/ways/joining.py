@@ -56,7 +56,7 @@ def compute_parts(
 
 
 def counted(parts: Sequence[Part], done: Sequence[Output], refused: int) -> Output:
-    """What the parts have ``done`` together, given how many new rows are ``refused`` by all of them."""
+    """The output of all parts together: what they have ``done``, with the number of new rows that all of them ``refused``."""
     every = sum(done, Output())
     # A part on grids alone does not report dropped rows. What any other part drops is late.
     told = next((each for part, each in zip(parts, done, strict=True) if not part.grids), None)
@@ -98,7 +98,7 @@ def not_applied(new: NumberedRows, refusing: Sequence[Sequence[DataFile]], targe
     Parameters
     ----------
     refusing
-        For each part that refuses rows, the files that hold their numbers; no part has none.
+        For each part that refuses rows, the files that hold their numbers, at least one.
     """
     rows, asked = new.rows, F.col(TIME) < F.col(WATERMARK_OF)
     if refusing:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.ways import WayName
 
 
-#: Number of rows of the keys that this process advances together: memory of one share of them serves the next.
+#: Number of rows that this process advances together. More are divided by key into shares, so that the memory of one serves the next.
 SHARE_ROWS = 1 << 17
 #: Applies new rows of some keys to stored ones.
 AdvanceKeys = Callable[[pa.Table, pa.Table], Advanced]
@@ -49,7 +49,7 @@ class Keyed:
     rows, stored
         Columns of new rows, and of stored ones.
     keys
-        For each key column of new rows, that of stored ones.
+        Name of each key column in new rows -> its name in stored rows.
     advance
         Applies the new rows of some keys to their stored ones.
     """
@@ -61,7 +61,7 @@ class Keyed:
     advance: AdvanceKeys
 
     def advance_shares(self, rows: pa.Table, stored: pa.Table) -> Iterator[Advanced]:
-        """Advance all keys, some at a time where they have many rows."""
+        """Advance all keys; if they have many rows, a share of the keys at a time."""
         n_shares = 1 + (rows.num_rows + stored.num_rows) // SHARE_ROWS
         every, (new, old) = Share.every(n_shares), (list(names) for names in (self.keys, self.keys.values()))
         if n_shares == 1 or not new:
@@ -106,7 +106,7 @@ class KeyedPart(ABC):
 
     @abstractmethod
     def read(self, rows: pa.Table, emission: Emission) -> pa.Table | None:
-        """The stored rows that the batch needs, read and verified in this process; none if they are too many for it.
+        """The stored rows that the batch needs, read and verified in this process; null if they are too many for it.
 
         ``rows`` are the usable new rows. Raises ``TooLargeError`` if the windows of both are too many for this process.
         """

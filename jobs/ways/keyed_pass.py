@@ -50,7 +50,7 @@ class KeyedFrames:
         return written_by_tasks(rows, partial(_advanced, groups_of, self.keyed.advance), targets)
 
     def _gathered(self) -> tuple[DataFrame, GroupsOf]:
-        """New and stored rows so that a partition has all rows of its keys, and what makes groups of one."""
+        """New and stored rows, such that a partition has all rows of its keys; and a function that groups the rows of a partition."""
         keyed, new = self.keyed, self.new
         if isinstance(new, FileRows):
             read = partial(new.marked, stage=keyed.reading, schema=keyed.rows)
@@ -68,7 +68,7 @@ def _advanced(groups_of: GroupsOf, advance: AdvanceKeys, batches: Iterator[pa.Re
 def by_key(new: DataFrame | None, stored: DataFrame | None, keys: Mapping[str, str], partitions: int) -> DataFrame:
     """``new`` and ``stored`` rows, of which one may be null, as structs; all rows of a key are in one partition.
 
-    ``keys`` has for each key column of new rows that of stored ones.
+    ``keys`` maps the name of each key column in new rows to its name in stored rows.
     """
     sides = [(_NEW, new, list(keys)), (_STORED, stored, list(keys.values()))]
     given = [(name, rows, columns) for name, rows, columns in sides if rows is not None]

@@ -75,7 +75,7 @@ def with_arrival(rows: pa.Table, numbers: Ints, watermarks: Ints | None) -> pa.T
 
 
 def watermarks_from(rows: pa.Table, first: int, rule: LatenessRule) -> tuple[Ints, int]:
-    """The watermark at the arrival of neighbouring ``rows`` of one commit, of which the first one finds ``first``, and that after them."""
+    """The watermark at the arrival of each of ``rows``, neighbours in one commit, and after them; the first row finds ``first``."""
     if not (rule.by_row and rule.moves):
         return np.full(rows.num_rows, first, np.int64), first
     times = pc.fill_null(_usable_times(rows), BEFORE).to_numpy()
@@ -94,9 +94,9 @@ def _watermarks(rows: pa.Table, numbers: Ints, batch: Input) -> Ints:
 
 
 def marked(rows: pa.Table, lateness: int) -> pa.Table:
-    """Add ``_late``, and ``_closed``, through which windows were closed, to ``rows`` with the watermark at their arrival.
+    """Add ``_late`` and ``_closed`` to ``rows``, which have the watermark at their arrival.
 
-    ``_closed`` is null where the watermark is. The end of an event that is a point is its time.
+    ``_closed`` is the instant through which windows were closed then; null where the watermark is. A point event ends at its time.
     """
     watermark = rows.column(WATERMARK_OF)
     rows = rows.append_column(LATE, pc.fill_null(pc.less(_usable_times(rows), watermark), False))
@@ -155,7 +155,7 @@ def too_late_among(rows: pa.Table, refused: Ints | None, grids: Sequence[WindowG
     rows
         Rows with the columns of ``JUDGED_BY``.
     refused
-        Numbers of the rows that every part refuses that does; null if no part refuses rows.
+        Numbers of the rows that all refusing parts refuse; null if no part refuses rows.
     grids
         The grids of the other parts.
     """
@@ -170,7 +170,7 @@ def too_late_among(rows: pa.Table, refused: Ints | None, grids: Sequence[WindowG
 
 
 def revised_after(judged: pa.Table | None, lateness: int) -> int | None:
-    """An instant after which all windows end that ``judged`` rows revise; null if none does."""
+    """An instant such that every window that ``judged`` rows revise ends after it; null if they revise none."""
     if judged is None or ARRIVAL not in judged.column_names:
         return None
     late = judged.filter(pc.and_(pc.is_valid(judged.column(ARRIVAL)), pc.is_null(judged.column(REASON))))

@@ -40,7 +40,7 @@ class MemoryWriter(RowWriter):
 
 @dataclass(frozen=True)
 class MemoryBatch:
-    """What a batch gives.
+    """The output of a batch.
 
     Attributes
     ----------

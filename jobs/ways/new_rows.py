@@ -41,7 +41,7 @@ class NewRows:
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
         """The rows without a quarantine reason, numbered in order of arrival over all batches, with the columns of ``schema``.
 
-        The end of an event that is a point is its time.
+        A point event ends at its time.
         """
         marked = lateness.marked(lateness.arrived(self.table, batch), batch.lateness)
         return marked.filter(pc.is_null(marked.column(REASON))).select(schema.names).cast(schema)

@@ -116,7 +116,7 @@ def conditions(rows: DataFrame, *stages: Reading, where: Column | None = None) -
 
 
 def sent(schema: pa.Schema) -> pa.Schema:
-    """The columns that tasks are sent of rows with the columns ``schema``; :func:`.lateness.marked` makes the others."""
+    """The columns that Spark sends to tasks, so that these can make all columns of ``schema`` by :func:`.lateness.marked`."""
     if CLOSED not in schema.names:
         return schema
     return pa.schema([*(field for field in schema if field.name not in (CLOSED, LATE)), (WATERMARK_OF, pa.int64())])

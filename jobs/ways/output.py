@@ -1,4 +1,4 @@
-"""What computing a batch gives: result rows, state rows and counts."""
+"""The output of a batch: result rows, state rows and counts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Output:
     rows_applied, rows_late
         Number of rows that count in a window, and of late ones among them.
     rows_refused
-        Number of rows that came too late, as far as the part that wrote them tells.
+        Number of rows that the part, or all parts together, refused because they came too late.
     new_state
         Number of slices or log entries that the batch touched.
     reasons

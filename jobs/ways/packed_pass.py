@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 #: Makes combined slices, each with whole keys, of what a worker receives.
 CombinedOf = Callable[[Iterator[pa.RecordBatch]], Iterator[slice_windows.Combined]]
-#: Judges rows as of :func:`.lateness.with_arrival`, and gives those that count.
+#: Takes rows as of :func:`.lateness.with_arrival`; returns those that count, judged.
 Judge = Callable[[pa.Table], pa.Table]
 
 
@@ -91,7 +91,7 @@ class SlicesOfFiles:
     Attributes
     ----------
     stage
-        Tells what is lifted of a row.
+        Settings for lifting rows.
     rows
         Gives the usable rows of the task of a number.
     """
@@ -202,7 +202,7 @@ def _windows(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[
 
 
 def _advanced(combined_of: CombinedOf, stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[None, Advanced]]:
-    """Runs in an executor: what comes of combined slices; those that are restored are counted as Spark reads them."""
+    """Runs in an executor: windows and state of combined slices. It gives no restored rows, because Spark counts these as it reads them."""
     return ((None, combined.advanced(stage)) for combined in combined_of(batches))
 
 

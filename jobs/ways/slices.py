@@ -82,7 +82,7 @@ class Slicing:
     def wanted(self, emission: Emission, revised_after: int | None = None) -> Span | Selection | WithSpans | None:
         """The rows of the state that the batch needs; null if it needs none.
 
-        ``revised_after`` is an instant after which all windows end that late rows of the batch revise; null if they revise none.
+        ``revised_after`` is an instant such that every window that late rows of the batch revise ends after it; null if they revise none.
         """
         slices, known = self._wanted_slices(emission, revised_after), self.slices.grids.known
         # A batch that completes no window may still extend a key's span into windows that are already complete.
@@ -108,7 +108,7 @@ class Slicing:
         return Span(grids.first_slice_after(after), through, grids.spans_of_starts(after, through))
 
     def _shown(self, emission: Emission) -> tuple[int, int]:
-        """The batch shows the windows for the first time that end after the one instant and at or before the other."""
+        """Two instants: windows that end after the first, at or before the second, are shown for the first time by the batch."""
         batch = self.batch
         if not batch.revises or batch.recomputes_range:
             return emission.after, emission.through

@@ -1,4 +1,4 @@
-"""What the tasks of a batch leave: data files for the pipeline's own tables, and for the driver their entries and counts, never rows.
+"""The output of a batch's tasks: data files of the pipeline's own tables. The driver receives their entries and counts, never rows.
 
 A task writes files whose names no other attempt at it uses, and returns their entries. Spark takes the rows of one attempt at each task,
 so the files of the others are never named by a commit: a failing task removes its own, ``windowmill maintain`` those of killed ones.
@@ -48,7 +48,7 @@ class Targets:
     Attributes
     ----------
     options
-        Of the places in object storage, what their client is told: they hold credentials.
+        For each place in object storage, the settings of its client; they hold credentials.
     """
 
     batch: int
@@ -114,7 +114,7 @@ def task_number() -> int:
 
 
 def executor() -> str:
-    """Identifies the process for which this one works: an executor starts one daemon, of which its Python workers are children."""
+    """Names the executor that this process works for: all its Python workers are children of one daemon, whose number names it."""
     return f"{socket.gethostname()}:{os.getpid() if TaskContext.get() is None else os.getppid()}"
 
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
-#: Line and column, in bytes; where the text to be replaced begins and ends, and what replaces it.
+#: Line and column, in bytes.
 Position = tuple[int, int]
+#: Begin and end of the text to be replaced, and what replaces it.
 Place = tuple[Position, Position, str]
 #: Lists the places in a scope at which the edit may be made.
 Edit = Callable[[ast.AST], Iterator[Place]]
