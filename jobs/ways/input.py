@@ -1,4 +1,4 @@
-"""Input of a way: new rows, and the progress of earlier batches; from a run of a pipeline or a bounded DataFrame."""
+"""Input of the parts of a pipeline: new rows, and the progress of earlier batches; from a run of a pipeline or a bounded DataFrame."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from windowmill.checkpoints.records import LedgerRecord
 from windowmill.checkpoints.verification import ORDER, refuse_landed, verify
 from windowmill.windowing.errors import FencedError, HeldError, LedgerBehindError, OutOfTurnError, StateCorruptError
 
-NAME, MEANING = "simulated", "meaning"
+MEANING = "meaning"
 #: A value that a critical expectation refuses.
 UNLUCKY = 13
 #: The order in which a batch writes: its files, its record, and a commit to each table.
