@@ -29,6 +29,7 @@ from windowmill.windowing.watermark import AFTER
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from windowmill.windowing.kernels.combine import Bools
 
 #: Greatest number of keys, by the rows that may name them, for which Spark sends the keys to the log's rows. By its own estimate, which
 #: counts the log's bytes, it would shuffle a log of 10 MB for the join, and once more for the windows: a fifth of a run's time.
@@ -157,6 +158,19 @@ def is_log(path: str) -> bool:
     """Whether the state table at ``path`` is a log of live rows and nothing else."""
     names = table_at(path).schema().to_arrow().names
     return KIND in names and not {SEQUENCE, SLICE, GAP} & set(names)
+
+
+def are_latest(log: pa.Table, keys: Sequence[str]) -> Bools:
+    """Mask of the entries of ``log``, in order of batches, that :func:`latest_entries` chooses; O(n log n)."""
+    kind = log.column(KIND)
+    codes = codes_of([log], keys)[0]
+    number = pc.if_else(pc.equal(kind, KEY_ENTRY), -1, log.column(NUMBER_OF)).to_numpy()
+    order = np.lexsort((number, codes))  # stable, so the last of equals is the latest
+    is_last = np.ones(len(order), np.bool_)
+    is_last[:-1] = (codes[order][1:] != codes[order][:-1]) | (number[order][1:] != number[order][:-1])
+    found = np.zeros(len(order), np.bool_)
+    found[order[is_last]] = True
+    return np.asarray(found & pc.not_equal(kind, GONE).to_numpy(), np.bool_)
 
 
 def latest_entries(log: str, keys: Sequence[str], where: str) -> str:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.state.log import entries_before, of_keys
+from windowmill.checkpoints.state.log import are_latest, entries_before, of_keys
+from windowmill.checkpoints.state.position_compaction import are_needed
 from windowmill.checkpoints.state.searched_files import SearchedRows, rows_before
 from windowmill.checkpoints.state.wanted import ReadLimit, Wanted, condition
 from windowmill.windowing.columnar.checksums import without_checksums
 
 if TYPE_CHECKING:
     from windowmill.windowing.columnar.positions import PositionStage
+    from windowmill.windowing.kernels.combine import Bools
 
 #: Number of tables of appended rows that are merged into one: a read visits each.
 _MAX_TABLES = 64
+#: Number of rows of a part up to which none are dropped: a read of them takes less time than to tell which are needed.
+FEW_ROWS = 4_096
 
 
 class MemoryState:
@@ -30,6 +34,7 @@ class MemoryState:
     def __init__(self) -> None:
         # By the names of the columns: each part has its own.
         self._tables: dict[frozenset[str], list[pa.Table]] = {}
+        self._left: dict[frozenset[str], int] = {}
 
     @property
     def rows(self) -> pa.Table | None:
@@ -48,6 +53,15 @@ class MemoryState:
         """The rows of the part whose rows have the columns of ``schema``."""
         tables = self._tables.get(frozenset(schema.names), ())
         return pa.concat_tables([schema.empty_table(), *(table.select(schema.names) for table in tables)])
+
+    def drop(self, schema: pa.Schema, needed: Callable[[pa.Table], Bools]) -> None:
+        """Drop those rows of a part that are not ``needed``, if its rows have doubled since they were last dropped."""
+        part = frozenset(schema.names)
+        tables = self._tables.get(part, [])
+        if sum(map(len, tables)) > 2 * self._left.get(part, 0) + FEW_ROWS:
+            rows = pa.concat_tables(tables)
+            tables[:] = [rows.filter(pa.array(needed(rows))).combine_chunks()]
+            self._left[part] = len(tables[0])
 
     def partials(self, schema: pa.Schema, /) -> MemoryPartials:
         """Reads slices, or sessions, with the columns of ``schema``."""
@@ -89,6 +103,7 @@ class MemoryPositions(_Reader):
 
     def read(self, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
         """The rows that new ``rows`` need; none if they exceed ``limit``."""
+        self.state.drop(self.schema, lambda stored: are_needed(stored, stage.keys))
         return SearchedRows(stage, limit, self._chosen(rows_before(stage))).needed(rows)
 
 
@@ -97,5 +112,6 @@ class MemoryLog(_Reader):
 
     def read(self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit) -> pa.Table | None:
         """The entries of the keys that are in ``touched`` or due by ``watermark``, without checksums; none if the log exceeds ``limit``."""
+        self.state.drop(self.schema, lambda stored: are_latest(stored, list(keys.values())))
         entries = without_checksums(self._chosen(entries_before(self.schema.names, before_batch).expression))
         return of_keys(entries, touched, list(keys.values()), watermark) if entries.num_rows <= limit.rows else None

@@ -6,8 +6,11 @@ Files of compacted rows are large; :mod:`windowmill.checkpoints.state.searched_f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from windowmill.checkpoints.quoting import quoted
@@ -17,6 +20,12 @@ from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL, TIME
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, SEQUENCE, THROUGH, WAITING
+from windowmill.windowing.columnar.rows import codes_of
+from windowmill.windowing.kernels.columns import int64_of
+from windowmill.windowing.watermark import BEFORE
+
+if TYPE_CHECKING:
+    from windowmill.windowing.kernels.combine import Bools, Ints
 
 #: Levels of which nodes are stored together, and rows and bytes of a row group: the nodes at either end of the windows of keys that are
 #: at about the same positions lie in few row groups.
@@ -120,3 +129,34 @@ def needed_rows(state: str, keys: Sequence[str], where: str, *, live: bool, remo
     }
     chosen = " OR ".join(f"({KIND} = '{kind}' AND {condition})" for kind, condition in kinds.items())
     return f"SELECT s.* FROM ({rows}) AS s LEFT JOIN ({newest}) AS n ON {same} WHERE {chosen}"
+
+
+def are_needed(rows: pa.Table, keys: Sequence[str]) -> Bools:
+    """Mask of those of ``rows``, in order of batches, that :func:`needed_rows` chooses if no rows are left out; O(n log n)."""
+    codes, n_keys = codes_of([rows], [*keys, SEQUENCE])
+    kind = rows.column(KIND)
+    of_key, of_node = (np.flatnonzero(pc.equal(kind, each).to_numpy()) for each in (KEY_ROW, NODE))
+    newest, head, through = (np.full(n_keys, BEFORE, np.int64) for _ in range(3))
+    # The last value assigned counts: that of a key's latest row.
+    newest[codes[of_key]] = of_key
+    for found, column in ((head, HEAD), (through, THROUGH)):
+        found[codes[of_key]] = _integers(rows, column)[of_key]
+    needed = np.where(pc.equal(kind, WAITING).to_numpy(), _integers(rows, TIME) >= through[codes], False)
+    needed[of_key] = newest[codes[of_key]] == of_key
+    head, begin = head[codes[of_node]], _integers(rows, POSITION)[of_node]
+    if LIVE not in rows.column_names:
+        needed[of_node] = begin >= head
+        return np.asarray(needed, np.bool_)
+    nodes = rows.take(pa.array(of_node))
+    places, n_places = codes_of([nodes], [*keys, SEQUENCE, LEVEL, POSITION])
+    latest = np.zeros(n_places, np.int64)
+    latest[places] = np.arange(len(places))
+    live = nodes.column(LIVE).combine_chunks()
+    ends = begin + (np.int64(1) << _integers(nodes, LEVEL))
+    is_left = (latest[places] == np.arange(len(places))) & (ends > head) & (live.fill_null(0).to_numpy() > 0)
+    needed[of_node] = np.where(live.is_null().to_numpy(zero_copy_only=False), begin >= head, is_left)
+    return np.asarray(needed, np.bool_)
+
+
+def _integers(rows: pa.Table, column: str) -> Ints:
+    return int64_of(rows.column(column).combine_chunks())
