@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, NUMBER_OF, ORDER, TIME, UNTIL_OF, WATERMARK_OF
 
 #: Columns added to each row besides the event time: index of its file, index in the file, version, reason for quarantine.
 FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
@@ -10,4 +10,4 @@ ADDED = (TIME, FILE, ROW, VERSION, REASON)
 #: Temporary column: URI of the row's file.
 URI = "_uri"
 #: Column names that a source must not have: those above, and those that :mod:`.delta_rows` and :mod:`windowmill.jobs.ways` add.
-TAKEN = (*ADDED, URI, "_told", NUMBER_OF, UNTIL_OF, WATERMARK_OF, "_refused", "_block", "_before", "_seen", CLOSED, LATE)
+TAKEN = (*ADDED, URI, "_told", NUMBER_OF, UNTIL_OF, WATERMARK_OF, "_refused", "_block", "_before", "_seen", CLOSED, LATE, ARRIVAL, ORDER)

@@ -25,7 +25,7 @@ def restored_kinds(stored: pa.Table | None) -> Restored:
     """The rows of one part that this process, or a task, has restored, by kind; without kinds that it has none of."""
     if stored is None or not stored.num_rows:
         return {}
-    if SEQUENCE in stored.column_names:
+    if SEQUENCE in stored.column_names and KIND in stored.column_names:  # a key may have the name of the one
         special, name = pc.equal(stored.column(KIND), NODE), FLATFAT
     elif SLICE in stored.column_names and LEVEL in stored.column_names:
         special, name = pc.greater(stored.column(LEVEL), 0), SLICE_NODES

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from windowmill.jobs.commands.try_command import attempt
-from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.errors import SourceSchemaError, WindowmillError
 from windowmill.windowing.specfile import parse_pipeline
 
 GOOD = {"k": "a", "t": "2013-01-01T00:30:00Z", "v": 1, "s": "5", "b": True}
@@ -192,3 +192,26 @@ def test_keys_that_are_equal_are_one_group(keys):
     assert outcome(INSTANTS, data, "kernel") == found
     different = {"0.0" if key == 0 and isinstance(key, float) else repr(key) for key in keys}
     assert len(found[0]) == len(different)
+
+
+def named(name: str, *, key: bool, emit: str) -> tuple[dict[str, Any], bytes]:
+    """A pipeline with a column of this name, and rows of which one is late."""
+    key_name, value = (name, "v") if key else ("k", name)
+    spec = INTEGERS | {"keys": [key_name], "time": {"column": "t", "unit": "none", "lateness": 5}, "emit": emit}
+    spec |= {"windows": [{"name": "w", "type": "tumbling", "size": 10}], "aggregates": {"n": {"count": "*"}, "high": {"max": value}}}
+    return spec, "".join(json.dumps({key_name: "a", value: 1, "t": t}) + "\n" for t in (1, 3, 2, 30)).encode()
+
+
+@pytest.mark.parametrize("emit", ["final", "revise"])
+@pytest.mark.parametrize("name", ["_arrival", "_order"])
+def test_columns_that_late_rows_get_are_taken(name: str, emit: str):
+    spec, data = named(name, key=False, emit=emit)
+    with pytest.raises(SourceSchemaError, match=f"the column name '{name}' is taken by windowmill"):
+        attempt(parse_pipeline(spec), data, 1)
+
+
+@pytest.mark.parametrize("emit", ["final", "revise"])
+def test_a_key_may_be_named_like_a_column_of_other_parts(emit: str):
+    spec, data = named("_sequence", key=True, emit=emit)
+    rows = attempt(parse_pipeline(spec), data, 1).rows
+    assert [(row["_sequence"], row["window_end"], row["n"]) for row in rows if row["window_end"] <= 10][-1] == ("a", 10, 3)
