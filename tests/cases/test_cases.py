@@ -49,6 +49,10 @@ def agrees(found: Any, wanted: Any, tolerance: float) -> bool:
     return bool(found == wanted)
 
 
+#: Cases in which slices with rows of several batches combine partials in another order, so that a float differs in its last bit.
+ROUNDED = {"duckdb-stddev-all", "duckdb-kurtosis-v2", "duckdb-kurtosis-k"}
+
+
 def is_alike(found: Any, wanted: Any) -> bool:
     """Whether both are equal, but for the rounding of floats: it depends on how an input is cut into batches (docs/numerics.md)."""
     if isinstance(found, float) and isinstance(wanted, float):
@@ -84,7 +88,7 @@ def test_gives_the_rows_of_the_case_however_it_is_cut(case: dict[str, Any], engi
     assert [row["line"] for row in quarantined] == case.get("quarantined", [])
     again, refused = run(case, tmp_path, engine, 1 if len(case["input"]) < 20 else 7)
     assert refused == quarantined
-    assert again == rows if engine == "reference" else is_alike(again, rows)
+    assert is_alike(again, rows) if engine == "kernel" and case["id"] in ROUNDED else again == rows
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
