@@ -142,14 +142,16 @@ from datetime import UTC, datetime
 from windowmill.expectations.docs import write_docs
 from windowmill.expectations.gate import RuleResult, Verdict
 
-rule = dict(index=0, origin="spec", type="expect_column_values_to_be_between", column="x", arguments={"column": "x", "min_value": "<0>"})
+about = {"type": "comparison", "column": {"name": "window"}, "operator": "IN", "parameter": ["hourly", "<daily>"]}
+arguments = {"column": "x", "min_value": "<0>", "row_condition": about}
+rule = dict(index=0, origin="spec", type="expect_column_values_to_be_between", column="x", arguments=arguments)
 result = RuleResult(**rule, severity="critical", outcome="passed", observed=None, elements=3, unexpected=0, message="passed")
 write_docs(sys.argv[1], Verdict("passed", (result,)), pipeline="p", batch=7, at=datetime(2013, 2, 1, 12, tzinfo=UTC))
 assert "great_expectations" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
     page = page_of(tmp_path)
-    assert "expect_column_values_to_be_between min_value=&lt;0&gt;" in page
+    assert "expect_column_values_to_be_between min_value=&lt;0&gt; where window is hourly or &lt;daily&gt;<" in page
     assert '<td class="passed">passed</td>' in page
     assert "1 of 1 rules met." in page
     assert set(Fetched(page).addresses) == {"data:,"}
