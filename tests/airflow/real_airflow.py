@@ -25,6 +25,25 @@ HEARTBEAT_TIMEOUT_SECONDS = 20
 COMPONENTS = ("api-server", "scheduler", "dag-processor")
 
 
+#: The scheduler needs two minutes to give up a backfill that SQLite cut off while it was made.
+BACKFILL_SECONDS = 300
+
+
+def request_backfill(api: LocalAirflow, dag_id: str, instant: str) -> bool:
+    """Ask once to recompute the interval that starts at ``instant``; whether Airflow has taken the request.
+
+    A busy SQLite refuses it, and may keep a backfill without runs. Airflow refuses others beside that until its scheduler ends it.
+    """
+    asked = {"dag_id": dag_id, "from_date": instant, "to_date": instant, "reprocess_behavior": "completed", "max_active_runs": 1}
+    try:
+        api.call("POST", "/backfills", json=asked)
+    except AirflowError as err:
+        if "Database is locked" in str(err) or "already a running backfill" in str(err):
+            return False
+        raise
+    return True
+
+
 class RealAirflow:
     """Its components as processes of ours; ``dags`` is its folder of DAG files."""
 
@@ -167,16 +186,9 @@ class RealAirflow:
         """Start a run by hand; returns its id."""
         return str(self.call("POST", f"/dags/{dag_id}/dagRuns", json={"logical_date": None})["dag_run_id"])
 
-    def backfill(self, dag_id: str, instant: str) -> bool:
-        """Recompute the interval that starts at ``instant``; false when SQLite is too busy to take the request."""
-        asked = {"dag_id": dag_id, "from_date": instant, "to_date": instant, "reprocess_behavior": "completed", "max_active_runs": 1}
-        try:
-            self.call("POST", "/backfills", json=asked)
-        except AirflowError as err:
-            if "Database is locked" in str(err):
-                return False
-            raise
-        return True
+    def backfill(self, dag_id: str, instant: str) -> None:
+        """Recompute the interval that starts at ``instant``."""
+        self.wait("the backfill", lambda: request_backfill(self._api, dag_id, instant), BACKFILL_SECONDS, every=2)
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """All runs of the DAG, by logical date."""

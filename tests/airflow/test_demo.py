@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from examples.flights import demo
-from examples.flights.local_airflow import AirflowError
 from examples.flights.recompute import compare
 from examples.flights.results import published_rows
+from tests.airflow.real_airflow import BACKFILL_SECONDS, request_backfill
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.windowing.specfile import load_pipeline
 
@@ -54,9 +54,7 @@ def test_scheduled_cleared_and_backfill_runs(folder):
         assert len(Ledger.open(pipeline).batches()) == 3
         assert sorted_rows(pipeline) == rows
 
-        day = datetime(2013, 2, 1, tzinfo=UTC).isoformat()
-        asked = {"dag_id": demo.DAG_ID, "from_date": day, "to_date": day, "reprocess_behavior": "completed", "max_active_runs": 1}
-        create_backfill(airflow, asked)
+        create_backfill(airflow, datetime(2013, 2, 1, tzinfo=UTC).isoformat())
         wait_for_success(airflow, runs=2, run_type="backfill", wanted=1)
         assert [batch.action for batch in Ledger.open(pipeline).batches()] == ["backfill", "run", "run", "backfill"]
         assert compare(published_rows(pipeline), after=demo.BACKFILL[0], last_day=LAST_DAY).holds
@@ -66,17 +64,12 @@ def test_scheduled_cleared_and_backfill_runs(folder):
     assert not demo.stop_leftovers()
 
 
-def create_backfill(airflow, asked: dict) -> None:
-    """Ask again while SQLite is too busy to take the request."""
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            airflow.call("POST", "/backfills", json=asked)
-            return
-        except AirflowError as err:
-            if "Database is locked" not in str(err) or time.monotonic() > deadline:
-                raise
-            time.sleep(2)
+def create_backfill(airflow, instant: str) -> None:
+    """Ask until Airflow takes the request."""
+    deadline = time.monotonic() + BACKFILL_SECONDS
+    while not request_backfill(airflow, demo.DAG_ID, instant):
+        assert time.monotonic() < deadline, "Airflow took no backfill"
+        time.sleep(2)
 
 
 def sorted_rows(pipeline) -> list:

@@ -14,6 +14,7 @@ import pytest
 
 from examples.flights import demo
 from examples.flights.local_airflow import AirflowError, LocalAirflow, settings_of
+from tests.airflow.real_airflow import request_backfill
 
 pytestmark = pytest.mark.dag
 
@@ -80,3 +81,22 @@ def test_a_schedule_that_stands_still_ends_the_demo(airflow, monkeypatch):
 def test_usage(capsys):
     assert demo.main(["demmo"]) == 2
     assert "demo|up|down" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("refusal", ["503 to POST: Database is locked.", "409 to POST: There is already a running backfill for dag d"])
+def test_a_backfill_that_sqlite_cut_off_is_asked_for_again(airflow, monkeypatch, refusal):
+    monkeypatch.setattr(LocalAirflow, "call", _fail_with(refusal))
+    assert not request_backfill(airflow, "flights", "2013-02-01T00:00:00+00:00")
+
+
+def test_a_backfill_that_airflow_refuses_is_an_error(airflow, monkeypatch):
+    monkeypatch.setattr(LocalAirflow, "call", _fail_with("404 to POST: Could not find dag flights"))
+    with pytest.raises(AirflowError, match="Could not find"):
+        request_backfill(airflow, "flights", "2013-02-01T00:00:00+00:00")
+
+
+def _fail_with(message: str):
+    def call(*_: object, **__: object) -> None:
+        raise AirflowError(message)
+
+    return call
