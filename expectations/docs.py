@@ -16,10 +16,10 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader
 
-from windowmill.expectations import rates
 from windowmill.expectations.engine import load
 from windowmill.expectations.gate import RuleResult, Verdict
 from windowmill.expectations.pages import Folder
+from windowmill.expectations.rule import is_rate
 
 _TEMPLATE = "data_docs.html"
 #: Greatest number of failing rows on a page; the quality table has more.
@@ -127,7 +127,7 @@ def _as_gx(result: RuleResult) -> Any:
     raised = result.outcome == "broken"
     severity = FailureSeverity(result.severity)
     configuration = ExpectationConfiguration(type=result.type, kwargs=dict(result.arguments), severity=severity)
-    if rates.is_rate(result):
+    if is_rate(result):
         # The page's renderers know only the types of Great Expectations; they show a description in place of the type.
         description = f"At most {result.arguments['max_value']:.2%} of the rows read may be quarantined."
         configuration = ExpectationConfiguration(

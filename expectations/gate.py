@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from windowmill.expectations import frames, rates
-from windowmill.expectations.rates import Loss
-from windowmill.expectations.rule import Rule
+from windowmill.expectations import frames
+from windowmill.expectations.rule import Loss, Rule, is_rate, quarantined_rate
 from windowmill.expectations.suites import COLUMNS, identity_columns, needs_spark, rules
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.shares import percentage
@@ -72,7 +71,7 @@ class Verdict:
     @property
     def lost(self) -> tuple[Mapping[str, Any], ...]:
         """Examples of the quarantined rows, if they are more than a rule allows; they hold values."""
-        return tuple(example for result in self.unmet if rates.is_rate(result) for example in result.examples)
+        return tuple(example for result in self.unmet if is_rate(result) for example in result.examples)
 
     def describe(self) -> str:
         """One line for a log or an error, without values of the rows."""
@@ -118,8 +117,8 @@ def validate(
         Tells the indexes of rules that are certain to be kept by every row, which Great Expectations need not evaluate.
     """
     suite = rules(pipeline, columns)
-    of_rates = _rates([rule for rule in suite if rates.is_rate(rule)], rows_read, rows_quarantined, loss)
-    others = _over_rows(rows, [rule for rule in suite if not rates.is_rate(rule)], pipeline, count, spark, kept)
+    of_rates = _rates([rule for rule in suite if is_rate(rule)], rows_read, rows_quarantined, loss)
+    others = _over_rows(rows, [rule for rule in suite if not is_rate(rule)], pipeline, count, spark, kept)
     return verdict(tuple(sorted([*of_rates, *others], key=lambda result: result.index)))
 
 
@@ -145,7 +144,7 @@ def _over_rows(
 
 def _rates(suite: Sequence[Rule], rows_read: int, rows_quarantined: int, loss: Callable[[], Loss] | None) -> list[RuleResult]:
     """Results of rules about the quarantined share; the gravest that failed tells which rows these are."""
-    rate = rates.quarantined_rate(rows_read, rows_quarantined)
+    rate = quarantined_rate(rows_read, rows_quarantined)
     failed = [rule for rule in suite if rate > rule.arguments["max_value"]]
     telling = min(failed, key=lambda rule: (_GRAVEST.index(rule.severity), rule.index), default=None)
     told = loss() if telling is not None and loss is not None else None

@@ -9,15 +9,14 @@ import difflib
 import functools
 import importlib.util
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from windowmill.expectations import rates
-from windowmill.expectations.arguments import argument_problems
-from windowmill.expectations.rule import Origin, Rule, Severity
+from windowmill.expectations.rule import QUARANTINED_RATE, Origin, Rule, Severity, is_rate, rate_problems
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
@@ -39,6 +38,8 @@ _CONDITION = re.compile(
     )\s*""",
     re.VERBOSE,
 )
+#: This type has its bounds in ``quantile_ranges``.
+_QUANTILES = "expect_column_quantile_values_to_be_between"
 
 
 def sink_columns(pipeline: Pipeline) -> tuple[str, ...]:
@@ -65,7 +66,7 @@ def rules(pipeline: Pipeline, columns: Sequence[str] | None = None) -> tuple[Rul
     ]
     always = _always(pipeline, list(columns or sink_columns(pipeline)))
     written += [("always", name, arguments, "critical") for name, arguments in always]
-    written += [("always", rates.QUARANTINED_RATE, {"max_value": most}, severity) for severity, most in _limits(pipeline)]
+    written += [("always", QUARANTINED_RATE, {"max_value": most}, severity) for severity, most in _limits(pipeline)]
     return tuple(
         Rule(index=index, origin=origin, type=name, column=_about(name, arguments), arguments=arguments, severity=severity)
         for index, (origin, name, arguments, severity) in enumerate(written)
@@ -100,7 +101,7 @@ def check_rules(pipeline: Pipeline, columns: Sequence[str], *, build: bool = Fal
         if rule.origin == "spec":
             where = f"expectations.{rule.index}"
             problems_of_rule = list(_problems(rule, pipeline.expectations[rule.index].arguments, columns))
-            if build and not problems_of_rule and not rates.is_rate(rule):
+            if build and not problems_of_rule and not is_rate(rule):
                 from windowmill.expectations.engine import build_problem  # takes seconds to import
 
                 problems_of_rule = [("", problem)] if (problem := build_problem(rule)) else []
@@ -166,12 +167,12 @@ def _about(rule_type: str, arguments: Mapping[str, Any]) -> str | None:
 
 
 def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) -> Iterable[tuple[str, str]]:
-    if rates.is_rate(rule):
-        yield from rates.problems(written)
+    if is_rate(rule):
+        yield from rate_problems(written)
         return
     known = _known_types()
     if rule.type not in known:
-        every = [*known, rates.QUARANTINED_RATE]
+        every = [*known, QUARANTINED_RATE]
         yield "type", f"got {rule.type!r}; {_near(rule.type, every, 'see the list of expectations of Great Expectations')}"
         return
     if rule.type in _SECOND_SOURCE:
@@ -271,3 +272,52 @@ def _expected(schema: Mapping[str, Any], name: str, value: Any) -> str | None:
 def _form(part: Mapping[str, Any]) -> str | None:
     limits = f" from {part['minimum']:g} to {part['maximum']:g}" if {"minimum", "maximum"} <= set(part) else ""
     return f"{part.get('format') or part['type']}{limits}" if "type" in part else None
+
+
+def argument_problems(rule_type: str, written: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Problems of the arguments ``written`` for a rule of ``rule_type``, as pairs (argument, problem and remedy)."""
+    for name in ("regex", "regex_list"):
+        patterns = written.get(name)
+        for index, pattern in enumerate(patterns if isinstance(patterns, list) else [patterns]):
+            problem = _pattern_problem(pattern) if isinstance(pattern, str) else None
+            if problem:
+                yield (f"{name}.{index}" if isinstance(patterns, list) else name), problem
+    yield from _bound_problems(written.get("min_value"), written.get("max_value"), "min_value")
+    ranges = written.get("quantile_ranges")
+    listed = ranges.get("value_ranges") if isinstance(ranges, Mapping) else None
+    for index, pair in enumerate(listed if isinstance(listed, list) else ()):
+        if isinstance(pair, list) and len(pair) == 2:
+            low, high = pair
+            yield from _bound_problems(low, high, f"quantile_ranges.value_ranges.{index}")
+    bounded = rule_type.endswith("_to_be_between") and rule_type != _QUANTILES
+    if bounded and written.get("min_value") is None and written.get("max_value") is None:
+        yield "min_value", f"missing, and so is max_value; {rule_type} needs one of them"
+
+
+def _pattern_problem(pattern: str) -> str | None:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as err:
+        return f"got {pattern[:120]!r}; not a regular expression ({err}); correct it"
+    return None
+
+
+def _bound_problems(low: Any, high: Any, field: str) -> Iterable[tuple[str, str]]:
+    for bound in (low, high):
+        if isinstance(bound, float) and math.isnan(bound):
+            yield field, "got .nan; nothing is greater or less than it, give a number"
+            return
+    if low is None or high is None:
+        return
+    numbers = isinstance(low, int | float) and isinstance(high, int | float)
+    if not numbers and not (isinstance(low, str) and isinstance(high, str)) and not (isinstance(low, date) and type(low) is type(high)):
+        if isinstance(low, str | int | float) and isinstance(high, str | int | float):
+            yield field, f"got {low!r} and {high!r}; expected two numbers, or two instants"
+        return
+    try:
+        wrong = low > high
+    except TypeError:  # an instant with a zone and one without
+        yield field, f"got {low!r} and {high!r}; give both a time zone, or neither"
+        return
+    if wrong:
+        yield field, f"got {low!r}, which is greater than {high!r}; no value lies between them"

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints.stores import Options, is_local, options_of, use_options
-from windowmill.expectations import rates
+from windowmill.expectations.rule import is_rate
 from windowmill.expectations.suites import COLUMNS
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.ways.task_output import RETURNED, read_files, returned, taken
@@ -55,7 +55,7 @@ def kept_rules(files: ResultFiles, suite: Sequence[Rule], spark: Callable[[], Sp
 
 def may_need_evaluation(suite: Sequence[Rule]) -> bool:
     """Whether ``suite`` has a rule that Great Expectations evaluates even if every row keeps it."""
-    return not all(rates.is_rate(rule) or _is_of_columns(rule) or _is_told(rule) or _is_read(rule) for rule in suite)
+    return not all(is_rate(rule) or _is_of_columns(rule) or _is_told(rule) or _is_read(rule) for rule in suite)
 
 
 def _broken_locally(files: ResultFiles, suite: Sequence[Rule]) -> set[int]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.expectations.rates import Loss
+from windowmill.expectations.rule import Loss
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.quarantine import BAD_CONDITION
 from windowmill.windowing.durations import DAY_US, SECOND_US

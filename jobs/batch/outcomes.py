@@ -7,7 +7,7 @@ from typing import Literal
 
 from windowmill.checkpoints.batches import Commit, Plan
 from windowmill.checkpoints.places import Places
-from windowmill.expectations.rates import quarantined_rate
+from windowmill.expectations.rule import quarantined_rate
 from windowmill.windowing.spec import Pipeline
 
 #: Publish the held batch anyway, or commit it without its rows.

@@ -34,7 +34,7 @@ from windowmill.windowing.errors import HeldError, first_line
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from windowmill.expectations.rates import Loss
+    from windowmill.expectations.rule import Loss
     from windowmill.windowing.spec import Pipeline
 
 

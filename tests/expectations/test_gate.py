@@ -15,7 +15,7 @@ import pytest
 
 from windowmill.expectations import engine, gate
 from windowmill.expectations.gate import validate
-from windowmill.expectations.rates import Loss
+from windowmill.expectations.rule import Loss
 from windowmill.expectations.suites import rules
 
 BETWEEN = "expect_column_values_to_be_between"
