@@ -11,9 +11,8 @@ from typing import Any, Literal, get_args
 
 from airflow.sdk import DAG, Asset, BaseOperator, Param
 
-from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator
+from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator, retrying
 from windowmill.dags.pools import pool_of
-from windowmill.dags.retries import retrying
 from windowmill.dags.schedules import check_new_versions, source_asset, timetable_of
 from windowmill.dags.specs import name_of, read_pipeline
 from windowmill.windowing.errors import SpecError

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.configuration import conf
 
-from windowmill.dags.names import MAINTENANCE
-from windowmill.dags.specs import ParsedFile
+from windowmill.dags.specs import MAINTENANCE, ParsedFile
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import redacted
 

@@ -8,12 +8,10 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from windowmill.dags.names import MAINTENANCE
-from windowmill.dags.operators import MaintainOperator
+from windowmill.dags.operators import MaintainOperator, retrying
 from windowmill.dags.pools import pool_of
-from windowmill.dags.retries import retrying
 from windowmill.dags.schedules import cron_timetable
-from windowmill.dags.specs import read_pipeline
+from windowmill.dags.specs import MAINTENANCE, read_pipeline
 from windowmill.windowing.spec import Pipeline
 
 

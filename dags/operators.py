@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow.sdk.exceptions import AirflowSkipException
 
-from windowmill.dags.commands import command_of, failing_fast
-from windowmill.dags.events import EVENTS_READ, announced_through, extra_of, unannounced
-from windowmill.dags.process import CommandProcess, CommandResult, raise_for, summary_of
+from windowmill.dags.commands import CommandProcess, CommandResult, command_of, failing_fast, raise_for, summary_of
 from windowmill.dags.specs import Spec, redacting
-from windowmill.dags.storage import storage_environment, storage_variables
+from windowmill.windowing.axis import from_us
+from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
+
+    from windowmill.checkpoints.batches import Batch
+
+#: Type of connection -> parts of it, or fields of its extra, and the variables that they become.
+_VARIABLES: Mapping[str, Mapping[str, str]] = {
+    "aws": {
+        "login": "AWS_ACCESS_KEY_ID",
+        "password": "AWS_SECRET_ACCESS_KEY",
+        "aws_session_token": "AWS_SESSION_TOKEN",
+        "region_name": "AWS_REGION",
+        "endpoint_url": "AWS_ENDPOINT_URL",
+        "profile_name": "AWS_PROFILE",
+    },
+    "google_cloud_platform": {"key_path": "GOOGLE_SERVICE_ACCOUNT", "keyfile_dict": "GOOGLE_SERVICE_ACCOUNT_KEY"},
+    "wasb": {
+        "login": "AZURE_STORAGE_ACCOUNT_NAME",
+        "password": "AZURE_STORAGE_ACCOUNT_KEY",
+        "sas_token": "AZURE_STORAGE_SAS_TOKEN",
+        "tenant_id": "AZURE_STORAGE_TENANT_ID",
+    },
+}
+#: Number of newest events to read: overlapping announcements and manual events may be newer than the one with the highest batch.
+EVENTS_READ = 50
 
 
 class PipelineOperator(BaseOperator):
@@ -144,6 +168,10 @@ class AnnounceOperator(PipelineOperator):
     This is a separate task because Airflow sends an event for every outlet of a successful task, and a micro-batch that publishes nothing
     succeeds too. It reads the ledger instead of the micro-batch's summary, because an attempt that died after its commit returned none.
 
+    The ledger lists the batches, and Airflow's stored events of the asset show which of them were announced. Airflow stores an event in the
+    transaction that marks its task as successful. So if an announcement is lost, the next event covers its batches. A batch is announced
+    twice only if stored events are missing or two announcements overlap; consumers can drop such duplicates by the event's batch range.
+
     Parameters
     ----------
     asset
@@ -170,3 +198,118 @@ class AnnounceOperator(PipelineOperator):
         context["outlet_events"][self.asset].extra = extra
         self.log.info("batches %d to %d: %d rows", *extra["batches"], extra["rows"])
         return extra
+
+
+def retrying() -> dict[str, Any]:
+    """Default arguments of all tasks.
+
+    A held batch and a refused command raise ``AirflowFailException``, which Airflow never retries. The policy covers what a task refuses
+    in its own process, such as a spec that it cannot read.
+    """
+    return {
+        "owner": "windowmill",
+        "retries": 3,
+        "retry_delay": timedelta(seconds=30),
+        "retry_exponential_backoff": True,
+        "max_retry_delay": timedelta(minutes=10),
+        "retry_policy": ExceptionRetryPolicy(
+            [RetryRule("windowmill.windowing.errors.RefusedError", RetryAction.FAIL, reason="refused; no retry mends it")],
+        ),
+    }
+
+
+def storage_variables(conn_id: str | None) -> dict[str, str]:
+    """The variables of the Airflow connection ``conn_id``; none without one.
+
+    Raises
+    ------
+    SpecError
+        If it is of another type than ``aws``, ``google_cloud_platform`` and ``wasb``.
+    """
+    if conn_id is None:
+        return {}
+    from airflow.sdk import BaseHook  # not needed for parsing
+
+    connection = BaseHook.get_connection(conn_id)
+    known = _VARIABLES.get(connection.conn_type or "")
+    if known is None:
+        raise SpecError(
+            f"storage_conn_id: the connection {conn_id} is of type {connection.conn_type!r}; expected one of {', '.join(_VARIABLES)}, or "
+            "leave it out and set the variables on the workers"
+        )
+    parts: dict[str, Any] = connection.extra_dejson | {"login": connection.login, "password": connection.password}
+    found = {variable: str(parts[name]) for name, variable in known.items() if parts.get(name)}
+    if found.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+        found["AWS_ALLOW_HTTP"] = "true"
+    return found
+
+
+@contextmanager
+def storage_environment(conn_id: str | None) -> Iterator[None]:
+    """Put the variables of the connection into the environment of this task's process."""
+    added = storage_variables(conn_id)
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def announced_through(events: Iterable[Mapping[str, Any] | None], generation: str) -> int:
+    """Number of the last batch announced by ``events``; −1 if there is none.
+
+    Parameters
+    ----------
+    events
+        Extras of earlier events. Manual events, and those of a ledger with another identity, are ignored.
+    generation
+        Identity of the ledger.
+    """
+    numbers = [extra["batches"][-1] for extra in events if extra and extra.get("generation") == generation and extra.get("batches")]
+    return max(numbers, default=-1)
+
+
+def unannounced(batches: Iterable[Batch], through: int) -> list[Batch]:
+    """Committed batches after number ``through``; empty if none of them changed the sink."""
+    new = [batch for batch in batches if batch.status == "committed" and batch.number > through]
+    return new if any(map(_changed_sink, new)) else []
+
+
+def extra_of(batches: Sequence[Batch], generation: str, context: Mapping[str, Any]) -> dict[str, Any]:
+    """The event's extra for ``batches`` (at least one), as JSON values."""
+    windows: dict[str, int] = {}
+    for batch in batches:
+        for name, rows in (batch.outcome.windows if batch.outcome else {}).items():
+            windows[name] = windows.get(name, 0) + rows
+    published = [(batch, batch.outcome) for batch in batches if batch.outcome and batch.rows_published]
+    verdicts = [batch.verdict for batch in batches if batch.verdict]
+    extra: dict[str, Any] = {
+        "rows": sum(batch.rows_published for batch in batches),
+        "windows": windows,
+        "window_end_min": min((_end(batch, end) for batch, out in published if (end := out.window_end_min) is not None), default=None),
+        "window_end_max": max((_end(batch, end) for batch, out in published if (end := out.window_end_max) is not None), default=None),
+        # The verdict is "passed" only if all batches passed, so that no consumer misses a warning.
+        "verdict": next((verdict for verdict in verdicts if verdict != "passed"), verdicts[0] if verdicts else None),
+        "batches": [batches[0].number, batches[-1].number],
+        "generation": generation,
+        "rows_late": sum(batch.rows_late for batch in batches),
+        "rows_quarantined": sum(batch.rows_quarantined for batch in batches),
+    }
+    for name in ("data_interval_start", "data_interval_end"):
+        if context.get(name) is not None:
+            extra[name] = context[name].astimezone(UTC).isoformat()
+    return extra
+
+
+def _changed_sink(batch: Batch) -> bool:
+    # A backfill that publishes no rows still removes the old rows of its range.
+    return bool(batch.rows_published) or (batch.is_backfill and batch.verdict != "discarded")
+
+
+def _end(batch: Batch, end: int) -> str | int:
+    return end if batch.integer_axis else from_us(end).isoformat().replace("+00:00", "Z")

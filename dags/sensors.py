@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 from airflow.triggers.base import StartTriggerArgs
 
-from windowmill.dags.commands import advances, failing_fast
-from windowmill.dags.process import JobFailedError, JobRefusedError
+from windowmill.dags.commands import JobFailedError, JobRefusedError, advances, failing_fast
 from windowmill.dags.specs import Spec
 from windowmill.dags.triggers import SourceVersionTrigger
 from windowmill.windowing.spec import Pipeline

@@ -19,6 +19,9 @@ from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
+#: Suffix of the id of a pipeline's maintenance DAG.
+MAINTENANCE = "__maintenance"
+
 
 def read_pipeline(spec: str | os.PathLike[str] | Pipeline) -> Pipeline:
     """Read the pipeline of a YAML file; returns a ``Pipeline`` unchanged.

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
 
-from windowmill.dags.commands import command_of, failing_fast
-from windowmill.dags.process import CommandResult, raise_for
+from windowmill.dags.commands import CommandResult, command_of, failing_fast, raise_for
 from windowmill.dags.specs import Spec, redacting
 from windowmill.windowing.spec import Pipeline
 

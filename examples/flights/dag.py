@@ -11,7 +11,7 @@ from airflow.sdk import get_parsing_context, task
 from windowmill.dags.factory import build_dag
 from windowmill.dags.folders import connections
 from windowmill.dags.maintenance import build_maintenance_dag
-from windowmill.dags.names import MAINTENANCE
+from windowmill.dags.specs import MAINTENANCE
 
 SPEC = Path(__file__).with_name("pipeline.yaml")
 PIPELINE = "flight_delays"

@@ -55,11 +55,11 @@ def write_spec(tmp_path: Path):
 def command(tmp_path, monkeypatch):
     """Puts a script in the place of the windowmill command."""
 
-    from windowmill.dags import process
+    from windowmill.dags import commands
 
     def put(body: str) -> None:
         (tmp_path / "pretended_command.py").write_text("import json, os, signal, sys, time\n" + textwrap.dedent(body))
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        monkeypatch.setattr(process, "COMMAND", "pretended_command")
+        monkeypatch.setattr(commands, "COMMAND", "pretended_command")
 
     return put

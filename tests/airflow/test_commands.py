@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from windowmill.dags.commands import command_of, failing_fast
-from windowmill.dags.process import JobFailedError, JobHeldError, JobRefusedError
+from windowmill.dags.commands import JobFailedError, JobHeldError, JobRefusedError, command_of, failing_fast
 from windowmill.windowing.errors import SpecChangedError, SpecError
 
 pytestmark = pytest.mark.dag

@@ -13,8 +13,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from tests.checkpoints.records import plan
 from windowmill.checkpoints.batches import Batch, Commit
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.dags.events import EVENTS_READ
-from windowmill.dags.operators import AnnounceOperator
+from windowmill.dags.operators import EVENTS_READ, AnnounceOperator
 
 pytestmark = pytest.mark.dag
 

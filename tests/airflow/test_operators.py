@@ -15,8 +15,8 @@ from deltalake import write_deltalake
 from rich.console import Console
 
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.dags.commands import JobFailedError
 from windowmill.dags.operators import MaintainOperator, MicroBatchOperator, QualityReportOperator
-from windowmill.dags.process import JobFailedError
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.report import ReportError

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from windowmill.dags import process
-from windowmill.dags.process import CommandProcess, CommandResult, JobFailedError, JobHeldError, JobRefusedError, summary_of
+from windowmill.dags import commands
+from windowmill.dags.commands import CommandProcess, CommandResult, JobFailedError, JobHeldError, JobRefusedError, summary_of
 
 pytestmark = pytest.mark.dag
 
@@ -67,7 +67,7 @@ def test_stop_ends_the_child_by_sigterm(command):
 
 
 def test_stop_kills_a_child_that_ignores_sigterm_with_all_it_has_started(command, monkeypatch):
-    monkeypatch.setattr(process, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(commands, "GRACE_SECONDS", 0.3)
     command("""
         import subprocess
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -95,9 +95,9 @@ def test_the_child_dies_with_a_parent_killed_by_sigkill(command, tmp_path):
         time.sleep(60)
     """)
     script = """
-        from windowmill.dags import process
-        process.COMMAND = "pretended_command"
-        process.CommandProcess(["run"]).run(lambda line: print(line, flush=True))
+        from windowmill.dags import commands
+        commands.COMMAND = "pretended_command"
+        commands.CommandProcess(["run"]).run(lambda line: print(line, flush=True))
     """
     parent = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script)],

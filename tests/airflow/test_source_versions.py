@@ -29,8 +29,8 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import settle
 from windowmill.dags import triggers
+from windowmill.dags.commands import JobFailedError
 from windowmill.dags.factory import build_dag
-from windowmill.dags.process import JobFailedError
 from windowmill.dags.schedules import new_versions_of
 from windowmill.dags.sensors import SourceVersionSensor
 from windowmill.dags.triggers import NewVersionsTrigger, SourceVersionTrigger

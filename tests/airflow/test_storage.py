@@ -7,8 +7,7 @@ import os
 
 import pytest
 
-from windowmill.dags.operators import MicroBatchOperator
-from windowmill.dags.storage import storage_environment, storage_variables
+from windowmill.dags.operators import MicroBatchOperator, storage_environment, storage_variables
 from windowmill.windowing.errors import SpecError
 
 pytestmark = pytest.mark.dag

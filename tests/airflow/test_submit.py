@@ -12,8 +12,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.dags.commands import JobFailedError
 from windowmill.dags.factory import build_dag
-from windowmill.dags.process import JobFailedError
 from windowmill.windowing.errors import SpecError
 
 pytestmark = pytest.mark.dag
