@@ -22,7 +22,7 @@ from benchmarks.processes import timed
 from benchmarks.race import Result, ratios
 from benchmarks.rows import compare
 from benchmarks.spark_ways import SPARK_AGGREGATES, SPEC_AGGREGATES, session
-from windowmill.jobs.batch.outcomes import CommittedBatch
+from windowmill.jobs.batch.progress import CommittedBatch
 from windowmill.windowing.axis import from_us
 
 if TYPE_CHECKING:

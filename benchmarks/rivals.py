@@ -15,7 +15,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from benchmarks.pipelines import MINUTE_US, Growing
 from benchmarks.spark_ways import session
-from windowmill.jobs.batch.outcomes import CommittedBatch
+from windowmill.jobs.batch.progress import CommittedBatch
 from windowmill.windowing.axis import from_us
 
 if TYPE_CHECKING:

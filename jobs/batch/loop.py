@@ -18,10 +18,9 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.batch import planning
-from windowmill.jobs.batch.outcomes import CommittedBatch, Ruling, warnings_of
-from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.batch.engine import has_brief_use, is_sure_to_use_spark
+from windowmill.jobs.batch.progress import CommittedBatch, Progress, Ruling, warnings_of
 from windowmill.jobs.batch.spark_committer import tables_of
-from windowmill.jobs.batch.spark_use import has_brief_use, is_sure_to_use_spark
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.reading import Arrival
 from windowmill.jobs.spark import launch

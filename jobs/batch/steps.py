@@ -1,4 +1,4 @@
-"""Executes one batch: compute → validate → record → publish.
+"""Executes one batch: compute → validate → record → publish → compact.
 
 Tasks write files beside the tables that these are for. The record in the ledger, which names the files, is the commit point: before it a
 crash leaves files that no one reads, after it only commits are to be made, by whoever comes next (:mod:`windowmill.checkpoints.protocol`).
@@ -19,19 +19,22 @@ from windowmill.checkpoints.batches import Batch, Changes, Commit, Plan
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.state.base import is_overgrown, is_scattered
+from windowmill.checkpoints.state.joint import compact_entries
 from windowmill.checkpoints.state.opening import open_state
+from windowmill.checkpoints.state.partials import NeededRows, compact_partials
+from windowmill.checkpoints.state.position_compaction import overgrown_from
+from windowmill.checkpoints.stores import is_table
+from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.expectations.engine import load_in_background
 from windowmill.expectations.gate import Verdict
 from windowmill.expectations.suites import rules
 from windowmill.jobs.batch import engine, losses, validating
-from windowmill.jobs.batch.compaction import compact_tables
 from windowmill.jobs.batch.compute import ComputedBatch, Job, compute_by_spark, compute_in_a_task, compute_locally
-from windowmill.jobs.batch.kept_rules import may_need_evaluation
-from windowmill.jobs.batch.outcomes import CommittedBatch
-from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.batch.engine import has_brief_use
+from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.batch.spark_committer import tables_of
-from windowmill.jobs.batch.spark_use import has_brief_use
-from windowmill.jobs.batch.validating import ResultFiles, validate_files
+from windowmill.jobs.batch.validating import ResultFiles, may_need_evaluation, validate_files
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import reading_of
@@ -40,6 +43,7 @@ from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.session import import_client, spark_session
 from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.jobs.spark.usage import Usage
+from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.ways.task_output import read_files
 from windowmill.windowing.columnar.output import result_schema
@@ -47,6 +51,8 @@ from windowmill.windowing.errors import ServerGoneError, WindowmillError, first_
 
 #: Why a batch may need Spark that is computed without it.
 _ONLY_SPARK_EVALUATES = "only Spark evaluates one of its rules"
+#: Interval in batches at which the quality and quarantine tables are compacted if they have many small files.
+MERGED_EVERY = 16
 
 
 def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> CommittedBatch:
@@ -74,6 +80,7 @@ class _Steps:
         self.pipeline, self.places = pipeline, places = runnable.pipeline, runnable.places
         self.spark = cache(self._start_spark)
         self.tables = tables_of(runnable, self.spark)
+        #: Files that no record names yet, by role of their table.
         self.changes: dict[str, Changes] = {}
         self.usage = Usage(f"{pipeline.pipeline}, batch {plan.batch}")
         progress.around = self.usage.step
@@ -103,7 +110,7 @@ class _Steps:
         self.progress.say(f"  {what}")
 
     def compute(self) -> ComputedBatch:
-        """Compute the batch into files."""
+        """Compute the batch into files, which :attr:`changes` lists from then on."""
         reach("compute.begin")
         computed = self._computed()
         self.changes = dict(computed.changes)
@@ -143,17 +150,17 @@ class _Steps:
             loss = partial(losses.loss_of, lost, self.pipeline, rows_read=computed.rows_read, seen=seen, first=first)
             rows = ResultFiles(self.runnable.sink_path, sink.adds, self.job.input.sink_schema)
             verdict = validate_files(rows, self.pipeline, computed.rows_read, computed.rows_quarantined, loss, self.spark)
-            if not self.plan.builds_state and quarantine.adds:
-                # Earlier batches have quarantined these rows already.
-                self.tables["quarantine"].remove(self.changes.pop("quarantine").adds)
         validating.report(verdict, self.progress)
         return verdict
 
     def record(self, computed: ComputedBatch, verdict: Verdict) -> Commit:
-        """Record the batch in the ledger: the commit point."""
+        """Record the batch and the results of its rules in the ledger: the commit point."""
         reach("record.begin")
         with self.progress.step("record", "the batch and its files in the ledger"):
             at = datetime.now(UTC)
+            if not self.plan.builds_state and "quarantine" in self.changes:
+                # Earlier batches have quarantined these rows already.
+                self.tables["quarantine"].remove(self.changes.pop("quarantine").adds)
             quality = validating.quality_changes(self.runnable, self.plan, verdict, "0", at)
             if quality is not None:
                 self.changes["quality"] = quality
@@ -164,7 +171,7 @@ class _Steps:
         return outcome
 
     def publish(self, outcome: Commit, verdict: Verdict) -> None:
-        """One commit to each table; raises ``HeldError`` if the results must not be published."""
+        """One commit to each table, and the page of the verdict; raises ``HeldError`` if the results must not be published."""
         reach("publish.begin")
         with self.progress.step("publish", f"{outcome.rows_published} rows"):
             protocol.settle(self.ledger, self.tables)
@@ -274,3 +281,60 @@ def _forget_server() -> None:
     from windowmill.jobs.spark import remote  # loads what speaks to servers
 
     remote.detach()
+
+
+def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> None:
+    """Compact the tables that have grown enough, after the batch of ``job``."""
+    state = _State(job, beyond_process=not computed.in_one_process and _has_few_rows(job))
+    if state.is_overgrown():
+        with progress.step("compact", "entries of the state that later ones have superseded"):
+            state.compact()
+    if job.plan.batch % MERGED_EVERY == MERGED_EVERY - 1:
+        for path in (job.runnable.places.quality, job.runnable.places.quarantine):
+            merge_if_many(path)
+
+
+def _has_few_rows(job: Job) -> bool:
+    try:
+        limits.check_files(job.reading.files, None)
+    except limits.TooLargeError:
+        return False
+    return True
+
+
+class _State:
+    """The state table; ``beyond_process`` is whether one process could not compute a batch of few rows, because of state or results."""
+
+    def __init__(self, job: Job, *, beyond_process: bool) -> None:
+        parts = job.parts()
+        self._path, self._batch, self._keys = job.runnable.places.state, job.plan.batch, job.runnable.pipeline.keys
+        self._ways, self._spans = [part.way for part in parts], [name for part in parts for name in part.spans]
+        self._beyond_process = beyond_process
+
+    def is_overgrown(self) -> bool:
+        """Whether the state has grown enough to be compacted. Reads only its Delta log, and footers of large files.
+
+        Of slices and sessions alone only spans have, which batches look for in all files: else ``windowmill maintain`` merges these.
+        """
+        if not (self._has_entries or self._spans) or not is_table(self._path):
+            return False
+        return self._merged_from() is not None if self._has_entries else is_scattered(self._path)
+
+    def compact(self) -> None:
+        """Compact the state."""
+        before = self._batch + 1
+        if self._has_entries:
+            compact_entries(self._path, before, self._ways, spans=self._spans, first=self._merged_from() or None)
+        else:
+            compact_partials(self._path, NeededRows.all_but_old_spans(self._keys, self._spans, before))
+
+    @property
+    def _has_entries(self) -> bool:
+        """Whether the state has rows that are compacted together with all others."""
+        return bool({"positions", "live rows"} & set(self._ways))
+
+    def _merged_from(self) -> int | None:
+        """The first batch whose rows are worth merging with those of all later ones, 0 for all; null for none."""
+        if self._ways == ["positions"]:
+            return overgrown_from(self._path, lay_out=self._beyond_process)
+        return 0 if is_overgrown(self._path) else None

@@ -1,6 +1,9 @@
 """Validates a batch's result rows over the files that hold them: few rows in this process, many on Spark.
 
 A verdict becomes lines for people, rows of the quality table, and a page of the Data Docs.
+
+Great Expectations need not read the rows for rules that every row keeps. The columns are known, and the files' statistics show nulls and
+ranges. For unique columns and ordered pairs, these columns are read by Arrow: of few rows in this process, of many by tasks.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.batches import Changes, Plan
@@ -23,19 +28,32 @@ from windowmill.checkpoints.stores import Options, is_local, options_of, remote_
 from windowmill.expectations import docs, history
 from windowmill.expectations.gate import Verdict, validate
 from windowmill.expectations.pages import Folder
-from windowmill.jobs.batch.kept_rules import kept_rules
+from windowmill.expectations.rule import is_rate
+from windowmill.expectations.suites import COLUMNS
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.spark.access import map_in_arrow
+from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.spark.object_storage import literal_path
 from windowmill.jobs.ways.limits import MAX_VALIDATED_IN_PANDAS
-from windowmill.jobs.ways.task_output import read_files
+from windowmill.jobs.ways.task_output import RETURNED, read_files, returned, taken
+from windowmill.windowing.columnar.checksums import row_checksums
 from windowmill.windowing.errors import HeldError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from windowmill.expectations.rule import Loss
+    from windowmill.expectations.rule import Loss, Rule
     from windowmill.windowing.spec import Pipeline
+
+_UNIQUE, _ORDERED = "expect_compound_columns_to_be_unique", "expect_column_pair_values_a_to_be_greater_than_b"
+_NOT_NULL, _BETWEEN = "expect_column_values_to_not_be_null", "expect_column_values_to_be_between"
+#: What a task counts for a rule: whether a row breaks it, or hashes of unique columns that belong to one share of all.
+_COUNTED = pa.schema([("share", pa.int32()), ("rule", pa.int32()), ("hashes", pa.binary()), ("broken", pa.bool_())])
+#: Hashes of a block: Spark sends a worker as many as 10,000 values at once, however long, but not 2 GiB.
+_BLOCK_HASHES = 12_500
+#: Result rows that this process reads for the rules: 0.3 µs a row, and 24 bytes while they are sorted.
+MAX_CHECKED = 2_000_000
+#: Result rows whose columns pandas compares: slower for each row, but a process that commits what tasks computed loads no kernels.
+MAX_COMPARED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +159,142 @@ def _read(files: ResultFiles, options: Mapping[str, Options], batches: Iterator[
     for batch in batches:
         for rows in read_files(files.table, [files.files[number] for number in batch.column(0).to_pylist()], files.schema.names):
             yield rows.cast(files.schema)
+
+
+def kept_rules(files: ResultFiles, suite: Sequence[Rule], spark: Callable[[], SparkSession]) -> set[int]:
+    """The indexes of those rules of ``suite`` that every row is certain to keep."""
+    statistics = [json.loads(file.stats) for file in files.files]
+    names = files.schema.names
+    kept = {rule.index for rule in suite if _is_of_columns(rule) and rule.arguments["column_list"] == names}
+    kept |= {rule.index for rule in suite if _told_by(statistics, rule)}
+    read = [rule for rule in suite if _is_read(rule) and set(_columns(rule)) <= set(names)]
+    if read:
+        broken = _broken_locally(files, read) if files.n_rows <= MAX_CHECKED else _broken_by_spark(files, read, spark())
+        kept |= {rule.index for rule in read} - broken
+    return kept
+
+
+def may_need_evaluation(suite: Sequence[Rule]) -> bool:
+    """Whether ``suite`` has a rule that Great Expectations evaluates even if every row keeps it."""
+    return not all(is_rate(rule) or _is_of_columns(rule) or _is_told(rule) or _is_read(rule) for rule in suite)
+
+
+def _broken_locally(files: ResultFiles, suite: Sequence[Rule]) -> set[int]:
+    if files.n_rows <= MAX_COMPARED:
+        rows = files.here()
+        return {rule.index for rule in suite if (_is_doubled if rule.type == _UNIQUE else _breaks)(rule, rows)}
+    numbers = pa.record_batch({"id": pa.array(range(len(files.files)))})
+    return _broken(_count(files, suite, 1, {}, iter([numbers])))
+
+
+def _broken_by_spark(files: ResultFiles, suite: Sequence[Rule], session: SparkSession) -> set[int]:
+    n, cores = len(files.files), access_to(session).cores()
+    options = {} if is_local(files.table) else {files.table: options_of(files.table) or {}}
+    counted = map_in_arrow(session.range(0, n, 1, min(n, cores)), partial(_count, files, suite, cores, options), _COUNTED)
+    return set[int]().union(*taken(map_in_arrow(counted.repartitionById(cores, "share"), _share_broken, RETURNED)))
+
+
+def _is_of_columns(rule: Rule) -> bool:
+    return rule.type == COLUMNS and rule.arguments.keys() == {"column_list"}
+
+
+def _is_told(rule: Rule) -> bool:
+    given = rule.arguments
+    if rule.type == _NOT_NULL:
+        return given.keys() == {"column"}
+    bounds = [given.get(name) for name in ("min_value", "max_value")]
+    plain = rule.type == _BETWEEN and given.keys() <= {"column", "min_value", "max_value"}
+    return plain and bounds != [None, None] and all(bound is None or isinstance(bound, int | float) for bound in bounds)
+
+
+def _told_by(statistics: Sequence[Mapping[str, Any]], rule: Rule) -> bool:
+    if not _is_told(rule):
+        return False
+    given = rule.arguments
+    if rule.type == _NOT_NULL:
+        return all(file["nullCount"].get(given["column"]) == 0 for file in statistics)
+    least, greatest = (given.get(name) for name in ("min_value", "max_value"))
+    for file in statistics:
+        if file["nullCount"].get(given["column"]) == file["numRecords"]:
+            continue
+        low, high = (file[name].get(given["column"]) for name in ("minValues", "maxValues"))
+        if not all(isinstance(bound, int | float) for bound in (low, high)):
+            return False
+        if (least is not None and low < least) or (greatest is not None and high > greatest):
+            return False
+    return True
+
+
+def _is_read(rule: Rule) -> bool:
+    given = rule.arguments
+    if rule.type == _UNIQUE:
+        return given.keys() == {"column_list"}
+    ordered = rule.type == _ORDERED and given.keys() == {"column_A", "column_B", "or_equal", "ignore_row_if"}
+    return ordered and given["ignore_row_if"] == "either_value_is_missing"
+
+
+def _count(
+    files: ResultFiles, suite: Sequence[Rule], n_shares: int, options: Mapping[str, Options], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Runs in this process or an executor, over numbers of files."""
+    use_options(options)
+    chosen = [files.files[number] for batch in batches for number in batch.column(0).to_pylist()]
+    columns = sorted({name for rule in suite for name in _columns(rule)})
+    for rows in read_files(files.table, chosen, columns):
+        for rule in suite:
+            if rule.type == _UNIQUE:
+                yield from _hashed(rule, pa.Table.from_batches([rows]), n_shares)
+            elif _breaks(rule, rows):
+                yield _counted(0, rule, b"", broken=True)
+
+
+def _columns(rule: Rule) -> Sequence[str]:
+    given = rule.arguments
+    return tuple(given["column_list"]) if rule.type == _UNIQUE else (given["column_A"], given["column_B"])
+
+
+def _is_doubled(rule: Rule, rows: pa.Table) -> bool:
+    try:
+        return bool(rows.select(_columns(rule)).to_pandas().duplicated().any())
+    except (TypeError, ValueError, pa.ArrowException):  # lists and structs, and what is beyond pandas' types
+        return True
+
+
+def _breaks(rule: Rule, rows: pa.RecordBatch | pa.Table) -> bool:
+    first, second = (rows.column(name) for name in _columns(rule))
+    kept = pc.greater_equal(first, second) if rule.arguments["or_equal"] else pc.greater(first, second)
+    return not pc.all(kept.fill_null(True)).as_py()
+
+
+def _hashed(rule: Rule, rows: pa.Table, n_shares: int) -> Iterator[pa.RecordBatch]:
+    """The hashes of the rule's columns, in blocks for each share; equal rows have equal hashes."""
+    hashes = row_checksums(rows.select(_columns(rule))).to_numpy().view(np.uint64)
+    shares = hashes % np.uint64(n_shares)
+    for share in range(n_shares):
+        own = hashes[shares == share]
+        for begin in range(0, len(own), _BLOCK_HASHES):
+            yield _counted(share, rule, own[begin : begin + _BLOCK_HASHES].tobytes(), broken=False)
+
+
+def _counted(share: int, rule: Rule, hashes: bytes, *, broken: bool) -> pa.RecordBatch:
+    cells = [pa.array([share], pa.int32()), pa.array([rule.index], pa.int32()), pa.array([hashes], pa.binary()), pa.array([broken])]
+    return pa.record_batch(cells, schema=_COUNTED)
+
+
+def _share_broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor over shares of the hashes."""
+    yield from returned(_broken(batches))
+
+
+def _broken(batches: Iterator[pa.RecordBatch]) -> set[int]:
+    """The indexes of rules that rows break, or may break; ``batches`` have the columns that :func:`_count` gives."""
+    hashes: dict[int, list[bytes]] = {}
+    found: set[int] = set()
+    for batch in batches:
+        for rule, block, broken in zip(*(batch.column(name).to_pylist() for name in ("rule", "hashes", "broken")), strict=True):
+            hashes.setdefault(rule, []).append(block)
+            found |= {rule} if broken else set()
+    for rule, blocks in hashes.items():
+        ordered = np.sort(np.frombuffer(b"".join(blocks), np.uint64))
+        found |= {rule} if (ordered[1:] == ordered[:-1]).any() else set()
+    return found

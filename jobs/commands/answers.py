@@ -16,7 +16,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.checkpoints.stores import options_of, use_options_of
 from windowmill.jobs.batch import engine
-from windowmill.jobs.batch.outcomes import CommittedBatch, warnings_of
+from windowmill.jobs.batch.progress import CommittedBatch, warnings_of
 from windowmill.jobs.commands.next_run import NextRun
 from windowmill.jobs.commands.terminal import Answer, as_written
 from windowmill.jobs.spec_checks import runnable_of

@@ -26,8 +26,8 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from windowmill.jobs.batch.outcomes import CommittedBatch, Ruling
     from windowmill.jobs.batch.planning import Acceptance
+    from windowmill.jobs.batch.progress import CommittedBatch, Ruling
 
 
 def run(

@@ -17,7 +17,7 @@ from windowmill.checkpoints.assembling import Totals
 from windowmill.checkpoints.batches import Batch, RunPlan
 from windowmill.checkpoints.places import Places, local_path
 from windowmill.jobs.batch.engine import told_briefly
-from windowmill.jobs.batch.outcomes import warnings_of
+from windowmill.jobs.batch.progress import warnings_of
 from windowmill.jobs.report import charts, scales
 from windowmill.jobs.report.curves import Curves, TimeChart, WindowCurves
 from windowmill.jobs.report.keys import key_text

@@ -18,7 +18,7 @@ from tests.spark.harness import LASTING, MINUTE, SCHEMA, Bench, Row, differences
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
-from windowmill.jobs.batch.outcomes import Ruling
+from windowmill.jobs.batch.progress import Ruling
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.windowing import errors
 from windowmill.windowing.reference import Evaluation

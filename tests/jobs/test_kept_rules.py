@@ -13,9 +13,8 @@ from windowmill.checkpoints.data_files import FileWriter
 from windowmill.expectations import engine
 from windowmill.expectations.gate import validate
 from windowmill.expectations.rule import Rule
-from windowmill.jobs.batch import kept_rules
-from windowmill.jobs.batch.kept_rules import _broken, _broken_locally, _count, _told_by
-from windowmill.jobs.batch.validating import ResultFiles, validate_files
+from windowmill.jobs.batch import validating
+from windowmill.jobs.batch.validating import ResultFiles, _broken, _broken_locally, _count, _told_by, validate_files
 from windowmill.windowing.specfile import parse_pipeline
 
 SCHEMA = pa.schema([("k", pa.string()), ("low", pa.int64()), ("high", pa.int64()), ("x", pa.float64())])
@@ -43,7 +42,7 @@ def rule(kind: str, index: int = 0, **arguments: Any) -> Rule:
 
 
 def told(files: ResultFiles, checked: Rule) -> bool:
-    return _told_by([kept_rules.json.loads(file.stats) for file in files.files], checked)
+    return _told_by([validating.json.loads(file.stats) for file in files.files], checked)
 
 
 def broken(files: ResultFiles, *suite: Rule, shares: int = 3) -> set[int]:
@@ -86,14 +85,14 @@ def test_nulls_are_equal_and_so_are_both_zeros(tmp_path):
 def test_few_rows_are_compared_as_their_hashes_are(tmp_path, monkeypatch, rows):
     files, suite = written(tmp_path, rows), [rule(UNIQUE, 1, column_list=["k", "low", "high", "x"]), rule(ORDERED, 2, **PAIR)]
     compared = _broken_locally(files, suite)
-    monkeypatch.setattr(kept_rules, "MAX_COMPARED", 0)
+    monkeypatch.setattr(validating, "MAX_COMPARED", 0)
     assert compared == _broken_locally(files, suite)
 
 
 def test_great_expectations_is_imported_only_for_rules_that_it_may_evaluate():
     certain = [rule(UNIQUE, column_list=["k"]), rule(BETWEEN, column="x", min_value=0), rule(ORDERED, **PAIR)]
-    assert not kept_rules.may_need_evaluation(certain)
-    assert kept_rules.may_need_evaluation([*certain, rule("expect_column_mean_to_be_between", column="x", min_value=0)])
+    assert not validating.may_need_evaluation(certain)
+    assert validating.may_need_evaluation([*certain, rule("expect_column_mean_to_be_between", column="x", min_value=0)])
 
 
 @pytest.mark.parametrize(
@@ -140,7 +139,7 @@ def test_a_rule_with_other_arguments_is_left_to_great_expectations(tmp_path):
         rule(ORDERED, 2, **PAIR, row_condition="k == 'a'", condition_parser="pandas"),
         rule("expect_column_mean_to_be_between", 3, column="x", min_value=0),
     ]
-    assert kept_rules.kept_rules(files, others, spark) == set()  # type: ignore[arg-type] - no session is asked for
+    assert validating.kept_rules(files, others, spark) == set()  # type: ignore[arg-type] - no session is asked for
 
 
 def test_results_are_those_of_great_expectations(tmp_path, monkeypatch):
@@ -190,4 +189,4 @@ def test_a_range_without_bounds_is_left_to_great_expectations(tmp_path, argument
 def test_few_rows_are_checked_without_spark(tmp_path, again):
     files = written(tmp_path, GOOD, again) if again else written(tmp_path, GOOD)
     suite = [rule(UNIQUE, 1, column_list=["k", "low", "high"]), rule(ORDERED, 2, **PAIR), rule(UNIQUE, 3, column_list=["absent"])]
-    assert kept_rules.kept_rules(files, suite, pytest.fail) == ({2} if again else {1, 2})  # type: ignore[arg-type]
+    assert validating.kept_rules(files, suite, pytest.fail) == ({2} if again else {1, 2})  # type: ignore[arg-type]
