@@ -15,10 +15,8 @@ from windowmill.checkpoints.state.inspection import key_value
 from windowmill.checkpoints.state.opening import reporting_damage
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.commands.state_views.base import View, source_types, value_of
-from windowmill.jobs.commands.state_views.live_rows import LiveRowsView
-from windowmill.jobs.commands.state_views.positions import PositionsView
-from windowmill.jobs.commands.state_views.sessions import SessionsView
-from windowmill.jobs.commands.state_views.slices import SlicesView
+from windowmill.jobs.commands.state_views.entries import LiveRowsView, PositionsView
+from windowmill.jobs.commands.state_views.partials import SessionsView, SlicesView
 from windowmill.jobs.commands.terminal import Answer
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.errors import SpecError, StateMissingError

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from windowmill.jobs.commands.terminal import errors
 from windowmill.jobs.commands.try_engine import Batch, Results
-from windowmill.jobs.commands.try_results import results_in_order
+from windowmill.jobs.commands.try_kernel import results_in_order
 from windowmill.jobs.conditions.spark import failure, truth
 from windowmill.jobs.dataframe import evaluate
 from windowmill.jobs.sources.columns import Columns
