@@ -5,13 +5,16 @@ The table is never loaded whole: DataFusion scans it and returns the extremes of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from deltalake import DeltaTable
 from deltalake.schema import PrimitiveType
 
-from windowmill.jobs.report.keys import Key, KeyChoice, KeyRanking, pick, rank_keys
-from windowmill.jobs.report.lines import DrawnRows, Lines
+from windowmill.checkpoints.quoting import quoted
+from windowmill.jobs.report.charts import Point
+from windowmill.jobs.report.tables import clipped, literal, query
 from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.spec import Pipeline
 
@@ -34,6 +37,13 @@ _FAMILIES = (
 #: Functions whose results do not form a curve.
 _NOT_A_CURVE = ("arg_min", "arg_max", "max_count", "min_count")
 _NUMERIC = {"byte", "short", "integer", "long", "float", "double"}
+#: The values of the key columns, as text; None is null.
+Key = tuple[str | None, ...]
+#: Points by key, in ascending time.
+Lines = dict[Key, list[Point]]
+_FACETS_SHOWN, _SERIES_SHOWN = 4, 6
+#: Above this number, keys are counted approximately.
+_KEYS_COUNTED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +176,166 @@ def _length(ticks: int, pipeline: Pipeline) -> str:
         if ticks >= 3 * unit:
             return f"{ticks / unit:.0f} {name}"
     return f"{ticks / 1e6:.3g} seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRows:
+    """Rows to draw: those of one window and some keys, with some aggregates.
+
+    Its SQL names the columns k0… (key as text), e (window end as an integer), g (trigger), v0… (aggregates, finite or null).
+    """
+
+    table: DeltaTable
+    pipeline: Pipeline
+    window: str
+    keys: Sequence[Key]
+    aggregates: Sequence[str]
+
+    @property
+    def _key_names(self) -> list[str]:
+        return [f"k{i}" for i in range(len(self.pipeline.keys))]
+
+    def _sql(self, start: int) -> str:
+        keys = [f"{text_of(column)} AS {name}" for column, name in zip(self.pipeline.keys, self._key_names, strict=True)]
+        values = [_finite(aggregate, f"v{i}") for i, aggregate in enumerate(self.aggregates)]
+        columns = ", ".join(["arrow_cast(window_end, 'Int64') AS e", '"trigger" AS g', "revision AS r", *keys, *values])
+        instant = str(start) if self.pipeline.time.unit else f"arrow_cast({start}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+        # Compare the stored type: then statistics exclude the files of earlier times.
+        where = f'"window" = {literal(self.window)} AND window_end >= {instant} AND ({" OR ".join(map(self._is, self.keys))})'
+        rows = f"SELECT {columns} FROM t WHERE {where}"
+        if self.pipeline.emit == "final":
+            return rows
+        one = ", ".join(["e", "g", *self._key_names])
+        newest = ", ".join(f"last_value(v{i} ORDER BY r) AS v{i}" for i in range(len(self.aggregates)))
+        return f"SELECT {one}, {newest} FROM ({rows}) GROUP BY {one}"
+
+    def _is(self, key: Key) -> str:
+        parts = zip(self.pipeline.keys, key, strict=True)
+        return "(" + (" AND ".join(f"({text_of(column)} IS NOT DISTINCT FROM {literal(part)})" for column, part in parts) or "true") + ")"
+
+    def lines(self, start: int, end: int, buckets: int) -> dict[str, Lines]:
+        """Points by aggregate and key from ``start`` to ``end``, at most two for each of ``buckets`` buckets. One scan.
+
+        They are the least and the greatest row of each bucket, at their own times: the line through them spans the same area as a line
+        through all rows.
+        """
+        extremes = [
+            f"min(v{i}) AS low{i}, max(v{i}) AS high{i}, first_value(e ORDER BY v{i} ASC NULLS LAST, e) AS low_at{i}, "
+            f"first_value(e ORDER BY v{i} DESC NULLS LAST, e) AS high_at{i}"
+            for i in range(len(self.aggregates))
+        ]
+        bucket = f"floor(CAST(e - ({start}) AS DOUBLE) * {buckets} / {float(end - start + 1)}) AS bucket"
+        columns = ", ".join([*self._key_names, bucket, *extremes])
+        by = ", ".join([*self._key_names, "bucket"])
+        answer = query(self.table, f"SELECT {columns} FROM ({self._sql(start)}) GROUP BY {by} ORDER BY {by}").to_pydict()
+        keys = list(zip(*(answer[name] for name in self._key_names), strict=True)) or [()] * len(answer["bucket"])
+        by_aggregate: dict[str, Lines] = {}
+        for i, aggregate in enumerate(self.aggregates):
+            lines: Lines = defaultdict(list)
+            lows, highs = (zip(answer[f"{name}_at{i}"], answer[f"{name}{i}"], strict=True) for name in ("low", "high"))
+            for key, low, high in zip(keys, lows, highs, strict=True):
+                if low[1] is not None:
+                    lines[key] += sorted({low, high})
+            by_aggregate[aggregate] = dict(lines)
+        return by_aggregate
+
+    def latest(self, start: int) -> list[tuple[Key, int, list[float | None]]]:
+        """Each key's newest row from ``start`` on: key, window end, values of the aggregates."""
+        newest = [f"last_value(v{i} ORDER BY e, g) AS v{i}" for i in range(len(self.aggregates))]
+        names = ", ".join(self._key_names)
+        by = f" GROUP BY {names} ORDER BY {names}" if names else ""
+        rows = query(
+            self.table, f"SELECT {', '.join([*self._key_names, 'max(e) AS e', *newest])} FROM ({self._sql(start)}){by}"
+        ).to_pylist()
+        return [(tuple(row[name] for name in self._key_names), row["e"], [row[f"v{i}"] for i in range(len(newest))]) for row in rows]
+
+
+def _finite(aggregate: str, name: str) -> str:
+    value = f"CAST({quoted(aggregate)} AS DOUBLE)"
+    # Comparisons use a total order in which NaN is greater than any number, so this excludes NaN and both infinities.
+    return f"CASE WHEN {value} BETWEEN -1e300 AND 1e300 THEN {value} END AS {name}"
+
+
+def key_text(key: Key) -> str:
+    """A key as text of at most 60 characters; ``null`` stands for a null value.
+
+    >>> key_text(("JFK", None))
+    'JFK · null'
+    """
+    return clipped(" · ".join("null" if part is None else part for part in key), 60)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRanking:
+    """Numbers of rows and keys of a window, its first and last window end, and its keys by descending number of rows."""
+
+    rows: int
+    keys_count: int
+    low: int
+    high: int
+    keys: list[tuple[Key, int]]
+
+
+def text_of(column: str) -> str:
+    """The SQL expression for a key column as text."""
+    return f"CAST({quoted(column)} AS VARCHAR)"
+
+
+def rank_keys(pipeline: Pipeline, table: DeltaTable, limit: int = 200) -> dict[str, KeyRanking]:
+    """Rank the keys of each window: its extent, and the ``limit`` keys with the most rows. Scans ``table`` two or three times."""
+    names = [f"k{i}" for i in range(len(pipeline.keys))]
+    keys = "".join(f", {text_of(key)} AS {name}" for key, name in zip(pipeline.keys, names, strict=True))
+    rows = f"SELECT \"window\" AS w, arrow_cast(window_end, 'Int64') AS e{keys} FROM t"
+    whole = f"concat_ws(chr(31), {', '.join(names)})" if names else "''"
+    extents = query(
+        table, f"SELECT w, count(*) AS n, min(e) AS low, max(e) AS high, approx_distinct({whole}) AS keys FROM ({rows}) GROUP BY w"
+    ).to_pylist()
+    windows = {row["w"]: KeyRanking(row["n"], row["keys"], row["low"], row["high"], []) for row in extents}
+    many = max((ranked.keys_count for ranked in windows.values()), default=0) > _KEYS_COUNTED
+    if many:
+        # Exact counts take memory per key. Keys with many rows fall into bins with many rows, so only the fullest bins are counted.
+        rows = f"SELECT *, substr(md5({whole}), 1, 3) AS bin FROM ({rows})"
+        bins = query(table, f"SELECT bin FROM ({rows}) GROUP BY bin ORDER BY count(*) DESC, bin LIMIT 40").column("bin").to_pylist()
+        rows = f"SELECT * FROM ({rows}) WHERE bin IN ({', '.join(literal(bin_) for bin_ in bins)})"
+    by_key = ", ".join(["w", *names])
+    ranks = f"SELECT *, row_number() OVER (PARTITION BY w ORDER BY n DESC, {by_key}) AS place, count(*) OVER (PARTITION BY w) AS keys"
+    counted = f"{ranks} FROM (SELECT {by_key}, count(*) AS n FROM ({rows}) GROUP BY {by_key})"
+    for row in query(table, f"SELECT * FROM ({counted}) WHERE place <= {limit} ORDER BY w, place").to_pylist():
+        ranked = windows[row["w"]]
+        ranked.keys.append((tuple(row[name] for name in names), row["n"]))
+        if not many:
+            windows[row["w"]] = replace(ranked, keys_count=row["keys"])
+    return windows
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChoice:
+    """Keys to draw: one panel per facet (a value of the first key column), one colour per series (values of the others)."""
+
+    facets: list[Key]
+    series: list[Key]
+    keys: list[Key]
+
+
+def pick(ranked: Iterable[list[tuple[Key, int]]]) -> KeyChoice:
+    """Choose the keys with the most rows over all windows; each value of the first of several key columns is a facet.
+
+    All windows share the choice, ordered by name, so that a colour means the same key in every chart.
+    """
+    rows: Counter[Key] = Counter()
+    for counted in ranked:
+        rows.update(dict(counted))
+    split = 1 if any(len(key) > 1 for key in rows) else 0
+    facets = _with_most_rows(rows, slice(None, split), _FACETS_SHOWN)
+    kept = Counter({key: n for key, n in rows.items() if key[:split] in facets})
+    series = _with_most_rows(kept, slice(split, None), _SERIES_SHOWN)
+    keys = [key for key in kept if key[split:] in series]
+    return KeyChoice([facet for facet in facets if any(key[:split] == facet for key in keys)], series, keys)
+
+
+def _with_most_rows(rows: Counter[Key], part: slice, limit: int) -> list[Key]:
+    """The ``limit`` values of one part of the key that have the most rows, ordered by name."""
+    by_part: Counter[Key] = Counter()
+    for key, n in rows.items():
+        by_part[key[part]] += n
+    return sorted((value for value, _ in by_part.most_common(limit)), key=lambda value: [part or "" for part in value])

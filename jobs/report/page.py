@@ -18,9 +18,9 @@ from windowmill.checkpoints.batches import Batch, RunPlan
 from windowmill.checkpoints.places import Places, local_path
 from windowmill.jobs.batch.engine import told_briefly
 from windowmill.jobs.batch.progress import warnings_of
-from windowmill.jobs.report import charts, scales
-from windowmill.jobs.report.curves import Curves, TimeChart, WindowCurves
-from windowmill.jobs.report.keys import key_text
+from windowmill.jobs.report import charts
+from windowmill.jobs.report.charts import elapsed, instant, moment, short
+from windowmill.jobs.report.curves import Curves, TimeChart, WindowCurves, key_text
 from windowmill.jobs.report.quality import Quality
 from windowmill.jobs.report.tables import Quarantine, clipped
 from windowmill.windowing.redaction import holds_credentials, redacted
@@ -66,7 +66,7 @@ def render(facts: Facts, target: str) -> str:
     environment = Environment(
         loader=PackageLoader("windowmill.jobs.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"short": scales.short, "moment": scales.moment, "elapsed": scales.elapsed, "clipped": clipped}
+    environment.filters |= {"short": short, "moment": moment, "elapsed": elapsed, "clipped": clipped}
     environment.filters["engine"] = told_briefly
     last_advance = facts.last_advance
     committed = next((batch for batch in reversed(facts.batches) if batch.status == "committed"), None)
@@ -123,7 +123,7 @@ def _watermark(pipeline: Pipeline, last: Batch | None) -> datetime | int | None:
         return None
     if pipeline.time.watermark == "data_interval_end":
         vouched = last.plan.interval_end if isinstance(last.plan, RunPlan) else None
-        return None if vouched is None else scales.instant(vouched)
+        return None if vouched is None else instant(vouched)
     disorder = pipeline.time.disorder.elapsed()
     return (
         last.seen - timedelta(microseconds=disorder)
@@ -166,8 +166,8 @@ def _window(window: WindowCurves, facts: Facts) -> dict[str, Any]:
         "latest": [
             (
                 key_text(key) or "all",
-                scales.moment(end if integer_axis else scales.instant(end)),
-                ["–" if v is None else scales.short(v) for v in values],
+                moment(end if integer_axis else instant(end)),
+                ["–" if v is None else short(v) for v in values],
             )
             for key, end, values in window.latest
         ],
@@ -200,14 +200,10 @@ def _view(view: TimeChart, window: WindowCurves, aggregates: Sequence[str], *, i
                 if facet + rest in lines
             ]
             plots.append(charts.LinePlot(key_text(facet) if split else aggregate, drawn, scale, view.start, view.end, x_ticks))
-        note = (
-            f"{scale.beyond:,} points lie beyond the scale ({scales.short(scale.least)} to {scales.short(scale.greatest)})"
-            if scale.beyond
-            else ""
-        )
+        note = f"{scale.beyond:,} points lie beyond the scale ({short(scale.least)} to {short(scale.greatest)})" if scale.beyond else ""
         groups.append({"aggregate": aggregate, "plots": plots, "note": note})
-    start, end = (view.start, view.end) if integer_axis else (scales.instant(view.start), scales.instant(view.end))
-    return {"title": view.title, "span": f"{scales.moment(start)} – {scales.moment(end)}", "groups": groups}
+    start, end = (view.start, view.end) if integer_axis else (instant(view.start), instant(view.end))
+    return {"title": view.title, "span": f"{moment(start)} – {moment(end)}", "groups": groups}
 
 
 def _rows_plot(shown: Sequence[Batch], quarantine: Quarantine) -> charts.BarPlot | None:

@@ -19,7 +19,8 @@ from examples.flights.results import batches_table
 from windowmill.checkpoints.batches import BackfillPlan, Commit, RunPlan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.report import charts, quality, scales, write_report
+from windowmill.jobs.report import charts, quality, write_report
+from windowmill.jobs.report.charts import time_ticks
 from windowmill.jobs.report.curves import read_curves
 from windowmill.jobs.report.quality import read_quality
 from windowmill.jobs.report.tables import ReportError, open_table, read_quarantine
@@ -544,7 +545,7 @@ def test_stacked_bars_fill_up_from_the_bottom():
 @pytest.mark.parametrize("span", [1, 10**6, 3 * 10**9, 10**11, 10**13, 10**15, 10**17], ids="{:.0e} us".format)
 @pytest.mark.parametrize("start", [-(10**14), 0, to_us(START) + 12_345])
 def test_time_ticks_lie_inside_and_are_few(start, span):
-    ticks = scales.time_ticks(start, start + span)
+    ticks = time_ticks(start, start + span)
     assert all(start <= tick <= start + span for tick, _ in ticks)
     assert len(ticks) <= 7
     assert [tick for tick, _ in ticks] == sorted({tick for tick, _ in ticks})
