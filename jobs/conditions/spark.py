@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from windowmill.jobs.conditions.duckdb import columns_of, conditions_of, translated
-from windowmill.jobs.conditions.functions import OF_ONE_ROW
+from windowmill.jobs.conditions.written import OF_ONE_ROW
 from windowmill.windowing.errors import UnsupportedError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -24,7 +24,7 @@ from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.stores import store_of, table_at
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.statistics import least_instants
+from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceMissingError, SourceRangeGoneError, first_line
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ _CHANGED_ROWS = (
     "num_target_rows_updated",
     "num_target_rows_deleted",
 )
+#: Delta cuts instants to milliseconds.
+CUT_US = 999
 
 
 def open_delta(settings: Source) -> DeltaSource:
@@ -326,3 +328,39 @@ def _stats(added: pa.Table) -> pa.Array:
 
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
+
+
+def span(stats: str | None, name: str, *, instants: bool) -> tuple[int, int, int] | None:
+    """A lower bound of the values of a column, and a lower and an upper one of the greatest; null if ``stats`` do not tell.
+
+    ``name`` is that in the file. Instants are microseconds on the axis.
+    """
+    try:
+        found = json.loads(stats or "{}")
+        low, high = found["minValues"][name], found["maxValues"][name]
+        if found.get("tightBounds") is False:
+            return None
+        if not instants:
+            return (low, high, high) if isinstance(low, int) and isinstance(high, int) else None
+        return _instant(low), _instant(high), _instant(high) + CUT_US
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def least_instants(stats: str | None, names: Iterable[str]) -> Mapping[str, int]:
+    """A lower bound of the instants of each of those columns of which ``stats`` tell one."""
+    least = {}
+    try:
+        lows = json.loads(stats or "{}").get("minValues") or {}
+    except ValueError:
+        return {}
+    for name in names:
+        try:
+            least[name] = _instant(lows[name])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            continue
+    return least
+
+
+def _instant(value: object) -> int:
+    return value if isinstance(value, int) else to_us(datetime.fromisoformat(str(value)).astimezone(UTC))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.jobs.condition_cases import REFUSED, ROW, TAKEN, WRITTEN
 from windowmill.jobs.conditions.checks import condition_problem
-from windowmill.jobs.conditions.functions import CHANGING, LAMBDAS, MAKING_ROWS, OF_MANY_ROWS, OF_ONE_ROW
+from windowmill.jobs.conditions.written import CHANGING, LAMBDAS, MAKING_ROWS, OF_MANY_ROWS, OF_ONE_ROW
 
 
 @pytest.mark.parametrize("text", TAKEN)
