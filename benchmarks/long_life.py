@@ -31,9 +31,8 @@ from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOT
 from windowmill.checkpoints.batches import Commit, RunPlan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.record_files import FAN, LAST_LEVEL, packed
 from windowmill.checkpoints.record_table import DeltaRecords
-from windowmill.checkpoints.records import FORMAT, LedgerRecord, sealed
+from windowmill.checkpoints.records import FAN, FORMAT, LAST_LEVEL, LedgerRecord, packed, sealed
 from windowmill.jobs.batch import planning
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.spec import Pipeline

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 from benchmarks.spark_ways import session
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import create
-from windowmill.checkpoints.state.joint import compact_entries
+from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME

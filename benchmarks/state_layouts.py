@@ -21,7 +21,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from windowmill.checkpoints.state.base import is_overgrown
-from windowmill.checkpoints.state.joint import compact_entries
+from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.windowing.columnar.log import GONE, KEY_ENTRY, ROW
 
 KEYS, ROWS, TOUCHED, BATCHES = 1_000, 1_000, 50, 64

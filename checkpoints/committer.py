@@ -4,6 +4,8 @@ delta-rs commits. It neither skips a transaction that has landed, nor checks fil
 this is done here, on the very snapshot from which the commit is made. Of writers that commit the same version one wins, on every store
 that creates an object only if it is absent; the other begins anew from a fresh snapshot.
 
+Changes that a table would not take as its owner has altered it are refused before they are recorded, since later they could only wait.
+
 A table that delta-rs cannot write gets the same rows by another :class:`Committer`, of Spark, but only on this machine: on object storage
 Spark's commits overwrite those of other writers.
 """
@@ -18,17 +20,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.delta_log_files import floor_of
-from windowmill.checkpoints.features import Features
-from windowmill.checkpoints.formats import FORMAT, FORMATS, check_format, ours
+from windowmill.checkpoints.features import FORMAT, FORMATS, Features, check_format, own_commit
 from windowmill.checkpoints.kept_tables import newest
-from windowmill.checkpoints.misfits import lacking, refuse_misfit
 from windowmill.checkpoints.stores import create_table, is_local, table_at, write_table
 from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError, WindowmillError
 
@@ -41,6 +41,12 @@ _COMPUTED = ("delta.invariants", "delta.generationExpression", "delta.identity.s
 #: Checkpoints are made by :func:`checkpoint_if_due` alone: their error would else be returned as that of the commit.
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 FAILURES = (DeltaError, pa.ArrowException, OSError)
+#: Delta for Spark appends each of these types to columns of the later ones.
+_INTEGERS = ("byte", "short", "integer")
+#: Parts of a type that do not tell its values' type.
+_APART = ("containsNull", "valueContainsNull", "nullable", "metadata")
+#: Metadata of columns whose values a writer makes.
+_MADE = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +143,7 @@ class DeltaRsCommitter:
             check_format(table, role)
             missed = lacking(table, schema)
             if missed and not Features.of(table).beyond_delta_rs:
-                table.alter.add_columns(missed, commit_properties=ours("widen"))
+                table.alter.add_columns(missed, commit_properties=own_commit("widen"))
                 table = newest(place)
         return table
 
@@ -244,7 +250,7 @@ def _sizes(table: DeltaTable) -> dict[str, int]:
 
 def _replace_schema(table: DeltaTable, schema: str) -> None:
     empty = pa.schema(DeltaSchema.from_json(schema).to_arrow()).empty_table()
-    write_table(table, empty, mode="overwrite", schema_mode="overwrite", commit_properties=ours("widen"))
+    write_table(table, empty, mode="overwrite", schema_mode="overwrite", commit_properties=own_commit("widen"))
 
 
 def _newest(place: str) -> DeltaTable | None:
@@ -265,3 +271,68 @@ def names_need_mapping(role: str, schema: str) -> bool:
 def error_of(role: str) -> type[WindowmillError]:
     """The class of errors about the table with this ``role``."""
     return SinkError if role == "sink" else StateError
+
+
+def refuse_misfit(role: str, place: str, table: DeltaTable, changes: Changes) -> None:
+    """Raise an error if ``table``, of this ``role``, does not take ``changes``: because of its columns, or because it is append-only.
+
+    Raises
+    ------
+    SinkRefusedError, StateError
+        With the column, and what to do.
+    """
+    why = _misfit(role, table, changes)
+    if why is not None:
+        error: type[WindowmillError] = SinkRefusedError if role == "sink" else StateError
+        raise error(f"{role} {place}: {why}, and run again")
+
+
+def lacking(table: DeltaTable, schema: str) -> list[Field]:
+    """The columns of ``schema`` (Delta JSON) that the table lacks."""
+    known = {each.name.lower() for each in table.schema().fields}
+    return [each for each in DeltaSchema.from_json(schema).fields if each.name.lower() not in known]
+
+
+def _misfit(role: str, table: DeltaTable, changes: Changes) -> str | None:
+    if changes.removes and table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
+        return "is append-only, so rows that it has cannot be replaced; unset its property delta.appendOnly"
+    if changes.schema is None:
+        return None
+    written = {each["name"]: each for each in json.loads(changes.schema)["fields"]}
+    missed = lacking(table, changes.schema) if role == "sink" else []
+    if missed:
+        return f"has no column {missed[0].name}, which the results have; put it back"
+    for stored in json.loads(table.schema().to_json())["fields"]:
+        name, own = stored["name"], written.get(stored["name"])
+        if own is not None and not _takes(stored["type"], own["type"]):
+            return (
+                f"its column {name} is now of type {_named(stored['type'])}, the results have {_named(own['type'])}; change it back, or "
+                "give the pipeline a new sink and backfill it there"
+            )
+        if stored["nullable"] or (own is None and not stored["metadata"].keys().isdisjoint(_MADE)):
+            continue
+        if own is None or _has_nulls(name, changes):
+            return f"its column {name} is NOT NULL, the results have nulls there; drop that constraint (ALTER COLUMN … DROP NOT NULL)"
+    return None
+
+
+def _takes(stored: Any, written: Any) -> bool:
+    if stored in _INTEGERS and written in _INTEGERS:
+        return _INTEGERS.index(written) <= _INTEGERS.index(stored)
+    return bool(_bare(stored) == _bare(written))
+
+
+def _bare(kind: Any) -> Any:
+    """A type of Delta's JSON without what it says about nulls in elements and fields."""
+    if isinstance(kind, dict):
+        return {name: _bare(value) for name, value in kind.items() if name not in _APART}
+    return [_bare(each) for each in kind] if isinstance(kind, list) else kind
+
+
+def _named(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind["type"])
+
+
+def _has_nulls(name: str, changes: Changes) -> bool:
+    """Whether the column has nulls, or may have: its files count them, unless they have more columns than statistics."""
+    return any(file.rows and json.loads(file.stats).get("nullCount", {}).get(name, 1) for file in changes.files)

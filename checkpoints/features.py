@@ -1,6 +1,8 @@
-"""Which Delta table features can be read and written, and by which library: one list for sources, sinks and the pipeline's own tables.
+"""Which Delta table features can be read and written, and by which library; and the formats of a pipeline's own tables.
 
-An unknown feature may change the meaning of a table's files, so features that are not listed are refused.
+An unknown feature may change the meaning of a table's files, so features that are not listed are refused: one list for sources, sinks and
+the pipeline's own tables. A format is a property of a table, 1 without it; it is increased when older code would misread the table. Ledger
+records have their own format (:mod:`windowmill.checkpoints.assembling`).
 """
 
 from __future__ import annotations
@@ -8,12 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.stores import is_local
-from windowmill.windowing.errors import ForeignWriteError, SinkError, SinkRefusedError, SourceFeatureError, StateCorruptError, first_line
+from windowmill.windowing.errors import (
+    ForeignWriteError,
+    SinkError,
+    SinkRefusedError,
+    SourceFeatureError,
+    StateCorruptError,
+    StateError,
+    first_line,
+)
 
 #: Highest known protocol versions; from these on, a table lists its features by name.
 NAMED_READER, NAMED_WRITER = 3, 7
@@ -44,6 +54,10 @@ WRITABLE_BY_SPARK = WRITABLE_BY_DELTA_RS | {
     "variantType",
 }
 _CATALOG = ("catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview")
+#: The format that this release writes and reads, for each kind of table.
+FORMATS = {"state": 3, "quarantine": 1, "quality": 1, "held": 1}
+#: Name of the table property with the format.
+FORMAT = "windowmill.format"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +172,24 @@ def catalog_managed(path: str) -> str:
 def _named(features: Iterable[str]) -> str:
     names = list(features)
     return f"the table feature{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+
+def own_commit(what: str) -> CommitProperties:
+    """Commit properties that mark a commit as windowmill's own maintenance, not a batch."""
+    return CommitProperties(custom_metadata={"userMetadata": f'{{"windowmill": "{what}"}}'}, max_commit_retries=0)
+
+
+def check_format(table: DeltaTable, kind: str) -> None:
+    """Raise ``StateError`` unless this release can read ``table``."""
+    text = table.metadata().configuration.get(FORMAT, "1")
+    if not text.isdecimal():
+        raise StateError(f"{kind} {table.table_uri}: table property {FORMAT} is {text!r}, not a number; put it back")
+    if int(text) > FORMATS[kind]:
+        raise StateError(
+            f"{kind} {table.table_uri}: format {text}, this windowmill reads format {FORMATS[kind]}; upgrade windowmill on this machine"
+        )
+    if int(text) < FORMATS[kind]:
+        raise StateError(
+            f"{kind} {table.table_uri}: format {text} of a version before the first release, this windowmill reads format {FORMATS[kind]}; "
+            "give the pipeline a new sink and backfill it there"
+        )

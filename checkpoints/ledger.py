@@ -5,18 +5,23 @@ makes the commits to the tables that are missing. A batch that a critical expect
 which publishes or drops it. An append succeeds only if no other record was added since the ledger was read: the Delta version is the
 fence, and of two concurrent writers exactly one wins.
 
-Opening a ledger reads only the newest batches; older ones are read on demand. So the cost of a run does not grow with the ledger.
+Opening a ledger reads only the newest batches; older ones are read on demand. So the cost of a run does not grow with the ledger. The files
+of a batch that are too many for its record are in a manifest: a file beside the ledger that the record names with its digest.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import pyarrow.fs as pa_fs
 
 from windowmill.checkpoints.assembling import (
     BATCH,
@@ -37,17 +42,18 @@ from windowmill.checkpoints.assembling import (
 )
 from windowmill.checkpoints.batches import Batch, Changes, Commit, LastWrite, Plan
 from windowmill.checkpoints.failpoints import reach
-from windowmill.checkpoints.manifests import MAX_FILES, read_manifest, write_manifest
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import FORMAT, LedgerRecord, RecordStore
-from windowmill.checkpoints.stores import use_options_of
-from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError
+from windowmill.checkpoints.stores import make_folder, store_of, use_options_of
+from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError, first_line
 from windowmill.windowing.meanings import told_difference
 from windowmill.windowing.spec import Pipeline
 
 #: Batches whose records are read at a time. A record takes kilobytes, most of them for the source's schema.
 READ_AT_ONCE = 4_096
+#: Most files whose entries a record holds itself, each about a kilobyte.
+MAX_FILES = 32
 
 
 class Ledger:
@@ -260,3 +266,43 @@ class Ledger:
 
 def _told(changes: Mapping[str, Changes]) -> dict[str, Any]:
     return {role: asdict(each) for role, each in changes.items()}
+
+
+def _manifests_of(ledger: str) -> str:
+    """The folder with the manifests of the ledger at this path."""
+    return f"{ledger.rstrip('/')}.manifests"
+
+
+def write_manifest(ledger: str, plan: Plan, content: bytes) -> tuple[str, str]:
+    """Write a batch's manifest; returns its name and digest."""
+    name = f"b{plan.batch:06d}-{plan.attempt}.json.z"
+    make_folder(_manifests_of(ledger))
+    with store_of(_manifests_of(ledger)).open_output_stream(name, buffer_size=1 << 16) as stream:
+        stream.write(zlib.compress(content))
+    return name, hashlib.sha256(content).hexdigest()
+
+
+def read_manifest(ledger: str, name: str, digest: str) -> bytes:
+    """The content of a manifest; raises ``LedgerCorruptError`` if it is missing or another one."""
+    try:
+        with store_of(_manifests_of(ledger)).open_input_file(name) as stream:
+            content = zlib.decompress(stream.read())
+    except (OSError, zlib.error) as err:
+        raise LedgerCorruptError(
+            f"ledger {ledger}: the manifest {name} cannot be read ({first_line(err)}); restore the folder {_manifests_of(ledger)} from a "
+            "copy"
+        ) from err
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise LedgerCorruptError(f"ledger {ledger}: the manifest {name} is damaged; restore the folder {_manifests_of(ledger)} from a copy")
+    return content
+
+
+def prune_manifests(ledger: str, hours: int) -> int:
+    """Remove manifests that are older than so many ``hours``, except the newest one; returns how many."""
+    store = store_of(_manifests_of(ledger))
+    found = sorted(store.get_file_info(pa_fs.FileSelector("", allow_not_found=True)), key=lambda info: str(info.base_name))
+    limit = datetime.now(UTC) - timedelta(hours=hours)
+    old = [info for info in found[:-1] if info.mtime is not None and info.mtime < limit]
+    for info in old:
+        store.delete_file(info.path)
+    return len(old)

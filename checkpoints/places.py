@@ -1,4 +1,4 @@
-"""Where a pipeline keeps what it remembers: one folder beside its sink; and paths on this machine.
+"""Where a pipeline keeps what it remembers: one folder beside its sink; paths on this machine; and pipelines that runs can execute.
 
 delta-rs follows links, and decodes escapes such as %41 in the path to which they lead. So it would read the table in a folder "A" for the
 one in "%41", without a word if there is one. A spec must not name such a folder (:mod:`windowmill.windowing.paths`), but a link that it
@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Pipeline, Source
 
 _ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 
@@ -109,3 +109,27 @@ def _root(pipeline: Pipeline) -> str:
         f"pipeline {pipeline.pipeline}: sink.path is missing, so there is no place for its ledger and state; "
         "give sink: {path: …}, or checkpoints: {path: …} beside a sink in a catalog"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """A pipeline that has passed the checks of :func:`windowmill.jobs.spec_checks.runnable_of`, which alone makes these.
+
+    Attributes
+    ----------
+    source_path, sink_path
+        Paths or URIs of the two Delta tables.
+    places
+        Paths of the pipeline's own tables and pages.
+    """
+
+    pipeline: Pipeline
+    source: Source
+    source_path: str
+    sink_path: str
+    places: Places
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self.pipeline.pipeline

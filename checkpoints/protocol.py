@@ -25,7 +25,7 @@ from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import LandedCommit, OwnTable
-from windowmill.checkpoints.storage_errors import is_disk_full, is_forbidden
+from windowmill.checkpoints.stores import is_disk_full, is_forbidden
 from windowmill.checkpoints.verification import EXPENDABLE, ORDER, REBUILD, check_table_version, refuse_foreign
 from windowmill.windowing.errors import (
     FencedError,

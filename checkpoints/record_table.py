@@ -23,10 +23,20 @@ from deltalake.transaction import AddAction, RemoveAction
 from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
 from windowmill.checkpoints.delta_log_files import actions_of, entry_name, floor_of
 from windowmill.checkpoints.kept_tables import KeptTable
-from windowmill.checkpoints.record_files import FAN, LAST_LEVEL, SCHEMA, RecordFile, decoded, merged_files, packed, read_bytes, to_merge
-from windowmill.checkpoints.records import LedgerRecord, sealed
-from windowmill.checkpoints.storage_errors import is_disk_full
-from windowmill.checkpoints.stores import create_table, store_of
+from windowmill.checkpoints.records import (
+    FAN,
+    LAST_LEVEL,
+    SCHEMA,
+    LedgerRecord,
+    RecordFile,
+    decoded,
+    merged_files,
+    packed,
+    read_bytes,
+    sealed,
+    to_merge,
+)
+from windowmill.checkpoints.stores import create_table, is_disk_full, store_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError, first_line
 
 #: Number of newest batches read when the ledger is opened.

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
 
-from windowmill.checkpoints.places import Places, absolute, escape_in, local_path
-from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.places import Places, Runnable, absolute, escape_in, local_path
 from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.conditions.checks import condition_problem, conditions_by_field
 from windowmill.jobs.sources.kinds import kind_problems
@@ -72,8 +71,8 @@ def not_run(pipeline: Pipeline) -> Iterator[Problem]:
 def runnable_of(pipeline: Pipeline) -> Runnable:
     """``pipeline`` with its tables; raises ``SpecError``, naming the field, for a spec that ``run`` and ``backfill`` do not support."""
     # These load deltalake, which `validate` does without.
-    from windowmill.checkpoints.commit_stores import check_scheme
     from windowmill.checkpoints.stores import use_options_of
+    from windowmill.checkpoints.writers import check_scheme
     from windowmill.jobs.sources.reading import check_source
 
     name = f"pipeline {pipeline.pipeline}"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
-from windowmill.checkpoints.formats import ours
+from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.state.reading import WHOLE_BYTES, read_file, read_whole, require_columns
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 #: Commit properties of a rewrite of existing rows.
-REWRITE = ours("maintenance")
+REWRITE = own_commit("maintenance")
 #: A batch may read a table whole; up to this many superseded rows, or this many files, that is cheap.
 FEW_ENTRIES, FEW_FILES = 100_000, 64
 #: Size of the files in bytes up to which a table is compacted in memory without a request.

@@ -17,8 +17,8 @@ from deltalake import QueryBuilder
 
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import number_of_rows
+from windowmill.checkpoints.state.compaction import needed_rows
 from windowmill.checkpoints.state.log import latest_entries
-from windowmill.checkpoints.state.position_compaction import needed_rows
 from windowmill.checkpoints.state.wanted import OpenSessions, open_condition, span_condition
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.axis import to_us

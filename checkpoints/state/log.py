@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.state.base import StateTable, files_of, number_of_rows
-from windowmill.checkpoints.state.opening import reporting_damage
-from windowmill.checkpoints.state.reading import require_columns
+from windowmill.checkpoints.state.reading import reporting_damage, require_columns
 from windowmill.checkpoints.state.wanted import Condition, ReadLimit
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, SLICE

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.checkpoints.state.compaction import are_needed
 from windowmill.checkpoints.state.log import are_latest, entries_before, of_keys
-from windowmill.checkpoints.state.position_compaction import are_needed
 from windowmill.checkpoints.state.searched_files import SearchedRows, rows_before
 from windowmill.checkpoints.state.wanted import ReadLimit, Wanted, condition
 from windowmill.windowing.columnar.checksums import without_checksums

@@ -17,8 +17,7 @@ from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.state.base import REWRITE, BatchFiles, StateTable, by_batches, files_of, number_of_rows, order_of
-from windowmill.checkpoints.state.opening import reporting_damage
-from windowmill.checkpoints.state.reading import require_columns
+from windowmill.checkpoints.state.reading import reporting_damage, require_columns
 from windowmill.checkpoints.state.wanted import (
     OpenSessions,
     ReadLimit,

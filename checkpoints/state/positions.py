@@ -15,9 +15,8 @@ import pyarrow as pa
 from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.state.base import StateTable
-from windowmill.checkpoints.state.opening import reporting_damage
 from windowmill.checkpoints.state.position_deltas import greatest_column, is_needed, values, with_splits
-from windowmill.checkpoints.state.reading import require_columns
+from windowmill.checkpoints.state.reading import reporting_damage, require_columns
 from windowmill.checkpoints.state.searched_files import SearchedRows
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, TIME

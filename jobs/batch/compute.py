@@ -17,10 +17,10 @@ from windowmill.checkpoints.batches import BackfillPlan, Changes, Plan
 from windowmill.checkpoints.data_files import DataFile, remove
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.kept_tables import newest, tables_kept
+from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.replacing import ReplacedRange
-from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.state.base import order_of
-from windowmill.checkpoints.state.joint import joint_schema
+from windowmill.checkpoints.state.compaction import joint_schema
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.stores import Options, is_table, options_of, use_options
 from windowmill.jobs.sources.base import Reading, SourceTable

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, cast, get_args
 
-from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.places import Runnable
 from windowmill.expectations.suites import needs_spark, rules
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.spark.settings import is_short_run

@@ -11,12 +11,11 @@ from functools import partial
 
 from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import BackfillPlan, Plan
-from windowmill.checkpoints.commit_stores import check_conditional_writes
 from windowmill.checkpoints.kept_tables import tables_kept
-from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.writers import check_conditional_writes, lease
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.engine import has_brief_use, is_sure_to_use_spark
 from windowmill.jobs.batch.progress import CommittedBatch, Progress, Ruling, warnings_of

@@ -15,8 +15,8 @@ from windowmill.checkpoints.committer import error_of
 from windowmill.checkpoints.features import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.runnable import Runnable
-from windowmill.checkpoints.storage_errors import forbidden_folder
+from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.stores import forbidden_folder
 from windowmill.checkpoints.verification import refuse_landed, verify, verify_table_versions
 from windowmill.jobs import user_code
 from windowmill.jobs.sources.base import Reading, SourceTable

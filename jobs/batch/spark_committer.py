@@ -12,7 +12,7 @@ from deltalake import Schema
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import Publication, beyond_delta_rs, names_need_mapping
 from windowmill.checkpoints.own_tables import OwnTable, own_tables
-from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.engine import VARIABLE, compute_of
 from windowmill.jobs.spark.object_storage import literal_path

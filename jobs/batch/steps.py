@@ -18,12 +18,11 @@ from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import Batch, Changes, Commit, Plan
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.state.base import is_overgrown, is_scattered
-from windowmill.checkpoints.state.joint import compact_entries
-from windowmill.checkpoints.state.opening import open_state
+from windowmill.checkpoints.state.compaction import compact_entries, overgrown_from
 from windowmill.checkpoints.state.partials import NeededRows, compact_partials
-from windowmill.checkpoints.state.position_compaction import overgrown_from
+from windowmill.checkpoints.state.reading import open_state
 from windowmill.checkpoints.stores import is_table
 from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.expectations.engine import load_in_background

@@ -22,8 +22,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.batches import Changes, Plan
 from windowmill.checkpoints.data_files import DataFile, FileWriter
+from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.checkpoints.runnable import Runnable
 from windowmill.checkpoints.stores import Options, is_local, options_of, remote_store_of, use_options
 from windowmill.expectations import docs, history
 from windowmill.expectations.gate import Verdict, validate

@@ -29,7 +29,7 @@ from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from windowmill.checkpoints.runnable import Runnable
+    from windowmill.checkpoints.places import Runnable
     from windowmill.jobs.sources.base import LoggedVersion, Reading, SourceTable
 
 #: Versions that the text of ``status`` names.

@@ -212,7 +212,7 @@ def check_warehouse(folder: Path | None) -> Check:
 
 def _check_bucket(place: str) -> Check:
     """The warehouse in object storage can be reached and written, and keeps two writers apart."""
-    from windowmill.checkpoints.commit_stores import check_conditional_writes, check_scheme  # load deltalake
+    from windowmill.checkpoints.writers import check_conditional_writes, check_scheme  # load deltalake
 
     try:
         check_scheme(place)

@@ -11,20 +11,19 @@ from operator import or_
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from windowmill.checkpoints import manifests, upkeep
-from windowmill.checkpoints.commit_stores import check_conditional_writes
+from windowmill.checkpoints import ledger, upkeep
 from windowmill.checkpoints.features import delta_rs_can_write
-from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import settle
 from windowmill.checkpoints.record_table import DeltaRecords
-from windowmill.checkpoints.state.joint import compact_entries
+from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.log import is_log
 from windowmill.checkpoints.state.partials import NeededRows, compact_partials
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.checkpoints.writers import check_conditional_writes, lease
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import Progress
@@ -150,6 +149,6 @@ def _tidy_ledger(path: str) -> TableMaintenance:
     records = DeltaRecords(path)
     before = len(table_at(path).file_uris())
     records.merge()
-    removed = records.vacuum() + manifests.prune(path, upkeep.RETENTION_HOURS)
+    removed = records.vacuum() + ledger.prune_manifests(path, upkeep.RETENTION_HOURS)
     upkeep.shorten_log(path)
     return TableMaintenance("ledger", 0, before, len(table_at(path).file_uris()), removed)

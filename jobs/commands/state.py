@@ -12,7 +12,7 @@ from windowmill.checkpoints.data_files import missing
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.inspection import key_value
-from windowmill.checkpoints.state.opening import reporting_damage
+from windowmill.checkpoints.state.reading import reporting_damage
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.commands.state_views.base import View, source_types, value_of
 from windowmill.jobs.commands.state_views.entries import LiveRowsView, PositionsView

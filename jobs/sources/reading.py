@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from windowmill.checkpoints.batches import Plan
-from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.places import Runnable
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.windowing.errors import (
     ArrivalUnknownError,

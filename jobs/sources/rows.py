@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegralType
 
+from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.checkpoints.runnable import Runnable
 from windowmill.jobs.conditions.spark import any_failure, failure, truth
 from windowmill.jobs.instants import date_sql, instant_sql, local_time_sql
 from windowmill.jobs.sources.base import Reading, SourceTable

@@ -26,8 +26,8 @@ from deltalake import DeltaTable, write_deltalake
 from tests.golden.make import HERE
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import create
-from windowmill.checkpoints.state.opening import open_state
 from windowmill.checkpoints.state.partials import PartialTable
+from windowmill.checkpoints.state.reading import open_state
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.checksums import row_checksums

@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tests.checkpoints.publishing import NOW, ROLES, ROWS, Pipeline, log_entry
 from windowmill.checkpoints.batches import Commit
-from windowmill.checkpoints.formats import ours
+from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.own_tables import DeltaOwnTable
 from windowmill.checkpoints.protocol import record, settle
 from windowmill.checkpoints.verification import refuse_landed
@@ -149,7 +149,7 @@ def test_rows_that_others_delete_after_a_compaction_and_restore(pipeline, role, 
     if role == "sink":
         DeltaTable(path).optimize.compact()
     else:
-        write_deltalake(DeltaTable(path), ROWS, mode="overwrite", commit_properties=ours("maintenance"))
+        write_deltalake(DeltaTable(path), ROWS, mode="overwrite", commit_properties=own_commit("maintenance"))
     DeltaTable(path).delete()
     with pytest.raises(ForeignWriteError, match=r"DELETE.*RESTORE TABLE … TO VERSION AS OF 3"):
         pipeline.verify()

@@ -14,10 +14,10 @@ from deltalake import DeltaTable
 from tests.checkpoints.records import NOW, commit, plan
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile
-from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import LedgerRecord
+from windowmill.checkpoints.writers import lease
 from windowmill.windowing.errors import (
     FencedError,
     LeaseTakenError,

@@ -13,9 +13,8 @@ from deltalake import DeltaTable
 from tests.checkpoints.fuzz_ledger import fuzz
 from tests.checkpoints.records import history
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.record_files import decoded, packed
 from windowmill.checkpoints.record_table import DeltaRecords
-from windowmill.checkpoints.records import LedgerRecord, sealed
+from windowmill.checkpoints.records import LedgerRecord, decoded, packed, sealed
 from windowmill.windowing.errors import LedgerCorruptError, LedgerError
 
 

@@ -11,9 +11,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from windowmill.checkpoints.state import base, joint
+from windowmill.checkpoints.state import base, compaction
 from windowmill.checkpoints.state.base import is_overgrown, number_of_rows
-from windowmill.checkpoints.state.joint import compact_entries
+from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.log import LogTable
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.checksums import with_checksums
@@ -53,13 +53,13 @@ def test_what_later_entries_have_superseded_goes_and_an_open_batch_stays(tmp_pat
 
 def test_entries_that_another_attempt_appends_meanwhile_are_not_lost(tmp_path, monkeypatch):
     append(tmp_path, 0, (1.0, KEY_ENTRY, None), (1.0, ROW, 1))
-    write = joint.write_deltalake
+    write = compaction.write_deltalake
 
     def overtaken(*arguments: Any, **options: Any) -> None:
         append(tmp_path, 1, (2.0, KEY_ENTRY, None))
         write(*arguments, **options)
 
-    monkeypatch.setattr(joint, "write_deltalake", overtaken)
+    monkeypatch.setattr(compaction, "write_deltalake", overtaken)
     with pytest.raises(CommitFailedError):
         compact_entries(str(tmp_path), 1, ["live rows"])
     assert len(entries(tmp_path)) == 3

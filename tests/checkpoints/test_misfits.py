@@ -10,8 +10,8 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import ArrayType, PrimitiveType
 
 from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.committer import refuse_misfit
 from windowmill.checkpoints.data_files import FileWriter
-from windowmill.checkpoints.misfits import refuse_misfit
 from windowmill.windowing.errors import SinkRefusedError, StateError
 
 SCHEMA = pa.schema([("window", pa.string()), ("n", pa.int32()), ("a", pa.list_(pa.int64()))])

@@ -12,10 +12,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import create
-from windowmill.checkpoints.formats import FORMAT, FORMATS, check_format
+from windowmill.checkpoints.features import FORMAT, FORMATS, check_format
 from windowmill.checkpoints.state import reading
-from windowmill.checkpoints.state.opening import open_state
 from windowmill.checkpoints.state.partials import PartialTable
+from windowmill.checkpoints.state.reading import open_state
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksums

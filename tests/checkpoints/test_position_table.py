@@ -22,8 +22,8 @@ from tests.checkpoints.publishing import publish
 from tests.strategies import ARRIVALS, between_commits, shared
 from tests.windowing.test_columnar import CUTS, STREAMS, Row
 from tests.windowing.test_positions import POLICY_WINDOWS, TYPES, Run, compare, in_order, spec_of
-from windowmill.checkpoints.state import position_compaction, searched_files
-from windowmill.checkpoints.state.joint import compact_entries
+from windowmill.checkpoints.state import compaction, searched_files
+from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.added_columns import KIND
@@ -76,8 +76,8 @@ def searching() -> Iterator[None]:
     """No file is read whole, and row groups have four rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searched_files, "WHOLE_BYTES", 0)
-        patch.setattr(position_compaction, "GROUP_ROWS", 4)
-        patch.setattr(position_compaction, "NEAR_LEVELS", 2)
+        patch.setattr(compaction, "GROUP_ROWS", 4)
+        patch.setattr(compaction, "NEAR_LEVELS", 2)
         yield
 
 
@@ -223,13 +223,13 @@ def test_a_newest_key_row_that_is_lost_is_told(tmp_path, how):
 
 
 def test_new_files_are_merged_with_older_ones_that_are_not_much_larger(tmp_path, monkeypatch):
-    monkeypatch.setattr(position_compaction, "FEW_FILES", 8)
+    monkeypatch.setattr(compaction, "FEW_FILES", 8)
     run = TableRun(tmp_path / "state", long_spec("count"))
     run.feed(tuples("a", 0, 2_000))
     merged = []
     for n in range(2_000, 2_000 + 40):
         run.feed(tuples("a", n, n + 1))
-        first = position_compaction.overgrown_from(run.path)
+        first = compaction.overgrown_from(run.path)
         if first is not None:
             merged.append(first)
             compact_entries(run.path, run.batches, ["positions"], first=first)
@@ -239,14 +239,14 @@ def test_new_files_are_merged_with_older_ones_that_are_not_much_larger(tmp_path,
 
 
 def test_a_large_file_that_was_not_written_in_the_order_of_searches_is_rewritten_on_demand(tmp_path, monkeypatch):
-    monkeypatch.setattr(position_compaction, "LAID_OUT_ROWS", 1_000)
+    monkeypatch.setattr(compaction, "LAID_OUT_ROWS", 1_000)
     run = TableRun(tmp_path / "state", long_spec("count"))
     run.feed(tuples("abc", 0, 10))
     with searching():
         run.feed(tuples("abc", 10, 2_000))
-        assert position_compaction.overgrown_from(run.path) is None
-        assert position_compaction.overgrown_from(run.path, lay_out=True) == 1
+        assert compaction.overgrown_from(run.path) is None
+        assert compaction.overgrown_from(run.path, lay_out=True) == 1
         compact_entries(run.path, run.batches, ["positions"], first=1)
-        assert position_compaction.overgrown_from(run.path, lay_out=True) is None
+        assert compaction.overgrown_from(run.path, lay_out=True) is None
         run.feed(tuples("abc", 2_000, 2_010))
     compare(run, tuples("abc", 0, 2_010), final=False)

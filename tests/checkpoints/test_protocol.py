@@ -16,8 +16,7 @@ from tests.checkpoints.publishing import NOW, ROLES, ROWS, Pipeline, log_entry
 from windowmill.checkpoints.batches import Changes, Commit
 from windowmill.checkpoints.committer import DeltaRsCommitter, Publication, beyond_delta_rs
 from windowmill.checkpoints.data_files import FileWriter
-from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.manifests import MAX_FILES
+from windowmill.checkpoints.ledger import MAX_FILES, Ledger
 from windowmill.checkpoints.own_tables import DeltaOwnTable
 from windowmill.checkpoints.protocol import outstanding, record, rule, settle
 from windowmill.checkpoints.verification import verify

@@ -15,7 +15,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.faults.machine import Machine
 from windowmill.checkpoints import upkeep
-from windowmill.checkpoints.state import base, position_compaction
+from windowmill.checkpoints.state import base, compaction
 from windowmill.jobs.batch import steps
 
 #: Number of steps; a few where it is not given.
@@ -33,7 +33,7 @@ def machine(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(Machine, "_prepared", {})
     Machine.done.clear()
     monkeypatch.setattr(base, "FEW_FILES", 6)
-    monkeypatch.setattr(position_compaction, "FEW_FILES", 6)
+    monkeypatch.setattr(compaction, "FEW_FILES", 6)
     monkeypatch.setattr(upkeep, "FEW_FILES", 6)
     monkeypatch.setattr(steps, "MERGED_EVERY", 4)
     yield Machine

@@ -19,7 +19,7 @@ from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.features import check_appendable
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.record_files import FAN
+from windowmill.checkpoints.records import FAN
 from windowmill.expectations.history import SCHEMA
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.answers import history_of, quality_of, status_of

@@ -19,7 +19,7 @@ from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, Fil
 from tests.jobs.test_session_batches import ALLOWED, GAPS, GRIDS, MINUTE, some, streams
 from tests.strategies import ARRIVALS, Arrival, arriving, between_commits, shared
 from windowmill.checkpoints.state.base import order_of
-from windowmill.checkpoints.state.joint import compact_entries, joint_schema, own_rows
+from windowmill.checkpoints.state.compaction import compact_entries, joint_schema, own_rows
 from windowmill.checkpoints.state.partials import NeededRows, compact_partials, slice_schema
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.wanted import OpenSessions, WithSpans, may_hold

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.checkpoints.records import plan
 from windowmill.checkpoints.batches import Plan
-from windowmill.checkpoints.runnable import Runnable
+from windowmill.checkpoints.places import Runnable
 from windowmill.jobs.sources import delta_log, reading
 from windowmill.jobs.sources.base import Reading
 from windowmill.jobs.sources.delta_log import read_source_table

@@ -12,9 +12,9 @@ from deltalake import write_deltalake
 
 from tests.checkpoints.records import NOW, commit, plan
 from tests.spark.harness import quiet
-from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.writers import lease
 from windowmill.jobs.batch import loop
 from windowmill.jobs.commands import maintenance
 from windowmill.windowing.errors import LeaseTakenError, LedgerError

@@ -103,7 +103,7 @@ MUTANTS = {
     f"{TURNS}a_lease_cannot_be_taken_by_removing_its_file": [
         (
             "lease-on-a-file",
-            "checkpoints.lease:lease",
+            "checkpoints.writers:lease",
             instead("os.open(_1, os.O_RDONLY | os.O_DIRECTORY)", 'os.open(_1 / ".lease", os.O_RDWR | os.O_CREAT)'),
         ),
     ],

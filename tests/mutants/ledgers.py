@@ -26,7 +26,7 @@ MUTANTS = {
         ("record-below-a-checkpoint-believed", "checkpoints.ledger:Ledger._append", without("raise FencedError(...)")),
     ],
     f"{PROTOCOL}many_files_are_in_a_manifest": [
-        ("manifest-not-compared", "checkpoints.manifests:read_manifest", never("hashlib.sha256(_).hexdigest() != _")),
+        ("manifest-not-compared", "checkpoints.ledger:read_manifest", never("hashlib.sha256(_).hexdigest() != _")),
     ],
     f"{LEDGER}an_outcome_that_does_not_fit_is_not_written": [
         ("outcome-that-does-not-fit-is-written", "checkpoints.ledger:Ledger._append", without("assemble(...)")),
@@ -35,7 +35,7 @@ MUTANTS = {
         ("record-checksum-not-verified", "checkpoints.records:check_record", never("_.sum != checksum(_)")),
     ],
     f"{LEDGER_INTEGRITY}each_byte_of_a_file_of_records_is_checked": [
-        ("record-file-checksum-not-verified", "checkpoints.record_files:decoded", never("_ and zlib.crc32(_) != _")),
+        ("record-file-checksum-not-verified", "checkpoints.records:decoded", never("_ and zlib.crc32(_) != _")),
     ],
     f"{LEDGER}a_newer_format_is_refused": [
         ("newer-ledger-accepted", "checkpoints.records:check_record", without("raise LedgerError(...)")),

@@ -41,26 +41,26 @@ MUTANTS = {
         ("live-rows-in-the-driver-not-verified", "checkpoints.state.log:LogTable.read", without("self._check.verify(...)")),
     ],
     f"{OPENING}a_newer_format_is_refused": [
-        ("newer-format-accepted", "checkpoints.formats:check_format", never("int(_) > FORMATS[_]")),
+        ("newer-format-accepted", "checkpoints.features:check_format", never("int(_) > FORMATS[_]")),
     ],
     f"{OPENING}a_missing_column_is_damage": [
         ("missing-state-column-null", "checkpoints.state.reading:read_file", without("require_columns(...)")),
         ("missing-columns-accepted", "checkpoints.state.reading:require_columns", without("raise StateCorruptError(...)")),
     ],
     f"{OPENING}no_table_is_a_pipelines_first_or_a_loss": [
-        ("state-that-is-gone-started-empty", "checkpoints.state.opening:open_state", always("left_at is None")),
+        ("state-that-is-gone-started-empty", "checkpoints.state.reading:open_state", always("left_at is None")),
     ],
     f"{OPENING}an_older_table_is_a_loss": [
-        ("older-state-accepted", "checkpoints.state.opening:open_state", never("_ is not None and _ < _")),
+        ("older-state-accepted", "checkpoints.state.reading:open_state", never("_ is not None and _ < _")),
     ],
     f"{OPENING}a_last_entry_cut_anywhere_is_damage": [
-        ("damaged-log-accepted", "checkpoints.state.opening:open_state", without("raise StateCorruptError(...)")),
+        ("damaged-log-accepted", "checkpoints.state.reading:open_state", without("raise StateCorruptError(...)")),
     ],
     f"{OPENING}rows_come_back_without_their_checksums": [
         ("rows-of-a-dead-attempt-restored", "checkpoints.state.wanted:condition", instead("pc.field(BATCH) < _1", "pc.field(BATCH) <= _1")),
     ],
     f"{PARTIAL_TABLE}rows_that_another_attempt_appends_meanwhile_are_not_lost": [
-        ("compaction-over-what-came-since", "checkpoints.formats:ours", without("max_commit_retries=0")),
+        ("compaction-over-what-came-since", "checkpoints.features:own_commit", without("max_commit_retries=0")),
     ],
     f"{UPKEEP}what_others_keep_in_the_folder_of_a_table_stays": [
         ("files-of-others-vacuumed", "checkpoints.upkeep:vacuum", without("_are_of_others(...)")),
@@ -76,7 +76,7 @@ MUTANTS = {
         ("kept-table-stays-at-its-version", "checkpoints.kept_tables:KeptTable.newest", never("_ is not None")),
     ],
     f"{STORES}a_store_that_lets_two_writers_win_is_refused": [
-        ("two-winners-accepted", "checkpoints.commit_stores:_check", without("len(_) > 1")),
+        ("two-winners-accepted", "checkpoints.writers:_check", without("len(_) > 1")),
     ],
     f"{POSITIONS}results_are_the_same_to_the_bit_however_rows_are_cut": [
         ("waiting-tuples-applied-twice", "windowing.columnar.position_reads:StoredSequence.of", instead("_1 >= _", "_1 > BEFORE")),
@@ -95,11 +95,11 @@ MUTANTS = {
         ("restored-positions-not-verified", "windowing.columnar.position_batch:advance", without("verify_once(...)")),
     ],
     f"{MIXED_BATCHES}compaction_keeps_the_rows_of_other_parts": [
-        ("compaction-drops-rows-of-other-parts", "checkpoints.state.joint:_kept", without('_.append(f"SELECT {_} FROM {_} AND {_}")')),
-        ("rows-over-positions-taken-for-live-rows", "checkpoints.state.joint:own_rows", never('"positions" in _')),
+        ("compaction-drops-rows-of-other-parts", "checkpoints.state.compaction:_kept", without('_.append(f"SELECT {_} FROM {_} AND {_}")')),
+        ("rows-over-positions-taken-for-live-rows", "checkpoints.state.compaction:own_rows", never('"positions" in _')),
     ],
     f"{MIXED_BATCHES}spans_are_kept_and_found_beside_the_rows_of_other_parts": [
-        ("spans-dropped-beside-other-parts", "checkpoints.state.joint:own_rows", never('_ == "slices" and _')),
+        ("spans-dropped-beside-other-parts", "checkpoints.state.compaction:own_rows", never('_ == "slices" and _')),
     ],
     f"{PARTIAL_TABLE}of_a_keys_spans_the_latest_committed_row_stays": [
         (

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.object_store.servers import BUCKET, Server, versitygw
-from windowmill.checkpoints import commit_stores, stores
+from windowmill.checkpoints import stores, writers
 
 _NUMBERS = itertools.count()
 
@@ -26,7 +26,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
-    monkeypatch.setattr(commit_stores, "_PASSED", set())
+    monkeypatch.setattr(writers, "_PASSED", set())
     monkeypatch.setattr(stores, "_OPTIONS", {})
 
 

@@ -9,8 +9,8 @@ import pyarrow.fs as pa_fs
 import pytest
 
 from tests.object_store.servers import ACCESS, BUCKET, SECRET, careless
-from windowmill.checkpoints import commit_stores, stores
-from windowmill.checkpoints.commit_stores import MARK, check_conditional_writes, check_scheme
+from windowmill.checkpoints import stores, writers
+from windowmill.checkpoints.writers import MARK, check_conditional_writes, check_scheme
 from windowmill.jobs.commands import doctor
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import MachineError, SpecError, UnsupportedError, first_line
@@ -118,15 +118,15 @@ def test_a_store_that_keeps_writers_apart_is_tested_once(bucket, server, monkeyp
     left = [path.relative_to(server.folder / BUCKET) for path in (server.folder / BUCKET / bucket.rpartition("/")[2]).rglob("*.json*")]
     assert [path.name for path in left] == [MARK], "the test leaves nothing else behind"
     # By another process: it reads what this one found out.
-    monkeypatch.setattr(commit_stores, "_PASSED", set())
-    monkeypatch.setattr(commit_stores, "_race", lambda place: pytest.fail(f"raced again at {place}"))
+    monkeypatch.setattr(writers, "_PASSED", set())
+    monkeypatch.setattr(writers, "_race", lambda place: pytest.fail(f"raced again at {place}"))
     check_conditional_writes(f"{bucket}/sink.windowmill", [f"{bucket}/sink"], said.append)
     # A copy of the tables on another server is tested there.
     with stores.store_of(f"{bucket}/sink.windowmill").open_output_stream(MARK) as stream:
         stream.write(json.dumps([f"s3://{BUCKET} at http://elsewhere"]).encode())
-    monkeypatch.setattr(commit_stores, "_PASSED", set())
+    monkeypatch.setattr(writers, "_PASSED", set())
     raced = []
-    monkeypatch.setattr(commit_stores, "_race", raced.append)
+    monkeypatch.setattr(writers, "_race", raced.append)
     check_conditional_writes(f"{bucket}/sink.windowmill", [f"{bucket}/sink"], said.append)
     assert raced == [f"{bucket}/sink"]
 
@@ -138,7 +138,7 @@ def test_a_store_that_lets_two_writers_win_is_refused(care, tmp_path, monkeypatc
             monkeypatch.setenv(name, value)
         with pytest.raises(MachineError, match=r"the store let \d writers create one version of a table, so a batch could be lost"):
             check_conditional_writes(f"s3://{BUCKET}/sink.windowmill", [f"s3://{BUCKET}/sink"], lambda _: None)
-        assert not commit_stores._PASSED
+        assert not writers._PASSED
         assert not stores.store_of(f"s3://{BUCKET}/sink.windowmill").get_file_info([MARK])[0].is_file
 
 
@@ -159,7 +159,7 @@ def test_the_doctor_tries_a_warehouse_in_a_bucket(bucket, monkeypatch):
     monkeypatch.setenv("WAREHOUSE", f"{bucket}/warehouse")
     check = doctor.check_warehouse(None)
     assert check == doctor.Check("Warehouse", True, f"{bucket}/warehouse can be written, and keeps two writers apart")
-    monkeypatch.setattr(commit_stores, "_PASSED", set())
+    monkeypatch.setattr(writers, "_PASSED", set())
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     check = doctor.check_warehouse(None)
     assert check.ok is False

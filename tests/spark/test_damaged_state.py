@@ -12,7 +12,7 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.harness import Bench, differences, events
-from windowmill.checkpoints.formats import ours
+from windowmill.checkpoints.features import own_commit
 from windowmill.jobs.cli import main
 from windowmill.jobs.ways import limits
 from windowmill.windowing.columnar.checksums import REMEDY
@@ -56,7 +56,7 @@ def test_a_row_that_is_another_is_found(spark, tmp_path, monkeypatch, capfd, cha
     name = "_number" if changes in (LIVE, POSITIONS) else "rows"
     altered = rows.set_column(rows.schema.get_field_index(name), name, _one_more(rows[name]))
     # As our own maintenance would write it: what somebody else writes is refused before it is read.
-    write_deltalake(state, altered, mode="overwrite", commit_properties=ours("test"))
+    write_deltalake(state, altered, mode="overwrite", commit_properties=own_commit("test"))
     with pytest.raises(StateCorruptError, match=rf"^state {state}: 1 of \d+ rows read differ from what was written; {REMEDY}$") as raised:
         bench.run()
     spec = tmp_path / "spec.yaml"
@@ -65,7 +65,7 @@ def test_a_row_that_is_another_is_found(spark, tmp_path, monkeypatch, capfd, cha
     assert main(["run", str(spec)]) == 1
     assert f"windowmill: {raised.value}" in " ".join(capfd.readouterr().err.split())
     unharmed(bench)
-    write_deltalake(state, rows, mode="overwrite", commit_properties=ours("test"))
+    write_deltalake(state, rows, mode="overwrite", commit_properties=own_commit("test"))
     bench.run()
     assert differences(bench.rows(), bench.expected(ROWS).rows) == []
 

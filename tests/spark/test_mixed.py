@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.harness import SCHEMA, Bench, check_runs_backfill_and_upkeep, cut, differences, events, quiet, run_over
 from tests.spark.test_live import AGGREGATES, POLICIES, SHAPES, noted
-from windowmill.checkpoints.formats import ours
+from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.state import base
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
@@ -126,11 +126,11 @@ def test_a_row_that_is_another_is_found_in_every_part(spark, tmp_path, part):
     values[last] += 1
     altered = kept.set_column(kept.schema.get_field_index(name), name, pa.array(values, kept[name].type))
     # As our own maintenance would write it: what somebody else writes is refused before it is read.
-    write_deltalake(state, altered, mode="overwrite", commit_properties=ours("test"))
+    write_deltalake(state, altered, mode="overwrite", commit_properties=own_commit("test"))
     bench.land(rows[200:])
     with pytest.raises(StateCorruptError, match=rf"^state {state}: 1 of \d+ rows read differ from what was written; {REMEDY}$"):
         bench.run()
-    write_deltalake(state, kept, mode="overwrite", commit_properties=ours("test"))
+    write_deltalake(state, kept, mode="overwrite", commit_properties=own_commit("test"))
     bench.run()
     assert differences(bench.rows(), bench.expected(rows).rows) == []
 

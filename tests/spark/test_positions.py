@@ -17,7 +17,7 @@ from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill
 from tests.spark.test_live import AGGREGATES
 from tests.windowing.test_columnar import Row
 from windowmill.checkpoints.state import positions
-from windowmill.checkpoints.state.joint import compact_entries
+from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance import maintain

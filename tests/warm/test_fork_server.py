@@ -19,8 +19,8 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
-from windowmill.checkpoints.lease import lease
 from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.writers import lease
 from windowmill.jobs.commands.doctor import check_fork_server
 from windowmill.jobs.warm import client, protocol
 from windowmill.jobs.warm.fork_server import ForkServer

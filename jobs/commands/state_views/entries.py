@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.markup import escape
 
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.state.compaction import own_rows
 from windowmill.checkpoints.state.inspection import LogInspection, PositionsInspection
-from windowmill.checkpoints.state.joint import own_rows
 from windowmill.jobs.commands.answers import titled
 from windowmill.jobs.commands.state_views.base import View, cell, partials_told, source_types, value_of
 from windowmill.jobs.conditions.duckdb import conditions_of

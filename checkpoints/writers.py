@@ -1,12 +1,21 @@
-"""Refuses object storage in which one writer's commit could overwrite another's: the protocol rests on conditional writes."""
+"""Keeps writers of one pipeline apart: a lease on one machine, and conditional writes in object storage.
+
+The ledger's fence already lets only one of two writers commit. The lease saves the other the wasted work, and protects commits of two JVMs
+on a local file system, between which Delta itself has no mutual exclusion: it is a lock on the pipeline's folder, which the kernel releases
+even after ``kill -9``. In object storage the fence rests on conditional writes, so a store without them is refused.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Barrier
 from urllib.parse import urlsplit
 
@@ -15,8 +24,9 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from windowmill.checkpoints.delta_log_files import actions_of, entry_name
+from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.stores import create_table, endpoint_of, filesystem_of, is_local, store_of, table_at
-from windowmill.windowing.errors import MachineError, first_line
+from windowmill.windowing.errors import LeaseTakenError, LedgerError, MachineError, first_line
 from windowmill.windowing.paths import normalised
 from windowmill.windowing.redaction import redacted
 
@@ -143,3 +153,62 @@ def _advice(err: Exception) -> str:
     if "169.254." in text or "Missing" in text or "credential" in text.lower():
         return "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name variables in storage_options"
     return "check its address, credentials and permissions (docs/writing-a-pipeline.md, 'Object storage')"
+
+
+@contextmanager
+def lease(root: str, *, wait_seconds: float, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lease of the pipeline whose folder is ``root``; object storage has no lease, only the ledger's fence.
+
+    Parameters
+    ----------
+    wait_seconds
+        How long to wait for another run to end.
+    on_wait
+        Called once with a message if there is another run to wait for.
+
+    Raises
+    ------
+    LeaseTakenError
+        If the other run has not ended in time.
+    LedgerError
+        If the folder cannot be written.
+    """
+    path = local_path(root)
+    if path is None:
+        yield
+        return
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        # Lock the folder itself: a lock file could be removed, and a second process could lock its replacement.
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        holder_file = path / ".lease"
+        holder_file.touch()
+    except OSError as err:
+        raise LedgerError(f"{root}: cannot be written ({err.strerror}); correct sink.path, or the permissions of its folder") from err
+    try:
+        deadline, told = time.monotonic() + wait_seconds, False
+        while True:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                holder = _holder(holder_file)
+                if time.monotonic() >= deadline:
+                    raise LeaseTakenError(
+                        f"{root}: another run is under way ({holder}); wait for it to end, or stop it, and run again"
+                    ) from None
+                if not told:
+                    on_wait(f"another run of this pipeline is under way ({holder}); waiting for it to end")
+                    told = True
+                time.sleep(0.2)
+        holder_file.write_text(f"process {os.getpid()}")
+        yield
+    finally:
+        os.close(folder)
+
+
+def _holder(file: Path) -> str:
+    try:
+        return file.read_text().strip() or "unknown process"
+    except OSError:
+        return "unknown process"
