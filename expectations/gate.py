@@ -12,7 +12,7 @@ from windowmill.expectations import frames
 from windowmill.expectations.rule import Loss, Rule, is_rate, quarantined_rate
 from windowmill.expectations.suites import COLUMNS, identity_columns, needs_spark, rules
 from windowmill.windowing.columnar.chunks import without_empty_chunks
-from windowmill.windowing.shares import percentage
+from windowmill.windowing.fields import percentage
 
 if TYPE_CHECKING:
     import pyspark.sql

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from windowmill.windowing import stored_positions, stored_slices
 from windowmill.windowing.aggregates import VALUE_TYPES
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.assumed_types import CELL_BYTES, assumed_aggregate, assumed_arrow, assumed_types, built_over, width_of
@@ -22,10 +21,10 @@ from windowmill.windowing.costs import Cost, Shape, listed_cost, ranges_cost, tr
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.stored_shapes import ADDS, NODE_COLUMNS, READS, WHY, cost_of, lasting_costs, position_shape, slice_shape
 from windowmill.windowing.textbook import ENGINES, Setting, admissible, engine_cost
 from windowmill.windowing.ways import WayName, divide, why_rows
-from windowmill.windowing.windows.base import Window
-from windowmill.windowing.windows.wording import VERSIONS, kept_before
+from windowmill.windowing.windows.base import VERSIONS, Window, kept_before
 
 Command = Literal["run", "kernel"]
 
@@ -47,14 +46,14 @@ _READS: Mapping[str, str] = {
     "slices": "the slices that windows now complete are made of, of all keys; none in a batch that completes no window",
     "nodes": "the nodes and slices that windows now complete are made of, of all keys; none in a batch that completes neither",
     "sessions": "the open sessions of all keys; none in a batch that closes no session and has no rows",
-    "positions": stored_positions.READS,
+    "positions": READS,
     "live rows": "all entries of the keys that new rows touch and of those that the watermark makes due; no others",
 }
 _ADDS: Mapping[str, str] = {
     "slices": "a row for each slice that new rows touch",
     "nodes": "a row for each slice that new rows touch, and for each node that becomes whole or was whole before they came",
     "sessions": "a row for each open session that new rows touch",
-    "positions": stored_positions.ADDS,
+    "positions": ADDS,
     "live rows": (
         "an entry for each row that comes, goes, or is held otherwise than before, and one for each key that changes; "
         "what later entries supersede goes when the log has doubled"
@@ -219,7 +218,7 @@ class _Planner:
         if way == "slices" and slices is not None:
             more = [told for told, applies in ((_REVISIONS, self._revises), (_SPANS, slices.grids.known)) if applies]
             if slices.grids.lasting:
-                more.append(stored_slices.lasting_costs(slices.pipeline, slices.grids, clips=slices.layout.clips))
+                more.append(lasting_costs(slices.pipeline, slices.grids, clips=slices.layout.clips))
             for read, added in more:
                 reads.append(read)
                 adds.append(added)
@@ -242,7 +241,7 @@ class _Planner:
             grids = self._parts.slices.grids if self._parts.slices else Grids(())
             slices_own = _SLICES_OWN + (self._nodes is not None) + grids.lasting + 2 * len(grids.known)
             sessions_own = 1 + len(self._parts.sessions.own_columns) if self._parts.sessions else 0
-            own = {"slices": slices_own, "sessions": sessions_own, "positions": len(stored_positions.NODE_COLUMNS)}[way]
+            own = {"slices": slices_own, "sessions": sessions_own, "positions": len(NODE_COLUMNS)}[way]
             return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(width_of(kind) for _, kind in self._layout.stored_columns)
         rows = self._parts.rows
         assert rows is not None
@@ -265,14 +264,14 @@ class _Planner:
     def _window(self, window: Window) -> WindowPlan:
         shape, way, parts = window.shape(self._pipeline), self._way_of[window.name], self._parts
         if way == "slices" and parts.slices:
-            shape = stored_slices.shape_of(parts.slices.pipeline, parts.slices.grids, self._nodes, window, self._objects)
+            shape = slice_shape(parts.slices.pipeline, parts.slices.grids, self._nodes, window, self._objects)
         elif way == "sessions":
             kept = f"bounds and partials of open sessions{kept_before(self._pipeline)}, a row for each batch that touched one"
             if window.greatest_size() is not None:
                 kept += "; a partial for each instant that windows are not closed through"
             shape = replace(shape, state=kept + self._objects, listed=VERSIONS if self._revises else shape.listed)
         elif way == "positions" and parts.positions and self._positions:
-            shape = stored_positions.shape_of(parts.positions.pipeline, self._positions, window, self._objects)
+            shape = position_shape(parts.positions.pipeline, self._positions, window, self._objects)
         choices = tuple(self._choice(window, name, spec, shape) for name, spec in self._pipeline.aggregates.items())
         leaf_bytes = self._leaf_bytes(way)
         state_bytes = shape.state_rows * leaf_bytes if shape.state_rows is not None else None
@@ -287,7 +286,7 @@ class _Planner:
         else:
             engine, why = "two_stacks", "what leaves is the oldest, and any associative aggregate will do"
             if way == "positions":
-                engine, why = "flatfat", stored_positions.WHY
+                engine, why = "flatfat", WHY
             elif not shape.in_order:
                 engine, why = "flatfat", "tuples leave from anywhere; only what stands above them in the tree is combined anew"
             why += "; events are clipped to slices, whose parts add up" if spec.declaration.partial == "none" else ""
@@ -296,7 +295,7 @@ class _Planner:
         if engine == "recompute":
             combines = listed_cost(shape.n)
         elif way == "positions":
-            combines = stored_positions.cost_of(window, shape)
+            combines = cost_of(window, shape)
         elif engine == "flatfat":
             combines = tree_cost(shape.n, shape.m)
         else:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from windowmill.windowing.errors import PluginError, first_line
-from windowmill.windowing.imports import imported
-from windowmill.windowing.plugin_loading import import_plugins
+from windowmill.windowing.imports import import_plugins, imported
 
 T = TypeVar("T")
 

@@ -16,10 +16,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from windowmill.windowing.catalogue import Aggregates, AggregateSpec
 from windowmill.windowing.durations import SECOND_US, Duration
-from windowmill.windowing.fields import Column, Condition, Name, SpecMapping
+from windowmill.windowing.fields import Column, Condition, Name, QuarantineLimits, SpecMapping
 from windowmill.windowing.paths import path_problem, within
 from windowmill.windowing.redaction import as_written, redacted
-from windowmill.windowing.shares import QuarantineLimits
 from windowmill.windowing.windows.base import Window
 from windowmill.windowing.windows.registry import ByType
 from windowmill.windowing.yamltext import VARIABLE

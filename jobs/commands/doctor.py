@@ -24,7 +24,7 @@ from windowmill.jobs.spark.java import find_java, java_at
 from windowmill.jobs.spark.settings import SERVER
 from windowmill.jobs.warm import client
 from windowmill.windowing.errors import MachineError, PluginError, ServerGoneError
-from windowmill.windowing.plugin_loading import named_plugins
+from windowmill.windowing.imports import named_plugins
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.registry import all_added
 

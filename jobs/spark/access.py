@@ -27,7 +27,7 @@ from windowmill.jobs.spark.file_ranges import DeltaScan, FileRange, delta_scan, 
 from windowmill.jobs.spark.settings import DELTA_EXTENSION, EXTENSIONS, MAX_SHUFFLE_PARTITIONS, TIME_ZONE
 from windowmill.jobs.spark.shipment import Shipment, plugins_zip
 from windowmill.windowing.errors import MachineError
-from windowmill.windowing.plugin_loading import VARIABLE
+from windowmill.windowing.imports import VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.shipment import Shipment
 from windowmill.jobs.user_code import module_names, plugin_modules
-from windowmill.windowing.plugin_loading import named_plugins
+from windowmill.windowing.imports import named_plugins
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:

@@ -104,9 +104,9 @@ def test_a_checkouts_folder_is_not_importable_by_a_second_name(package):
 def test_a_window_is_asked_and_its_type_is_not_looked_at():
     """Only the package of the types imports one; all other code has a ``Window`` and calls its methods."""
     package = "windowmill.windowing.windows"
-    shared = {f"{package}.{name}" for name in ("base", "registry", "ruled", "grid_rules", "policy_rules", "wording")}
+    shared = {f"{package}.{name}" for name in ("base", "registry", "rules")}
     types = {_name(path) for path in files_of("windowing/windows")} - shared - {package}
-    assert f"{package}.session" in types
+    assert f"{package}.events" in types
     for path in (path for folder in OURS for path in files_of(folder)):
         if not _name(path).startswith(package):
             stray = _imported_modules(path) & types

@@ -9,7 +9,7 @@ import pytest
 
 from windowmill.jobs.commands import COMMANDS
 from windowmill.jobs.sources.kinds import KINDS
-from windowmill.windowing import plugin_loading
+from windowmill.windowing import imports
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.textbook import ENGINES
 from windowmill.windowing.windows.registry import TYPES
@@ -25,7 +25,7 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def plug(*modules: str) -> None:
         monkeypatch.setenv("WINDOWMILL_PLUGINS", ",".join(modules))
-        monkeypatch.setattr(plugin_loading, "_imports", plugin_loading._Imports())
+        monkeypatch.setattr(imports, "_imports", imports._Imports())
         for registry in REGISTRIES:
             monkeypatch.setattr(registry, "_added", {})
         for module in modules:

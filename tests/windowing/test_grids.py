@@ -16,9 +16,9 @@ from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, CumulativeGrid, Edge
 from windowmill.windowing.bounds import accepted_times, count_ends
 from windowmill.windowing.grids import Grids, closing_of
 from windowmill.windowing.kernels.grid_arithmetic import firsts_after
-from windowmill.windowing.reference.grid_windows import GridWindows as Oracle
+from windowmill.windowing.reference.ruled_windows import GridWindows as Oracle
 from windowmill.windowing.slicing import calendar_grid
-from windowmill.windowing.windows.ruled import GridRules, RuledWindow
+from windowmill.windowing.windows.rules import GridRules, RuledWindow
 
 AROUND = 120 * DAY
 

@@ -11,10 +11,9 @@ import pytest
 
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.reference.events import Event, EventWindow, Record
-from windowmill.windowing.reference.grid_windows import GridWindows
+from windowmill.windowing.reference.ruled_windows import GridWindows
 from windowmill.windowing.reference.values import compute
-from windowmill.windowing.windows.hopping import Hopping
-from windowmill.windowing.windows.tumbling import Tumbling
+from windowmill.windowing.windows.grids import Hopping, Tumbling
 
 
 def aggregate(written: dict[str, Any], values: list[Any], *names: str) -> Any:

@@ -26,8 +26,8 @@ from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.ways import divide
 from windowmill.windowing.windows.base import ColumnUse, Spacing, Window
+from windowmill.windowing.windows.events import Session
 from windowmill.windowing.windows.registry import TYPES, register
-from windowmill.windowing.windows.session import Session
 
 PAIRS = "tests.windowing.test_columnar:pairs"
 #: Each type in every form that it has.

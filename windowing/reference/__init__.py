@@ -4,7 +4,101 @@ It is slow on purpose. It shares no code with the other engines, so that agreeme
 Events are judged commit by commit in order of arrival, so no result depends on how the input is cut into batches.
 """
 
-from windowmill.windowing.reference.evaluate import Evaluation, evaluate
-from windowmill.windowing.reference.events import Record
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from windowmill.windowing.reference.events import AFTER, Course, Event, EventClock, Record, Tally, WindowResult, arrivals, ranks
+from windowmill.windowing.reference.values import compute
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.windows.base import Window
 
 __all__ = ["Evaluation", "Record", "evaluate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The result of a whole input.
+
+    Attributes
+    ----------
+    rows
+        Result rows in (key, window, window_end, trigger, revision, window_start) order, nulls first.
+    quarantined
+        Pairs (number of the record, reason), in order of number.
+    """
+
+    rows: list[dict[str, Any]]
+    quarantined: list[tuple[int, str]]
+
+
+def evaluate(
+    pipeline: Pipeline,
+    records: Sequence[Record],
+    *,
+    commits: Sequence[int] | None = None,
+    final: bool = True,
+    latest: float = math.inf,
+) -> Evaluation:
+    """Evaluate ``pipeline`` over ``records``, given in order of arrival.
+
+    Parameters
+    ----------
+    commits
+        Number of each record's commit, ascending; each record is a commit unless given.
+    final
+        Whether the input has ended; the watermark is then infinite.
+    latest
+        Greatest accepted event time; infinity for no bound.
+    """
+    quarantined: dict[int, str] = {}
+    events: list[Event] = []
+    clock = EventClock(pipeline)
+    for arrival in arrivals(pipeline, records, range(len(records)) if commits is None else commits, latest, quarantined):
+        if isinstance(arrival, EventClock):
+            clock = arrival
+        else:
+            events.append(arrival)
+    watermark, closed = (AFTER, AFTER) if final else (clock.watermark, clock.closed)
+    rows: list[dict[str, Any]] = []
+    tally = Tally()
+    course = Course(pipeline.time.unit is not None, pipeline.emit == "revise", watermark, closed, clock.seen)
+    for window in pipeline.windows:
+        results = _windows(window, events, tally, course)
+        rows.extend(_row(pipeline, window, fired) for fired in results)
+    quarantined |= dict.fromkeys(tally.refused - tally.counted, "too_late")
+    return Evaluation(sorted(rows, key=lambda row: _sort_key(pipeline, row)), sorted(quarantined.items()))
+
+
+def _row(pipeline: Pipeline, window: Window, fired: WindowResult) -> dict[str, Any]:
+    span = fired.span
+    identity = {
+        "window": window.name,
+        "window_start": span.start,
+        "window_end": span.end,
+        "trigger": fired.trigger,
+        "revision": fired.revision,
+    }
+    values = {name: compute(name, spec, span) for name, spec in pipeline.aggregates.items()}
+    return dict(zip(pipeline.keys, fired.key, strict=True)) | identity | values
+
+
+def _sort_key(pipeline: Pipeline, row: dict[str, Any]) -> tuple[Any, ...]:
+    return ranks([row[name] for name in (*pipeline.keys, "window", "window_end", "trigger", "revision", "window_start")])
+
+
+def _by_key(events: Sequence[Event]) -> Iterator[tuple[tuple[Any, ...], list[Event]]]:
+    groups: dict[tuple[Any, ...], list[Event]] = {}
+    for event in events:
+        groups.setdefault(ranks(event.key), []).append(event)
+    for group in groups.values():
+        yield group[0].key, group
+
+
+def _windows(window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
+    for key, group in _by_key(events):
+        for fired in window.reference_rows(group, tally, course):
+            yield WindowResult(key, fired.span, fired.trigger, fired.revision)

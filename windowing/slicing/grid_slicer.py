@@ -27,7 +27,7 @@ from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
     from windowmill.windowing.windows.base import Window
-    from windowmill.windowing.windows.grid_rules import GridRules
+    from windowmill.windowing.windows.rules import GridRules
 
 _NONE = np.empty(0, np.int64)
 

@@ -22,7 +22,7 @@ from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
     from windowmill.windowing.windows.base import Window
-    from windowmill.windowing.windows.policy_rules import Delta, Policy, PolicyRules
+    from windowmill.windowing.windows.rules import Delta, Policy, PolicyRules
 
 #: Names of a key's scalars, in the order of the kernel's elements ``LAST`` to ``BASE``.
 STATE = ("last", "ticked", "tick", "fired", "inserted", "full", "has_base", "base")

@@ -22,7 +22,7 @@ from windowmill.windowing.watermark import BEFORE, Clock
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
     from windowmill.windowing.windows.base import Window
-    from windowmill.windowing.windows.policy_rules import PolicyRules
+    from windowmill.windowing.windows.rules import PolicyRules
 
 _NONE = np.empty(0, np.int64)
 #: Further scalars of a key: number of its last tuple, of tuples applied so far, end of its two stacks' front, slots of its ring.

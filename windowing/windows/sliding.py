@@ -8,9 +8,8 @@ from pydantic import model_validator
 
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.fields import FixedDuration, Instant
-from windowmill.windowing.windows.policy_rules import Policy, PolicyRules
 from windowmill.windowing.windows.registry import register
-from windowmill.windowing.windows.ruled import RuledWindow
+from windowmill.windowing.windows.rules import Policy, PolicyRules, RuledWindow
 
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
