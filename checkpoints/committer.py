@@ -26,9 +26,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.batches import Changes
-from windowmill.checkpoints.delta_log_files import floor_of
+from windowmill.checkpoints.delta_tables import floor_of, newest
 from windowmill.checkpoints.features import FORMAT, FORMATS, Features, check_format, own_commit
-from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.stores import create_table, is_local, table_at, write_table
 from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError, WindowmillError
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from windowmill.checkpoints.kept_tables import newest
+from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.stores import is_local
 from windowmill.windowing.errors import (
     ForeignWriteError,

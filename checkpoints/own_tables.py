@@ -19,8 +19,7 @@ from windowmill.checkpoints import data_files
 from windowmill.checkpoints.batches import Changes, digest_of, identity_of
 from windowmill.checkpoints.committer import Committer, DeltaRsCommitter, Publication
 from windowmill.checkpoints.data_files import DataFile
-from windowmill.checkpoints.delta_log_files import actions_of, entry_name, has_lost_its_beginning
-from windowmill.checkpoints.kept_tables import newest
+from windowmill.checkpoints.delta_tables import actions_of, entry_name, has_lost_its_beginning, newest
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.errors import LedgerBehindError, SinkError, StateCorruptError, WindowmillError, first_line

@@ -21,8 +21,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
-from windowmill.checkpoints.delta_log_files import actions_of, entry_name, floor_of
-from windowmill.checkpoints.kept_tables import KeptTable
+from windowmill.checkpoints.delta_tables import KeptTable, actions_of, entry_name, floor_of
 from windowmill.checkpoints.records import (
     FAN,
     LAST_LEVEL,

@@ -23,7 +23,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from windowmill.checkpoints.delta_log_files import actions_of, entry_name
+from windowmill.checkpoints.delta_tables import actions_of, entry_name
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.stores import create_table, endpoint_of, filesystem_of, is_local, store_of, table_at
 from windowmill.windowing.errors import LeaseTakenError, LedgerError, MachineError, first_line

@@ -17,7 +17,7 @@ from windowmill.windowing.errors import CodeChangedError
 from windowmill.windowing.registry import RUNNING
 from windowmill.windowing.slicing.calendars import zone_named
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.windows.registry import TYPES
+from windowmill.windowing.windows.base import TYPES
 
 _WEEK_SECONDS = 7 * 86_400
 #: Its own modules change with its release, which plans record.

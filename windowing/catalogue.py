@@ -157,7 +157,7 @@ DECLARED: Registry[Declaration] = Registry(
         **_numbers("extremes", "min_count", "max_count", orders=True),
         **_numbers("spread", "var_samp", "var_pop", "stddev_samp", "stddev_pop", "skewness", "kurtosis", takes="number"),
         **_objects("order", "collect", "collect_distinct", picks=True),
-        **_numbers("logic", "bool_and", "bool_or", takes="boolean", picks=True),
+        **_numbers("counts", "bool_and", "bool_or", takes="boolean", picks=True),
         **_numbers("sums", "weighted_mean", **_two("value", "weight"), takes="number"),
         **_numbers("extremes", "arg_min", "arg_max", **_two("by", "value"), orders=True, picks=True),
         **_numbers("spread", "covar_samp", "corr", "linear_trend", **_two("x", "y"), takes="number"),

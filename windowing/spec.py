@@ -19,8 +19,7 @@ from windowmill.windowing.durations import SECOND_US, Duration
 from windowmill.windowing.fields import Column, Condition, Name, QuarantineLimits, SpecMapping
 from windowmill.windowing.paths import path_problem, within
 from windowmill.windowing.redaction import as_written, redacted
-from windowmill.windowing.windows.base import Window
-from windowmill.windowing.windows.registry import ByType
+from windowmill.windowing.windows.base import ByType, Window
 from windowmill.windowing.yamltext import VARIABLE
 
 

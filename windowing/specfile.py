@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import as_written, holds_credentials, redacted
 from windowmill.windowing.spec import VARIABLES, Pipeline
-from windowmill.windowing.windows.registry import TYPES
+from windowmill.windowing.windows.base import TYPES
 from windowmill.windowing.yamltext import MAX_DEPTH, VARIABLE, parse_yaml
 
 MAX_BYTES = 1 << 20

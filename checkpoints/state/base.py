@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
+from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import own_commit
-from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.state.reading import WHOLE_BYTES, read_file, read_whole, require_columns
 from windowmill.checkpoints.state.wanted import Condition

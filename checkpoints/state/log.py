@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.kept_tables import newest
+from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.state.base import StateTable, files_of, number_of_rows
 from windowmill.checkpoints.state.reading import reporting_damage, require_columns

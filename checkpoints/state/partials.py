@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
+from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import delta_rs_can_write
-from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.state.base import REWRITE, BatchFiles, StateTable, by_batches, files_of, number_of_rows, order_of
 from windowmill.checkpoints.state.reading import reporting_damage, require_columns

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from windowmill.checkpoints.kept_tables import newest
+from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.state.base import StateTable
 from windowmill.checkpoints.state.position_deltas import greatest_column, is_needed, values, with_splits

@@ -19,9 +19,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from windowmill.checkpoints.delta_log_files import fault_of_log
+from windowmill.checkpoints.delta_tables import fault_of_log, newest
 from windowmill.checkpoints.features import check_format
-from windowmill.checkpoints.kept_tables import newest
 from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE
 from windowmill.windowing.columnar.checksums import REMEDY, RowCheck

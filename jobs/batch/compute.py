@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from windowmill.checkpoints.batches import BackfillPlan, Changes, Plan
 from windowmill.checkpoints.data_files import DataFile, remove
+from windowmill.checkpoints.delta_tables import newest, tables_kept
 from windowmill.checkpoints.features import delta_rs_can_write
-from windowmill.checkpoints.kept_tables import newest, tables_kept
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.base import order_of

@@ -11,7 +11,7 @@ from functools import partial
 
 from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import BackfillPlan, Plan
-from windowmill.checkpoints.kept_tables import tables_kept
+from windowmill.checkpoints.delta_tables import tables_kept
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Runnable

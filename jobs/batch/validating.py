@@ -26,8 +26,8 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import Options, is_local, options_of, remote_store_of, use_options
 from windowmill.expectations import docs, history
+from windowmill.expectations.docs import Folder
 from windowmill.expectations.gate import Verdict, validate
-from windowmill.expectations.pages import Folder
 from windowmill.expectations.rule import is_rate
 from windowmill.expectations.suites import COLUMNS
 from windowmill.jobs.batch.progress import Progress

@@ -9,7 +9,7 @@ import pyarrow as pa
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, local_path
 from windowmill.checkpoints.stores import remote_store_of, use_options_of
-from windowmill.expectations.pages import Folder
+from windowmill.expectations.docs import Folder
 from windowmill.jobs.report import page
 from windowmill.jobs.report.curves import Curves, read_curves
 from windowmill.jobs.report.quality import read_quality

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from windowmill.checkpoints.kept_tables import KeptTable, tables_kept
+from windowmill.checkpoints.delta_tables import KeptTable, tables_kept
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import outstanding

@@ -142,7 +142,7 @@ def register_window(kind: type[W]) -> type[W]:
     PluginError
         If the name is taken.
     """
-    from windowmill.windowing.windows.registry import register
+    from windowmill.windowing.windows.base import register
 
     return register(kind)
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from windowmill.checkpoints.delta_log_files import actions_of
+from windowmill.checkpoints.delta_tables import actions_of
 
 
 def test_texts_may_hold_any_line_break_of_unicode():

@@ -11,7 +11,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from windowmill.checkpoints.kept_tables import newest, tables_kept
+from windowmill.checkpoints.delta_tables import newest, tables_kept
 
 
 @pytest.fixture

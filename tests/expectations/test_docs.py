@@ -13,9 +13,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from windowmill.expectations.docs import write_docs
+from windowmill.expectations.docs import Folder, write_docs
 from windowmill.expectations.gate import validate
-from windowmill.expectations.pages import Folder
 
 NOON = datetime(2013, 2, 1, 12, tzinfo=UTC)
 BELOW = {"type": "expect_column_values_to_be_between", "column": "delay", "max_value": 3}

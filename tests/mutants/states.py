@@ -68,12 +68,12 @@ MUTANTS = {
     (f"{KEPT_TABLES}a_table_that_was_made_anew_is_another", f"{KEPT_TABLES}an_older_copy_put_back_is_seen"): [
         (
             "kept-table-is-not-compared-with-its-log",
-            "checkpoints.kept_tables:KeptTable.newest",
+            "checkpoints.delta_tables:KeptTable.newest",
             instead("_1 or _ or _ != self._seen", "_1"),
         ),
     ],
     f"{KEPT_TABLES}what_others_append_is_seen": [
-        ("kept-table-stays-at-its-version", "checkpoints.kept_tables:KeptTable.newest", never("_ is not None")),
+        ("kept-table-stays-at-its-version", "checkpoints.delta_tables:KeptTable.newest", never("_ is not None")),
     ],
     f"{STORES}a_store_that_lets_two_writers_win_is_refused": [
         ("two-winners-accepted", "checkpoints.writers:_check", without("len(_) > 1")),

@@ -12,7 +12,7 @@ from windowmill.jobs.sources.kinds import KINDS
 from windowmill.windowing import imports
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.textbook import ENGINES
-from windowmill.windowing.windows.registry import TYPES
+from windowmill.windowing.windows.base import TYPES
 
 #: The plugins must not be imported but as plugins.
 collect_ignore = ["toys"]

@@ -25,9 +25,8 @@ from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.ways import divide
-from windowmill.windowing.windows.base import ColumnUse, Spacing, Window
+from windowmill.windowing.windows.base import TYPES, ColumnUse, Spacing, Window, register
 from windowmill.windowing.windows.events import Session
-from windowmill.windowing.windows.registry import TYPES, register
 
 PAIRS = "tests.windowing.test_columnar:pairs"
 #: Each type in every form that it has.

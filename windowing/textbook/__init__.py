@@ -12,13 +12,11 @@ from windowmill.windowing.costs import Cost
 from windowmill.windowing.errors import PluginError
 from windowmill.windowing.registry import Registry
 from windowmill.windowing.textbook.base import Combines, Engine, EngineState, Setting
-from windowmill.windowing.textbook.daba import Daba
 from windowmill.windowing.textbook.dyadic import Dyadic
 from windowmill.windowing.textbook.epochs import Epochs
 from windowmill.windowing.textbook.reactive import ReactiveAggregator
-from windowmill.windowing.textbook.recompute import Recompute
-from windowmill.windowing.textbook.subtract import SubtractOnEvict
-from windowmill.windowing.textbook.two_stacks import TwoStacks
+from windowmill.windowing.textbook.simple import Recompute, SubtractOnEvict
+from windowmill.windowing.textbook.stacks import Daba, TwoStacks
 
 #: Engines by name, in the order in which ``explain`` lists them.
 ENGINES: Registry[type[Engine[Any]]] = Registry(

@@ -9,8 +9,7 @@ from pydantic import Field
 
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.fields import FixedDuration, Number
-from windowmill.windowing.windows.base import ONCE, Window, kept_before
-from windowmill.windowing.windows.registry import register
+from windowmill.windowing.windows.base import ONCE, Window, kept_before, register
 
 if TYPE_CHECKING:
     from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult

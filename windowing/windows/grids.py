@@ -9,8 +9,7 @@ from pydantic import model_validator
 from windowmill.windowing.axis import WindowGrid
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.fields import FixedDuration, Instant, PositiveDuration, Zone
-from windowmill.windowing.windows.base import Spacing
-from windowmill.windowing.windows.registry import register
+from windowmill.windowing.windows.base import Spacing, register
 from windowmill.windowing.windows.rules import GridRules, Policy, PolicyRules, RuledWindow
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.fields import FixedDuration, Instant
-from windowmill.windowing.windows.registry import register
+from windowmill.windowing.windows.base import register
 from windowmill.windowing.windows.rules import Policy, PolicyRules, RuledWindow
 
 if TYPE_CHECKING:
