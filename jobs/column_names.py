@@ -7,7 +7,10 @@ from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, N
 #: Columns added to each row besides the event time: index of its file, index in the file, version, reason for quarantine.
 FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
 ADDED = (TIME, FILE, ROW, VERSION, REASON)
-#: Temporary column: URI of the row's file.
-URI = "_uri"
+#: Temporary columns: URI of the row's file, and whether a condition cannot be evaluated on the row.
+URI, FAILED = "_uri", "_ failed"
 #: Column names that a source must not have: those above, and those that :mod:`.delta_rows` and :mod:`windowmill.jobs.ways` add.
-TAKEN = (*ADDED, URI, "_told", NUMBER_OF, UNTIL_OF, WATERMARK_OF, "_refused", "_block", "_before", "_seen", CLOSED, LATE, ARRIVAL, ORDER)
+TAKEN = (
+    *(*ADDED, URI, FAILED, NUMBER_OF, UNTIL_OF, WATERMARK_OF, CLOSED, LATE, ARRIVAL, ORDER),
+    *("_told", "_refused", "_block", "_before", "_seen"),
+)

@@ -16,7 +16,7 @@ from windowmill.jobs.arrival_order import Arrived, numbered
 from windowmill.jobs.conditions.duckdb import columns_of, conditions_of
 from windowmill.jobs.conditions.spark import asks_zone
 from windowmill.jobs.sources.columns import REASON, Columns
-from windowmill.jobs.sources.rows import event_end, event_time
+from windowmill.jobs.sources.rows import with_event_times
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.shipping import ship_modules
 from windowmill.jobs.ways import live_row_pass as live
@@ -141,7 +141,7 @@ def evaluate(
 
 def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Sequence[str], latest: int | None, *, final: bool) -> Evaluated:
     """The result over rows that arrived in the order of these columns; without columns none is late."""
-    batch = SourceInput(pipeline=pipeline, columns=columns, ended=final)
+    batch = SourceInput(pipeline=pipeline, columns=columns, ended=final, latest=latest)
     parts = divide(pipeline, batch.types)
     # A bounded input has no open sessions to keep: its rows are combined at once. Events that last have a partial for each window start
     # that they cross, more than a window needs that reads its rows once.
@@ -151,15 +151,14 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
         by_files = _of_files(df, batch, slicing, latest, final=final)
         if by_files is not None:
             return Evaluated(by_files, None)
-    instant, reason = event_time(pipeline, columns, None if latest is None else f"{latest}L")
-    rows = df.withColumns({TIME: instant, REASON: reason})
-    if slices is None or order:
-        rows = rows.withColumn(UNTIL_OF, event_end(pipeline, columns))
+    rows = with_event_times(df, batch.times, columns)
+    if pipeline.time.end is None:
+        rows = rows.withColumn(UNTIL_OF, F.col(TIME))
     if not order or pipeline.time.watermark == "data_interval_end":
         bounded = _Bounded(batch, rows, None, order[-1] if order else None, final=final)
     else:
         every = slices is None and batch.revises
-        arrived = Arrived.of(rows, batch, order, [*_needed(batch), *order], every=every)
+        arrived = Arrived.of(rows, batch, order, [*_needed(batch), *order, *batch.times.columns], every=every)
         bounded = _Bounded(batch, arrived.rows, arrived, order[-1], final=final)
     return bounded.by_live_rows() if slicing is None else bounded.by_slices(slicing)
 
@@ -194,7 +193,7 @@ class _Bounded:
         batch, arrived, grids = self.batch, self.arrived, slicing.slices.grids.grids
         judge = None if arrived is None else arrived.judge(batch, grids)
         stage = slicing.window_stage(batch.emission(None if arrived is None else arrived.seen))
-        results = windows(lift(self.rows, slicing.stage, judge), stage, batch.partitions(self.rows.sparkSession))
+        results = windows(lift(self.rows, slicing.stage, batch.times, judge), stage, batch.partitions(self.rows.sparkSession))
         if self.label is None:
             return Evaluated(results, None)
         refused = _unusable(self.rows, self.label)

@@ -20,7 +20,6 @@ _TIME = r"[0-9]{2}(?::[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?)?"
 #: What an instant looks like, in the syntax that Python, Java and RE2 share; spaces around it do not count.
 PATTERN = f" *{_DATE}(?:[ T]{_TIME}(?:Z|{_OFFSET})?)? *"
 _MATCHES = re.compile(PATTERN).fullmatch
-_DAY_US = 86_400_000_000
 _FIRST_US = to_us(datetime(1, 1, 1, tzinfo=UTC))
 
 
@@ -56,26 +55,22 @@ def instants(texts: pa.Array) -> pa.Array:
     return found
 
 
-def instant_sql(texts: str) -> str:
-    """:func:`instant_us` in Spark's SQL, of the expression ``texts``; null for a text that is no instant."""
-    # Spark takes no zone after hours or minutes, and gives texts without a zone the session's.
-    whole = f"trim({texts})"
-    for pattern, complete in (
-        (r"^(.{10})$", "$1 00:00:00Z"),
-        (r"^(.{13})(Z|[+-].*)?$", "$1:00:00$2"),
-        (r"^(.{16})(Z|[+-].*)?$", "$1:00$2"),
-        (r"^(.{19}(?:[.][0-9]+)?)$", "$1Z"),
-    ):
-        whole = f"regexp_replace({whole}, r'{pattern}', '{complete}')"
-    return rf"CASE WHEN {texts} RLIKE r'\A(?:{PATTERN})\z' THEN unix_micros(try_cast({whole} AS TIMESTAMP)) END"
+def instants_or_null(texts: pa.Array) -> pa.Array:
+    """Microseconds since 1970 of each text; null for a text that is no instant."""
+    try:
+        return instants(texts.cast(pa.string())).cast(pa.int64())
+    except pa.ArrowInvalid:
+        return pa.array(map(_instant_or_null, texts.to_pylist()), pa.int64())
+
+
+def _instant_or_null(text: str | None) -> int | None:
+    try:
+        return None if text is None else instant_us(text)
+    except ValueError:
+        return None
 
 
 def local_time_sql(times: str) -> str:
     """Microseconds since 1970 of a ``timestamp_ntz``, as a time of UTC, in Spark's SQL whatever the session's zone."""
     since = f"CAST({times} - TIMESTAMP_NTZ '1970-01-01 00:00:00' AS INTERVAL SECOND)"
     return f"CAST(CAST({since} AS DECIMAL(20, 6)) * 1000000 AS BIGINT)"
-
-
-def date_sql(dates: str) -> str:
-    """Microseconds since 1970 of the begin of a date in UTC, in Spark's SQL; null for a date that they cannot count."""
-    return f"try_multiply(CAST(unix_date({dates}) AS BIGINT), {_DAY_US}L)"

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.column_names import FILE, REASON, ROW, TAKEN
 from windowmill.jobs.commands.try_engine import Batch, Results
-from windowmill.jobs.sources.event_times import timed
+from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.ways.memory import MemoryRun
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
@@ -33,7 +33,7 @@ class KernelEngine:
     """Computes each batch only when the next one comes, or the input ends: the last batch keeps no state."""
 
     def __init__(self, pipeline: Pipeline, latest: float) -> None:
-        self._pipeline, self._latest = pipeline, None if latest == math.inf else int(latest)
+        self._pipeline, self._times = pipeline, EventTimes(pipeline, None if latest == math.inf else int(latest))
         self._run: MemoryRun | None = None
         self._waiting: NewRows | None = None
         self._results: list[pa.Table] = []
@@ -46,7 +46,7 @@ class KernelEngine:
             self._run = MemoryRun(self._pipeline, {field.name: field.type for field in rows.schema})
         else:
             self._advance(self._run, last=False, ended=False)
-        self._waiting = NewRows(self._numbered(timed(rows, self._pipeline, None, self._latest), batch))
+        self._waiting = NewRows(self._numbered(self._times.of(rows), batch))
         self._fed += rows.num_rows
 
     def finish(self, *, final: bool) -> Results:

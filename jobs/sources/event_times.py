@@ -1,40 +1,86 @@
-"""Gives the rows of an Arrow table their event times, and the reason why a row is unusable, as :func:`.rows.event_time` does in Spark."""
+"""Gives rows their event times, and the reason why a row is unusable: the same function for this process and for tasks of Spark."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.column_names import REASON
+from windowmill.jobs.column_names import FAILED, REASON
+from windowmill.jobs.instants import instants_or_null
 from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
+_DAY_US = 86_400_000_000
+#: Greatest distance of a date from 1970 whose microseconds fit into 64 bits.
+_MAX_DAYS = ((1 << 63) - 1) // _DAY_US
 
-def timed(rows: pa.Table, pipeline: Pipeline, failed: pa.Array | None, latest: int | None) -> pa.Table:
-    """``rows`` with event time, end if events last, and the reason if a row is unusable.
 
-    Parameters
+@dataclass(frozen=True, slots=True)
+class EventTimes:
+    """The event times of a pipeline's rows; picklable.
+
+    Attributes
     ----------
-    failed
-        Whether a condition cannot be evaluated on each row; null for none.
     latest
         Greatest accepted event time; null for no bound.
     """
-    end = pipeline.time.end
-    time = _on_axis(rows.column(pipeline.time.column))
-    until = time if end is None else _on_axis(rows.column(end))
-    least, greatest = accepted_times(pipeline)
-    added = {TIME: time, REASON: pa.nulls(rows.num_rows, pa.string())} | ({} if end is None else {UNTIL_OF: until})
-    if failed is not None or end is not None or not _are_all_within(time, least, greatest if latest is None else min(greatest, latest)):
-        added[REASON] = _reasons(time, until, pa.repeat(False, rows.num_rows) if failed is None else failed, least, greatest, latest)
-    for name, column in added.items():
-        rows = rows.append_column(name, column)
-    return rows
+
+    pipeline: Pipeline
+    latest: int | None
+
+    @property
+    def axis(self) -> list[str]:
+        """Columns of the source that give a row's time, and its end if events last."""
+        return [name for name in (self.pipeline.time.column, self.pipeline.time.end) if name is not None]
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns that :meth:`of` reads."""
+        return [*self.axis, FAILED]
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """``rows`` with event time, end if events last, and the reason if a row is unusable; without ``FAILED``.
+
+        Parameters
+        ----------
+        rows
+            Rows with the columns of the axis. ``FAILED`` is whether a condition cannot be evaluated on a row; missing if none can fail.
+        """
+        raw = [rows.column(name) for name in self.axis]
+        time, until = _on_axis(raw[0]), _on_axis(raw[-1])
+        least, greatest = accepted_times(self.pipeline)
+        added = {TIME: time, REASON: pa.nulls(rows.num_rows, pa.string())} | ({UNTIL_OF: until} if len(raw) > 1 else {})
+        latest = greatest if self.latest is None else min(greatest, self.latest)
+        failed = rows.column(FAILED) if FAILED in rows.column_names else None
+        if len(raw) > 1 or (failed is not None and pc.any(failed).as_py()) or not _are_all_within(time, least, latest):
+            added[REASON] = self._reasons(raw, (time, until), failed)
+        for name, column in added.items():
+            rows = rows.append_column(name, column)
+        return rows if failed is None else rows.drop_columns([FAILED])
+
+    def _reasons(
+        self, raw: list[pa.ChunkedArray], points: tuple[pa.ChunkedArray, pa.ChunkedArray], failed: pa.ChunkedArray | None
+    ) -> pa.ChunkedArray | pa.Array:
+        low, high = (pa.scalar(bound, pa.int64()) for bound in accepted_times(self.pipeline))
+        time, until = points
+        within = [pc.and_(pc.greater_equal(at, low), pc.less_equal(at, high)) for at in points]
+        reasons = {
+            "bad_condition": pa.repeat(False, len(time)) if failed is None else failed,
+            "null_time": pc.or_(pc.is_null(raw[0]), pc.is_null(raw[-1])),
+            "bad_time": pc.or_(pc.is_null(time), pc.is_null(until)),
+            "time_out_of_range": pc.invert(pc.and_(*within)),
+            "end_before_time": pc.less(until, time),
+        }
+        if self.latest is not None:
+            reasons["future_time"] = pc.greater(time, pa.scalar(self.latest, pa.int64()))
+        return pc.case_when(pc.make_struct(*map(_in_one_chunk, reasons.values()), field_names=list(reasons)), *map(pa.scalar, reasons))
 
 
 def _are_all_within(time: pa.ChunkedArray, least: int, greatest: int) -> bool:
@@ -44,24 +90,24 @@ def _are_all_within(time: pa.ChunkedArray, least: int, greatest: int) -> bool:
     return not len(time) or (least <= span["min"].as_py() and span["max"].as_py() <= greatest)
 
 
-def _reasons(
-    time: pa.ChunkedArray, until: pa.ChunkedArray, failed: pa.Array, least: int, greatest: int, latest: int | None
-) -> pa.Array | pa.ChunkedArray:
-    low, high = (pa.scalar(bound, pa.int64()) for bound in (least, greatest))
-    within = [pc.and_(pc.greater_equal(at, low), pc.less_equal(at, high)) for at in (time, until)]
-    reasons = {
-        "bad_condition": failed,
-        "null_time": pc.or_(pc.is_null(time), pc.is_null(until)),
-        "time_out_of_range": pc.invert(pc.and_(*within)),
-        "end_before_time": pc.less(until, time),
-    }
-    if latest is not None:
-        reasons["future_time"] = pc.greater(time, pa.scalar(latest, pa.int64()))
-    return pc.case_when(pc.make_struct(*map(_in_one_chunk, reasons.values()), field_names=list(reasons)), *map(pa.scalar, reasons))
-
-
 def _on_axis(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values of a time column on the axis; null for a text that is no instant, and for a date that 64 bits cannot count."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _by_chunk(column, instants_or_null)
+    if pa.types.is_date(kind):
+        return _by_chunk(column, _begins)
     return column.cast(pa.int64())
+
+
+def _begins(dates: pa.Array) -> pa.Array:
+    days = dates.cast(pa.int32()).cast(pa.int64())
+    counted = pc.and_(pc.greater_equal(days, -_MAX_DAYS), pc.less_equal(days, _MAX_DAYS))
+    return pc.multiply(pc.if_else(counted, days, pa.scalar(None, pa.int64())), _DAY_US)
+
+
+def _by_chunk(column: pa.ChunkedArray, function: Callable[[pa.Array], pa.Array]) -> pa.ChunkedArray:
+    return pa.chunked_array([function(chunk) for chunk in column.chunks], pa.int64())
 
 
 def _in_one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:

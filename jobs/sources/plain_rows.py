@@ -19,8 +19,8 @@ from pyspark.sql.types import IntegralType, TimestampType
 from windowmill.jobs.conditions.duckdb import Conditions, columns_of
 from windowmill.jobs.conditions.spark import every_condition
 from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION, Columns
-from windowmill.jobs.sources.event_times import timed
+from windowmill.jobs.sources.columns import FAILED, FILE, REASON, ROW, VERSION, Columns
+from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.plain_files import FilePart, Form, NotPlainError, Opened, read
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.errors import SpecError, UnsupportedError
@@ -114,8 +114,9 @@ class PlainRows:
     def evaluated(self, rows: pa.Table, columns: Sequence[str], conditions: Sequence[str], latest: int | None) -> pa.Table:
         """``rows`` as read, with what :meth:`read` adds."""
         truths = self.conditions.over(rows)
-        failed = reduce(pc.or_, (truth.failed for truth in truths.values())) if truths else None
-        rows = timed(rows, self.pipeline, failed, latest)
+        if truths:
+            rows = rows.append_column(FAILED, reduce(pc.or_, (truth.failed for truth in truths.values())))
+        rows = EventTimes(self.pipeline, latest).of(rows)
         for condition in conditions:
             holds = truths[condition].holds
             known = rows.column(REASON).null_count == rows.num_rows

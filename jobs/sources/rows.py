@@ -1,25 +1,28 @@
-"""Reads a source's new rows in Spark, with their position in order of arrival, their event time, and a reason if they are unusable."""
+"""Reads a source's new rows in Spark, with their position in order of arrival.
+
+Tasks give them event times, and a reason if they are unusable, by :class:`.EventTimes`. Where tasks receive the rows anyway, they do so on
+what they receive. Elsewhere the columns are those of a user function, which Spark evaluates only where they are used.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegralType
+from pyspark.sql.pandas.functions import arrow_udf
 
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.spark import any_failure, failure, truth
-from windowmill.jobs.instants import date_sql, instant_sql, local_time_sql
 from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.sources.columns import FILE, REASON, Columns
-from windowmill.windowing.bounds import accepted_times
+from windowmill.jobs.sources.columns import FAILED, REASON, Columns
+from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.errors import SourceSchemaError
-from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, runnable: Runnable, *, now_us: int) -> DataFrame:
@@ -37,53 +40,21 @@ def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, runnabl
         chosen, failed = truth(wanted, columns.arrow), failure(wanted, columns.arrow)
         # Rows on which the filter fails are kept for quarantine.
         rows = rows.where(chosen if failed is None else F.coalesce(chosen, F.lit(False)) | failed)
-    latest = pipeline.time.latest(now_us)
-    time, reason = event_time(pipeline, columns, None if latest is None else _unchanging(latest))
-    ended = {} if pipeline.time.end is None else {UNTIL_OF: event_end(pipeline, columns)}
-    return rows.withColumns({TIME: time, REASON: reason} | ended)
+    return with_event_times(rows, EventTimes(pipeline, pipeline.time.latest(now_us)), columns)
 
 
-def _unchanging(number: int) -> str:
-    """SQL of a constant that does not change the code that Spark generates.
+def with_event_times(rows: DataFrame, times: EventTimes, columns: Columns) -> DataFrame:
+    """Add what :meth:`.EventTimes.of` reads and gives; the ``columns`` are those of the source."""
+    failed = any_failure(times.pipeline, columns.arrow)
+    rows = rows.withColumn(FAILED, F.lit(False) if failed is None else F.expr(failed))
 
-    Spark inlines a literal into the generated code, so another value causes another compilation, and the first rows run interpreted: 0.2 s
-    for 50,000 rows. An array is an argument of the generated code, and an index that depends on the row prevents constant folding.
-    """
-    return f"get(array({number}L), least({FILE}, 0))"
+    def found(*given: pa.Array) -> pa.Array:
+        own = times.of(pa.table(list(given), names=times.columns))
+        return pa.StructArray.from_arrays([own.column(name).combine_chunks() for name in names], names=names)
 
-
-def event_time(pipeline: Pipeline, columns: Columns, latest: str | None) -> tuple[Column, Column]:
-    """A row's event time on the axis, and the reason if the row is unusable: a key of :data:`windowmill.jobs.ways.quarantine.DETAILS`.
-
-    ``latest`` is SQL of the greatest accepted event time; null for no bound.
-    """
-    # Written as SQL: each Column method makes a call or two into the JVM, and dozens of them would cost 0.1 s per run.
-    names = [name for name in (pipeline.time.column, pipeline.time.end) if name is not None]
-    time, until = _on_axis(names[0], columns), _on_axis(names[-1], columns)
-    least, greatest = accepted_times(pipeline)
-    within = [f"({at}) BETWEEN {least} AND {greatest}" for at in dict.fromkeys((time, until))]
-    reasons = {
-        "bad_condition": any_failure(pipeline, columns.arrow),
-        "null_time": " OR ".join(f"{backquoted(name)} IS NULL" for name in names),
-        "bad_time": " OR ".join(f"({_on_axis(name, columns)}) IS NULL" for name in names),
-        "time_out_of_range": f"NOT ({' AND '.join(within)})",
-        "end_before_time": f"({until}) < ({time})" if pipeline.time.end is not None else None,
-        "future_time": f"({time}) > {latest}" if latest is not None else None,
-    }
-    cases = " ".join(f"WHEN {holds} THEN '{reason}'" for reason, holds in reasons.items() if holds is not None)
-    return F.expr(time), F.expr(f"CASE {cases} END")
-
-
-def event_end(pipeline: Pipeline, columns: Columns) -> Column:
-    """The end of a row's event on the axis; the event time of a point event."""
-    return F.expr(_on_axis(pipeline.time.end or pipeline.time.column, columns))
-
-
-def _on_axis(name: str, columns: Columns) -> str:
-    """SQL of the value of a time column on the axis."""
-    raw, kind = backquoted(name), columns.type_of(name)
-    if isinstance(kind, IntegralType):
-        return f"CAST({raw} AS BIGINT)"
-    # A cast to TIMESTAMP would depend on the session's zone.
-    sql = {"string": instant_sql, "timestamp_ntz": local_time_sql, "date": date_sql}.get(kind.typeName())
-    return f"unix_micros({raw})" if sql is None else sql(raw)
+    names = [TIME, REASON, *([UNTIL_OF] if times.pipeline.time.end is not None else [])]
+    kinds = {REASON: "string"}
+    # PySpark advises against the function type, which its stubs want.
+    times_of = arrow_udf(found, ", ".join(f"{name} {kinds.get(name, 'bigint')}" for name in names))  # type: ignore[call-overload]
+    own = times_of(*(F.col(backquoted(name)) for name in times.columns))
+    return rows.withColumns({name: own[name] for name in names})

@@ -14,6 +14,7 @@ from windowmill.checkpoints.batches import BackfillPlan, Plan
 from windowmill.checkpoints.places import Runnable
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spark.access import access_to
@@ -56,6 +57,8 @@ class Input:
         Number of rows by the source's log; 0 if unknown.
     size_bytes
         Size of the rows' files; null if unknown.
+    latest
+        Greatest accepted event time; null for no bound.
     check
         Verifies rows of the state; null if there is no state.
     """
@@ -72,12 +75,18 @@ class Input:
     closed_by_file: tuple[int, ...] | None = None
     expected_rows: int = 0
     size_bytes: int | None = None
+    latest: int | None = None
     check: RowCheck | None = None
 
     @property
     def keys(self) -> dict[str, pa.DataType]:
         """Arrow types of the key columns."""
         return {key: self.types[key] for key in self.pipeline.keys}
+
+    @property
+    def times(self) -> EventTimes:
+        """The event times of the rows."""
+        return EventTimes(self.pipeline, self.latest)
 
     @cached_property
     def sink_schema(self) -> pa.Schema:
@@ -195,6 +204,7 @@ class TableInput(SourceInput):
             closed_by_file=_closed_by_file(plan, reading) if pipeline.time.watermark == "data_interval_end" else None,
             expected_rows=sum(file.rows or 0 for file in reading.files),
             size_bytes=reading.size_bytes,
+            latest=pipeline.time.latest(plan.now_us),
             check=check,
             runnable=runnable,
             plan=plan,
@@ -224,11 +234,6 @@ class TableInput(SourceInput):
     def read(self, spark: SparkSession) -> DataFrame:
         """The new rows."""
         return read_rows(spark, self.source, self.reading, self.runnable, now_us=self.plan.now_us)
-
-    @property
-    def latest(self) -> int | None:
-        """Greatest accepted event time; null for no bound."""
-        return self.pipeline.time.latest(self.plan.now_us)
 
     def emission(self, seen: int | None, *, stops_at_range: bool = True) -> Emission:
         """The emission of this batch; see :func:`.emission_of`."""

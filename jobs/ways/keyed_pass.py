@@ -14,13 +14,11 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.ways.file_passes import RowsByKey
 from windowmill.jobs.ways.file_rows import FileRows
-from windowmill.jobs.ways.lateness import marked
-from windowmill.jobs.ways.numbered_rows import sent
+from windowmill.jobs.ways.numbered_rows import Sent
 from windowmill.jobs.ways.output import Output
 from windowmill.jobs.ways.partitioning import alike, partitions_for
 from windowmill.jobs.ways.pass_output import GroupsOf, written_by_tasks
 from windowmill.jobs.ways.task_output import Targets
-from windowmill.windowing.columnar.added_columns import CLOSED
 from windowmill.windowing.columnar.advanced import Advanced
 
 if TYPE_CHECKING:
@@ -56,8 +54,9 @@ class KeyedFrames:
             read = partial(new.marked, stage=keyed.reading, schema=keyed.rows)
             return RowsByKey(new, read, keyed.rows, keyed.stored, keyed.keys).gathered(self.spark, self.stored, self.partitions)
         n = partitions_for(0 if new is None else new.survey.rows, self.partitions)
-        both = by_key(None if new is None else new.read_by(keyed.reading, keyed.rows), self.stored, keyed.keys, n)
-        return both, partial(groups, new=keyed.rows, stored=keyed.stored, lateness=0 if new is None else new.batch.lateness)
+        sent = None if new is None else Sent.of(new.batch, keyed.rows)
+        both = by_key(None if new is None or sent is None else new.read_by(keyed.reading, sent), self.stored, keyed.keys, n)
+        return both, partial(groups, new=keyed.rows, sent=sent, stored=keyed.stored)
 
 
 def _advanced(groups_of: GroupsOf, advance: AdvanceKeys, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, Advanced]]:
@@ -87,16 +86,16 @@ def _columns(rows: DataFrame) -> list[Column]:
     return [F.col(backquoted(name)) for name in rows.columns]
 
 
-def groups(batches: Iterator[pa.RecordBatch], new: pa.Schema, stored: pa.Schema, lateness: int) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """New and stored rows of one Spark partition, in any order, with these schemas, as one group; none if it has no rows.
+def groups(batches: Iterator[pa.RecordBatch], new: pa.Schema, sent: Sent | None, stored: pa.Schema) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Usable new rows and stored rows of one Spark partition, in any order, with these schemas, as one group; none if it has no rows.
 
-    Runs in an executor. ``lateness`` is the pipeline's.
+    Runs in an executor. ``sent`` is null if there are no new rows.
     """
     arrived = [batch for batch in batches if batch.num_rows]
     if arrived:
         table = pa.Table.from_batches(arrived)
-        rows = _flat(table, _NEW, sent(new))
-        yield marked(rows, lateness).select(new.names).cast(new) if CLOSED in new.names else rows, _flat(table, _STORED, stored)
+        rows = new.empty_table() if sent is None else sent.usable(_flat(table, _NEW, sent.schema))
+        yield rows, _flat(table, _STORED, stored)
 
 
 def _flat(table: pa.Table, name: str, schema: pa.Schema) -> pa.Table:

@@ -56,7 +56,7 @@ class LatenessRule:
 
 def seen_after(rows: pa.Table, seen: int | None) -> int | None:
     """Greatest event time after ``rows``, given ``seen`` before them; null if no row ever had one."""
-    highest = pc.max(_usable_times(rows)).as_py()
+    highest = pc.max(usable_times(rows)).as_py()
     return max((time for time in (seen, highest) if time is not None), default=None)
 
 
@@ -78,7 +78,7 @@ def watermarks_from(rows: pa.Table, first: int, rule: LatenessRule) -> tuple[Int
     """The watermark at the arrival of each of ``rows``, neighbours in one commit, and after them; the first row finds ``first``."""
     if not (rule.by_row and rule.moves):
         return np.full(rows.num_rows, first, np.int64), first
-    times = pc.fill_null(_usable_times(rows), BEFORE).to_numpy()
+    times = pc.fill_null(usable_times(rows), BEFORE).to_numpy()
     so_far = np.maximum.accumulate(np.concatenate(([first], np.maximum(times, AXIS_BEGIN + rule.disorder) - rule.disorder)))
     return so_far[:-1], int(so_far[-1])
 
@@ -88,7 +88,7 @@ def _watermarks(rows: pa.Table, numbers: Ints, batch: Input) -> Ints:
     if batch.closed_by_file is not None:
         return np.asarray(np.array(batch.closed_by_file, np.int64)[files] + batch.lateness, np.int64)
     clock = Clock(batch.disorder, 0, seen=BEFORE if batch.seen is None else batch.seen, by_row=batch.by_row)
-    times = pc.fill_null(_usable_times(rows), BEFORE).to_numpy()
+    times = pc.fill_null(usable_times(rows), BEFORE).to_numpy()
     _, found = clock.arrive(times, times > BEFORE, numbers)
     return np.where(files < batch.settled, AXIS_BEGIN, np.maximum(found, AXIS_BEGIN))
 
@@ -99,7 +99,7 @@ def marked(rows: pa.Table, lateness: int) -> pa.Table:
     ``_closed`` is the instant through which windows were closed then; null where the watermark is. A point event ends at its time.
     """
     watermark = rows.column(WATERMARK_OF)
-    rows = rows.append_column(LATE, pc.fill_null(pc.less(_usable_times(rows), watermark), False))
+    rows = rows.append_column(LATE, pc.fill_null(pc.less(usable_times(rows), watermark), False))
     rows = rows.append_column(CLOSED, pc.subtract(watermark, lateness))
     return rows if UNTIL_OF in rows.column_names else rows.append_column(UNTIL_OF, rows.column(TIME))
 
@@ -107,7 +107,7 @@ def marked(rows: pa.Table, lateness: int) -> pa.Table:
 def judged(rows: pa.Table, batch: Input, grids: Sequence[WindowGrid]) -> pa.Table:
     """As :func:`judged_at`, of the rows of ``batch`` in order of arrival; the rows themselves if none of them is late."""
     own = arrived(rows, batch)
-    if not pc.any(pc.less(_usable_times(own), own.column(WATERMARK_OF))).as_py():
+    if not pc.any(pc.less(usable_times(own), own.column(WATERMARK_OF))).as_py():
         return rows
     return judged_at(own, LatenessRule.of(batch), grids)
 
@@ -128,7 +128,7 @@ def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -
     """
     watermark = pc.fill_null(rows.column(WATERMARK_OF), AXIS_BEGIN).to_numpy()
     closed = watermark - rule.lateness  # never past the watermark, so only rows behind the watermark can be late for a window
-    times = pc.fill_null(_usable_times(rows), AXIS_END).to_numpy()
+    times = pc.fill_null(usable_times(rows), AXIS_END).to_numpy()
     late = times < watermark
     behind = np.flatnonzero(late)
     found = closing_of(grids, times[behind], closed[behind], last_instants(rows.take(pa.array(behind))))
@@ -199,7 +199,8 @@ def last_instants(rows: pa.Table) -> Ints | None:
     return np.asarray(np.maximum(until - 1, time), np.int64)
 
 
-def _usable_times(rows: pa.Table) -> pa.ChunkedArray:
+def usable_times(rows: pa.Table) -> pa.ChunkedArray:
+    """The event time of each row; null for a row with a quarantine reason."""
     if REASON not in rows.column_names:
         return rows.column(TIME)
     return pc.if_else(pc.is_null(rows.column(REASON)), rows.column(TIME), pa.scalar(None, pa.int64()))

@@ -122,13 +122,10 @@ class LiveRowPart(KeyedPart):
 
     def restore(self, new: FileRows | NumberedRows | None, emission: Emission) -> DataFrame | None:
         """All entries of the keys that have new rows or are due by the watermark."""
-        batch, touched = self._batch, None
+        batch = self._batch
         if not batch.restores:
             return None
-        if isinstance(new, FileRows):
-            touched = new.frame(self._spark(), self.reading, pa.schema(batch.keys.items()))
-        elif new is not None:
-            touched = new.usable()
+        touched = None if new is None else new.frame(self._spark(), self.reading, pa.schema(batch.keys.items()))
         n_touched, watermark = 0 if new is None else new.survey.rows, batch.clock(emission).watermark
         return self._table.restore(touched, self._rows.log.keys, n_touched=n_touched, before_batch=batch.batch, watermark=watermark)
 

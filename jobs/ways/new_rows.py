@@ -81,7 +81,7 @@ class SourceRows(NewRows):
     @classmethod
     def of_spark(cls, batch: TableInput, stages: Sequence[Reading], rows: pa.Table) -> Self:
         """The new rows of ``batch`` that Spark has read by :func:`.read_by_spark`, in any order."""
-        rows = rows.sort_by([(FILE, "ascending"), (ROW, "ascending")])
+        rows = batch.times.of(rows.sort_by([(FILE, "ascending"), (ROW, "ascending")]))
         own = [name for name in (FILE, ROW, REASON, TIME, UNTIL_OF) if name in rows.column_names]
         whole = rows if spark_form.takes(batch.types.values()) else None
         return cls(rows.select([*own, *input_names(*stages)]), lambda: whole)

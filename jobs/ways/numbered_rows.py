@@ -3,28 +3,31 @@
 The watermark at a row's arrival is (greatest event time of the commits before its own) − disorder. One job surveys the files, and tells
 the watermark that each of them finds; only files with a row behind it are looked at again. With ``time.arrival: row`` the watermark moves
 from row to row. Then files are surveyed in blocks, and only blocks with a row behind the watermark are processed row by row: a running
-maximum over all rows would need a full sort. What the watermark means for a row, tasks judge by :mod:`.lateness`.
+maximum over all rows would need a full sort. Tasks give the rows that they receive their event times (:class:`.EventTimes`), and judge by
+:mod:`.lateness` what the watermark means for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.json_lines import spark_form
-from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION, Columns
-from windowmill.jobs.sources.rows import event_end
+from windowmill.jobs.sources.columns import FAILED, FILE, REASON, ROW, VERSION, Columns
+from windowmill.jobs.sources.event_times import EventTimes
+from windowmill.jobs.spark.access import mapped
 from windowmill.jobs.ways import row_numbers
 from windowmill.jobs.ways.file_survey import Survey
-from windowmill.jobs.ways.lateness import LatenessRule
+from windowmill.jobs.ways.lateness import LatenessRule, marked, usable, usable_times
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.kernels.lift import condition_column
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
 
 #: Smallest block in rows, and greatest number of blocks: larger batches get larger blocks, so that the driver collects little.
 _BLOCK_ROWS, _MAX_BLOCKS = 4_096, 50_000
+#: Columns of a survey: file, number of the block in it, least and greatest event time, number of rows, greatest index of a row.
+BLOCK = "_block"
+_BLOCKS = pa.schema([(FILE, pa.int32()), *((name, pa.int64()) for name in (BLOCK, "low", "high", "rows", "last"))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,9 @@ class NumberedRows:
     @cached_property
     def rows(self) -> DataFrame:
         """The rows with end of event, number in order of arrival, and watermark at arrival."""
-        ended = self.arrived.withColumn(UNTIL_OF, event_end(self.batch.pipeline, self.batch.columns))
+        ended = self.arrived
+        if UNTIL_OF not in ended.columns:
+            ended = ended.withColumn(UNTIL_OF, F.col(TIME))
         starts = F.lit(list(self.survey.starts)) if self.survey.starts else F.array(F.lit(0))
         numbered = ended.withColumn(NUMBER_OF, starts[F.col(FILE)].cast("long") + F.col(ROW))
         return with_watermark_at_arrival(numbered, self.survey, self.batch)
@@ -81,45 +89,77 @@ class NumberedRows:
         """What decides which of the rows are late; null if none can be late."""
         return LatenessRule.of(self.batch) if self.survey.behind else None
 
-    def usable(self) -> DataFrame:
-        """The rows without a quarantine reason."""
-        return self.rows.where(F.col(REASON).isNull())
+    def frame(self, spark: SparkSession, stage: Reading, schema: pa.Schema) -> DataFrame:  # noqa: ARG002 - as of FileRows
+        """The usable rows as a DataFrame, with the columns of ``schema``."""
+        sent = Sent.of(self.batch, schema)
+        return mapped(self.read_by(stage, sent).select(*map(backquoted, sent.schema.names)), partial(_usable, sent), schema)
 
-    def read_by(self, stage: Reading, schema: pa.Schema) -> DataFrame:
-        """The usable rows with the columns that ``stage`` reads, and those of ``sent(schema)`` that the source does not have."""
-        read, names = inputs(self.rows, stage), sent(schema).names
-        return self.usable().select(*read, *(F.col(name) for name in (TIME, UNTIL_OF, NUMBER_OF, WATERMARK_OF) if name in names))
+    def read_by(self, stage: Reading, sent: Sent) -> DataFrame:
+        """The rows with the columns that ``stage`` reads, and those of ``sent`` that the source does not have."""
+        own = [name for name in (NUMBER_OF, WATERMARK_OF) if name in sent.schema.names]
+        return self.rows.select(*inputs(self.rows, stage, also=sent.times.columns), *own)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What Spark sends of new rows to tasks that need the columns ``wanted``; picklable.
+
+    Attributes
+    ----------
+    types
+        Arrow types of the source's columns.
+    lateness
+        The pipeline's, in ticks of the axis.
+    """
+
+    wanted: pa.Schema
+    times: EventTimes
+    types: Mapping[str, pa.DataType]
+    lateness: int
+
+    @classmethod
+    def of(cls, batch: Input, wanted: pa.Schema) -> Self:
+        """What is sent of the rows of ``batch``."""
+        return cls(wanted, batch.times, batch.types, batch.lateness)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that are sent."""
+        made = (TIME, UNTIL_OF, CLOSED, LATE)
+        kinds = {field.name: field.type for field in self.wanted if field.name not in made}
+        kinds |= {name: self.types[name] for name in self.times.axis} | {FAILED: pa.bool_()}
+        return pa.schema(kinds | ({WATERMARK_OF: pa.int64()} if CLOSED in self.wanted.names else {}))
+
+    def usable(self, rows: pa.Table) -> pa.Table:
+        """The usable ones of the ``rows`` that were sent, with the columns ``wanted``."""
+        rows = usable(self.times.of(rows))
+        if CLOSED in self.wanted.names:
+            rows = marked(rows, self.lateness)
+        elif UNTIL_OF not in rows.column_names:
+            rows = rows.append_column(UNTIL_OF, rows.column(TIME))
+        return rows.select(self.wanted.names).cast(self.wanted)
+
+
+def _usable(sent: Sent, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor."""
+    for batch in batches:
+        yield from sent.usable(pa.Table.from_batches([batch])).combine_chunks().to_batches()
 
 
 def read_by_spark(batch: TableInput, stages: Sequence[Reading], spark: SparkSession) -> DataFrame:
     """The new rows of ``batch``, read by Spark, with what the ``stages`` read, and all columns that this process can write as JSON."""
     rows = batch.read(spark)
-    own = [name for name in (FILE, ROW, VERSION, REASON, TIME, UNTIL_OF) if name in rows.columns]
-    columns = dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns))
     whole = batch.types if spark_form.takes(batch.types.values()) else {}
-    names = [backquoted(name) for name in dict.fromkeys([*columns, *whole])]
-    return rows.select(*own, *names, *conditions(rows, *stages, where=F.col(REASON).isNull()))
+    return rows.select(FILE, ROW, VERSION, *inputs(rows, *stages, also=[*whole, *batch.times.columns]))
 
 
-def inputs(rows: DataFrame, *stages: Reading) -> list[Column]:
-    """The columns that stages read: of the source, and the conditions' truth."""
-    names = dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns))
-    return [*(F.col(backquoted(name)) for name in names), *conditions(rows, *stages)]
-
-
-def conditions(rows: DataFrame, *stages: Reading, where: Column | None = None) -> list[Column]:
-    """The truth of the stages' conditions, evaluated only for rows that satisfy ``where``."""
+def inputs(rows: DataFrame, *stages: Reading, also: Sequence[str] = ()) -> list[Column]:
+    """The columns that stages read: of the source, those named in ``also``, and the conditions' truth."""
+    names = dict.fromkeys([*(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)), *also])
     texts = dict.fromkeys(text for stage in stages for text in stage.conditions)
     types = Columns(rows.schema).arrow if texts else {}
-    truths = {text: truth(text, types) if where is None else F.when(where, truth(text, types)) for text in texts}
-    return [holds.alias(condition_column(text)) for text, holds in truths.items()]
-
-
-def sent(schema: pa.Schema) -> pa.Schema:
-    """The columns that Spark sends to tasks, so that these can make all columns of ``schema`` by :func:`.lateness.marked`."""
-    if CLOSED not in schema.names:
-        return schema
-    return pa.schema([*(field for field in schema if field.name not in (CLOSED, LATE)), (WATERMARK_OF, pa.int64())])
+    truths = [truth(text, types).alias(condition_column(text)) for text in texts]
+    return [*(F.col(backquoted(name)) for name in names), *truths]
 
 
 def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> BlockSurvey:
@@ -130,13 +170,9 @@ def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> BlockSurvey
     """
     by_row = batch.by_row and batch.closed_by_file is None
     block_rows = max(_BLOCK_ROWS, batch.expected_rows // _MAX_BLOCKS) if by_row else None
-    usable = F.when(F.col(REASON).isNull(), F.col(TIME))
-    found = (
-        rows.groupBy(FILE, _block(block_rows).alias("block"))
-        .agg(F.min(usable).alias("low"), F.max(usable).alias("high"), F.count("*").alias("rows"), F.max(ROW).alias("last"))
-        .collect()
-    )
-    blocks = sorted(found, key=lambda block: (block[FILE], block["block"]))
+    chosen = rows.select(FILE, ROW, *map(backquoted, batch.times.columns))
+    found = mapped(chosen, partial(_blocks, batch.times, block_rows), _BLOCKS).toArrow()
+    blocks = _joined([found]).sort_by([(FILE, "ascending"), (BLOCK, "ascending")]).to_pylist()
     seen = arrived = batch.seen
     behind, lows, counts, commit = [], [], [0] * (1 + max((block[FILE] for block in blocks), default=-1)), None
     for block in blocks:
@@ -157,7 +193,7 @@ def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> BlockSurvey
             watermark = (block["low"] if seen is None else seen) - batch.disorder
         late = block["low"] < (arrived - batch.disorder if by_row else watermark)
         if late or every:
-            behind.append((file, block["block"], watermark))
+            behind.append((file, block[BLOCK], watermark))
         if late:
             lows.append(block["low"])
     starts = row_numbers.starts_of(counts, batch.commits).tolist()
@@ -165,21 +201,40 @@ def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> BlockSurvey
     return BlockSurvey(n_rows, arrived, tuple(starts), low, block_rows, tuple(behind))
 
 
+def _blocks(times: EventTimes, block_rows: int | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor: least and greatest usable event time, number of rows and greatest index of a row, of each block of a file."""
+    found = [_BLOCKS.empty_table()]
+    for batch in batches:
+        rows = times.of(pa.Table.from_batches([batch]))
+        number = pa.repeat(pa.scalar(0, pa.int64()), len(rows)) if block_rows is None else pc.divide(rows.column(ROW), block_rows)
+        time = usable_times(rows)
+        columns = [rows.column(FILE), number, time, time, pa.repeat(pa.scalar(1, pa.int64()), len(rows)), rows.column(ROW)]
+        found.append(_joined([pa.table(columns, schema=_BLOCKS)]))
+    yield from _joined(found).combine_chunks().to_batches()
+
+
+def _joined(blocks: Sequence[pa.Table]) -> pa.Table:
+    """One row for each block of a file."""
+    how = {"low": "min", "high": "max", "rows": "sum", "last": "max"}
+    joined = pa.concat_tables(blocks).group_by([FILE, BLOCK]).aggregate(list(how.items()))
+    return joined.rename_columns([FILE, BLOCK, *how]).cast(_BLOCKS)
+
+
 def with_watermark_at_arrival(rows: DataFrame, surveyed: BlockSurvey, batch: Input) -> DataFrame:
     """Add the watermark at each row's arrival; null in blocks without late rows, where it makes no difference."""
     if not surveyed.behind:
         return without_watermark(rows)
     file, number, watermark = zip(*surveyed.behind, strict=True)
-    found = pa.table({FILE: pa.array(file, pa.int32()), "_block": number, WATERMARK_OF: watermark})
+    found = pa.table({FILE: pa.array(file, pa.int32()), BLOCK: number, WATERMARK_OF: watermark})
     found = rows.sparkSession.createDataFrame(without_empty_chunks(found))
-    joined = rows.withColumn("_block", _block(surveyed.block_rows)).join(F.broadcast(found), [FILE, "_block"], "left")
+    joined = rows.withColumn(BLOCK, _block(surveyed.block_rows)).join(F.broadcast(found), [FILE, BLOCK], "left")
     if surveyed.block_rows is None:
-        return joined.drop("_block")
+        return joined.drop(BLOCK)
     orderly, behind = joined.where(F.col(WATERMARK_OF).isNull()), joined.where(F.col(WATERMARK_OF).isNotNull())
-    earlier = Window.partitionBy(FILE, "_block").orderBy(ROW).rowsBetween(Window.unboundedPreceding, -1)
+    earlier = Window.partitionBy(FILE, BLOCK).orderBy(ROW).rowsBetween(Window.unboundedPreceding, -1)
     seen = F.max(F.when(F.col(REASON).isNull(), F.col(TIME))).over(earlier)
     behind = behind.withColumn(WATERMARK_OF, F.greatest(F.col(WATERMARK_OF), seen - F.lit(batch.disorder)))
-    return orderly.unionByName(behind).drop("_block")
+    return orderly.unionByName(behind).drop(BLOCK)
 
 
 def without_watermark(rows: DataFrame) -> DataFrame:

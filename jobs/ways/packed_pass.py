@@ -13,14 +13,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted, spark_text
-from windowmill.jobs.sources.columns import REASON
+from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.file_parts import number_of_rows
 from windowmill.jobs.spark.access import map_in_arrow, mapped
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.file_passes import numbers_of_tasks, readers_of
 from windowmill.jobs.ways.file_rows import FileRows, numbers_in
 from windowmill.jobs.ways.file_scan import FileScan
-from windowmill.jobs.ways.lateness import counted
+from windowmill.jobs.ways.lateness import counted, usable
 from windowmill.jobs.ways.numbered_rows import NumberedRows, inputs
 from windowmill.jobs.ways.output import Output
 from windowmill.jobs.ways.partitioning import partitions_for
@@ -28,7 +28,7 @@ from windowmill.jobs.ways.pass_output import written_by_tasks
 from windowmill.jobs.ways.restored import RestoredSlices
 from windowmill.jobs.ways.task_output import Targets
 from windowmill.windowing.columnar import slice_windows, slices
-from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, WATERMARK_OF
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.packing import BUCKET, PLACE, count_slices
@@ -75,7 +75,8 @@ class PackedFrames:
         if files is not None:
             packed.append(files.packed(self.spark))
         elif isinstance(new, NumberedRows):
-            packed.append(lift(new.rows, slices, None if new.rule is None else partial(counted, rule=new.rule, grids=self.grids)))
+            judge = None if new.rule is None else partial(counted, rule=new.rule, grids=self.grids)
+            packed.append(lift(new.rows, slices, new.batch.times, judge))
         if not packed:
             return Output()
         n = partitions_for(0 if new is None else new.survey.rows, self.partitions)
@@ -132,20 +133,20 @@ class SlicesOfFiles:
             yield from slice_windows.combined_parts(stage, parts)
 
 
-def lift(rows: DataFrame, stage: SliceStage, judge: Judge | None) -> DataFrame:
+def lift(rows: DataFrame, stage: SliceStage, times: EventTimes, judge: Judge | None) -> DataFrame:
     """Lift the usable rows into packed slices; columns as ``stage.packing.packed_schema``. ``judge`` is null if no row can be late."""
-    own = [TIME] if stage.lasting is None else [TIME, UNTIL_OF]
-    own += [] if judge is None else [NUMBER_OF, WATERMARK_OF]
-    chosen = rows.where(F.col(REASON).isNull()).select(*own, *inputs(rows, stage))
-    lifted = slices.lifted if judge is None else partial(_judged_and_lifted, judge)
-    return mapped(chosen, partial(_placed, lifted, stage), stage.packing.packed_schema)
+    own = [] if judge is None else [NUMBER_OF, WATERMARK_OF]
+    chosen = rows.select(*own, *inputs(rows, stage, also=times.columns))
+    return mapped(chosen, partial(_placed, partial(_judged_and_lifted, times, judge or usable), stage), stage.packing.packed_schema)
 
 
-def _judged_and_lifted(judge: Judge, stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
+def _judged_and_lifted(
+    times: EventTimes, judge: Judge, stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int
+) -> Iterator[pa.Table]:
     """Runs in an executor."""
-    tables = (pa.Table.from_batches([batch.append_column(REASON, pa.nulls(batch.num_rows, pa.string()))]) for batch in batches)
-    judged = (batch for table in tables for batch in judge(table).combine_chunks().to_batches())
-    return slices.lifted(stage, judged, first_place)
+    needless = [name for name in times.axis if name not in (*stage.keys, *stage.ties, *stage.source_columns)]
+    counting = (judge(times.of(pa.Table.from_batches([batch]))).drop_columns(needless) for batch in batches)
+    return slices.lifted(stage, (batch for table in counting for batch in table.combine_chunks().to_batches()), first_place)
 
 
 def pack(stored: DataFrame, stage: SliceStage) -> DataFrame:

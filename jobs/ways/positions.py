@@ -71,7 +71,6 @@ class PositionPart(KeyedPart):
     def restore(self, new: FileRows | NumberedRows | None, emission: Emission) -> DataFrame | None:
         if not self._batch.restores:
             return None
-        stage, touched = self._stage(emission), None
-        if new is not None:
-            touched = new.frame(self._spark(), stage, self._columns.rows) if isinstance(new, FileRows) else new.usable()
+        stage = self._stage(emission)
+        touched = None if new is None else new.frame(self._spark(), stage, self._columns.rows)
         return self._table.restore(stage, touched)

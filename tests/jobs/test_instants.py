@@ -1,4 +1,4 @@
-"""Which texts are instants: the same to Python, to Arrow and to Spark."""
+"""Which texts are instants: the same to Python and to Arrow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from windowmill.jobs.instants import instant_sql, instant_us, instants
+from windowmill.jobs.instants import instant_us, instants, instants_or_null
 
 INSTANTS = {
     "2013-01-01": datetime(2013, 1, 1, tzinfo=UTC),
@@ -65,12 +65,8 @@ def test_takes_nothing_else_for_an_instant(text):
     assert by_arrow(text) is None
 
 
-@pytest.mark.spark
-def test_spark_reads_the_same(spark):
-    from pyspark.sql import functions as F
-
-    texts = [*INSTANTS, *NO_INSTANTS]
-    frame = spark.createDataFrame(pa.table({"n": range(len(texts)), "text": texts}))
-    found = {row.n: row.us for row in frame.select("n", F.expr(instant_sql("text")).alias("us")).collect()}
-    wanted = {n: instant_us(text) if text in INSTANTS else None for n, text in enumerate(texts)}
-    assert {texts[n]: us for n, us in found.items()} == {texts[n]: us for n, us in wanted.items()}
+def test_arrow_reads_the_same():
+    texts = [*INSTANTS, *NO_INSTANTS, None]
+    wanted = [instant_us(text) if text in INSTANTS else None for text in texts]
+    assert instants_or_null(pa.array(texts)).to_pylist() == wanted
+    assert [instants_or_null(pa.array([text])).to_pylist() for text in texts] == [[each] for each in wanted]

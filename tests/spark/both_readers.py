@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.sources.columns import FILE, ROW
+from windowmill.jobs.sources.columns import FAILED, FILE, ROW
 from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.spec import Pipeline
@@ -36,7 +36,7 @@ def whole(source: SourceTable) -> Reading:
 
 def by_spark(spark: Any, source: SourceTable, reading: Reading, pipeline: Pipeline) -> pa.Table:
     """All rows with all columns, in order of file and row."""
-    rows = read_rows(spark, source, reading, runnable_of(pipeline), now_us=NOW).toArrow()
+    rows = read_rows(spark, source, reading, runnable_of(pipeline), now_us=NOW).drop(FAILED).toArrow()
     return rows.sort_by([(FILE, "ascending"), (ROW, "ascending")])
 
 
