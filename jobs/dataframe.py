@@ -25,7 +25,7 @@ from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.input import SourceInput
 from windowmill.jobs.ways.numbered_rows import without_watermark
 from windowmill.jobs.ways.packed_pass import SlicesOfFiles, lift, windows
-from windowmill.jobs.ways.partitioning import partitions_for
+from windowmill.jobs.ways.partitioning import partitions_for, shuffle_partitions
 from windowmill.jobs.ways.pass_output import REFUSED, results
 from windowmill.jobs.ways.slices import Slicing
 from windowmill.windowing.bounds import check_lengths
@@ -170,13 +170,13 @@ def _of_files(df: DataFrame, batch: SourceInput, slicing: Slicing | None, latest
         stage = slicing.stage
         scan = FileScan.of(df, batch, [*stage.keys, *stage.ties, *stage.source_columns], latest)
         own = slicing.window_stage(batch.emission(None))
-        return None if scan is None else SlicesOfFiles(scan, stage, scan.usable).windows(spark, own, batch.partitions(spark))
+        return None if scan is None else SlicesOfFiles(scan, stage, scan.usable).windows(spark, own, shuffle_partitions(batch, spark))
     if pipeline.time.end is not None or (final and _ticks_past_tuples(pipeline)):
         return None
     live_rows = live.LiveRows.of(pipeline, batch.types)
     scan = FileScan.of(df, batch, [name for name, _ in live_rows.log.columns_of_fresh()], latest)
     clock = Clock(0, batch.lateness, moves=False, seen=BEFORE)
-    return None if scan is None else live_windows(spark, scan, live_rows, clock, batch.partitions(spark))
+    return None if scan is None else live_windows(spark, scan, live_rows, clock, shuffle_partitions(batch, spark))
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class _Bounded:
         batch, arrived, grids = self.batch, self.arrived, slicing.slices.grids.grids
         judge = None if arrived is None else arrived.judge(batch, grids)
         stage = slicing.window_stage(batch.emission(None if arrived is None else arrived.seen))
-        results = windows(lift(self.rows, slicing.stage, batch.times, judge), stage, batch.partitions(self.rows.sparkSession))
+        results = windows(lift(self.rows, slicing.stage, batch.times, judge), stage, shuffle_partitions(batch, self.rows.sparkSession))
         if self.label is None:
             return Evaluated(results, None)
         refused = _unusable(self.rows, self.label)
@@ -203,7 +203,7 @@ class _Bounded:
 
     def by_live_rows(self) -> Evaluated:
         batch, arrived, spark = self.batch, self.arrived, self.rows.sparkSession
-        way, partitions = live.LiveRows.of(batch.pipeline, batch.types), batch.partitions(spark)
+        way, partitions = live.LiveRows.of(batch.pipeline, batch.types), shuffle_partitions(batch, spark)
         rows = without_watermark(numbered(self.rows)) if arrived is None else self.rows
         if self.label is None:
             return Evaluated(way.windows(way.fresh(rows), self._clock(), batch.batch, partitions * _PARTITIONS_OF_UNKNOWN), None)

@@ -26,23 +26,21 @@ from windowmill.checkpoints.stores import Options, is_table, options_of, use_opt
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.base import Part
-from windowmill.jobs.ways.batch_survey import BatchSurvey
-from windowmill.jobs.ways.choose import no_spark, parts_of
+from windowmill.jobs.ways import limits, local_parts, numbered_rows, spark_parts
+from windowmill.jobs.ways.base import BatchSurvey, Part
+from windowmill.jobs.ways.choose import parts_of
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.file_quarantine import Quarantining
 from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import TableInput
-from windowmill.jobs.ways.joining import check_balance, compute_parts, counted, not_applied
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
-from windowmill.jobs.ways.new_rows import SourceRows
 from windowmill.jobs.ways.numbered_rows import NumberedRows, read_by_spark
-from windowmill.jobs.ways.output import Output, Windows
-from windowmill.jobs.ways.quarantine import quarantine_schema, quarantined, write_by_tasks
+from windowmill.jobs.ways.output import Output, Windows, check_balance, counted
+from windowmill.jobs.ways.quarantine import quarantine_schema, quarantined
 from windowmill.jobs.ways.restored import Restored
 from windowmill.jobs.ways.returning import returnable
+from windowmill.jobs.ways.spark_quarantine import not_applied, write_by_tasks
 from windowmill.jobs.ways.task_output import REFUSED_SCHEMA, RETURNED, OutputWriter, Target, Targets, returned, taken, task_number
 from windowmill.windowing.columnar.added_columns import KIND, LEVEL, REACHING
 from windowmill.windowing.columnar.checksums import RowCheck
@@ -98,10 +96,13 @@ class Job:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "input"}
 
-    def parts(self, spark: Callable[[], SparkSession] | None = None) -> list[Part]:
-        """The parts of the pipeline; ``spark`` gives the session, null for a process without one."""
-        spark = no_spark if spark is None else spark
-        return parts_of(spark, self.input, DeltaState(spark, self.runnable.places.state, self.check))
+    def state(self, spark: Callable[[], SparkSession] | None = None) -> DeltaState:
+        """The state before the batch; ``spark`` gives the session, null for a process without one."""
+        return DeltaState(_no_spark if spark is None else spark, self.runnable.places.state, self.check)
+
+    def parts(self) -> list[Part]:
+        """The parts of the pipeline."""
+        return parts_of(self.input, self.state())
 
     def targets(self, parts: Sequence[Part]) -> Targets:
         """Where the rows that ``parts`` compute are written."""
@@ -121,6 +122,10 @@ class Job:
             },
             self.options,
         )
+
+
+def _no_spark() -> SparkSession:
+    raise OnlySparkError("only Spark can read the state")
 
 
 @returnable
@@ -179,13 +184,12 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = _untim
     batch, parts = job.input, job.parts()
     targets = job.targets(parts)
     with step("survey", "which windows the new rows complete"):
-        surveyed = BatchSurvey.here(batch, parts, given)
+        surveyed = local_parts.survey(batch, parts, given)
     new = surveyed.new
-    assert not isinstance(new, FileRows | NumberedRows)
     with step("restore", "the state that rows and windows need"):
-        loaded = [part.here(new, surveyed.emission) for part in parts]
+        loaded = [local_parts.load(part, new, surveyed.emission, job.state()) for part in parts]
     with step("apply", "new rows and restored state into windows"), OutputWriter(targets) as writer:
-        counts, judged = compute_parts(new, parts, loaded, batch, writer)
+        counts, judged = local_parts.compute_parts(new, parts, loaded, batch, writer)
         if judged is not None and (refused := judged.refused()) is not None:
             writer.quarantined(quarantined(refused, batch.columns.struct.names, batch.pipeline, job.plan))
         output = counts + writer.output()
@@ -210,17 +214,16 @@ def compute_in_a_task(job: Job, spark: SparkSession, step: Step = _untimed) -> C
 
 def compute_by_spark(job: Job, spark: SparkSession, step: Step = _untimed) -> ComputedBatch:
     """Compute a batch of any size on Spark: the tasks that combine windows write the files."""
-    parts = job.parts(lambda: spark)
+    parts = job.parts()
     targets = job.targets(parts)
     with step("survey", "which windows the new rows complete"):
-        surveyed = BatchSurvey.on_spark(spark, job.input, parts)
+        surveyed = spark_parts.survey(spark, job.input, parts)
     new = surveyed.new
-    assert not isinstance(new, SourceRows)
     done: list[Output] = []
     kept: list[DataFile] = []
     try:
         with step("restore", "the state that rows and windows need"):
-            loaded = [part.on_spark(new, surveyed.emission) for part in parts]
+            loaded = [spark_parts.load(part, new, surveyed.emission, job.state(lambda: spark), spark) for part in parts]
         with step("apply", "new rows and restored state into windows"):
             done.extend(part.compute(targets) for part in loaded)
             output = _with_quarantined(job, spark, targets, parts, done, new, surveyed.rows_read)
@@ -244,7 +247,7 @@ def _of_task(job: Job, spark: SparkSession, *, given: bool) -> object:
     if not given:
         [found] = taken(map_in_arrow(spark.range(0, 1, 1, 1), partial(_in_task, job), RETURNED))
         return found
-    stages = [part.reading for part in job.parts(lambda: spark)]
+    stages = [part.reading for part in job.parts()]
     for stage in stages:
         limits.check_files(job.input.files, stage.layout)
     rows = read_by_spark(job.input, stages, spark)
@@ -303,7 +306,7 @@ def _with_quarantined(
     found = None
     if isinstance(new, FileRows):
         found = Quarantining(new, batch.pipeline, job.plan, targets, numbers, grids).write(spark)
-        new = NumberedRows.surveyed(batch.read(spark), batch) if found is None else new
+        new = NumberedRows.surveyed(numbered_rows.read(batch, spark), batch) if found is None else new
     if isinstance(new, NumberedRows):
         rows = new.rows if numbers is None else not_applied(new, numbers, targets, grids)
         found = write_by_tasks(rows, batch.columns.struct.names, batch.pipeline, job.plan, targets)
@@ -339,7 +342,7 @@ def _remove(targets: Targets, done: Sequence[Output], roles: Sequence[str] = ("s
 
 
 def _computed(
-    job: Job, targets: Targets, surveyed: BatchSurvey, output: Output, replaced: ReplacedRange | None, kept: Sequence[DataFile]
+    job: Job, targets: Targets, surveyed: BatchSurvey[Any], output: Output, replaced: ReplacedRange | None, kept: Sequence[DataFile]
 ) -> ComputedBatch:
     emission, plan = surveyed.emission, job.plan
     changes = {role: Changes.of(targets.of[role].schema, output.files[role]) for role in ("state", "quarantine") if output.files.get(role)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +13,15 @@ from windowmill.jobs.ways.output import Output, RowWriter
 from windowmill.windowing.columnar.advanced import Advanced
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from windowmill.checkpoints.state.readers import State
+    from windowmill.checkpoints.state.wanted import ReadLimit, Wanted
     from windowmill.jobs.ways.emission import Emission
-    from windowmill.jobs.ways.file_rows import FileRows
+    from windowmill.jobs.ways.input import Input
     from windowmill.jobs.ways.new_rows import NewRows
-    from windowmill.jobs.ways.numbered_rows import NumberedRows
-    from windowmill.jobs.ways.task_output import Targets
     from windowmill.windowing.axis import WindowGrid
+    from windowmill.windowing.columnar.positions import PositionStage
     from windowmill.windowing.columnar.slices import Reading
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.ways import WayName
@@ -64,12 +65,59 @@ def written(writer: RowWriter, done: Advanced) -> Output:
     return Output(rows_applied=done.applied, rows_late=done.late, rows_refused=len(done.refused), new_state=touched)
 
 
-class LoadedOnSpark(Protocol):
-    """New rows and restored state of a part on Spark."""
+@dataclass(frozen=True)
+class PartialsWanted:
+    """Slices or sessions of the batches before ``before_batch``, with the columns of ``schema``."""
 
-    def compute(self, targets: Targets) -> Output:
-        """Have tasks compute complete windows and new state, and write them as ``targets`` say."""
-        ...
+    schema: pa.Schema
+    wanted: Wanted
+    before_batch: int
+
+    def read(self, state: State, rows: pa.Table | None, limit: ReadLimit) -> pa.Table | None:  # noqa: ARG002 - as the other kinds
+        """Read them in this process, as new ``rows`` need them; null if they exceed ``limit``."""
+        return state.partials(self.schema).read(self.wanted, before_batch=self.before_batch, limit=limit)
+
+
+@dataclass(frozen=True)
+class PositionsWanted:
+    """What new rows need of the windows over positions of ``stage``, with the columns of ``schema``."""
+
+    schema: pa.Schema
+    stage: PositionStage
+
+    def read(self, state: State, rows: pa.Table | None, limit: ReadLimit) -> pa.Table | None:
+        """As :meth:`PartialsWanted.read`."""
+        return state.positions(self.schema).read(self.stage, rows, limit)
+
+
+@dataclass(frozen=True)
+class EntriesWanted:
+    """Live rows of the keys that new rows have, or that are due by ``watermark``, as of the batches before ``before_batch``.
+
+    Attributes
+    ----------
+    schema, may_lack
+        Columns of entries, of which the state may lack some until a batch adds them.
+    keys
+        The log's column for each key column of new rows.
+    """
+
+    schema: pa.Schema
+    may_lack: Collection[str]
+    keys: Mapping[str, str]
+    before_batch: int
+    watermark: int
+
+    def read(self, state: State, rows: pa.Table | None, limit: ReadLimit) -> pa.Table | None:
+        """As :meth:`PartialsWanted.read`."""
+        assert rows is not None
+        touched = rows.select(list(self.keys)).rename_columns(list(self.keys.values()))
+        log = state.log(self.schema, self.may_lack)
+        return log.read(touched, self.keys, before_batch=self.before_batch, watermark=self.watermark, limit=limit)
+
+
+#: Rows of the state that a part needs.
+StateWanted = PartialsWanted | PositionsWanted | EntriesWanted
 
 
 class Part(Protocol):
@@ -110,10 +158,44 @@ class Part(Protocol):
         """Whether revisions need the watermark at the arrival of every row, not of late ones alone."""
         ...
 
-    def here(self, new: NewRows | None, emission: Emission) -> Loaded:
-        """Load a small batch in this process; raises ``TooLargeError`` if its state or windows turn out to be too large."""
+    @property
+    def batch(self) -> Input:
+        """The batch, with the pipeline of the part's windows alone."""
         ...
 
-    def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> LoadedOnSpark:
-        """Load a batch on Spark."""
+    def judged(self, new: NewRows | None) -> pa.Table | None:
+        """The rows of a small batch as :meth:`load` takes them; raises ``TooLargeError`` if they are too many."""
         ...
+
+    def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> StateWanted | None:
+        """The rows of the state that the batch needs; null if it needs none.
+
+        Parameters
+        ----------
+        has_rows
+            Whether there are new rows.
+        revised_after
+            An instant such that every window that late rows of the batch revise ends after it; null if they revise none.
+        """
+        ...
+
+    def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
+        """What a small batch computes of :meth:`judged` rows and :meth:`wanted` ones; raises ``TooLargeError`` if it is too much."""
+        ...
+
+
+New = TypeVar("New")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSurvey(Generic[New]):
+    """New rows, null if the batch has none, and the windows that become complete."""
+
+    new: New | None
+    rows_read: int
+    emission: Emission
+
+
+def stops_at_range(batch: Input, parts: Sequence[Part]) -> bool:
+    """Whether a backfill emits no windows after its range; a row may have met such windows, and those that are complete are emitted."""
+    return batch.pipeline.time.watermark != "max_event_time" or not any(part.by_arrival for part in parts)

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -16,18 +15,12 @@ from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.plain_rows import PlainRows
-from windowmill.jobs.sources.rows import read_rows
-from windowmill.jobs.spark.access import access_to
-from windowmill.jobs.spark.settings import is_short_run
 from windowmill.jobs.ways.emission import Emission, emission_of
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import BEFORE, Clock
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,13 +146,6 @@ class Input:
         """The range (begin, end] of window ends that the batch emits, where it does not follow from the clock; null for all."""
         return emission.ends(None)
 
-    def partitions(self, spark: SparkSession) -> int:
-        """Number of Spark partitions for windows: the session's shuffle partitions, capped at the core count for small inputs."""
-        configured = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
-        if self.size_bytes is None or not is_short_run(self.size_bytes):
-            return configured
-        return min(configured, max(2, access_to(spark).cores()))
-
 
 @dataclass(frozen=True, kw_only=True)
 class SourceInput(Input):
@@ -230,10 +216,6 @@ class TableInput(SourceInput):
     @property
     def is_limited(self) -> bool:
         return True
-
-    def read(self, spark: SparkSession) -> DataFrame:
-        """The new rows."""
-        return read_rows(spark, self.source, self.reading, self.runnable, now_us=self.plan.now_us)
 
     def emission(self, seen: int | None, *, stops_at_range: bool = True) -> Emission:
         """The emission of this batch; see :func:`.emission_of`."""

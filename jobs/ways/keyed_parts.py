@@ -13,20 +13,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
-from windowmill.jobs.ways import keyed_pass, limits
+from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import Loaded
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.buckets import Share, in_buckets
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from windowmill.checkpoints.state.readers import State
     from windowmill.jobs.ways.emission import Emission
-    from windowmill.jobs.ways.file_rows import FileRows
     from windowmill.jobs.ways.input import Input
     from windowmill.jobs.ways.new_rows import NewRows
-    from windowmill.jobs.ways.numbered_rows import NumberedRows
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.slices import Reading
     from windowmill.windowing.ways import WayName
@@ -74,17 +69,7 @@ class Keyed:
 
 
 class KeyedPart(ABC):
-    """A part whose state is advanced key by key.
-
-    Parameters
-    ----------
-    spark
-        Gives the session.
-    batch
-        The batch, with the pipeline of the part's windows alone.
-    state
-        The state before the batch.
-    """
+    """A part whose state is advanced key by key; ``batch`` has the pipeline of the part's windows alone."""
 
     way: ClassVar[WayName]
     grids: Sequence[WindowGrid] = ()
@@ -92,39 +77,35 @@ class KeyedPart(ABC):
     by_arrival = True
     revises_by_watermark = False
 
-    def __init__(self, spark: Callable[[], SparkSession], batch: Input, state: State) -> None:
-        self._spark, self._batch, self._state = spark, batch, state
+    def __init__(self, batch: Input) -> None:
+        self.batch = batch
 
     @property
     @abstractmethod
     def reading(self) -> Reading:
         """What the part reads of a new row."""
 
+    @property
+    @abstractmethod
+    def rows(self) -> pa.Schema:
+        """Columns of a new row."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Columns of stored rows."""
+
     @abstractmethod
     def keyed(self, emission: Emission) -> Keyed:
         """How the part advances keys in this batch."""
 
-    @abstractmethod
-    def read(self, rows: pa.Table, emission: Emission) -> pa.Table | None:
-        """The stored rows that the batch needs, read and verified in this process; null if they are too many for it.
+    def judged(self, new: NewRows | None) -> pa.Table:
+        """The usable rows, with the columns ``rows``; none for null."""
+        if new is None:
+            return self.rows.empty_table()
+        if self.batch.is_limited:
+            limits.check_rows(new.table.num_rows, self.reading.layout)
+        return new.usable(self.batch, self.rows)
 
-        ``rows`` are the usable new rows. Raises ``TooLargeError`` if the windows of both are too many for this process.
-        """
-
-    @abstractmethod
-    def restore(self, new: FileRows | NumberedRows | None, emission: Emission) -> DataFrame | None:
-        """As :meth:`read`, on Spark; null for no rows."""
-
-    def here(self, new: NewRows | None, emission: Emission) -> Loaded:
-        keyed = self.keyed(emission)
-        if new is not None and self._batch.is_limited:
-            limits.check_rows(new.table.num_rows, keyed.reading.layout)
-        rows = keyed.rows.empty_table() if new is None else new.usable(self._batch, keyed.rows)
-        stored = self.read(rows, emission)
-        if stored is None:
-            raise limits.state_beyond(self._state.name)
-        return Loaded(rows, stored, keyed.advance_shares)
-
-    def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> keyed_pass.KeyedFrames:
-        spark, stored = self._spark(), self.restore(new, emission)
-        return keyed_pass.KeyedFrames(spark, new, stored, self.keyed(emission), self._batch.partitions(spark))
+    def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
+        return Loaded(rows, self.schema.empty_table() if stored is None else stored, self.keyed(emission).advance_shares)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,12 +12,10 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.duckdb import conditions_of
 from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.base import EntriesWanted, Loaded
 from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.keyed_parts import Keyed, KeyedPart
-from windowmill.jobs.ways.live_row_pass import LiveRows
-from windowmill.jobs.ways.numbered_rows import NumberedRows
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, SUM, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.checksums import RowCheck
@@ -30,15 +28,20 @@ from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import Rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from windowmill.checkpoints.state.readers import State
     from windowmill.windowing.watermark import Clock
 
 
 @dataclass(frozen=True)
 class LiveRowReading:
-    """What is read of the new rows of a batch, and what becomes of them; parameters as for :class:`.LiveRows`."""
+    """What is read of the new rows of a batch, and what becomes of them.
+
+    Attributes
+    ----------
+    types
+        Arrow types of the source's columns.
+    log
+        Layout of the state.
+    """
 
     pipeline: Pipeline
     types: Mapping[str, pa.DataType]
@@ -87,47 +90,44 @@ class LiveRowPart(KeyedPart):
     way = "live rows"
     revises_by_watermark = True
 
-    def __init__(self, spark: Callable[[], SparkSession], batch: Input, rows: Rows, state: State) -> None:
-        super().__init__(spark, replace(batch, pipeline=rows.pipeline), state)
-        self._rows = LiveRows.of(rows.pipeline, batch.types, beside=rows.beside)
-        log = self._rows.log
-        # A user's function sees all columns of the source, also those added later.
-        whole = any(window.reads_whole_rows for window in rows.pipeline.windows)
-        self._table = state.log(log.schema, log.columns_of_rows if whole else ())
+    def __init__(self, batch: Input, rows: Rows) -> None:
+        super().__init__(replace(batch, pipeline=rows.pipeline))
+        log = StateLog(rows.pipeline, batch.types, conditions_of(rows.pipeline), beside=rows.beside)
+        self._reading = LiveRowReading(rows.pipeline, batch.types, log)
 
     @property
     def schema(self) -> pa.Schema:
-        return self._rows.log.schema
+        return self._reading.log.schema
 
     @property
     def reading(self) -> LiveRowReading:
-        return LiveRowReading(self._rows.pipeline, self._rows.types, self._rows.log)
+        return self._reading
+
+    @property
+    def rows(self) -> pa.Schema:
+        return self.reading.schema
 
     def keyed(self, emission: Emission) -> Keyed:
-        batch, reading = self._batch, self.reading
-        task = self._rows.task(batch.clock(emission), batch.batch, keep=batch.builds_state)
+        batch, reading = self.batch, self.reading
+        clock, schema = batch.clock(emission), batch.sink_schema
+        task = PartitionTask(batch.pipeline, reading.log, schema, clock, batch.batch, keep=batch.builds_state)
         own = partial(advance, reading, task, batch.ends(emission), batch.check)
         return Keyed(reading, reading.schema, self.schema, reading.log.keys, own)
 
-    def read(self, rows: pa.Table, emission: Emission) -> pa.Table | None:
-        batch, reading = self._batch, self.reading
-        clock, fresh = batch.clock(emission), reading.labelled(rows)
-        stored: pa.Table | None = self.schema.empty_table()
-        if batch.restores:
-            limit = limits.state_read(reading.layout, limited=self._batch.is_limited)
-            stored = self._table.read(fresh, reading.log.keys, before_batch=batch.batch, watermark=clock.watermark, limit=limit)
-        if stored is not None and batch.is_limited:
-            _check_fits(fresh, stored, reading, clock)
-        return stored
-
-    def restore(self, new: FileRows | NumberedRows | None, emission: Emission) -> DataFrame | None:
+    def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> EntriesWanted | None:  # noqa: ARG002
         """All entries of the keys that have new rows or are due by the watermark."""
-        batch = self._batch
+        batch, log = self.batch, self._reading.log
         if not batch.restores:
             return None
-        touched = None if new is None else new.frame(self._spark(), self.reading, pa.schema(batch.keys.items()))
-        n_touched, watermark = 0 if new is None else new.survey.rows, batch.clock(emission).watermark
-        return self._table.restore(touched, self._rows.log.keys, n_touched=n_touched, before_batch=batch.batch, watermark=watermark)
+        # A user's function sees all columns of the source, also those added later.
+        whole = any(window.reads_whole_rows for window in batch.pipeline.windows)
+        return EntriesWanted(log.schema, log.columns_of_rows if whole else (), log.keys, batch.batch, batch.clock(emission).watermark)
+
+    def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
+        loaded = super().load(rows, stored, emission)
+        if self.batch.is_limited:
+            _check_fits(self.reading.labelled(loaded.rows), loaded.stored, self.reading, self.batch.clock(emission))
+        return loaded
 
 
 def advance(

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from windowmill.checkpoints.state.memory import MemoryState
-from windowmill.jobs.ways.choose import no_spark, parts_of
+from windowmill.jobs.ways.choose import parts_of
 from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.joining import compute_parts
 from windowmill.jobs.ways.lateness import seen_after
+from windowmill.jobs.ways.local_parts import compute_parts, load
 from windowmill.jobs.ways.output import Output, Role, RowWriter
 from windowmill.windowing.axis import AXIS_BEGIN
 
 if TYPE_CHECKING:
-    from windowmill.jobs.ways.base import Part
+    from windowmill.checkpoints.state.readers import State
     from windowmill.jobs.ways.emission import Emission
     from windowmill.jobs.ways.new_rows import NewRows
     from windowmill.windowing.spec import Pipeline
@@ -60,10 +60,11 @@ class MemoryBatch:
     counts: Output
 
 
-def compute(batch: Input, parts: Sequence[Part], new: NewRows | None, emission: Emission) -> MemoryBatch:
-    """Compute the ``new`` rows of a batch, null for none, by these ``parts``, and emit the windows of ``emission``."""
+def compute(batch: Input, state: State, new: NewRows | None, emission: Emission) -> MemoryBatch:
+    """Compute the ``new`` rows of a batch, null for none, by its parts, and emit the windows of ``emission``."""
+    parts = parts_of(batch, state)
     writer = MemoryWriter()
-    counts, judged = compute_parts(new, parts, [part.here(new, emission) for part in parts], batch, writer)
+    counts, judged = compute_parts(new, parts, [load(part, new, emission, state) for part in parts], batch, writer)
     return MemoryBatch(writer.tables("sink"), writer.tables("state"), judged, counts)
 
 
@@ -101,7 +102,7 @@ class MemoryRun:
             closed_by_file=(AXIS_BEGIN,) if vouched else None,
         )
         emission = batch.emission(self._seen if new is None else seen_after(new.table, self._seen))
-        done = compute(batch, parts_of(no_spark, batch, self.state), new, emission)
+        done = compute(batch, self.state, new, emission)
         for rows in done.state:
             self.state.append(rows)
         self._batch, self._seen, self._emitted = self._batch + 1, emission.seen, emission.emitted

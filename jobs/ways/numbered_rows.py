@@ -24,6 +24,7 @@ from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.columns import FAILED, FILE, REASON, ROW, VERSION, Columns
 from windowmill.jobs.sources.event_times import EventTimes
+from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spark.access import mapped
 from windowmill.jobs.ways import row_numbers
 from windowmill.jobs.ways.file_survey import Survey
@@ -146,9 +147,14 @@ def _usable(sent: Sent, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
         yield from sent.usable(pa.Table.from_batches([batch])).combine_chunks().to_batches()
 
 
+def read(batch: TableInput, spark: SparkSession) -> DataFrame:
+    """The new rows of ``batch``."""
+    return read_rows(spark, batch.source, batch.reading, batch.runnable, now_us=batch.plan.now_us)
+
+
 def read_by_spark(batch: TableInput, stages: Sequence[Reading], spark: SparkSession) -> DataFrame:
     """The new rows of ``batch``, read by Spark, with what the ``stages`` read, and all columns that this process can write as JSON."""
-    rows = batch.read(spark)
+    rows = read(batch, spark)
     whole = batch.types if spark_form.takes(batch.types.values()) else {}
     return rows.select(FILE, ROW, VERSION, *inputs(rows, *stages, also=[*whole, *batch.times.columns]))
 

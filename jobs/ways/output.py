@@ -1,11 +1,11 @@
-"""The output of a batch: result rows, state rows and counts."""
+"""The output of a batch: result rows, state rows and counts, and the balance of its rows."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +13,11 @@ import pyarrow.compute as pc
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.jobs.ways.restored import Restored, added
 from windowmill.jobs.ways.returning import returnable
+from windowmill.windowing.errors import WindowmillError
+
+if TYPE_CHECKING:
+    from windowmill.jobs.ways.base import Part
+    from windowmill.jobs.ways.input import TableInput
 
 #: Number of result rows of a window of the spec, and its first and last window end.
 Span = tuple[int, int, int]
@@ -101,3 +106,28 @@ class RowWriter(ABC):
     @abstractmethod
     def write(self, role: Role, rows: pa.Table) -> None:
         """Write ``rows`` to the table of this role."""
+
+
+def counted(parts: Sequence[Part], done: Sequence[Output], refused: int) -> Output:
+    """The output of all parts together: what they have ``done``, with the number of new rows that all of them ``refused``."""
+    every = sum(done, Output())
+    # A part on grids alone does not report dropped rows. What any other part drops is late.
+    told = next((each for part, each in zip(parts, done, strict=True) if not part.grids), None)
+    if told is None:
+        [told] = done
+        return every
+    taken = told.rows_refused - refused
+    return replace(every, rows_applied=told.rows_applied + taken, rows_late=told.rows_late + taken, rows_refused=refused)
+
+
+def check_balance(batch: TableInput, done: Output, rows_read: int) -> None:
+    """Raise ``WindowmillError`` if the rows of ``batch`` do not balance."""
+    filtered, quarantined = batch.runnable.source.filter is not None, sum(done.reasons.values())
+    logged = [file.rows for file in batch.files]
+    by_log = sum(rows for rows in logged if rows is not None)
+    if rows_read != done.rows_applied + quarantined or (None not in logged and not filtered and by_log != rows_read):
+        raise WindowmillError(
+            f"pipeline {batch.pipeline.pipeline}: batch {batch.plan.batch} read {rows_read} rows of {by_log} in the "
+            f"log, applied {done.rows_applied} and "
+            f"quarantined {quarantined}: they must balance, so nothing was published; please report this"
+        )

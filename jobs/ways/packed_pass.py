@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted, spark_text
@@ -25,10 +25,10 @@ from windowmill.jobs.ways.numbered_rows import NumberedRows, inputs
 from windowmill.jobs.ways.output import Output
 from windowmill.jobs.ways.partitioning import partitions_for
 from windowmill.jobs.ways.pass_output import written_by_tasks
-from windowmill.jobs.ways.restored import RestoredSlices
+from windowmill.jobs.ways.restored import SLICE_NODES, SLICES, Restored
 from windowmill.jobs.ways.task_output import Targets
 from windowmill.windowing.columnar import slice_windows, slices
-from windowmill.windowing.columnar.added_columns import NUMBER_OF, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import LEVEL, NUMBER_OF, WATERMARK_OF
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.packing import BUCKET, PLACE, count_slices
@@ -70,7 +70,7 @@ class PackedFrames:
         if files is not None and self.stored is None and (readers := files.readers(self.spark, stage)):
             shares = numbers_of_tasks(self.spark, readers)
             return written_by_tasks(shares, partial(_advanced, partial(files.combined, stage, readers), stage), targets)
-        restored = None if self.stored is None else RestoredSlices(self.stored)
+        restored = None if self.stored is None else CountedSlices(self.stored)
         packed = [] if restored is None else [pack(restored.rows, slices)]
         if files is not None:
             packed.append(files.packed(self.spark))
@@ -83,6 +83,20 @@ class PackedFrames:
         gathered = by_bucket(reduce(DataFrame.unionByName, packed), stage, n)
         output = written_by_tasks(gathered, partial(_advanced, partial(slice_windows.combined, stage), stage), targets)
         return output if restored is None else output + Output(restored=restored.kinds())
+
+
+class CountedSlices:
+    """Slices that Spark restores, counted while they are read."""
+
+    def __init__(self, stored: DataFrame) -> None:
+        self._counted = Observation()
+        nodes = F.count_if(F.col(LEVEL) > 0) if LEVEL in stored.columns else F.lit(0) * F.count(F.lit(1))
+        self.rows = stored.observe(self._counted, F.count(F.lit(1)).alias("n"), nodes.alias("nodes"))
+
+    def kinds(self) -> Restored:
+        """As :func:`.restored_kinds`, once the rows have been read."""
+        n, nodes = (self._counted.get[name] for name in ("n", "nodes"))
+        return {kind: rows for kind, rows in {SLICES: n - nodes, SLICE_NODES: nodes}.items() if rows}
 
 
 @dataclass(frozen=True)

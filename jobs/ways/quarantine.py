@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
 
-from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.duckdb import evaluate
-from windowmill.jobs.conditions.spark import every_condition, failing
+from windowmill.jobs.conditions.spark import every_condition
 from windowmill.jobs.json_lines.spark_form import to_json
-from windowmill.jobs.sources.columns import REASON, VERSION, Columns
-from windowmill.jobs.spark.access import map_in_arrow
+from windowmill.jobs.sources.columns import REASON, VERSION
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.limits import OnlySparkError
-from windowmill.jobs.ways.output import Output
-from windowmill.jobs.ways.task_output import RETURNED, OutputWriter, Targets, output_of, returned
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import TIME, WATERMARK_OF
 from windowmill.windowing.errors import SpecError, UnsupportedError, first_line
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from windowmill.checkpoints.batches import Plan
     from windowmill.windowing.spec import Pipeline
 
 BAD_CONDITION = "bad_condition"
 #: Columns of a row to quarantine: the sentence about the condition that fails on it, and the row as JSON.
-_FAILURE, _JSON = "_failure", "_json"
+FAILURE, JSON = "_failure", "_json"
 
 DETAILS = {
     "null_time": "the time column is null",
@@ -53,28 +44,6 @@ def quarantine_schema(pipeline: Pipeline) -> pa.Schema:
     return pa.schema([(name, kinds[name]) for name in order])
 
 
-def write_by_tasks(rows: DataFrame, columns: list[str], pipeline: Pipeline, plan: Plan, targets: Targets) -> Output:
-    """Have tasks write the rows that have a reason to the quarantine table."""
-    failed = failing(every_condition(pipeline), Columns(rows.select(*map(backquoted, columns)).schema).arrow)
-    why = [F.when(column, F.lit(_failure(text))) for text, column in failed.items()]
-    told = [F.col(name) for name in (REASON, VERSION, TIME, WATERMARK_OF) if name in rows.columns]
-    chosen = rows.where(F.col(REASON).isNotNull()).select(
-        *told,
-        (F.when(F.col(REASON) == BAD_CONDITION, F.coalesce(*why)) if why else F.lit(None).cast("string")).alias(_FAILURE),
-        F.to_json(F.struct(*(F.col(backquoted(name)) for name in columns)), {"ignoreNullFields": "false"}).alias(_JSON),
-    )
-    return output_of(map_in_arrow(chosen, partial(_write, pipeline, plan, targets), RETURNED))
-
-
-def _write(pipeline: Pipeline, plan: Plan, targets: Targets, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor."""
-    with OutputWriter(targets) as writer:
-        for batch in batches:
-            writer.quarantined(_entries(pa.Table.from_batches([batch]), pipeline, plan))
-        done = writer.output()
-    yield from returned(done)
-
-
 def quarantined(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Plan) -> pa.Table:
     """The rows of the quarantine table for ``rows`` of which each has a reason.
 
@@ -87,18 +56,19 @@ def quarantined(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Pl
         truths = evaluate(every_condition(pipeline), rows)
     except (SpecError, UnsupportedError) as err:
         raise OnlySparkError(f"only Spark can evaluate a condition of the spec ({first_line(err)})") from err
-    failures = [pc.if_else(truth.failed, _failure(text), pa.scalar(None, pa.string())) for text, truth in truths.items()]
+    failures = [pc.if_else(truth.failed, failure_of(text), pa.scalar(None, pa.string())) for text, truth in truths.items()]
     failure = pc.coalesce(*failures) if failures else pa.nulls(rows.num_rows, pa.string())
     told = rows.select([name for name in (REASON, VERSION, TIME, WATERMARK_OF) if name in rows.column_names])
-    told = told.append_column(_FAILURE, failure).append_column(_JSON, pa.array(to_json(rows.select(columns)), pa.string()))
-    return _entries(told, pipeline, plan)
+    told = told.append_column(FAILURE, failure).append_column(JSON, pa.array(to_json(rows.select(columns)), pa.string()))
+    return entries(told, pipeline, plan)
 
 
-def _failure(condition: str) -> str:
+def failure_of(condition: str) -> str:
+    """The sentence about a condition that fails on a row."""
     return f"condition {condition!r} fails on the row"
 
 
-def _entries(rows: pa.Table, pipeline: Pipeline, plan: Plan) -> pa.Table:
+def entries(rows: pa.Table, pipeline: Pipeline, plan: Plan) -> pa.Table:
     """The rows of the quarantine table.
 
     Parameters
@@ -127,10 +97,10 @@ def _entries(rows: pa.Table, pipeline: Pipeline, plan: Plan) -> pa.Table:
             "generation": pa.repeat(plan.generation, n),
             "batch": pa.repeat(pa.scalar(plan.batch, pa.int64()), n),
             "reason": reason,
-            "detail": pc.coalesce(known, rows.column(_FAILURE)),
+            "detail": pc.coalesce(known, rows.column(FAILURE)),
             "source_version": rows.column(VERSION),
             "event_time": instant(rows.column(TIME)),
             "watermark": instant(found),
-            "row": rows.column(_JSON),
+            "row": rows.column(JSON),
         }
     )

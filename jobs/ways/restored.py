@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Observation
-from pyspark.sql import functions as F
 
 from windowmill.windowing.columnar.added_columns import KIND, LEVEL, SLICE
 from windowmill.windowing.columnar.positions import NODE, SEQUENCE
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 #: Number of rows by kind: slices and nodes over them, nodes of FlatFAT trees (leaves included), and what else the state holds.
 Restored = Mapping[str, int]
@@ -43,17 +37,3 @@ def added(one: Restored, other: Restored) -> Restored:
     {'slices': 3, 'others': 3}
     """
     return {kind: one.get(kind, 0) + other.get(kind, 0) for kind in (*one, *other)}
-
-
-class RestoredSlices:
-    """Slices that Spark restores, counted while they are read."""
-
-    def __init__(self, stored: DataFrame) -> None:
-        self._counted = Observation()
-        nodes = F.count_if(F.col(LEVEL) > 0) if LEVEL in stored.columns else F.lit(0) * F.count(F.lit(1))
-        self.rows = stored.observe(self._counted, F.count(F.lit(1)).alias("n"), nodes.alias("nodes"))
-
-    def kinds(self) -> Restored:
-        """As :func:`restored_kinds`, once the rows have been read."""
-        n, nodes = (self._counted.get[name] for name in ("n", "nodes"))
-        return {kind: rows for kind, rows in {SLICES: n - nodes, SLICE_NODES: nodes}.items() if rows}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf
@@ -16,13 +16,10 @@ from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.checkpoints.state.wanted import WithSpans
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways import lateness, limits
-from windowmill.jobs.ways.base import Loaded
+from windowmill.jobs.ways.base import Loaded, PartialsWanted
 from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.new_rows import NewRows
-from windowmill.jobs.ways.numbered_rows import NumberedRows
-from windowmill.jobs.ways.packed_pass import PackedFrames
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar import known_spans, slices
 from windowmill.windowing.columnar.added_columns import ARRIVAL, SLICE, TIME, UNTIL_OF
@@ -38,9 +35,6 @@ from windowmill.windowing.nodes import Nodes, Selection, Span
 from windowmill.windowing.ways import Slices, WayName
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from windowmill.checkpoints.state.readers import State
     from windowmill.windowing.axis import WindowGrid
 
 
@@ -59,10 +53,9 @@ class Slicing:
     nodes: Nodes | None = None
 
     @classmethod
-    def over(cls, batch: Input, slices: Slices, state: State) -> Slicing:
-        """The slices of a batch, given the ``state`` before it."""
-        nodes = Nodes.of(slices.grids.grids)
-        return cls(batch, slices, nodes if nodes is not None and state.holds_nodes else None)
+    def over(cls, batch: Input, slices: Slices, *, holds_nodes: bool) -> Slicing:
+        """The slices of a batch; ``holds_nodes`` is whether the state before it may hold nodes."""
+        return cls(batch, slices, Nodes.of(slices.grids.grids) if holds_nodes else None)
 
     @cached_property
     def stage(self) -> SliceStage:
@@ -132,15 +125,14 @@ class Slicing:
 
 
 class SlicePart:
-    """Computes a batch by slices."""
+    """Computes a batch by slices; ``holds_nodes`` is whether the state may hold nodes over them."""
 
     way: WayName = "slices"
     revises_by_watermark = False
 
-    def __init__(self, spark: Callable[[], SparkSession], batch: Input, slices: Slices, state: State) -> None:
-        self._spark, self._batch, self._state = spark, replace(batch, pipeline=slices.pipeline), state
-        self._slicing = Slicing.over(self._batch, slices, state)
-        self._table = state.partials(self.schema)
+    def __init__(self, batch: Input, slices: Slices, *, holds_nodes: bool) -> None:
+        self.batch = replace(batch, pipeline=slices.pipeline)
+        self._slicing = Slicing.over(self.batch, slices, holds_nodes=holds_nodes)
 
     @property
     def schema(self) -> pa.Schema:
@@ -161,27 +153,22 @@ class SlicePart:
     @property
     def by_arrival(self) -> bool:
         # Late rows of a backfill may have revised windows that end after its range.
-        return self._batch.revises
+        return self.batch.revises
 
-    def here(self, new: NewRows | None, emission: Emission) -> Loaded:
-        slicing, layout = self._slicing, self._slicing.slices.layout
-        rows = None if new is None else slicing.judged(new.table)
-        wanted, stored = slicing.wanted(emission, lateness.revised_after(rows, self._batch.lateness)), None
-        if wanted is not None:
-            stored = self._table.read(
-                wanted, before_batch=self._batch.batch, limit=limits.state_read(layout, limited=self._batch.is_limited)
-            )
-            if stored is None:
-                raise limits.state_beyond(self._state.name)
-        return load(rows, stored, slicing, emission)
+    def judged(self, new: NewRows | None) -> pa.Table | None:
+        """The rows in order of arrival, judged by :func:`.lateness.judged`."""
+        return None if new is None else self._slicing.judged(new.table)
 
-    def on_spark(self, new: FileRows | NumberedRows | None, emission: Emission) -> PackedFrames:
-        slicing = self._slicing
-        revised_after = new.survey.low if new is not None and self._batch.revises else None
-        wanted = slicing.wanted(emission, revised_after)
-        stored = None if wanted is None else self._table.restore(wanted, before_batch=self._batch.batch)
-        spark = self._spark()
-        return PackedFrames(spark, new, stored, slicing.window_stage(emission), self.grids, self._batch.partitions(spark))
+    def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> PartialsWanted | None:  # noqa: ARG002
+        wanted = self._slicing.wanted(emission, revised_after)
+        return None if wanted is None else PartialsWanted(self.schema, wanted, self.batch.batch)
+
+    def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
+        return load(rows, stored, self._slicing, emission)
+
+    def window_stage(self, emission: Emission) -> WindowStage:
+        """Settings for lifting rows into slices, and for combining these."""
+        return self._slicing.window_stage(emission)
 
 
 def load(rows: pa.Table | None, stored: pa.Table | None, slicing: Slicing, emission: Emission) -> Loaded:

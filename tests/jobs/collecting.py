@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from windowmill.jobs.ways.base import Loaded, Part
 from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.joining import compute_parts
+from windowmill.jobs.ways.local_parts import compute_parts
 from windowmill.jobs.ways.memory import MemoryBatch, MemoryWriter
 from windowmill.jobs.ways.new_rows import NewRows
 

@@ -12,6 +12,7 @@ from tests.jobs.test_mixed_batches import COLUMNS, Run, at
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.lateness import seen_after
+from windowmill.jobs.ways.local_parts import load
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.checksums import RowCheck
@@ -36,7 +37,7 @@ def is_computed_here(window: dict[str, Any], path: str) -> bool:
     assert seen is not None
     [part] = run.parts(LimitedInput(pipeline=pipeline, types=COLUMNS.arrow, builds_state=True, check=RowCheck(path)))
     try:
-        part.here(new, Emission(seen, seen, AXIS_BEGIN, seen))
+        load(part, new, Emission(seen, seen, AXIS_BEGIN, seen), run.table)
     except limits.TooLargeError:
         return False
     return True

@@ -25,7 +25,7 @@ from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.wanted import OpenSessions, WithSpans, may_hold
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.ways.base import Part
-from windowmill.jobs.ways.choose import no_spark, parts_of
+from windowmill.jobs.ways.choose import parts_of
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness import seen_after
@@ -75,6 +75,10 @@ def rows_of(path: str, query: str, schema: pa.Schema) -> pa.Table:
     return found.select(schema.names).cast(schema)
 
 
+def no_spark() -> Any:
+    raise AssertionError
+
+
 class Run:
     """The batches of a pipeline, each computed as a small one is, over a state table at ``path``."""
 
@@ -92,8 +96,12 @@ class Run:
     def spans(self) -> tuple[str, ...]:
         return () if self.divided.slices is None else marks_of(self.divided.slices.grids.known)
 
+    @property
+    def table(self) -> DeltaState:
+        return DeltaState(no_spark, self.path, RowCheck(self.path))
+
     def parts(self, batch: Input) -> list[Part]:
-        return parts_of(no_spark, batch, DeltaState(no_spark, self.path, RowCheck(self.path)))
+        return parts_of(batch, self.table)
 
     def step(self, rows: list[dict[str, Any]], first: int = 0, commits: Sequence[int] | None = None) -> None:
         """One batch; ``first`` numbers its rows, each of which is a commit unless ``commits`` are given."""
@@ -109,8 +117,7 @@ class Run:
         after = AXIS_BEGIN if self.emitted is None else self.emitted
         through = max(after, self.seen - batch.disorder - batch.lateness)
         emission = Emission(self.seen, through, after, through)
-        parts = self.parts(batch)
-        done = Done.of(compute(batch, parts, new, emission))
+        done = Done.of(compute(batch, self.table, new, emission))
         refused = [] if done.judged is None else files.refused(done.judged, first)
         assert done.rows_applied + len(refused) == len(rows)
         self.refused, self.late = self.refused + refused, self.late + done.rows_late
@@ -118,7 +125,7 @@ class Run:
             bounds = [done.rows[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
             self.rows += [row | {"window_start": a, "window_end": b} for row, a, b in zip(done.rows.to_pylist(), *bounds, strict=True)]
         if done.state is not None:
-            schema = joint_schema(self.pipeline, [part.schema for part in parts])
+            schema = joint_schema(self.pipeline, [part.schema for part in self.parts(batch)])
             state = pa.concat_tables([schema.empty_table(), done.state], promote_options="default")
             write_deltalake(self.path, state.sort_by([(name, "ascending") for name in order_of(schema.names)]), mode="append")
         self.batch, self.emitted = self.batch + 1, through

@@ -18,7 +18,6 @@ from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_co
 from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.checkpoints.state.wanted import OpenSessions, condition
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.ways.choose import no_spark, parts_of
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness import seen_after
@@ -103,7 +102,7 @@ class Run:
         assert self.seen is not None
         watermark = self.seen - batch.disorder if vouched is None else vouched
         through = AXIS_END if new is None else max(after, watermark - batch.lateness)
-        done = compute(batch, parts_of(no_spark, batch, self.memory), new, Emission(self.seen, through, after, through))
+        done = compute(batch, self.memory, new, Emission(self.seen, through, after, through))
         self.read = done.counts.restored.get(OTHERS, 0)
         refused = [] if done.judged is None else files.refused(done.judged.table, first)
         assert done.counts.rows_applied + len(refused) == len(rows or [])

@@ -23,10 +23,8 @@ from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch import loop, steps
 from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.commands.state import state_of
-from windowmill.jobs.ways import input
-from windowmill.jobs.ways.input import TableInput
-from windowmill.jobs.ways.joining import check_balance
-from windowmill.jobs.ways.output import Output
+from windowmill.jobs.ways import numbered_rows
+from windowmill.jobs.ways.output import Output, check_balance
 from windowmill.windowing.errors import LocalComputeError, SinkRefusedError, StateMissingError, WindowmillError
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -300,9 +298,9 @@ def test_the_future_begins_where_the_plan_was_made_however_late_it_is_carried_ou
         seen.append(now_us)
         raise EnoughError
 
-    monkeypatch.setattr(input, "read_rows", read_rows)
+    monkeypatch.setattr(numbered_rows, "read_rows", read_rows)
     batch: Any = SimpleNamespace(plan=plan(0, now_us=77), runnable=None, source=None, reading=None)
     spark: Any = None
     with pytest.raises(EnoughError):
-        TableInput.read(batch, spark)
+        numbered_rows.read(batch, spark)
     assert seen == [77]

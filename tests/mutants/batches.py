@@ -24,7 +24,7 @@ MUTANTS = {
         ("ignored-changes-not-recorded", "jobs.batch.steps:_Steps._outcome", without("rows_ignored=_")),
     ],
     f"{STEPS}rows_that_do_not_balance_are_refused": [
-        ("log-left-out-of-the-balance", "jobs.ways.joining:check_balance", without("None not in _ and not _ and _ != _")),
+        ("log-left-out-of-the-balance", "jobs.ways.output:check_balance", without("None not in _ and not _ and _ != _")),
     ],
     f"{STAGES}whole_keys_meet_and_their_slices_in_the_order_of_their_places": [
         ("slices-sorted-without-their-place", "jobs.ways.packed_pass:by_bucket", without("PLACE")),
@@ -157,10 +157,10 @@ MUTANTS = {
         ),
     ],
     f"{MIXED_BATCHES}a_row_is_too_late_only_if_every_part_refuses_it": [
-        ("too-late-for-one-part-is-too-late", "jobs.ways.joining:refused_by_all", instead("np.intersect1d", "np.union1d")),
+        ("too-late-for-one-part-is-too-late", "jobs.ways.local_parts:refused_by_all", instead("np.intersect1d", "np.union1d")),
     ],
     f"{MIXED_BATCHES}a_row_that_a_grid_still_counts_is_not_too_late": [
-        ("grids-not-asked-about-late-rows", "jobs.ways.joining:refused_by_all", without("not _ or not len(_)")),
+        ("grids-not-asked-about-late-rows", "jobs.ways.local_parts:refused_by_all", without("not _ or not len(_)")),
     ],
     f"{MIXED_BATCHES}a_row_that_lies_between_windows_is_refused_by_none_of_them": [
         ("rows-between-windows-refused", "jobs.ways.lateness:too_late_among", without("_ > _")),

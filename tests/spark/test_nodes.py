@@ -16,8 +16,7 @@ from tests.spark.harness import Bench, differences, events, quiet
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.jobs.commands.maintenance import maintain
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.slices import SlicePart
+from windowmill.jobs.ways import limits, local_parts, spark_parts
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SLICE
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import Nodes
@@ -56,8 +55,8 @@ def run(folder: Path, cuts: list[int], lowered: dict[str, int]) -> tuple[Bench, 
     with pytest.MonkeyPatch.context() as patched:
         # A worker of Spark would not see what is patched.
         patched.setenv("WINDOWMILL_COMPUTE", "auto")
-        for name in ("here", "on_spark"):
-            patched.setattr(SlicePart, name, noting(getattr(SlicePart, name)))
+        for module in (local_parts, spark_parts):
+            patched.setattr(module, "load", noting(module.load))
         for name, limit in lowered.items():
             patched.setattr(limits, name, limit)
         for begin, end in zip([0, *cuts], cuts, strict=False):

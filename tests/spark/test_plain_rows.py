@@ -36,7 +36,7 @@ from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.jobs.ways import limits, quarantine
+from windowmill.jobs.ways import limits, quarantine, spark_quarantine
 from windowmill.jobs.ways.task_output import Target, Targets, read_files
 from windowmill.windowing.errors import SourceSchemaError
 
@@ -310,7 +310,7 @@ def test_quarantined_rows_have_the_form_that_spark_gives_them(spark, tmp_path):
     source = open_source(pipeline)
     frame = read_rows(spark, source, whole(source), runnable_of(pipeline), now_us=NOW)
     target = Target(str(tmp_path / "q"), quarantine.quarantine_schema(pipeline))
-    written = quarantine.write_by_tasks(frame, names, pipeline, plan, Targets(3, "a", {"quarantine": target}))
+    written = spark_quarantine.write_by_tasks(frame, names, pipeline, plan, Targets(3, "a", {"quarantine": target}))
     by_spark = pa.Table.from_batches(read_files(target.table, written.files["quarantine"])).to_pylist()
     here = quarantine.quarantined(refused, names, pipeline, plan)
     assert here.schema == target.schema

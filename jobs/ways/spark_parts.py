@@ -1,0 +1,64 @@
+"""Computes batches of any size on Spark: surveys the new rows, and loads each part for the pass that tasks make over rows and state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from windowmill.jobs.ways.base import BatchSurvey, EntriesWanted, Part, PartialsWanted, StateWanted, stops_at_range
+from windowmill.jobs.ways.file_rows import FileRows
+from windowmill.jobs.ways.keyed_parts import KeyedPart
+from windowmill.jobs.ways.keyed_pass import KeyedFrames
+from windowmill.jobs.ways.numbered_rows import NumberedRows, read
+from windowmill.jobs.ways.packed_pass import PackedFrames
+from windowmill.jobs.ways.partitioning import shuffle_partitions
+from windowmill.jobs.ways.slices import SlicePart
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from windowmill.checkpoints.state.readers import DeltaState
+    from windowmill.jobs.ways.emission import Emission
+    from windowmill.jobs.ways.input import TableInput
+
+
+def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> BatchSurvey[FileRows | NumberedRows]:
+    """Survey the new rows of ``batch``."""
+    stops = stops_at_range(batch, parts)
+    if not batch.files:
+        return BatchSurvey(None, 0, batch.emission(batch.seen, stops_at_range=stops))
+    every = batch.revises and any(part.revises_by_watermark for part in parts)
+    new: FileRows | NumberedRows | None = FileRows.surveyed(spark, batch, [part.reading for part in parts], every=every)
+    if new is None:
+        new = NumberedRows.surveyed(read(batch, spark), batch, every=every)
+    return BatchSurvey(new, new.survey.rows, batch.emission(new.survey.seen, stops_at_range=stops))
+
+
+def load(
+    part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: DeltaState, spark: SparkSession
+) -> PackedFrames | KeyedFrames:
+    """Load a batch of any size of a part."""
+    batch, partitions = part.batch, shuffle_partitions(part.batch, spark)
+    revised_after = new.survey.low if new is not None and batch.revises else None
+    wanted = part.wanted(emission, has_rows=new is not None, revised_after=revised_after)
+    stored = None if wanted is None else _restored(wanted, part, new, emission, state, spark)
+    if isinstance(part, SlicePart):
+        return PackedFrames(spark, new, stored, part.window_stage(emission), part.grids, partitions)
+    return KeyedFrames(spark, new, stored, cast("KeyedPart", part).keyed(emission), partitions)
+
+
+def _restored(
+    wanted: StateWanted, part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: DeltaState, spark: SparkSession
+) -> DataFrame | None:
+    """The ``wanted`` rows of the state; null for none."""
+    if isinstance(wanted, PartialsWanted):
+        return state.partials(wanted.schema).restore(wanted.wanted, before_batch=wanted.before_batch)
+    keyed = cast("KeyedPart", part).keyed(emission)
+    rows = pa.schema([keyed.rows.field(key) for key in keyed.keys]) if isinstance(wanted, EntriesWanted) else keyed.rows
+    touched = None if new is None else new.frame(spark, keyed.reading, rows)
+    if not isinstance(wanted, EntriesWanted):
+        return state.positions(wanted.schema).restore(wanted.stage, touched)
+    n_touched, log = 0 if new is None else new.survey.rows, state.log(wanted.schema, wanted.may_lack)
+    return log.restore(touched, wanted.keys, n_touched=n_touched, before_batch=wanted.before_batch, watermark=wanted.watermark)
