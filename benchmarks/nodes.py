@@ -33,7 +33,7 @@ from windowmill.jobs.ways import limits, packed_pass
 from windowmill.jobs.ways.slices import advance
 from windowmill.windowing.columnar.added_columns import BATCH, LEVEL, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
-from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.slices import NodeStage, SliceStage, WindowStage
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.layout import Layout

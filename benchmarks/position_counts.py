@@ -19,9 +19,9 @@ from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.position_batch import advance
 from windowmill.windowing.columnar.positions import PositionStage, PositionState
+from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.watermark import Clock

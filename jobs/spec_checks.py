@@ -135,8 +135,8 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
     from windowmill.jobs.sources.columns import Columns
     from windowmill.jobs.sources.kinds import open_source
     from windowmill.windowing.columnar.log import StateLog
-    from windowmill.windowing.columnar.output import result_types
     from windowmill.windowing.columnar.positions import PositionState
+    from windowmill.windowing.columnar.results import result_types
     from windowmill.windowing.ways import check_strict, divide
 
     if pipeline.source is None or pipeline.source.path is None:

@@ -104,7 +104,7 @@ def positions_cost(n: float | None, tuples: float | None, *, flushed: bool) -> C
 
 
 def live_positions_cost(n: float | None, tuples: float | None) -> Cost:
-    """Combines per window of :func:`windowmill.windowing.columnar.position_tries.combine_totals`.
+    """Combines per window of :func:`windowmill.windowing.columnar.position_deltas.combine_totals`.
 
     Of n live tuples, ``tuples`` enter between two windows and about as many leave. Each changes the nodes above it, log2 n at most. A batch
     combines once what it restores: up to 16 parts of each node above a tuple that leaves.

@@ -31,7 +31,7 @@ import pyarrow as pa
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHED, REACHING, SLICE, SUM
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.packing import BLOCK, BUCKET, LATE_ROWS, PLACE, ROWS
-from windowmill.windowing.columnar.session_partials import own_columns
+from windowmill.windowing.columnar.session_fragments import own_columns
 from windowmill.windowing.columnar.slices import GRID
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids, why_no_partials

@@ -19,7 +19,7 @@ from windowmill.checkpoints.state.wanted import Condition
 from windowmill.checkpoints.stores import Options, is_local, is_table, options_of, table_at, use_options
 from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL, REACHING, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.session_partials import LAST
+from windowmill.windowing.columnar.session_fragments import LAST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -38,7 +38,7 @@ from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, SEQUENCE, THROUGH, WAITING
 from windowmill.windowing.columnar.rows import codes_of
-from windowmill.windowing.columnar.session_partials import FIRST, GAP, LAST
+from windowmill.windowing.columnar.session_fragments import FIRST, GAP, LAST
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.watermark import BEFORE

@@ -27,7 +27,7 @@ from windowmill.windowing.columnar.known_spans import columns_of, first_of, last
 from windowmill.windowing.columnar.log import KEY_ENTRY, ROW, LogTableOfWindow
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import LIVE, NODE, SEQUENCE, WAITING
-from windowmill.windowing.columnar.session_partials import FIRST, GAP, GONE, LAST, LONGEST, latest_fragments
+from windowmill.windowing.columnar.session_fragments import FIRST, GAP, GONE, LAST, LONGEST, latest_fragments
 from windowmill.windowing.columnar.slice_columns import reaching_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.combine import Ints

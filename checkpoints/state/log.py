@@ -22,7 +22,7 @@ from windowmill.windowing.columnar.checksums import RowCheck, without_checksums
 from windowmill.windowing.columnar.log import GONE, KEY_ENTRY
 from windowmill.windowing.columnar.positions import SEQUENCE
 from windowmill.windowing.columnar.rows import KEY, codes_of
-from windowmill.windowing.columnar.session_partials import GAP
+from windowmill.windowing.columnar.session_fragments import GAP
 from windowmill.windowing.watermark import AFTER
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, REACHING, SLICE, SUM
 from windowmill.windowing.columnar.checksums import without_checksums
 from windowmill.windowing.columnar.known_spans import columns_of
-from windowmill.windowing.columnar.session_partials import LAST
+from windowmill.windowing.columnar.session_fragments import LAST
 from windowmill.windowing.kernels.layout import Layout
 
 if TYPE_CHECKING:

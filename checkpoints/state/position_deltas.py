@@ -1,6 +1,6 @@
 """Which nodes Spark reads for a batch of windows over positions that evict by a delta.
 
-As :mod:`windowmill.windowing.columnar.position_delta_reads`, but of rounded differences: a batch may read some nodes more than it needs.
+As :mod:`windowmill.windowing.columnar.position_delta_nodes`, but of rounded differences: a batch may read some nodes more than it needs.
 """
 
 from __future__ import annotations

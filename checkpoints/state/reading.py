@@ -24,7 +24,7 @@ from windowmill.checkpoints.features import check_format
 from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE
 from windowmill.windowing.columnar.checksums import REMEDY, RowCheck
-from windowmill.windowing.columnar.session_partials import LAST
+from windowmill.windowing.columnar.session_fragments import LAST
 from windowmill.windowing.errors import StateCorruptError, StateMissingError, WindowmillError, first_line
 
 #: Size in bytes up to which a table is read whole; that takes about 0.1 s.

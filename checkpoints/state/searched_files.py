@@ -23,7 +23,7 @@ from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL
 from windowmill.windowing.columnar.buckets import KeyFilter
-from windowmill.windowing.columnar.position_delta_reads import arriving_values, split_nodes
+from windowmill.windowing.columnar.position_delta_nodes import arriving_values, split_nodes
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
 from windowmill.windowing.columnar.position_reads import Bounds, Demand
 from windowmill.windowing.columnar.positions import NODE, SEQUENCE, PositionStage

@@ -176,7 +176,7 @@ def check_tables(runnable: Runnable, ledger: Ledger, accepted: Acceptance) -> No
 def _check(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) -> None:
     """Refuse a new ``plan`` that could not be carried out over this source and these tables."""
     from windowmill.jobs.sources.columns import Columns, check_unchanged
-    from windowmill.windowing.columnar.output import result_types
+    from windowmill.windowing.columnar.results import result_types
     from windowmill.windowing.ways import check_strict
 
     pipeline = runnable.pipeline

@@ -45,7 +45,7 @@ from windowmill.jobs.spark.usage import Usage
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.ways.task_output import read_files
-from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import ServerGoneError, WindowmillError, first_line
 
 #: Why a batch may need Spark that is computed without it.

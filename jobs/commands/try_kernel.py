@@ -17,8 +17,7 @@ from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.ways.memory import MemoryRun
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
-from windowmill.windowing.columnar.output import gives_json
-from windowmill.windowing.columnar.results import Column, ResultTable, key_ranks
+from windowmill.windowing.columnar.results import Column, ResultTable, gives_json, key_ranks
 from windowmill.windowing.columnar.rows import Keys, plain
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.kernels.lift import condition_column

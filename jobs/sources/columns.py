@@ -16,7 +16,7 @@ from windowmill.jobs.conditions.checks import conditions_by_field
 from windowmill.jobs.conditions.duckdb import columns_of
 from windowmill.jobs.conditions.spark import every_condition
 from windowmill.windowing.columnar.keyed import live_columns
-from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import divide

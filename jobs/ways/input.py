@@ -18,7 +18,7 @@ from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.ways.emission import Emission, emission_of
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import BEFORE, Clock
 

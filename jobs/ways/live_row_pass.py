@@ -24,8 +24,8 @@ from windowmill.jobs.ways.partitioning import alike
 from windowmill.jobs.ways.pass_output import CHUNK_ROWS, output, output_schema
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.log import StateLog
-from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.partition_task import PartitionResult, PartitionTask
+from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import Clock
 

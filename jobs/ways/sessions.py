@@ -14,8 +14,8 @@ from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.keyed_parts import Keyed, KeyedPart
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import SUM
-from windowmill.windowing.columnar.joined_sessions import advance
-from windowmill.windowing.columnar.session_partials import SessionStage, fragment_schema, row_schema
+from windowmill.windowing.columnar.session_batch import advance
+from windowmill.windowing.columnar.session_fragments import SessionStage, fragment_schema, row_schema
 from windowmill.windowing.watermark import BEFORE
 from windowmill.windowing.ways import Sessions
 

@@ -25,7 +25,7 @@ from windowmill.jobs.ways.memory import compute
 from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.restored import OTHERS
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
-from windowmill.windowing.columnar.session_partials import latest_fragments
+from windowmill.windowing.columnar.session_fragments import latest_fragments
 from windowmill.windowing.reference import Record
 from windowmill.windowing.reference.events import Course, Event, Tally
 from windowmill.windowing.spec import Pipeline

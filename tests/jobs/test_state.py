@@ -31,9 +31,9 @@ from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.commands.state_views.base import value_of
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.log import StateLog
-from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.partial_bytes import encode
 from windowmill.windowing.columnar.partition_task import PartitionTask
+from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import SpecChangedError, SpecError
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline

@@ -51,7 +51,7 @@ MUTANTS = {
         ),
     ],
     f"{SESSION_BATCHES}a_late_row_links_another_of_its_commit_to_an_open_session": [
-        ("late-fragments-linked-to-sessions-by-luck", "windowing.columnar.joined_sessions:_joined", instead("-_1.first", "_1.first")),
+        ("late-fragments-linked-to-sessions-by-luck", "windowing.columnar.session_batch:_joined", instead("-_1.first", "_1.first")),
     ],
     f"{WINDOWING_ARRIVAL}no_row_of_a_commit_completes_a_window_by_count_before_another_has_joined_it": [
         (

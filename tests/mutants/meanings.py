@@ -34,7 +34,7 @@ MUTANTS = {
         ("shown-version-of-a-session-numbered-again", "windowing.kernels.fragments:_join", without("1 if _ else 0")),
         (
             "stored-session-shown-again",
-            "windowing.columnar.joined_sessions:_joined",
+            "windowing.columnar.session_batch:_joined",
             instead("_1.closed_before + _1.ahead", "_1.closed_before"),
         ),
     ],
@@ -49,10 +49,10 @@ MUTANTS = {
         ),
     ],
     f"{SESSION_BATCHES}a_piece_that_is_closed_by_its_size_is_gone_though_its_last_row_is_within_a_gap": [
-        ("pieces-closed-by-their-size-not-told-gone", "windowing.columnar.cut_sessions:cut", never("(_ < _) & (_ >= _.closed)")),
+        ("pieces-closed-by-their-size-not-told-gone", "windowing.columnar.session_batch:cut", never("(_ < _) & (_ >= _.closed)")),
     ],
     f"{SESSION_BATCHES}a_batch_reads_of_a_session_that_is_cut_one_fragment_and_the_latest_instants": [
-        ("instants-of-a-session-not-merged-once-they-are-passed", "windowing.columnar.cut_sessions:cut", without("_ > 1")),
+        ("instants-of-a-session-not-merged-once-they-are-passed", "windowing.columnar.session_batch:cut", without("_ > 1")),
     ],
     f"{LABELS}aggregates_that_differ_never_share_or_swap_columns": [
         ("labels-by-order", "windowing.kernels.layout:label_atoms", instead('f"{_1}_{_digest(_2)}"', 'f"{_1}_{list(atoms).index(_2)}"')),

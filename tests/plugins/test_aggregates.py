@@ -134,7 +134,7 @@ def test_columns_that_it_cannot_take_are_told(plug):
 def test_a_result_of_which_no_column_is_made_is_refused(plug):
     plug(TOYS)
     from windowmill.plugins import Declaration, register_aggregate
-    from windowmill.windowing.columnar.output import result_types
+    from windowmill.windowing.columnar.results import result_types
 
     def build(spec, types):
         return replace(aggregate_for(parse_aggregate({"collect": "price"}), types), result="decimal")

@@ -21,8 +21,8 @@ from tests.strategies import ARRIVALS, Arrival, arriving, between_commits, share
 from tests.windowing.test_columnar import BOUNDS, CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND
 from windowmill.windowing.columnar.log import GONE, ROW, StateLog
-from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.partition_task import PartitionTask
+from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline

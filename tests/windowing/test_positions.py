@@ -18,11 +18,11 @@ from tests.windowing.test_columnar import BOUNDS, CUTS, SCHEMA, STREAMS, WINDOWS
 from tests.windowing.test_log import arrived, place, places
 from windowmill.windowing.columnar.added_columns import CLOSED, DUE, KIND, LATE, NUMBER_OF, TIME
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.output import result_schema
 from windowmill.windowing.columnar.position_batch import advance
-from windowmill.windowing.columnar.position_delta_reads import arriving_values, split_nodes
+from windowmill.windowing.columnar.position_delta_nodes import arriving_values, split_nodes
 from windowmill.windowing.columnar.position_reads import Demand, StoredSequence
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, SEQUENCE, WAITING, PositionStage, PositionState
+from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.rows import key_codes
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels.layout import Layout

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from windowmill.windowing.aggregates import own
-from windowmill.windowing.columnar.output import result_schema, typed
+from windowmill.windowing.columnar.results import result_schema, typed
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.spec import Pipeline

@@ -18,7 +18,7 @@ from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.columnar import packing, slice_windows, slices, whole_keys
 from windowmill.windowing.columnar.added_columns import SLICE, TIME
 from windowmill.windowing.columnar.buckets import Share
-from windowmill.windowing.columnar.output import result_schema
+from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.slices import GRID, SliceStage, WindowStage
 from windowmill.windowing.errors import AggregateOverflowError
 from windowmill.windowing.grids import Grids

@@ -15,8 +15,8 @@ from windowmill.jobs.commands.try_kernel import KernelEngine
 from windowmill.windowing.axis import CumulativeGrid, Grid
 from windowmill.windowing.columnar.aggregation import LeafPartials
 from windowmill.windowing.columnar.engine import ColumnarEngine
+from windowmill.windowing.columnar.position_batch import FrontSequence
 from windowmill.windowing.columnar.position_deltas import DeltaSequence
-from windowmill.windowing.columnar.position_fronts import FrontSequence
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.errors import PluginError, SpecError, UnsupportedError
 from windowmill.windowing.planner import plan

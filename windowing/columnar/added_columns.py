@@ -1,6 +1,6 @@
 """Names of the columns that windowmill adds to new rows, to partials, and to rows of the state.
 
-Columns that only sessions or only positions have are named in :mod:`.session_partials`, :mod:`.position_nodes` and :mod:`.positions`.
+Columns that only sessions or only positions have are named in :mod:`.session_fragments`, :mod:`.position_nodes` and :mod:`.positions`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
 from windowmill.windowing.columnar.keyed import KeyedWindows, Step
 from windowmill.windowing.columnar.log import StateLog
-from windowmill.windowing.columnar.output import result_rows
+from windowmill.windowing.columnar.results import result_rows
 from windowmill.windowing.columnar.rows import NUMBER, TIME, WATERMARK
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.spec import Pipeline

@@ -2,20 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
+
 import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import LATE, NUMBER_OF
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.checksums import verify_once
-from windowmill.windowing.columnar.position_delta_reads import sequence_nodes
+from windowmill.windowing.columnar.position_delta_nodes import sequence_nodes
 from windowmill.windowing.columnar.position_deltas import DeltaSequence
-from windowmill.windowing.columnar.position_fronts import FrontSequence
-from windowmill.windowing.columnar.position_reads import StoredSequence, nodes_of, tuples_of
-from windowmill.windowing.columnar.position_sequence import PositionSequence
+from windowmill.windowing.columnar.position_nodes import Forest
+from windowmill.windowing.columnar.position_reads import StoredSequence, evictable_in, nodes_of, tuples_of
+from windowmill.windowing.columnar.position_sequence import PolicyInput, PositionSequence, Scalars, WindowContent, WindowOutcome, part_of
 from windowmill.windowing.columnar.positions import PositionStage
+from windowmill.windowing.columnar.results import Column
 from windowmill.windowing.columnar.rows import keys_of, reordered
+from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.columns import int64_of
+from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.slicing.leaves import Windows
+from windowmill.windowing.slicing.policy_settings import no_values
+
+_NONE = np.empty(0, np.int64)
+
+
+class FrontSequence(PositionSequence):
+    """The batch of one sequence of windows that evict from the front."""
+
+    @cached_property
+    def _forest(self) -> Forest:
+        stage = self._stage
+        new, keys = self._leaves
+        restored = [self._nodes.select(new.column_names).cast(new.schema)] if len(self._nodes) else []
+        nodes = pa.concat_tables([*restored, new]).combine_chunks()
+        n_restored = len(self._node_keys)
+        return Forest.grown(stage.layout, stage.objects, self._tuples.n_keys, nodes, np.append(self._node_keys, keys), n_restored)
+
+    @cached_property
+    def _ran(self) -> Mapping[int, WindowOutcome]:
+        return {window: self._run(window) for window in self._windows}
+
+    def _run(self, window: int) -> WindowOutcome:
+        evictable, nodes = evictable_in(self._stage, window), self._forest.rows
+        applied = np.diff(self._fed.offsets) * evictable.by_count
+        offsets, held = self._forest.covers(self._before[window].front, self._next, applied, evictable.before)
+        weight = np.int64(1) << nodes.level[held]
+        before = WindowContent(offsets, nodes.begin[held], weight, nodes.first[held], no_values(len(held)))
+        return self._run_policies(window, self._entered(window, before))
+
+    def _run_policies(self, window: int, entered: PolicyInput) -> WindowOutcome:
+        settings, applied, keys, begin = self._stage.settings[window], entered.tuples, entered.keys, entered.begin
+        evict = applied.evict
+        flushes_by_delta = settings.trigger is None and settings.evict.delta is not None
+        if flushes_by_delta:
+            # Such a window compares with its first tuple.
+            firsts = applied.offsets[:-1][applied.held > 0]
+            known = keys.states[applied.held > 0]
+            evict.known[firsts], evict.whole[firsts] = known[:, kernel.HAS_BASE] != 0, known[:, kernel.BASE]
+            evict.value[firsts] = keys.bases[applied.held > 0]
+        fired = settings.run(self._listed, applied, keys, self._stage.clock, entered.integers)
+        shown = slice(None) if self._stage.ends is None else self._shows(fired.end)
+        key, start, end, number, lo, hi = (column[shown] for column in fired[:6])
+        filled, last = hi > lo, np.maximum(hi - 1, 0)
+        ends = np.append(begin + applied.weight, 0)
+        positions = np.where(filled, np.append(begin, 0)[lo], 0), np.where(filled, ends[last], 0)
+        windows = Windows.of(key, start, end, trigger=number, ranges=(_NONE, *positions))
+        alive = np.append(0, np.cumsum(keys.alive * applied.weight))
+        left = alive[applied.offsets[1:]] - alive[applied.offsets[:-1]]
+        if flushes_by_delta:
+            count = np.append(0, np.cumsum(keys.alive))
+            heads = applied.offsets[1:] - (count[applied.offsets[1:]] - count[applied.offsets[:-1]])
+            there, heads = left > 0, np.minimum(heads, max(0, len(begin) - 1))
+            for column, values in ((kernel.HAS_BASE, evict.known), (kernel.BASE, evict.whole)):
+                keys.states[:, column] = np.where(there, values[heads], 0) if len(begin) else 0
+            keys.bases[:] = np.where(there, evict.value[heads], 0.0) if len(begin) else 0.0
+        return WindowOutcome(windows, Scalars(keys.states, keys.bases, self._after - left))
+
+    def _aggregate(self, window: int, part: slice) -> dict[str, Column]:
+        return self._forest.aggregate(part_of(self._ran[window].windows, part))
+
+    def _new_nodes(self) -> tuple[Ints, dict[str, pa.Array]]:
+        return self._forest.new_nodes(self._head)
 
 
 def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:

@@ -207,7 +207,7 @@ class NodesToRead(Protocol):
 
 @dataclass(frozen=True)
 class InnerNodes:
-    """All inner nodes of a sequence whose tuples leave from anywhere; :mod:`.position_delta_reads` then selects the rest.
+    """All inner nodes of a sequence whose tuples leave from anywhere; :mod:`.position_delta_nodes` then selects the rest.
 
     Attributes
     ----------

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, NUMBER_OF, TIME
-from windowmill.windowing.columnar.output import result_rows
 from windowmill.windowing.columnar.position_nodes import FIRST, POSITION
 from windowmill.windowing.columnar.position_reads import WAITS, StoredSequence
 from windowmill.windowing.columnar.positions import (
@@ -30,7 +29,7 @@ from windowmill.windowing.columnar.positions import (
     PositionStage,
     scalar_of,
 )
-from windowmill.windowing.columnar.results import Chunk, Column
+from windowmill.windowing.columnar.results import Chunk, Column, result_rows
 from windowmill.windowing.columnar.rows import NUMBER
 from windowmill.windowing.columnar.rows import TIME as ROW_TIME
 from windowmill.windowing.columnar.slices import lifted_groups

@@ -1,7 +1,8 @@
-"""Result rows as columns, sorted at the end."""
+"""Result rows: as columns, sorted at the end, and with the columns and types of a sink."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, overload
@@ -9,9 +10,14 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import pyarrow as pa
 
+from windowmill.windowing.aggregates import aggregate_for, argument_types, own, value_type
+from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.errors import SpecError, first_line
 from windowmill.windowing.kernels.columns import order_key, valid_of
 from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.slicing.leaves import NO_TRIGGER, Windows
+from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import BEFORE
 
 #: A result column: Arrow values, or Python objects where they have no common type.
@@ -100,3 +106,108 @@ def key_ranks(keys: pa.Table) -> Ints:
     ranks = np.empty(keys.num_rows, np.int64)
     ranks[np.lexsort(sorting)] = np.arange(keys.num_rows)
     return ranks
+
+
+_NAMED = {"int64": pa.int64(), "float64": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
+#: Result type of a user's aggregate that does not declare one (attribute ``result``): JSON text.
+_ANYTHING = pa.string()
+
+
+def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """Arrow type of each aggregate, given the ``types`` of the source's columns.
+
+    Raises
+    ------
+    SpecError
+        If a column does not exist or has a type that the aggregate cannot take.
+    """
+    where = f"pipeline {pipeline.pipeline}: aggregates"
+    result_type = {result.name: result.type for result in Layout.over_rows(pipeline.aggregates, types, where).results}
+    for name, spec in pipeline.aggregates.items():
+        kinds = argument_types(spec, types, f"{where}.{name}")
+        if spec.declaration.partial == "none":
+            result_type[name] = pa.float64()
+        elif spec.declaration.partial == "objects":
+            result = aggregate_for(spec, [value_type(kind) for kind in kinds]).result
+            if spec.use is None and result.removeprefix("list<").removesuffix(">") not in (*_NAMED, "same"):
+                raise SpecError(
+                    f"{where}.{name}: {spec.function} gives {result!r}, of which no column is made; let its algebra give one of "
+                    f"{', '.join(_NAMED)}, same, or list<…> of one"
+                )
+            # A user's aggregate that declares no type of these gives JSON text.
+            result_type[name] = _type(result, kinds) if spec.use is None else _NAMED.get(result, _ANYTHING)
+    return {name: result_type[name] for name in pipeline.aggregates}
+
+
+def _type(result: str, kinds: list[pa.DataType]) -> pa.DataType:
+    if result.startswith("list<"):
+        return pa.list_(_type(result[len("list<") : -1], kinds))
+    return kinds[-1] if result == "same" and kinds else _NAMED.get(result, _ANYTHING)
+
+
+def gives_json(spec: AggregateSpec) -> bool:
+    """Whether the aggregate's results are JSON texts, because it declares no result type."""
+    return spec.use is not None and own.load(spec.use).result not in _NAMED
+
+
+def result_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> pa.Schema:
+    """Columns of the sink: keys, window, its bounds, trigger, revision, the aggregates in the spec's order, batch."""
+    bound = pa.timestamp("us", "UTC") if pipeline.time.unit is None else pa.int64()
+    own = [("window", pa.string()), ("window_start", bound), ("window_end", bound), ("trigger", pa.int64()), ("revision", pa.int64())]
+    keys = [(name, types[name]) for name in pipeline.keys]
+    return pa.schema([*keys, *own, *result_types(pipeline, types).items(), ("batch", pa.int64())])
+
+
+def result_rows(chunk: Chunk, pipeline: Pipeline, keys: pa.Table, schema: pa.Schema, batch: int) -> pa.Table:
+    """The rows of ``chunk`` with the columns of ``schema``; row k of ``keys`` holds the key of index k."""
+    return pa.table([_cells(field, chunk, pipeline, keys, batch).cast(field.type) for field in schema], schema=schema)
+
+
+def _cells(field: pa.Field, chunk: Chunk, pipeline: Pipeline, keys: pa.Table, batch: int) -> pa.Array:
+    windows = chunk.windows
+    match field.name:
+        case "window":
+            return pa.repeat(pipeline.windows[chunk.window].name, len(windows))
+        case "window_start":
+            return pa.array(windows.start, mask=windows.start == BEFORE)
+        case "window_end":
+            return pa.array(windows.end)
+        case "trigger":
+            return pa.array(windows.trigger, mask=windows.trigger == NO_TRIGGER)
+        case "revision":
+            return pa.array(windows.revision)
+        case "batch":
+            return pa.repeat(batch, len(windows))
+        case name if name in pipeline.aggregates:
+            return typed(name, chunk.values[name], field.type, as_json=gives_json(pipeline.aggregates[name]))
+        case name:
+            return keys.column(name).combine_chunks().take(pa.array(windows.key))
+
+
+def typed(name: str, column: Column, kind: pa.DataType, *, as_json: bool) -> pa.Array:
+    """Results of the aggregate ``name`` as an array of the sink's ``kind``; ``as_json`` as :func:`gives_json` says.
+
+    Raises
+    ------
+    SpecError
+        If a user's aggregate gives results of another type than it declares.
+    """
+    if not isinstance(column, list):
+        return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if as_json:
+        return pa.array([None if value is None else _text(value) for value in column], kind)
+    try:
+        if pa.types.is_integer(kind) and (part := next((value for value in column if isinstance(value, float) and value % 1), None)):
+            raise ValueError(f"{part!r} is not a whole number")  # Arrow would cut it off
+        # Instants are integers along the axis, or datetimes inside lists.
+        return pa.array(column, kind)
+    except (ValueError, TypeError, OverflowError) as err:
+        raise SpecError(f"aggregate {name}: its results do not fit its column of type {kind} ({first_line(err)}); correct lower") from err
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=_readable, ensure_ascii=False)
+
+
+def _readable(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else str(value)

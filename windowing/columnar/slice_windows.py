@@ -30,8 +30,8 @@ from windowmill.windowing.columnar.known_spans import (
     spans_stored,
     split_off,
 )
-from windowmill.windowing.columnar.output import gives_json, typed
 from windowmill.windowing.columnar.packing import Sliced
+from windowmill.windowing.columnar.results import gives_json, typed
 from windowmill.windowing.columnar.slice_columns import (
     IN_TIME,
     arrivals_of,

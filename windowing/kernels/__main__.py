@@ -86,9 +86,9 @@ def _slice(*, revises: bool) -> None:
 
 def _sessions() -> None:
     """The kernels of sessions over fragments, with and without a greatest size, as each of two batches calls them."""
-    from windowmill.windowing.columnar import session_partials as partials
-    from windowmill.windowing.columnar.joined_sessions import advance
-    from windowmill.windowing.columnar.output import result_schema
+    from windowmill.windowing.columnar import session_fragments
+    from windowmill.windowing.columnar.results import result_schema
+    from windowmill.windowing.columnar.session_batch import advance
     from windowmill.windowing.kernels.layout import Layout
     from windowmill.windowing.kernels.sessions import SessionLimits
     from windowmill.windowing.specfile import parse_pipeline
@@ -98,11 +98,11 @@ def _sessions() -> None:
     spec = {"pipeline": "warm", "time": {"column": "t", "unit": "none"}, "windows": windows, "aggregates": {"mean": {"mean": "v"}}}
     pipeline, types = parse_pipeline(spec), {"t": pa.int64(), "v": pa.float64()}
     layout, limits = Layout.of(pipeline, types), (("w", SessionLimits(2, AFTER)), ("c", SessionLimits(2, 9)))
-    read, schema = partials.row_schema(pipeline, types, layout), partials.fragment_schema({}, layout, cuts=True)
+    read, schema = session_fragments.row_schema(pipeline, types, layout), session_fragments.fragment_schema({}, layout, cuts=True)
     stored: pa.Table = schema.empty_table()
     for batch in range(2):
         closed = 8 * batch
-        stage = partials.SessionStage(
+        stage = session_fragments.SessionStage(
             (), (), layout, limits, batch, closed, closed + 6, 0, None, True, read, schema, result_schema(pipeline, types), False
         )
         rows = [{"v": 1.0, "_time": at, "_number": at, "_closed": at + 1, "_late": True} for at in range(closed, closed + 8)]
@@ -114,9 +114,9 @@ def _sessions() -> None:
 def _positions() -> None:
     """The kernels of windows over positions, which restore nodes and complete others."""
     from windowmill.windowing.columnar import added_columns as added
-    from windowmill.windowing.columnar.output import result_schema
     from windowmill.windowing.columnar.position_batch import advance
     from windowmill.windowing.columnar.positions import PositionStage, PositionState
+    from windowmill.windowing.columnar.results import result_schema
     from windowmill.windowing.kernels.layout import Layout
     from windowmill.windowing.specfile import parse_pipeline
     from windowmill.windowing.watermark import Clock
