@@ -29,7 +29,8 @@ from benchmarks.processes import timed
 from benchmarks.race import Result
 from benchmarks.spark_ways import session
 from windowmill.checkpoints.state.partials import SORTED_ROWS, PartialTable, slice_schema
-from windowmill.jobs.ways import limits, packed_pass
+from windowmill.jobs.schedulers.spark import packed_pass
+from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.slices import advance
 from windowmill.windowing.columnar.added_columns import BATCH, LEVEL, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksums

@@ -13,11 +13,11 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.schedulers.spark import numbered_rows as numbering
+from windowmill.jobs.schedulers.spark.packed_pass import Judge
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.spark.access import mapped
 from windowmill.jobs.ways import lateness
-from windowmill.jobs.ways import numbered_rows as numbering
-from windowmill.jobs.ways.packed_pass import Judge
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.watermark import COMMIT_SHIFT
 

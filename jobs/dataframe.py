@@ -15,18 +15,18 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.arrival_order import Arrived, numbered
 from windowmill.jobs.conditions.duckdb import columns_of, conditions_of
 from windowmill.jobs.conditions.spark import asks_zone
+from windowmill.jobs.schedulers.files.passes import live_windows
+from windowmill.jobs.schedulers.files.scan import FileScan
+from windowmill.jobs.schedulers.spark import live_row_pass as live
+from windowmill.jobs.schedulers.spark.numbered_rows import without_watermark
+from windowmill.jobs.schedulers.spark.packed_pass import SlicesOfFiles, lift, windows
+from windowmill.jobs.schedulers.spark.partitioning import partitions_for, shuffle_partitions
+from windowmill.jobs.schedulers.spark.pass_output import REFUSED, results
 from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.jobs.sources.rows import with_event_times
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.shipping import ship_modules
-from windowmill.jobs.ways import live_row_pass as live
-from windowmill.jobs.ways.file_passes import live_windows
-from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.input import SourceInput
-from windowmill.jobs.ways.numbered_rows import without_watermark
-from windowmill.jobs.ways.packed_pass import SlicesOfFiles, lift, windows
-from windowmill.jobs.ways.partitioning import partitions_for, shuffle_partitions
-from windowmill.jobs.ways.pass_output import REFUSED, results
 from windowmill.jobs.ways.slices import Slicing
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF

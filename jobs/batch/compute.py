@@ -23,25 +23,37 @@ from windowmill.checkpoints.state.base import order_of
 from windowmill.checkpoints.state.compaction import joint_schema
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.stores import Options, is_table, options_of, use_options
+from windowmill.jobs.schedulers.files.quarantine import Quarantining
+from windowmill.jobs.schedulers.files.rows import FileRows
+from windowmill.jobs.schedulers.local import parts as local_parts
+from windowmill.jobs.schedulers.spark import numbered_rows
+from windowmill.jobs.schedulers.spark import parts as spark_parts
+from windowmill.jobs.schedulers.spark.numbered_rows import NumberedRows, read_by_spark
+from windowmill.jobs.schedulers.spark.quarantine import not_applied, write_by_tasks
+from windowmill.jobs.schedulers.spark.task_output import (
+    REFUSED_SCHEMA,
+    RETURNED,
+    OutputWriter,
+    Target,
+    Targets,
+    returned,
+    taken,
+    task_number,
+)
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
-from windowmill.jobs.ways import limits, local_parts, numbered_rows, spark_parts
+from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import BatchSurvey, Part
 from windowmill.jobs.ways.choose import parts_of
 from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.file_quarantine import Quarantining
-from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
-from windowmill.jobs.ways.numbered_rows import NumberedRows, read_by_spark
 from windowmill.jobs.ways.output import Output, Windows, check_balance, counted
 from windowmill.jobs.ways.quarantine import quarantine_schema, quarantined
 from windowmill.jobs.ways.restored import Restored
 from windowmill.jobs.ways.returning import returnable
-from windowmill.jobs.ways.spark_quarantine import not_applied, write_by_tasks
-from windowmill.jobs.ways.task_output import REFUSED_SCHEMA, RETURNED, OutputWriter, Target, Targets, returned, taken, task_number
 from windowmill.windowing.columnar.added_columns import KIND, LEVEL, REACHING
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.errors import WindowmillError

@@ -34,6 +34,7 @@ from windowmill.jobs.batch.engine import has_brief_use
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.validating import ResultFiles, may_need_evaluation, validate_files
+from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import reading_of
@@ -44,7 +45,6 @@ from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.jobs.spark.usage import Usage
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
-from windowmill.jobs.ways.task_output import read_files
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import ServerGoneError, WindowmillError, first_line
 

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.column_names import FILE, REASON, ROW, TAKEN
 from windowmill.jobs.commands.try_engine import Batch, Results
+from windowmill.jobs.schedulers.local.memory import MemoryRun
+from windowmill.jobs.schedulers.local.new_rows import NewRows
 from windowmill.jobs.sources.event_times import EventTimes
-from windowmill.jobs.ways.memory import MemoryRun
-from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
 from windowmill.windowing.columnar.results import Column, ResultTable, gives_json, key_ranks
 from windowmill.windowing.columnar.rows import Keys, plain

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from windowmill.checkpoints.state.readers import State
     from windowmill.checkpoints.state.wanted import ReadLimit, Wanted
+    from windowmill.jobs.schedulers.local.new_rows import NewRows
     from windowmill.jobs.ways.emission import Emission
     from windowmill.jobs.ways.input import Input
-    from windowmill.jobs.ways.new_rows import NewRows
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.positions import PositionStage
     from windowmill.windowing.columnar.slices import Reading

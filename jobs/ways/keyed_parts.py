@@ -1,7 +1,7 @@
 """Parts that advance the state of whole keys: sessions, positions, and live rows.
 
 They differ in what they store of a key and in how they advance it. How the new rows of a key meet its stored ones is the same for all: in
-this process both are tables, and on Spark one shuffle brings them together (:mod:`windowmill.jobs.ways.keyed_pass`).
+this process both are tables, and on Spark one shuffle brings them together (:mod:`windowmill.jobs.schedulers.spark.keyed_pass`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.buckets import Share, in_buckets
 
 if TYPE_CHECKING:
+    from windowmill.jobs.schedulers.local.new_rows import NewRows
     from windowmill.jobs.ways.emission import Emission
     from windowmill.jobs.ways.input import Input
-    from windowmill.jobs.ways.new_rows import NewRows
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.slices import Reading
     from windowmill.windowing.ways import WayName

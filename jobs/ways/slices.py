@@ -19,7 +19,6 @@ from windowmill.jobs.ways import lateness, limits
 from windowmill.jobs.ways.base import Loaded, PartialsWanted
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar import known_spans, slices
 from windowmill.windowing.columnar.added_columns import ARRIVAL, SLICE, TIME, UNTIL_OF
@@ -35,6 +34,7 @@ from windowmill.windowing.nodes import Nodes, Selection, Span
 from windowmill.windowing.ways import Slices, WayName
 
 if TYPE_CHECKING:
+    from windowmill.jobs.schedulers.local.new_rows import NewRows
     from windowmill.windowing.axis import WindowGrid
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from windowmill.jobs.commands.try_command import ENGINES, run_try
-from windowmill.jobs.ways import memory
+from windowmill.jobs.schedulers.local import memory
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.choose import parts_of
 from windowmill.windowing.errors import SpecError

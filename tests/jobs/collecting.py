@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from windowmill.jobs.schedulers.local.memory import MemoryBatch, MemoryWriter
+from windowmill.jobs.schedulers.local.new_rows import NewRows
+from windowmill.jobs.schedulers.local.parts import compute_parts
 from windowmill.jobs.ways.base import Loaded, Part
 from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.local_parts import compute_parts
-from windowmill.jobs.ways.memory import MemoryBatch, MemoryWriter
-from windowmill.jobs.ways.new_rows import NewRows
 
 
 class LimitedInput(Input):

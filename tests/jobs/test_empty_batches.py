@@ -18,11 +18,11 @@ from tests.jobs.test_calendar_batches import NUMBERS, VALUES
 from tests.jobs.test_revised_batches import MINUTE, OBJECTS, Run, arrived, row, some
 from tests.strategies import ARRIVALS, Arrival, delays, many
 from tests.windowing.calendar_cases import WINDOWS
+from windowmill.jobs.schedulers.local.memory import MemoryWriter
+from windowmill.jobs.schedulers.local.new_rows import NewRows
 from windowmill.jobs.ways.base import Loaded
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.limits import TooLargeError
-from windowmill.jobs.ways.memory import MemoryWriter
-from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.slices import Slicing, advance, load
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE
 from windowmill.windowing.columnar.known_spans import columns_of, last_of

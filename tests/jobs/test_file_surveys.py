@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from windowmill.jobs.conditions.duckdb import Conditions
+from windowmill.jobs.schedulers.files.survey import FileSurvey, Times, bounds, surveyed
 from windowmill.jobs.sources.base import AddedFile, PlainFile
 from windowmill.jobs.sources.plain_files import FilePart, Form
 from windowmill.jobs.sources.plain_rows import PlainRows
-from windowmill.jobs.ways.file_survey import FileSurvey, Times, bounds, surveyed
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.watermark import BEFORE

@@ -9,11 +9,11 @@ import pytest
 from tests.jobs.collecting import LimitedInput
 from tests.jobs.test_calendar_batches import arrived
 from tests.jobs.test_mixed_batches import COLUMNS, Run, at
+from windowmill.jobs.schedulers.local.new_rows import NewRows
+from windowmill.jobs.schedulers.local.parts import load
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.lateness import seen_after
-from windowmill.jobs.ways.local_parts import load
-from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.spec import Pipeline

@@ -23,14 +23,14 @@ from windowmill.checkpoints.state.compaction import compact_entries, joint_schem
 from windowmill.checkpoints.state.partials import NeededRows, compact_partials, slice_schema
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.wanted import OpenSessions, WithSpans, may_hold
+from windowmill.jobs.schedulers.local.memory import compute
+from windowmill.jobs.schedulers.local.new_rows import NewRows
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.choose import parts_of
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness import seen_after
-from windowmill.jobs.ways.memory import compute
-from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.columnar.checksums import RowCheck

@@ -16,7 +16,7 @@ from tests.random_pipelines import CONDITION, Case, Row, differences, examples, 
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.commands.try_engine import Batch
 from windowmill.jobs.commands.try_kernel import KernelEngine
-from windowmill.jobs.ways import memory
+from windowmill.jobs.schedulers.local import memory
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.choose import parts_of
 from windowmill.windowing.planner import plan

@@ -22,10 +22,10 @@ from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, delays, ma
 from tests.windowing.calendar_cases import CALENDARS, WINDOWS
 from tests.windowing.test_slices import same
 from windowmill.checkpoints.state.wanted import condition
+from windowmill.jobs.schedulers.local.new_rows import NewRows
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness import revised_after, seen_after
-from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.slices import Slicing, load
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, SLICE, SUM

@@ -17,12 +17,12 @@ from tests.jobs.test_calendar_batches import CUTS, NUMBERS, OBJECTS, SOURCE, VAL
 from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, arriving, between_commits, delays, many
 from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.checkpoints.state.wanted import OpenSessions, condition
+from windowmill.jobs.schedulers.local.memory import compute
+from windowmill.jobs.schedulers.local.new_rows import NewRows
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness import seen_after
-from windowmill.jobs.ways.memory import compute
-from windowmill.jobs.ways.new_rows import NewRows
 from windowmill.jobs.ways.restored import OTHERS
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.session_fragments import latest_fragments

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from windowmill.jobs.ways import packed_pass
+from windowmill.jobs.schedulers.spark import packed_pass
 from windowmill.windowing.columnar.packing import BUCKET, PLACE
 
 

@@ -23,7 +23,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch import loop, steps
 from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.commands.state import state_of
-from windowmill.jobs.ways import numbered_rows
+from windowmill.jobs.schedulers.spark import numbered_rows
 from windowmill.jobs.ways.output import Output, check_balance
 from windowmill.windowing.errors import LocalComputeError, SinkRefusedError, StateMissingError, WindowmillError
 from windowmill.windowing.specfile import parse_pipeline

@@ -27,7 +27,7 @@ MUTANTS = {
         ("log-left-out-of-the-balance", "jobs.ways.output:check_balance", without("None not in _ and not _ and _ != _")),
     ],
     f"{STAGES}whole_keys_meet_and_their_slices_in_the_order_of_their_places": [
-        ("slices-sorted-without-their-place", "jobs.ways.packed_pass:by_bucket", without("PLACE")),
+        ("slices-sorted-without-their-place", "jobs.schedulers.spark.packed_pass:by_bucket", without("PLACE")),
     ],
     f"{SLICES}where_chunks_are_cut_does_not_depend_on_batches": [
         ("chunks-cut-where-batches-end", "windowing.columnar.slices:_chunks", instead("(_1, _2, CHUNK_ROWS)", "(_1, _2, room)")),
@@ -157,10 +157,10 @@ MUTANTS = {
         ),
     ],
     f"{MIXED_BATCHES}a_row_is_too_late_only_if_every_part_refuses_it": [
-        ("too-late-for-one-part-is-too-late", "jobs.ways.local_parts:refused_by_all", instead("np.intersect1d", "np.union1d")),
+        ("too-late-for-one-part-is-too-late", "jobs.schedulers.local.parts:refused_by_all", instead("np.intersect1d", "np.union1d")),
     ],
     f"{MIXED_BATCHES}a_row_that_a_grid_still_counts_is_not_too_late": [
-        ("grids-not-asked-about-late-rows", "jobs.ways.local_parts:refused_by_all", without("not _ or not len(_)")),
+        ("grids-not-asked-about-late-rows", "jobs.schedulers.local.parts:refused_by_all", without("not _ or not len(_)")),
     ],
     f"{MIXED_BATCHES}a_row_that_lies_between_windows_is_refused_by_none_of_them": [
         ("rows-between-windows-refused", "jobs.ways.lateness:too_late_among", without("_ > _")),

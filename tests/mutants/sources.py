@@ -98,12 +98,12 @@ MUTANTS = {
         ("wide-bounds-of-statistics-used", "jobs.sources.delta_log:span", never('_.get("tightBounds") is False')),
     ],
     f"{FILE_SURVEYS}files_before_a_late_row_are_read_as_far_as_they_tell_the_watermark": [
-        ("files-before-late-rows-not-read", "jobs.ways.file_survey:_Order.unclear", instead("np.flatnonzero(...).tolist()", "[]")),
+        ("files-before-late-rows-not-read", "jobs.schedulers.files.survey:_Order.unclear", instead("np.flatnonzero(...).tolist()", "[]")),
     ],
     f"{FILE_SURVEYS}times_that_may_not_be_accepted_are_read": [
         (
             "statistics-of-times-that-may-not-be-accepted-used",
-            "jobs.ways.file_survey:bounds",
+            "jobs.schedulers.files.survey:bounds",
             instead("_1 is not None and _ and _", "_1 is not None"),
         ),
     ],

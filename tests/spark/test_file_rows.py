@@ -13,13 +13,15 @@ from deltalake import write_deltalake
 
 from tests.spark.both_readers import NOW, assert_same, by_spark, pipeline_over, whole
 from tests.spark.harness import Bench, differences, events, expected, lasting, run_over
+from windowmill.jobs.schedulers.files import rows as file_rows
+from windowmill.jobs.schedulers.files.rows import FileRows
+from windowmill.jobs.schedulers.spark import partitioning
 from windowmill.jobs.sources import delta_log
 from windowmill.jobs.sources.columns import FILE, REASON, VERSION
 from windowmill.jobs.sources.file_parts import divided
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.plain_rows import PlainRows
-from windowmill.jobs.ways import file_rows, limits, partitioning
-from windowmill.jobs.ways.file_rows import FileRows
+from windowmill.jobs.ways import limits
 from windowmill.windowing.spec import Pipeline
 
 pytestmark = pytest.mark.spark

@@ -13,14 +13,17 @@ import pytest
 from pyspark.sql import functions as F
 
 from windowmill import aggregate
+from windowmill.jobs.schedulers.files import passes as file_passes
+from windowmill.jobs.schedulers.files import scan as file_scan
+from windowmill.jobs.schedulers.files.passes import RowsByKey
+from windowmill.jobs.schedulers.files.scan import FileScan
+from windowmill.jobs.schedulers.spark import partitioning
+from windowmill.jobs.schedulers.spark.live_row_pass import LiveRows
+from windowmill.jobs.schedulers.spark.packed_pass import SlicesOfFiles
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.file_parts import number_of_bytes, number_of_rows
-from windowmill.jobs.ways import file_passes, file_scan, limits, partitioning
-from windowmill.jobs.ways.file_passes import RowsByKey
-from windowmill.jobs.ways.file_scan import FileScan
+from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.input import SourceInput
-from windowmill.jobs.ways.live_row_pass import LiveRows
-from windowmill.jobs.ways.packed_pass import SlicesOfFiles
 from windowmill.jobs.ways.slices import Slicing
 from windowmill.windowing.columnar import slices
 from windowmill.windowing.errors import SourceError

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from windowmill.jobs.schedulers.files.rows import FileRows, numbers_in
+from windowmill.jobs.schedulers.files.scan import FileScan
+from windowmill.jobs.schedulers.spark.live_row_pass import LiveRows
+from windowmill.jobs.schedulers.spark.partitioning import partitions_for
 from windowmill.jobs.sources.file_parts import number_of_bytes, number_of_rows
 from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
 from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.file_rows import FileRows, numbers_in
-from windowmill.jobs.ways.file_scan import FileScan
-from windowmill.jobs.ways.live_row_pass import LiveRows
-from windowmill.jobs.ways.partitioning import partitions_for
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME
 from windowmill.windowing.columnar.buckets import Share, in_buckets
 from windowmill.windowing.columnar.log import StateLog
@@ -28,7 +28,7 @@ from windowmill.windowing.watermark import COMMIT_SHIFT, Clock
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from windowmill.jobs.ways.pass_output import GroupsOf
+    from windowmill.jobs.schedulers.spark.pass_output import GroupsOf
 
 #: Columns of shuffled blocks: the partition that a block belongs to, whether its rows are stored ones, and its rows as an Arrow stream.
 _PARTITION, _STORED, _ROWS = "partition", "stored", "rows"

@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from windowmill.checkpoints import stores
 from windowmill.jobs.conditions.duckdb import conditions_of
+from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION
 from windowmill.jobs.sources.columns import REASON, ROW, Columns
 from windowmill.jobs.sources.delta_log import read_version
 from windowmill.jobs.sources.file_parts import Tasks, all_examined, divided, parts_of
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
 from windowmill.jobs.spark.access import access_to
-from windowmill.jobs.ways.partitioning import ROWS_PER_PARTITION
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.errors import SourceError
 from windowmill.windowing.kernels.lift import condition_column

@@ -17,11 +17,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.duckdb import conditions_of
 from windowmill.jobs.conditions.spark import truth
+from windowmill.jobs.schedulers.spark.partitioning import alike
+from windowmill.jobs.schedulers.spark.pass_output import CHUNK_ROWS, output, output_schema
 from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.spark.column_types import sql_type
-from windowmill.jobs.ways.partitioning import alike
-from windowmill.jobs.ways.pass_output import CHUNK_ROWS, output, output_schema
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.partition_task import PartitionResult, PartitionTask

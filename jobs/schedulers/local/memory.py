@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from windowmill.checkpoints.state.memory import MemoryState
+from windowmill.jobs.schedulers.local.parts import compute_parts, load
 from windowmill.jobs.ways.choose import parts_of
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness import seen_after
-from windowmill.jobs.ways.local_parts import compute_parts, load
 from windowmill.jobs.ways.output import Output, Role, RowWriter
 from windowmill.windowing.axis import AXIS_BEGIN
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import State
+    from windowmill.jobs.schedulers.local.new_rows import NewRows
     from windowmill.jobs.ways.emission import Emission
-    from windowmill.jobs.ways.new_rows import NewRows
     from windowmill.windowing.spec import Pipeline
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
+from windowmill.jobs.schedulers.files.rows import FileRows
+from windowmill.jobs.schedulers.spark.keyed_pass import KeyedFrames
+from windowmill.jobs.schedulers.spark.numbered_rows import NumberedRows, read
+from windowmill.jobs.schedulers.spark.packed_pass import PackedFrames
+from windowmill.jobs.schedulers.spark.partitioning import shuffle_partitions
 from windowmill.jobs.ways.base import BatchSurvey, EntriesWanted, Part, PartialsWanted, StateWanted, stops_at_range
-from windowmill.jobs.ways.file_rows import FileRows
 from windowmill.jobs.ways.keyed_parts import KeyedPart
-from windowmill.jobs.ways.keyed_pass import KeyedFrames
-from windowmill.jobs.ways.numbered_rows import NumberedRows, read
-from windowmill.jobs.ways.packed_pass import PackedFrames
-from windowmill.jobs.ways.partitioning import shuffle_partitions
 from windowmill.jobs.ways.slices import SlicePart
 
 if TYPE_CHECKING:

@@ -13,20 +13,20 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted, spark_text
+from windowmill.jobs.schedulers.files.passes import numbers_of_tasks, readers_of
+from windowmill.jobs.schedulers.files.rows import FileRows, numbers_in
+from windowmill.jobs.schedulers.files.scan import FileScan
+from windowmill.jobs.schedulers.spark.numbered_rows import NumberedRows, inputs
+from windowmill.jobs.schedulers.spark.partitioning import partitions_for
+from windowmill.jobs.schedulers.spark.pass_output import written_by_tasks
+from windowmill.jobs.schedulers.spark.task_output import Targets
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.file_parts import number_of_rows
 from windowmill.jobs.spark.access import map_in_arrow, mapped
 from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.file_passes import numbers_of_tasks, readers_of
-from windowmill.jobs.ways.file_rows import FileRows, numbers_in
-from windowmill.jobs.ways.file_scan import FileScan
 from windowmill.jobs.ways.lateness import counted, usable
-from windowmill.jobs.ways.numbered_rows import NumberedRows, inputs
 from windowmill.jobs.ways.output import Output
-from windowmill.jobs.ways.partitioning import partitions_for
-from windowmill.jobs.ways.pass_output import written_by_tasks
 from windowmill.jobs.ways.restored import SLICE_NODES, SLICES, Restored
-from windowmill.jobs.ways.task_output import Targets
 from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.added_columns import LEVEL, NUMBER_OF, WATERMARK_OF
 from windowmill.windowing.columnar.advanced import Advanced

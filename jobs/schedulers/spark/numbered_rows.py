@@ -22,12 +22,12 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.json_lines import spark_form
+from windowmill.jobs.schedulers.files.survey import Survey
 from windowmill.jobs.sources.columns import FAILED, FILE, REASON, ROW, VERSION, Columns
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spark.access import mapped
 from windowmill.jobs.ways import row_numbers
-from windowmill.jobs.ways.file_survey import Survey
 from windowmill.jobs.ways.lateness import LatenessRule, marked, usable, usable_times
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from windowmill.jobs.schedulers.local.new_rows import NewRows, SourceRows
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import BatchSurvey, stops_at_range
 from windowmill.jobs.ways.lateness import JUDGED_BY, revised_after, seen_after, too_late_among
-from windowmill.jobs.ways.new_rows import NewRows, SourceRows
 from windowmill.jobs.ways.output import Output, RowWriter, counted
 from windowmill.jobs.ways.restored import restored_kinds
 

@@ -1,0 +1,1 @@
+"""The Spark scheduler: batches of any size, by tasks after one shuffle."""
