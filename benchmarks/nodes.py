@@ -30,7 +30,9 @@ from benchmarks.race import Result
 from benchmarks.spark_ways import session
 from windowmill.checkpoints.state.partials import SORTED_ROWS, PartialTable, slice_schema
 from windowmill.jobs.schedulers.spark import packed_pass
+from windowmill.jobs.schedulers.spark.state_rows import restored
 from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.base import PartialsWanted
 from windowmill.jobs.ways.slices import advance
 from windowmill.windowing.columnar.added_columns import BATCH, LEVEL, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
@@ -188,7 +190,7 @@ class FullState:
 
     @property
     def table(self) -> PartialTable:
-        return PartialTable(session, self.path, self.stage(self.after).slices.storing.schema, RowCheck(self.path))
+        return PartialTable(self.path, self.stage(self.after).slices.storing.schema, RowCheck(self.path))
 
     @property
     def through(self) -> int:
@@ -222,16 +224,17 @@ class FullState:
 
     def from_nodes(self) -> DataFrame:
         """As :meth:`from_nodes_here`, by Spark."""
-        restored = self.table.restore(self.wanted(self.through), before_batch=self.batches)
-        assert restored is not None
-        return restored
+        return self._restored(self.wanted(self.through))
 
     def from_slices(self) -> DataFrame:
         """The slices for the next window end."""
         first = self.grids.first_slice_after(self.after)
-        restored = self.table.restore(Span(first, self.through), before_batch=self.batches)
-        assert restored is not None
-        return restored.where(F.col(LEVEL) == 0)
+        return self._restored(Span(first, self.through)).where(F.col(LEVEL) == 0)
+
+    def _restored(self, wanted: Selection | Span) -> DataFrame:
+        rows = restored(session(), self.path, PartialsWanted(self.table.schema, wanted, self.batches), None, 0)
+        assert rows is not None
+        return rows
 
     def remember(self, rows: pa.Table) -> None:
         """Append what a batch adds, as another attempt at it."""

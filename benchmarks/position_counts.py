@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from benchmarks.spark_ways import session
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import create
 from windowmill.checkpoints.state.compaction import compact_entries
@@ -91,7 +90,7 @@ class Counting:
         rows = pa.table(cells, schema=self._state.rows)
         results, check = result_schema(self._pipeline, _TYPES), RowCheck(self._path)
         stage = PositionStage(self._pipeline, self._layout, self._state, self._batch, self._clock, None, True, results, check)
-        restored = PositionTable(session, self._path, self._state.stored_schema, check).read(stage, rows, _NO_LIMIT)
+        restored = PositionTable(self._path, self._state.stored_schema, check).read(stage, rows, _NO_LIMIT)
         assert restored is not None
         before = Counted.combines
         done = advance(stage, rows, restored)

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
-from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import own_commit
-from windowmill.checkpoints.quoting import backquoted, quoted
-from windowmill.checkpoints.state.reading import WHOLE_BYTES, read_file, read_whole, require_columns
+from windowmill.checkpoints.quoting import quoted
+from windowmill.checkpoints.state.reading import WHOLE_BYTES, read_whole, require_columns
 from windowmill.checkpoints.state.wanted import Condition
-from windowmill.checkpoints.stores import Options, is_local, is_table, options_of, table_at, use_options
+from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL, REACHING, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.session_fragments import LAST
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 #: Commit properties of a rewrite of existing rows.
 REWRITE = own_commit("maintenance")
@@ -33,16 +28,10 @@ COMPACTED_BYTES = 1 << 30
 
 
 class StateTable:
-    """A table to which batches append rows that never change.
+    """A table to which batches append rows that never change."""
 
-    Parameters
-    ----------
-    spark
-        Gives the session, which may have to be started.
-    """
-
-    def __init__(self, spark: Callable[[], SparkSession], path: str, schema: pa.Schema, check: RowCheck | None = None) -> None:
-        self._spark, self._path, self._schema = spark, path, schema
+    def __init__(self, path: str, schema: pa.Schema, check: RowCheck | None = None) -> None:
+        self._path, self._schema = path, schema
         self._check = RowCheck(path) if check is None else check
         self._exists = is_table(path)
 
@@ -101,41 +90,6 @@ class StateTable:
             if rows > most_rows:
                 break
         return pa.Table.from_batches(batches, reader.schema).cast(schema)
-
-    def _on_spark(self) -> DataFrame:
-        """The table as a DataFrame; its readers verify page checksums and report damaged pages."""
-        if not is_local(self._path):
-            return self._by_tasks()
-        return self._spark().read.format("delta").option("parquet.page.verify-checksum.enabled", "true").load(self._path)
-
-    def _by_tasks(self) -> DataFrame:
-        """The table, read by tasks without Spark's readers, which may lack what they need to read object storage."""
-        from pyspark.sql import functions as F
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        table = newest(self._path)
-        files = [{name: file[name] for name in ("path", "size_bytes", "num_records")} for file in files_of(table)]
-        schema = pa.schema([field.with_nullable(True) for field in pa.schema(table.schema().to_arrow())])
-        read = partial(_read_files, table.table_uri, files, schema, {self._path: options_of(self._path) or {}})
-        numbers = self._spark().range(0, len(files), 1, max(1, len(files)))
-        types = from_arrow_schema(schema, prefer_timestamp_ntz=True)
-        rows = numbers.mapInArrow(read, types)
-        # A type that is named in SQL is not, over Spark Connect, the type of a value in everything.
-        return rows.select(*(F.col(backquoted(field.name)).cast(field.dataType.simpleString()).alias(field.name) for field in types))
-
-
-def _read_files(
-    uri: str,
-    files: Sequence[Mapping[str, Any]],
-    schema: pa.Schema,
-    options: Mapping[str, Options],
-    numbers: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor."""
-    use_options(options)
-    for batch in numbers:
-        for number in batch.column(0).to_pylist():
-            yield from read_file(uri, files[number], schema, schema.names).to_batches()
 
 
 def order_of(columns: Sequence[str]) -> list[str]:

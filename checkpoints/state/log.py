@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import reduce
-from operator import and_
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints.delta_tables import newest
-from windowmill.checkpoints.quoting import backquoted, quoted
-from windowmill.checkpoints.state.base import StateTable, files_of, number_of_rows
-from windowmill.checkpoints.state.reading import reporting_damage, require_columns
+from windowmill.checkpoints.quoting import quoted
+from windowmill.checkpoints.state.base import StateTable, files_of
+from windowmill.checkpoints.state.reading import reporting_damage
 from windowmill.checkpoints.state.wanted import Condition, ReadLimit
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, SLICE
@@ -26,13 +24,8 @@ from windowmill.windowing.columnar.session_fragments import GAP
 from windowmill.windowing.watermark import AFTER
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from windowmill.windowing.kernels.combine import Bools
 
-#: Greatest number of keys, by the rows that may name them, for which Spark sends the keys to the log's rows. By its own estimate, which
-#: counts the log's bytes, it would shuffle a log of 10 MB for the join, and once more for the windows: a fifth of a run's time.
-_MAX_SENT_KEYS = 1_000_000
 #: Column beside those of the state in :func:`latest_entries`, quoted; no key column has such a name.
 _AGE = '"_ age"'
 
@@ -48,58 +41,19 @@ class LogTable(StateTable):
 
     def __init__(
         self,
-        spark: Callable[[], SparkSession],
         path: str,
         schema: pa.Schema,
         check: RowCheck | None = None,
         *,
         may_lack: Collection[str] = (),
     ) -> None:
-        super().__init__(spark, path, schema, check)
+        super().__init__(path, schema, check)
         self._may_lack = may_lack
 
-    def restore(
-        self, touched: DataFrame | None, keys: Mapping[str, str], *, n_touched: int, before_batch: int, watermark: int
-    ) -> DataFrame | None:
+    def read(self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit) -> pa.Table | None:
         """All entries of the keys that are in ``touched`` or due by ``watermark``, as of the batches before ``before_batch``.
 
-        The caller verifies the checksums of the entries. A run reads the whole log once.
-
-        Parameters
-        ----------
-        touched
-            New rows; null for none.
-        keys
-            The log's column for each key column of the new rows.
-        n_touched
-            Upper bound on the number of rows in ``touched``.
-        """
-        if not self._exists:
-            return None
-        from pyspark.sql import functions as F
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        stored = self._on_spark()
-        stored = stored.where(entries_before(stored.columns, before_batch).sql)
-        require_columns(self._path, [*stored.columns, *self._may_lack], self._schema.names)
-        types = {field.name: field.dataType for field in from_arrow_schema(self._schema)}
-        log = stored.select(
-            *(F.col(backquoted(name)) if name in stored.columns else F.lit(None).cast(kind).alias(name) for name, kind in types.items())
-        )
-        if not keys:
-            return log
-        columns = [F.col(backquoted(label)) for label in keys.values()]
-        latest = log.where(F.col(KIND) == KEY_ENTRY).groupBy(*columns).agg(F.max_by(DUE, BATCH).alias(DUE))
-        wanted = latest.where(F.col(DUE) <= watermark).select(*columns)
-        if touched is not None:
-            wanted = touched.select(*(F.col(backquoted(name)).alias(label) for name, label in keys.items())).unionByName(wanted).distinct()
-        if n_touched + number_of_rows(table_at(self._path)) <= _MAX_SENT_KEYS:
-            wanted = F.broadcast(wanted)
-        alike = [log[backquoted(label)].eqNullSafe(wanted[backquoted(label)]) for label in keys.values()]
-        return log.join(wanted, reduce(and_, alike), "left_semi")
-
-    def read(self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit) -> pa.Table | None:
-        """As :meth:`restore`, but this process reads and verifies the entries, without their checksums; none if the log exceeds ``limit``.
+        They are verified, and without their checksums; none if the log exceeds ``limit``. A run reads the whole log once.
 
         Parameters
         ----------

@@ -26,7 +26,7 @@ FEW_ROWS = 4_096
 
 
 class MemoryState:
-    """The rows that batches have appended. Readers check only the limit on rows; Spark cannot read any, so it must find none."""
+    """The rows that batches have appended. Readers check only the limit on rows."""
 
     name = "in memory"
     holds_nodes = True
@@ -80,10 +80,6 @@ class MemoryState:
 class _Reader:
     state: MemoryState
     schema: pa.Schema
-
-    def restore(self, *_: object, **__: object) -> None:
-        """Nothing: Spark's tasks cannot see this process's memory."""
-        assert self.state.rows is None
 
     def _chosen(self, wanted: pc.Expression) -> pa.Table:
         return self.state.rows_of(self.schema).filter(wanted)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import delta_rs_can_write
-from windowmill.checkpoints.quoting import backquoted, quoted
+from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import REWRITE, BatchFiles, StateTable, by_batches, files_of, number_of_rows, order_of
-from windowmill.checkpoints.state.reading import reporting_damage, require_columns
+from windowmill.checkpoints.state.reading import reporting_damage
 from windowmill.checkpoints.state.wanted import (
     OpenSessions,
     ReadLimit,
@@ -34,9 +34,6 @@ from windowmill.windowing.columnar.checksums import without_checksums
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.session_fragments import LAST
 from windowmill.windowing.kernels.layout import Layout
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 #: Limits on rows and bytes of a file into which successive batches' slices are merged: the merge sorts them in memory.
 SORTED_ROWS, SORTED_BYTES = 2_000_000, 64 << 20
@@ -68,20 +65,11 @@ def slice_schema(
 class PartialTable(StateTable):
     """The table at ``path`` of one pipeline's slices and sessions; it reads and appends the columns of ``schema``."""
 
-    def restore(self, wanted: Wanted, *, before_batch: int) -> DataFrame | None:
-        """The ``wanted`` rows of the batches before ``before_batch``, as a DataFrame; none if there is no table yet.
-
-        A failed attempt may have left rows of ``before_batch`` itself. They are not read; the retry computes the same rows. The caller
-        verifies the checksums.
-        """
-        if not self._exists:
-            return None
-        rows = self._on_spark()
-        require_columns(self._path, rows.columns, self._schema.names)
-        return rows.where(condition(wanted, before_batch=before_batch).sql).select(*map(backquoted, self._schema.names))
-
     def read(self, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None:
-        """As :meth:`restore`, but this process reads and verifies the rows; none if they exceed ``limit``."""
+        """The ``wanted`` rows of the batches before ``before_batch``, verified; none if they exceed ``limit``.
+
+        A failed attempt may have left rows of ``before_batch`` itself. They are not read; the retry computes the same rows.
+        """
         if not self._exists:
             return self._schema.empty_table()
         with reporting_damage(self._path):

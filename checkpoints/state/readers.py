@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +13,6 @@ from windowmill.checkpoints.stores import is_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
     from windowmill.checkpoints.state.wanted import ReadLimit, Wanted
     from windowmill.windowing.columnar.checksums import RowCheck
@@ -25,15 +24,11 @@ class PartialReader(Protocol):
 
     def read(self, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None: ...
 
-    def restore(self, wanted: Wanted, *, before_batch: int) -> DataFrame | None: ...
-
 
 class PositionReader(Protocol):
     """Reads windows over positions; methods as those of :class:`.PositionTable`."""
 
     def read(self, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None: ...
-
-    def restore(self, stage: PositionStage, touched: DataFrame | None) -> DataFrame | None: ...
 
 
 class LogReader(Protocol):
@@ -42,10 +37,6 @@ class LogReader(Protocol):
     def read(
         self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit
     ) -> pa.Table | None: ...
-
-    def restore(
-        self, touched: DataFrame | None, keys: Mapping[str, str], *, n_touched: int, before_batch: int, watermark: int
-    ) -> DataFrame | None: ...
 
 
 class State(Protocol):
@@ -76,9 +67,8 @@ class State(Protocol):
 
 @dataclass(frozen=True)
 class DeltaState:
-    """The state table at the path ``name``; ``spark`` gives the session, and ``check`` verifies rows."""
+    """The state table at the path ``name``; ``check`` verifies rows."""
 
-    spark: Callable[[], SparkSession]
     name: str
     check: RowCheck
 
@@ -88,10 +78,10 @@ class DeltaState:
         return not is_table(self.name) or has_nodes(self.name)
 
     def partials(self, schema: pa.Schema, /) -> PartialTable:
-        return PartialTable(self.spark, self.name, schema, self.check)
+        return PartialTable(self.name, schema, self.check)
 
     def positions(self, schema: pa.Schema, /) -> PositionTable:
-        return PositionTable(self.spark, self.name, schema, self.check)
+        return PositionTable(self.name, schema, self.check)
 
     def log(self, schema: pa.Schema, may_lack: Collection[str], /) -> LogTable:
-        return LogTable(self.spark, self.name, schema, self.check, may_lack=may_lack)
+        return LogTable(self.name, schema, self.check, may_lack=may_lack)

@@ -108,13 +108,14 @@ class Job:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "input"}
 
-    def state(self, spark: Callable[[], SparkSession] | None = None) -> DeltaState:
-        """The state before the batch; ``spark`` gives the session, null for a process without one."""
-        return DeltaState(_no_spark if spark is None else spark, self.runnable.places.state, self.check)
+    @property
+    def state(self) -> DeltaState:
+        """The state before the batch."""
+        return DeltaState(self.runnable.places.state, self.check)
 
     def parts(self) -> list[Part]:
         """The parts of the pipeline."""
-        return parts_of(self.input, self.state())
+        return parts_of(self.input, self.state)
 
     def targets(self, parts: Sequence[Part]) -> Targets:
         """Where the rows that ``parts`` compute are written."""
@@ -134,10 +135,6 @@ class Job:
             },
             self.options,
         )
-
-
-def _no_spark() -> SparkSession:
-    raise OnlySparkError("only Spark can read the state")
 
 
 @returnable
@@ -199,7 +196,7 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = _untim
         surveyed = local_parts.survey(batch, parts, given)
     new = surveyed.new
     with step("restore", "the state that rows and windows need"):
-        loaded = [local_parts.load(part, new, surveyed.emission, job.state()) for part in parts]
+        loaded = [local_parts.load(part, new, surveyed.emission, job.state) for part in parts]
     with step("apply", "new rows and restored state into windows"), OutputWriter(targets) as writer:
         counts, judged = local_parts.compute_parts(new, parts, loaded, batch, writer)
         if judged is not None and (refused := judged.refused()) is not None:
@@ -235,7 +232,7 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step = _untimed) -> Co
     kept: list[DataFile] = []
     try:
         with step("restore", "the state that rows and windows need"):
-            loaded = [spark_parts.load(part, new, surveyed.emission, job.state(lambda: spark), spark) for part in parts]
+            loaded = [spark_parts.load(part, new, surveyed.emission, job.state.name, spark) for part in parts]
         with step("apply", "new rows and restored state into windows"):
             done.extend(part.compute(targets) for part in loaded)
             output = _with_quarantined(job, spark, targets, parts, done, new, surveyed.rows_read)

@@ -19,14 +19,24 @@ ENGINES = {"pyspark", "delta", "deltalake", "great_expectations", "airflow", "du
 WATCHED = OURS | ENGINES
 ALLOWED = {
     "windowing": set(),
-    "checkpoints": {"windowing", "deltalake", "pyspark"},
+    "checkpoints": {"windowing", "deltalake"},
     "expectations": {"windowing", "great_expectations", "deltalake", "pyspark", "pandas"},
     "jobs": {"windowing", "checkpoints", "expectations", "deltalake", "delta", "pyspark", "duckdb"},
     # Jobs and the ledger are for tasks; that parsing a DAG file loads neither is tested with the DAGs.
     "dags": {"windowing", "airflow", "checkpoints", "jobs"},
 }
-#: Modules that speak to Spark in a package that else does not.
-SPARK_ONLY_IN = {"checkpoints": {"state/base.py", "state/log.py", "state/position_deltas.py", "state/positions.py"}}
+#: Where jobs speak to Spark; the first are folders.
+SPARK_FOLDERS = {"schedulers/spark", "schedulers/files", "spark", "conditions", "warm"}
+SPARK_MODULES = {
+    "arrival_order.py",
+    "batch/compute.py",
+    "batch/spark_committer.py",
+    "batch/steps.py",
+    "batch/validating.py",
+    "commands/try_spark.py",
+    "dataframe.py",
+    *(f"sources/{name}.py" for name in ("base", "columns", "delta_log", "delta_rows", "plain_rows", "rows")),
+}
 
 
 def files_of(package: str) -> list[Path]:
@@ -57,10 +67,14 @@ def test_every_place_is_opened_by_one_module():
     assert found == {"checkpoints/stores.py"}
 
 
-@pytest.mark.parametrize("package", SPARK_ONLY_IN)
-def test_spark_is_touched_in_few_modules(package):
-    speaking = {str(path.relative_to(ROOT / package)) for path in files_of(package) if "pyspark" in imported(path)}
-    assert speaking == SPARK_ONLY_IN[package]
+def test_spark_is_known_in_few_modules():
+    """Neither parts nor the local scheduler name a class of Spark, also not for types alone."""
+    known = re.compile(r"^\s*(?:from|import) pyspark", re.MULTILINE)
+    for package in ("windowing", "checkpoints", "dags"):
+        assert [path for path in files_of(package) if known.search(path.read_text())] == []
+    speaking = {path.relative_to(ROOT / "jobs") for path in files_of("jobs") if known.search(path.read_text())}
+    assert {str(folder) for path in speaking for folder in path.parents} >= SPARK_FOLDERS
+    assert {str(path) for path in speaking if not SPARK_FOLDERS & set(map(str, path.parents))} == SPARK_MODULES
 
 
 @pytest.mark.parametrize(

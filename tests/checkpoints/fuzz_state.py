@@ -128,7 +128,7 @@ def _table(case: str, path: Path) -> tuple[Path, pa.Schema, list[int]]:
 def _restores(path: Path, schema: pa.Schema, sums: list[int]) -> bool:
     """Whether the restored rows are those that were written."""
     check = open_state(str(path), left_at=3)
-    table = PartialTable(None, str(path), schema, check)  # type: ignore[arg-type]
+    table = PartialTable(str(path), schema, check)
     found = table.read(Span(AXIS_BEGIN, AXIS_END), before_batch=1 << 62, limit=ReadLimit(1 << 60, 1 << 60, 1 << 60))
     return found is not None and sorted(row_checksums(found).to_pylist()) == sums
 

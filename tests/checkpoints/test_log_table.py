@@ -116,7 +116,7 @@ def log(request, tmp_path, monkeypatch) -> LogTable:
         write_deltalake(tmp_path, with_checksums(table), mode="append")
     # A pipeline may come to read a column that the table does not have.
     schema = pa.schema([*SCHEMA, ("note", pa.string()), ("_sum", pa.int64())])
-    return LogTable(None, str(tmp_path), schema, may_lack=["note"])  # type: ignore[arg-type] # only Spark's reader needs a session
+    return LogTable(str(tmp_path), schema, may_lack=["note"])
 
 
 def read(log: LogTable, *touched: float | None, watermark: int, before_batch: int = 2, limit: ReadLimit = MUCH) -> list[str] | None:

@@ -46,7 +46,7 @@ def path(tmp_path) -> Path:
 
 
 def restore(path: Path, before_batch: int = 9) -> pa.Table:
-    table = PartialTable(None, str(path), SCHEMA, RowCheck(str(path)))  # type: ignore[arg-type]
+    table = PartialTable(str(path), SCHEMA, RowCheck(str(path)))
     found = table.read(EVERYTHING, before_batch=before_batch, limit=LIMIT)
     assert found is not None
     return found
@@ -134,7 +134,7 @@ def test_a_row_that_is_moved_out_of_what_is_read_is_damage(path):
     moved = [(row["k"], row["_batch"]) == ("b", 0) for row in rows.to_pylist()]
     starts = pc.if_else(pa.array(moved), 0, rows["_slice"])
     write_deltalake(path, rows.set_column(rows.schema.get_field_index("_slice"), "_slice", starts), mode="overwrite")
-    table = PartialTable(None, str(path), SCHEMA, RowCheck(str(path)))  # type: ignore[arg-type]
+    table = PartialTable(str(path), SCHEMA, RowCheck(str(path)))
     with pytest.raises(StateCorruptError, match=f"1 of 6 rows read differ from what was written; {REMEDY}"):
         table.read(Span(1, 4), before_batch=9, limit=LIMIT)
 

@@ -122,7 +122,7 @@ def test_only_files_that_may_hold_something_wanted_are_searched(tmp_path, wanted
         rows = [("a", 10 * batch + n, level, None, batch) for level in (0, 1) for n in range(0, 4, 1 + level)]
         rows += [("b", 20, 0, 50, batch)] if batch == 2 else []
         write_deltalake(tmp_path, pa.table([list(column) for column in zip(*rows, strict=True)], schema=WHOLE), mode="append")
-    table = PartialTable(None, str(tmp_path), WHOLE)  # type: ignore[arg-type]
+    table = PartialTable(str(tmp_path), WHOLE)
     assert {file["min._batch"] for file in table.files_with(wanted)} == batches
     limit = ReadLimit(span_bytes=0, searched_bytes=1 << 20, rows=5)
     found = table.read(wanted, before_batch=9, limit=limit)
@@ -150,7 +150,7 @@ def test_of_events_that_reach_into_slices_those_at_the_starts_of_windows_are_rea
     schema = WHOLE.append(pa.field("_reaching", pa.int64()))
     rows = [("a", start, 0, None, 0, family) for family in (0, 1) for start in (10, 12, 30, 32)] + [("a", 30, 1, None, 0, 0)]
     write_deltalake(tmp_path, pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema))
-    table = PartialTable(None, str(tmp_path), schema)  # type: ignore[arg-type]
+    table = PartialTable(str(tmp_path), schema)
     found = table.read(wanted, before_batch=1, limit=ReadLimit(1 << 20, 1 << 20, 9))
     families = {family: {row["_slice"] for row in found.to_pylist() if row["_reaching"] == family} for family in (0, 1)}
     assert families == {0: begun, 1: reaching}

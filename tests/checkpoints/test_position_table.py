@@ -44,7 +44,7 @@ class TableRun(Run):
         self.path, self.restored, self.limit = str(path), self.stored, NO_LIMIT
 
     def _table(self) -> PositionTable:
-        return PositionTable(None, self.path, self.state.stored_schema)
+        return PositionTable(self.path, self.state.stored_schema)
 
     def _needed(self, stage: PositionStage, new: pa.Table) -> pa.Table:
         found = self._table().read(stage, new, self.limit)
@@ -63,7 +63,7 @@ def test_a_key_may_be_named_as_anything_that_compacting_computes(tmp_path, monke
     monkeypatch.setitem(TYPES, column, pa.string())
     run = TableRun(tmp_path / "state", spec_of("count_count"))
     spec = run.spec.model_copy(update={"keys": (column,)})
-    table = PositionTable(None, run.path, Run(spec).state.stored_schema)
+    table = PositionTable(run.path, Run(spec).state.stored_schema)
     entry = {column: "a", "_kind": "key", "_sequence": "s", "_through": 5, "_head": 3}
     node = {column: "a", "_kind": "node", "_sequence": "s", "_batch": 1, "_position": 2}
     rows = [entry | {"_batch": 0}, entry | {"_batch": 1}, node, node | {"_position": 3}]

@@ -75,10 +75,6 @@ def rows_of(path: str, query: str, schema: pa.Schema) -> pa.Table:
     return found.select(schema.names).cast(schema)
 
 
-def no_spark() -> Any:
-    raise AssertionError
-
-
 class Run:
     """The batches of a pipeline, each computed as a small one is, over a state table at ``path``."""
 
@@ -98,7 +94,7 @@ class Run:
 
     @property
     def table(self) -> DeltaState:
-        return DeltaState(no_spark, self.path, RowCheck(self.path))
+        return DeltaState(self.path, RowCheck(self.path))
 
     def parts(self, batch: Input) -> list[Part]:
         return parts_of(batch, self.table)

@@ -16,13 +16,14 @@ from tests.checkpoints.test_position_table import TableRun, long_spec, tuples
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, cut, differences, events, quiet, run_over
 from tests.spark.test_live import AGGREGATES
 from tests.windowing.test_columnar import Row
-from windowmill.checkpoints.state import positions
 from windowmill.checkpoints.state.compaction import compact_entries
-from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.commands.state import state_of
+from windowmill.jobs.schedulers.spark import position_rows
+from windowmill.jobs.schedulers.spark.state_rows import restored
 from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.base import PositionsWanted
 from windowmill.windowing.columnar.positions import SEQUENCE
 
 pytestmark = pytest.mark.spark
@@ -165,7 +166,7 @@ def _state(bench: Bench) -> list[str]:
 
 @pytest.mark.parametrize(("window", "few"), [("count", 100_000), ("count", 0), ("time", 100_000)])
 def test_spark_restores_the_rows_that_this_process_does(spark, tmp_path, monkeypatch, window, few):
-    monkeypatch.setattr(positions, "_FEW_BOUNDS", few)
+    monkeypatch.setattr(position_rows, "_FEW_BOUNDS", few)
 
     class Both(TableRun):
         def _needed(self, stage, new):
@@ -173,7 +174,7 @@ def test_spark_restores_the_rows_that_this_process_does(spark, tmp_path, monkeyp
             if not self.compares:
                 return here
             touched = spark.createDataFrame(new.select(["k", "_time"])) if len(new) else None
-            there = PositionTable(lambda: spark, self.path, self.state.stored_schema).restore(stage, touched).toArrow()
+            there = restored(spark, self.path, PositionsWanted(self.state.stored_schema, stage), touched, 0).toArrow()
             assert _places(there) == _places(here)
             self.compared.append(Counter(there.column("k").to_pylist()))
             return here

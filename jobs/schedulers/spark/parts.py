@@ -12,6 +12,7 @@ from windowmill.jobs.schedulers.spark.keyed_pass import KeyedFrames
 from windowmill.jobs.schedulers.spark.numbered_rows import NumberedRows, read
 from windowmill.jobs.schedulers.spark.packed_pass import PackedFrames
 from windowmill.jobs.schedulers.spark.partitioning import shuffle_partitions
+from windowmill.jobs.schedulers.spark.state_rows import restored
 from windowmill.jobs.ways.base import BatchSurvey, EntriesWanted, Part, PartialsWanted, StateWanted, stops_at_range
 from windowmill.jobs.ways.keyed_parts import KeyedPart
 from windowmill.jobs.ways.slices import SlicePart
@@ -19,7 +20,6 @@ from windowmill.jobs.ways.slices import SlicePart
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from windowmill.checkpoints.state.readers import DeltaState
     from windowmill.jobs.ways.emission import Emission
     from windowmill.jobs.ways.input import TableInput
 
@@ -37,9 +37,9 @@ def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> Bat
 
 
 def load(
-    part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: DeltaState, spark: SparkSession
+    part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: str, spark: SparkSession
 ) -> PackedFrames | KeyedFrames:
-    """Load a batch of any size of a part."""
+    """Load a batch of any size of a part; ``state`` is the path of the state table."""
     batch, partitions = part.batch, shuffle_partitions(part.batch, spark)
     revised_after = new.survey.low if new is not None and batch.revises else None
     wanted = part.wanted(emission, has_rows=new is not None, revised_after=revised_after)
@@ -50,15 +50,11 @@ def load(
 
 
 def _restored(
-    wanted: StateWanted, part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: DeltaState, spark: SparkSession
+    wanted: StateWanted, part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: str, spark: SparkSession
 ) -> DataFrame | None:
     """The ``wanted`` rows of the state; null for none."""
-    if isinstance(wanted, PartialsWanted):
-        return state.partials(wanted.schema).restore(wanted.wanted, before_batch=wanted.before_batch)
+    if new is None or isinstance(wanted, PartialsWanted):
+        return restored(spark, state, wanted, None, 0)
     keyed = cast("KeyedPart", part).keyed(emission)
     rows = pa.schema([keyed.rows.field(key) for key in keyed.keys]) if isinstance(wanted, EntriesWanted) else keyed.rows
-    touched = None if new is None else new.frame(spark, keyed.reading, rows)
-    if not isinstance(wanted, EntriesWanted):
-        return state.positions(wanted.schema).restore(wanted.stage, touched)
-    n_touched, log = 0 if new is None else new.survey.rows, state.log(wanted.schema, wanted.may_lack)
-    return log.restore(touched, wanted.keys, n_touched=n_touched, before_batch=wanted.before_batch, watermark=wanted.watermark)
+    return restored(spark, state, wanted, new.frame(spark, keyed.reading, rows), new.survey.rows)

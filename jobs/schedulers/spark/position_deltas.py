@@ -12,6 +12,7 @@ from operator import and_, or_
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL
@@ -33,8 +34,6 @@ def values(stage: PositionStage, *, stored: bool) -> dict[str, Column]:
 
     ``stored`` is whether the row is a tuple that waits, and no new one.
     """
-    from pyspark.sql import functions as F
-
     found = {}
     for name in sorted(stage.state.deltas):
         column = delta_of(stage.settings_of(name)).column
@@ -61,8 +60,6 @@ def greatest_column(name: str) -> str:
 
 def _may_leave(stage: PositionStage, least: Mapping[str, Column]) -> Column:
     """Whether something below a node may leave; ``least`` are its columns by name."""
-    from pyspark.sql import functions as F
-
     found = []
     for name in sorted(stage.state.deltas):
         settings, greatest = stage.settings_of(name), F.col(backquoted(greatest_column(name)))
@@ -86,8 +83,6 @@ def with_splits(stage: PositionStage, bounded: DataFrame, keys: Sequence[str]) -
     keys
         The key columns and the sequence, quoted.
     """
-    from pyspark.sql import functions as F
-
     inner = bounded.where((F.col(KIND) == NODE) & (F.col(LEVEL) > 0) & F.col(SEQUENCE).isin(*stage.state.deltas))
     names = [greatest_column(name) for name in sorted(stage.state.deltas)]
     latest = inner.groupBy(*keys, LEVEL, POSITION).agg(
@@ -109,8 +104,6 @@ def with_splits(stage: PositionStage, bounded: DataFrame, keys: Sequence[str]) -
 
 def _parent() -> Column:
     """First position of the stored node that a node is a part of."""
-    from pyspark.sql import functions as F
-
     return F.expr(f"shiftleft(shiftright({POSITION}, int({LEVEL} + {STRIDE})), int({LEVEL} + {STRIDE}))")
 
 
@@ -122,8 +115,6 @@ def is_needed(stage: PositionStage, head: Column, following: Column) -> Column:
     head, following
         First position that the windows of the key hold, and the one after the last.
     """
-    from pyspark.sql import functions as F
-
     on_top = _parent() + F.expr(f"shiftleft(1L, int({LEVEL} + {STRIDE}))") > following
     ends = F.col(POSITION) + F.expr(f"shiftleft(1L, int({LEVEL}))")
     return F.col(SEQUENCE).isin(*stage.state.deltas) & (ends > head) & (on_top | F.col(f"`{SPLIT}`").isNotNull())
