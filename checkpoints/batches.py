@@ -73,7 +73,7 @@ class Plan(ABC):
     source_mark: str | None = None
     #: Name of the pipeline.
     pipeline: str = ""
-    #: What the spec means, with variables as written. It tells what has changed where ``meaning`` differs.
+    #: What the spec means, with variables as written. Shows what has changed where ``meaning`` differs.
     definition: dict[str, object] = field(default_factory=dict)
 
     @property

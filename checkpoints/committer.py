@@ -42,7 +42,7 @@ NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_log
 FAILURES = (DeltaError, pa.ArrowException, OSError)
 #: Delta for Spark appends each of these types to columns of the later ones.
 _INTEGERS = ("byte", "short", "integer")
-#: Parts of a type that do not tell its values' type.
+#: Parts of a type that say nothing about the type of its values.
 _APART = ("containsNull", "valueContainsNull", "nullable", "metadata")
 #: Metadata of columns whose values a writer makes.
 _MADE = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
@@ -185,7 +185,7 @@ def beyond_delta_rs(role: str, table: DeltaTable | None, changes: Changes) -> st
 def create(place: str, schema: str, role: str, note: Mapping[str, Any]) -> None:
     """Create an empty table with the columns ``schema`` (Delta JSON) at ``place``, unless another writer has."""
     own = role in FORMATS
-    told = {"windowmill": "create", **({"generation": note["generation"]} if "generation" in note else {})}
+    metadata = {"windowmill": "create", **({"generation": note["generation"]} if "generation" in note else {})}
     create_table(
         place,
         DeltaSchema.from_json(schema),
@@ -193,7 +193,7 @@ def create(place: str, schema: str, role: str, note: Mapping[str, Any]) -> None:
         name=f"windowmill {role}" if own else None,
         configuration={FORMAT: str(FORMATS[role])} if own else None,
         raise_if_key_not_exists=False,
-        commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps(told)}, max_commit_retries=0),
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps(metadata)}, max_commit_retries=0),
     )
 
 

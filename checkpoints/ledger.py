@@ -47,7 +47,7 @@ from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import FORMAT, LedgerRecord, RecordStore
 from windowmill.checkpoints.stores import make_folder, store_of, use_options_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError, first_line
-from windowmill.windowing.meanings import told_difference
+from windowmill.windowing.meanings import describe_difference
 from windowmill.windowing.spec import Pipeline
 
 #: Batches whose records are read at a time. A record takes kilobytes, most of them for the source's schema.
@@ -68,7 +68,7 @@ class Ledger:
         self._batches: list[Batch] = []
         #: Records loaded by the last :meth:`refresh`.
         self._records: list[LedgerRecord] = []
-        #: What :meth:`note` was told; the next record has it.
+        #: Last writes that :meth:`note` was given; the next record has them.
         self._noted: dict[str, LastWrite | None] = {}
         self.refresh()
 
@@ -168,7 +168,7 @@ class Ledger:
         return self.since(batch)[0].status == "abandoned"
 
     def written(self) -> dict[str, LastWrite]:
-        """By role, the last known write to each of the pipeline's tables: as the last record has it, or as :meth:`note` was told since."""
+        """By role, the last known write to each of the pipeline's tables: as the last record has it, or as given to :meth:`note` since."""
         recorded: dict[str, LastWrite | None] = dict(self.newest.outcome.written) if self.newest else {}
         return {role: written for role, written in (recorded | self._noted).items() if written is not None}
 
@@ -185,11 +185,11 @@ class Ledger:
         """Refuse a spec whose results would not be consistent with those already published; raises ``SpecChangedError``."""
         last = self.newest_kept
         if last is not None and last.plan.meaning != pipeline.meaning_hash():
-            told = told_difference(last.plan.definition, pipeline.shown_meaning(), pipeline.meaning())
+            difference = describe_difference(last.plan.definition, pipeline.shown_meaning(), pipeline.meaning())
             raise SpecChangedError(
                 f"pipeline {pipeline.pipeline}: keys, time, windows, aggregates, filter or emit differ from those that built {self.path} "
-                f"(last batch {last.number}){f': {told}' if told else ''}; put the old ones back, or give the new definition its own sink "
-                "and backfill it there"
+                f"(last batch {last.number}){f': {difference}' if difference else ''}; put the old ones back, or give the new "
+                "definition its own sink and backfill it there"
             )
 
     def record(self, plan: Plan, outcome: Commit, changes: Mapping[str, Changes], at: datetime) -> None:
@@ -202,7 +202,7 @@ class Ledger:
         """
         if self.held_batch is not None or plan.batch != self.count:
             raise FencedError(f"ledger {self.path}: batch {plan.batch} has been recorded by another attempt; nothing more to do")
-        body: dict[str, Any] = {PLAN: asdict(StoredPlan.of(plan)), CHANGES: _told(changes)}
+        body: dict[str, Any] = {PLAN: asdict(StoredPlan.of(plan)), CHANGES: _as_json(changes)}
         if sum(len(each.files) + len(each.removes) for each in changes.values()) > MAX_FILES:
             manifest = {CHANGES: body[CHANGES]}
             body |= {CHANGES: {}, MANIFEST: write_manifest(self.path, plan, json.dumps(manifest).encode())}
@@ -216,7 +216,7 @@ class Ledger:
         # The tables as they were before the batch, of which no other commit can have landed, and what the user has accepted since.
         accepted = {role: written for role, written in self.written().items() if written.digest is None}
         outcome = replace(outcome, written=held.outcome.written | accepted)
-        self._append(RULING, held.plan, outcome, {CHANGES: {} if validation is None else _told({"quality": validation})}, at)
+        self._append(RULING, held.plan, outcome, {CHANGES: {} if validation is None else _as_json({"quality": validation})}, at)
 
     def _append(self, kind: str, plan: Plan, outcome: Commit, body: dict[str, Any], at: datetime) -> None:
         body[OUTCOME] = asdict(outcome)
@@ -264,7 +264,7 @@ class Ledger:
         self._records = records
 
 
-def _told(changes: Mapping[str, Changes]) -> dict[str, Any]:
+def _as_json(changes: Mapping[str, Changes]) -> dict[str, Any]:
     return {role: asdict(each) for role, each in changes.items()}
 
 

@@ -71,7 +71,7 @@ def local_path(place: str) -> Path | None:
 
 
 def absolute(place: str) -> str:
-    """``place`` as an absolute path, if it is on this machine; Spark takes escapes in a ``file:`` URI as they stand."""
+    """``place`` as an absolute path, if it is on this machine; Spark does not decode escapes in a ``file:`` URI."""
     local = local_path(place)
     return place if local is None else str(local.absolute())
 

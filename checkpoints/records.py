@@ -145,8 +145,8 @@ class RecordFile:
     @property
     def level(self) -> int:
         """How often its records have been merged; 0 for a file as appended."""
-        told = _NAME.fullmatch(self.path)
-        return int(told["level"]) if told else 0
+        match = _NAME.fullmatch(self.path)
+        return int(match["level"]) if match else 0
 
     @property
     def has_checksum(self) -> bool:
@@ -180,11 +180,11 @@ def decoded(content: bytes, file: RecordFile, ledger: str) -> list[LedgerRecord]
         If the bytes are damaged or do not match the log.
     """
     place = f"ledger {ledger}: {file.path} (batches {file.first} to {file.last})"
-    told = _NAME.fullmatch(file.path)
-    if told and zlib.crc32(content) != int(told["crc"], 16):
+    match = _NAME.fullmatch(file.path)
+    if match and zlib.crc32(content) != int(match["crc"], 16):
         raise LedgerCorruptError(f"{place}: the file is damaged (its checksum does not match); restore the folder from a copy")
     try:
-        records = [LedgerRecord(**row) for row in _rows(content, trusted=told is not None)]
+        records = [LedgerRecord(**row) for row in _rows(content, trusted=match is not None)]
     except Exception as err:  # damaged bytes can raise anything, an unknown time zone for one
         raise LedgerCorruptError(f"{place}: cannot be read ({first_line(err)}); restore the folder from a copy") from err
     for record in records:

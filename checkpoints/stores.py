@@ -99,7 +99,7 @@ def options_of(place: str) -> dict[str, str] | None:
     # One spelling of aws_region, AWS_REGION and region, so that one replaces the other.
     found |= {name if name.startswith(prefix) else f"{prefix}{name}": value for name, value in _upper(own)}
     if prefix == "AWS_" and "AWS_ACCESS_KEY_ID" not in found:
-        # Profiles, web identities and roles: delta-rs asks for them only at Amazon's own address, unless told to.
+        # Profiles, web identities and roles: delta-rs asks for them only at Amazon's own address, unless asked to.
         found.setdefault("AWS_FORCE_CREDENTIAL_LOAD", "true")
     return found
 

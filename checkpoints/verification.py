@@ -57,7 +57,7 @@ def verify_table_versions(ledger: Ledger, tables: Mapping[str, OwnTable]) -> Non
     """Look cheaply, where there is nothing new to do, whether sink and state are still there; raises as :func:`verify`."""
     for role in ("sink", "state"):
         written = ledger.written().get(role)
-        # The log entry of the last write tells of table and commit in one small read; where it has been cleaned up, the table does.
+        # One small read of the last write's log entry shows table and commit; where it has been cleaned up, the table is opened.
         if written is not None and not _is_last_write(tables[role].change_at(written.version), written):
             check_table_version(tables[role], written)
 

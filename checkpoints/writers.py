@@ -186,7 +186,7 @@ def lease(root: str, *, wait_seconds: float, on_wait: Callable[[str], None]) -> 
     except OSError as err:
         raise LedgerError(f"{root}: cannot be written ({err.strerror}); correct sink.path, or the permissions of its folder") from err
     try:
-        deadline, told = time.monotonic() + wait_seconds, False
+        deadline, waiting = time.monotonic() + wait_seconds, False
         while True:
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,9 +197,9 @@ def lease(root: str, *, wait_seconds: float, on_wait: Callable[[str], None]) -> 
                     raise LeaseTakenError(
                         f"{root}: another run is under way ({holder}); wait for it to end, or stop it, and run again"
                     ) from None
-                if not told:
+                if not waiting:
                     on_wait(f"another run of this pipeline is under way ({holder}); waiting for it to end")
-                    told = True
+                    waiting = True
                 time.sleep(0.2)
         holder_file.write_text(f"process {os.getpid()}")
         yield

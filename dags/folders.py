@@ -64,14 +64,14 @@ def options_of(pipeline: Pipeline) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltDags:
     """The DAGs of all valid specs, by id, and one line for each problem of the others."""
 
     dags: dict[str, DAG]
     problems: tuple[str, ...]
 
 
-def build_all(build: Callable[[ParsedFile], Sequence[DAG]], wanted: str | None = None) -> Built:
+def build_all(build: Callable[[ParsedFile], Sequence[DAG]], wanted: str | None = None) -> BuiltDags:
     """Build the DAGs of every spec; a spec that fails does not affect the others.
 
     Parameters
@@ -87,7 +87,7 @@ def build_all(build: Callable[[ParsedFile], Sequence[DAG]], wanted: str | None =
     try:
         files = spec_files()
     except SpecError as err:
-        return Built({}, (str(err),))
+        return BuiltDags({}, (str(err),))
     for path in files:
         try:
             if wanted is not None and wanted.removesuffix(MAINTENANCE) not in path.read_text(encoding="utf-8", errors="replace"):
@@ -107,4 +107,4 @@ def build_all(build: Callable[[ParsedFile], Sequence[DAG]], wanted: str | None =
         else:
             owners[name] = path
             dags |= {dag.dag_id: dag for dag in built}
-    return Built(dags, tuple(problems))
+    return BuiltDags(dags, tuple(problems))

@@ -56,7 +56,7 @@ def new_versions_of(spec: str | os.PathLike[str] | Pipeline, *, cron: str | None
     Raises
     ------
     SpecError
-        If the spec is wrong, or neither tells when to look.
+        If the spec is wrong, or neither says when to look.
     """
     return source_asset(spec, read_pipeline(spec), cron)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SourceVersionSensor(BaseSensorOperator):
-    """Waits until the pipeline's source has a version with rows that the pipeline has not read, as its ledger tells.
+    """Waits until the pipeline's source has a version with rows that the pipeline has not read, according to its ledger.
 
     It waits in the triggerer from the beginning to the end, so it takes no slot and starts no process. Runs that recompute a range (of
     type backfill, or with ``from`` and ``to``) do not wait.
@@ -54,7 +54,7 @@ class SourceVersionSensor(BaseSensorOperator):
             self.defer(trigger=self._trigger(), method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 
     def execute_complete(self, context: Context, event: Any = None) -> None:  # noqa: ARG002 - Airflow passes it
-        """Tell why the trigger has given up."""
+        """Raise the error with which the trigger ended."""
         if isinstance(event, dict) and "error" in event:
             with failing_fast():
                 raise (JobRefusedError if event.get("refused") else JobFailedError)(event["error"])

@@ -21,7 +21,7 @@ from windowmill.windowing.errors import RefusedError, SourceMissingError, SpecEr
 from windowmill.windowing.redaction import holds_credentials, redacted
 
 if TYPE_CHECKING:
-    from windowmill.jobs.sources.unread import SourceWatch, Unread
+    from windowmill.jobs.sources.unread import SourceWatch, UnreadRows
 
 #: Seconds after an event until it is sent again if no plan has covered its version: the run may have failed before it made a plan.
 PATIENCE_SECONDS = 900.0
@@ -70,7 +70,7 @@ class SourceVersionTrigger(BaseTrigger):
         try:
             if self._has_to_wait():
                 await self._new_version()
-        except Exception as err:  # noqa: BLE001 - told by the task, which ends with it
+        except Exception as err:  # noqa: BLE001 - the task ends with it and reports it
             refused = isinstance(err, RefusedError)
             message = str(err) if isinstance(err, WindowmillError) else f"{type(err).__name__}: {err}"
             yield _event({"error": redacted(message), "refused": refused})
@@ -80,18 +80,18 @@ class SourceVersionTrigger(BaseTrigger):
 
     async def _new_version(self) -> None:
         watch = await asyncio.to_thread(_watch, self.spec)
-        told = False
+        waiting = False
         while True:
             try:
                 if unread := await asyncio.to_thread(watch.look):
-                    self.log.info("%s", _told(unread))
+                    self.log.info("%s", _describe(unread))
                     return
             except SourceMissingError as err:
                 if not self.wait_for_table:
                     raise
-                if not told:
+                if not waiting:
                     self.log.info("%s; waiting for it", err)
-                    told = True
+                    waiting = True
             await asyncio.sleep(self.poke_interval)
 
     def _has_to_wait(self) -> bool:
@@ -118,9 +118,9 @@ class NewVersionsTrigger(BaseEventTrigger):
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types for it
         self.spec = Spec(path, fields)
         self.cron = cron
-        #: When the last event was sent (by the monotonic clock), and what it told.
+        #: When the last event was sent (by the monotonic clock), and what it reported.
         self._sent_at = time.monotonic()
-        self._sent: Unread | None = None
+        self._sent: UnreadRows | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"{__name__}.NewVersionsTrigger", trigger_spec(self.spec) | {"cron": self.cron}
@@ -135,7 +135,7 @@ class NewVersionsTrigger(BaseEventTrigger):
                 if watch is None:
                     watch = await asyncio.to_thread(_watch, self.spec)
                 unread = await asyncio.to_thread(watch.look)
-            except Exception as err:  # noqa: BLE001 - there is no task that could tell it
+            except Exception as err:  # noqa: BLE001 - there is no task that could report it
                 watch = None
                 if (now := redacted(str(err))) != problem:
                     self.log.warning("%s; looking again at the next instant of %r", now, self.cron)
@@ -144,13 +144,13 @@ class NewVersionsTrigger(BaseEventTrigger):
             problem = ""
             if unread and self._is_due(unread):
                 self._sent_at, self._sent = time.monotonic(), unread
-                self.log.info("%s", _told(unread))
+                self.log.info("%s", _describe(unread))
                 yield _event({"version": unread.version})
 
-    def _is_due(self, unread: Unread) -> bool:
+    def _is_due(self, unread: UnreadRows) -> bool:
         sent = self._sent
         # A plan answers an event by covering its version. The plans must have moved, too: versions of a replaced table may be lower than
-        # those that they cover, and a run refuses to plan it. An event that told of an open batch is answered when the batch has ended,
+        # those that they cover, and a run refuses to plan it. An event about an open batch is answered when the batch has ended,
         # which may be by a ruling, without a plan.
         unanswered = sent is not None and not sent.open and (unread.planned < sent.version or unread.planned == sent.planned)
         return not (unread.open or unanswered) or time.monotonic() - self._sent_at >= PATIENCE_SECONDS
@@ -171,7 +171,7 @@ def _seconds_to_next(cron: str, now: datetime) -> float:
     return max(0.0, float(croniter(cron, now).get_next(float)) - now.timestamp())
 
 
-def _told(unread: Unread) -> str:
+def _describe(unread: UnreadRows) -> str:
     through = "no version" if unread.planned < 0 else f"version {unread.planned}"
     what = f"the source is at version {unread.version}, plans cover {through}"
     return f"{what}; the newest batch is open" if unread.open else what

@@ -143,11 +143,11 @@ def _over_rows(
 
 
 def _rates(suite: Sequence[Rule], rows_read: int, rows_quarantined: int, loss: Callable[[], Loss] | None) -> list[RuleResult]:
-    """Results of rules about the quarantined share; the gravest that failed tells which rows these are."""
+    """Results of rules about the quarantined share; the gravest that failed has examples of these rows."""
     rate = quarantined_rate(rows_read, rows_quarantined)
     failed = [rule for rule in suite if rate > rule.arguments["max_value"]]
-    telling = min(failed, key=lambda rule: (_GRAVEST.index(rule.severity), rule.index), default=None)
-    told = loss() if telling is not None and loss is not None else None
+    gravest = min(failed, key=lambda rule: (_GRAVEST.index(rule.severity), rule.index), default=None)
+    lost = loss() if gravest is not None and loss is not None else None
     results = []
     for rule in suite:
         result = _unevaluated(rule, "passed", "passed", observed=rate)
@@ -156,8 +156,8 @@ def _rates(suite: Sequence[Rule], rows_read: int, rows_quarantined: int, loss: C
             share = f"{_above(rate, limit)}), more than {percentage(limit)}"
             message = f"{rows_quarantined:,} of {rows_read:,} rows read were quarantined ({share}"
             result = replace(result, outcome="failed", message=message)
-        if rule is telling and told is not None:
-            result = replace(result, message=f"{result.message}: {told.describe()}", examples=told.examples)
+        if rule is gravest and lost is not None:
+            result = replace(result, message=f"{result.message}: {lost.describe()}", examples=lost.examples)
         results.append(result)
     return results
 

@@ -30,8 +30,8 @@ def problems_of(pipeline: Pipeline) -> list[Problem]:
 
     found = [*_condition_problems(pipeline), *_function_problems(pipeline), *_schedule_problems(pipeline)]
     for problem in check_rules(pipeline, sink_columns(pipeline)):
-        where, _, told = problem.partition(": ")
-        found.append((where, told))
+        where, _, text = problem.partition(": ")
+        found.append((where, text))
     return [*found, *_length_problems(pipeline), *not_run(pipeline), *([] if found else _strict_problems(pipeline))]
 
 
@@ -51,8 +51,8 @@ def _length_problems(pipeline: Pipeline) -> Iterator[Problem]:
     try:
         check_lengths(pipeline)
     except (SpecError, LimitExceededError) as err:
-        where, _, told = str(err).removeprefix(f"pipeline {pipeline.pipeline}: ").partition(": ")
-        yield where, told
+        where, _, text = str(err).removeprefix(f"pipeline {pipeline.pipeline}: ").partition(": ")
+        yield where, text
 
 
 def not_run(pipeline: Pipeline) -> Iterator[Problem]:
@@ -188,8 +188,8 @@ def _try_import(place: str) -> tuple[Any, str | None]:
         return imported(place), None
     # A user module runs here and may raise anything.
     except (Exception, SystemExit) as err:  # noqa: BLE001
-        told = f"{type(err).__name__}: {first_line(err)}"
-        return None, f"got {place!r}, which cannot be imported ({told}); put its folder on PYTHONPATH, or correct the name or the module"
+        reason = f"{type(err).__name__}: {first_line(err)}"
+        return None, f"got {place!r}, which cannot be imported ({reason}); put its folder on PYTHONPATH, or correct the name or the module"
 
 
 def _aggregate_problem(found: Any, use: str, arguments: int) -> str | None:

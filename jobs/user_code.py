@@ -58,7 +58,7 @@ def module_digests(pipeline: Pipeline) -> dict[str, str]:
     for name in module_names(pipeline):
         try:
             origin = importlib.util.find_spec(name)
-        except ModuleNotFoundError:  # its package; what is wrong is told where it is to be used
+        except ModuleNotFoundError:  # its package; what is wrong is reported where it is used
             continue
         if origin is not None and origin.origin is not None and Path(origin.origin).is_file():
             found[name] = hashlib.sha256(Path(origin.origin).read_bytes()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Types of the source's columns as far as a spec tells, where the source is not looked at."""
+"""Types of the source's columns as far as a spec implies them, for when the source is not read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 
-#: Bytes taken for a cell whose type does not tell: keys, texts.
+#: Bytes taken for a cell whose type has no known size: keys, texts.
 CELL_BYTES = 8
 #: An Arrow type for each of ``windowmill.windowing.aggregates.VALUE_TYPES``.
 ARROW: Mapping[str, pa.DataType] = {

@@ -67,7 +67,7 @@ class Declaration:
     options
         Its further arguments, by name.
     star
-        Whether ``"*"`` may stand for the column.
+        Whether ``"*"`` may replace the column.
     takes
         What its columns must hold; null: anything.
     orders

@@ -113,7 +113,7 @@ class SpecChangedError(LedgerError, RefusedError):
 
 
 class OutOfTurnError(LedgerError, RefusedError):
-    """The command does not fit where the pipeline stands: no batch is held, or rows of the batch have landed."""
+    """The command does not fit the state of the pipeline: no batch is held, or rows of the batch have landed."""
 
 
 class FencedError(WindowmillError):
@@ -173,7 +173,7 @@ class InvariantError(AssertionError):
 def first_line(err: BaseException) -> str:
     r"""The first line of another library's message, or the name of the error where it has none.
 
-    delta-rs tells causes of an error of object storage in lines of their own, in colours, and the store's answer as XML: these are joined.
+    delta-rs reports causes of an error of object storage in separate lines, in colours, and the store's answer as XML: these are joined.
 
     Examples
     --------

@@ -14,8 +14,8 @@ _ABSENT = object()
 _MAX_NAMED, _SHOWN = 5, 80
 
 
-def told_difference(before: Mapping[str, Any], now: Mapping[str, Any], actual: Mapping[str, Any]) -> str | None:
-    """The differences between two specs in one line, each as field, old and new value; null if none can be told.
+def describe_difference(before: Mapping[str, Any], now: Mapping[str, Any], actual: Mapping[str, Any]) -> str | None:
+    """The differences between two specs in one line, each as field, old and new value; null if none is known.
 
     Parameters
     ----------
@@ -26,15 +26,15 @@ def told_difference(before: Mapping[str, Any], now: Mapping[str, Any], actual: M
 
     Examples
     --------
-    >>> told_difference({"time": {"column": "t", "disorder": "1 hour"}}, *2 * ({"time": {"column": "t"}, "emit": "revise"},))
+    >>> describe_difference({"time": {"column": "t", "disorder": "1 hour"}}, *2 * ({"time": {"column": "t"}, "emit": "revise"},))
     'time.disorder was "1 hour" and is not given; emit was not given and is "revise"'
     """
-    told = [f"{where} was {_shown(old)} and is {_shown(new)}" for where, old, new in _differences(before, now, actual, "")]
-    if not told:
+    found = [f"{where} was {_shown(old)} and is {_shown(new)}" for where, old, new in _differences(before, now, actual, "")]
+    if not found:
         # As written they are the same, so the value of a variable must differ.
-        told = [f"{where}: the value of {name} is another one" for where, name in _variables(now, "")]
-    more = f"; and {len(told) - _MAX_NAMED} more" if len(told) > _MAX_NAMED else ""
-    return "; ".join(told[:_MAX_NAMED]) + more or None
+        found = [f"{where}: the value of {name} is another one" for where, name in _variables(now, "")]
+    more = f"; and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    return "; ".join(found[:_MAX_NAMED]) + more or None
 
 
 def _differences(before: Any, now: Any, actual: Any, where: str) -> Iterator[tuple[str, Any, Any]]:

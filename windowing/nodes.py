@@ -9,7 +9,7 @@ Slices are numbered along the axis, and node (level, index) covers the 2^level o
 
 A node is whole once windows have been emitted through its end. The batch that makes it whole stores it; rows that come late to a node
 that was whole already are stored as another row of it, a row a level, so that all rows of a node together hold what its slices hold.
-Rows that some windows must still tell apart from others of their slice (marked ones) join nodes once those windows are closed.
+Rows that some windows must still count apart from others of their slice (marked ones) join nodes once those windows are closed.
 
 A batch's windows begin in several places, and no node that is read reaches across one: such a node enters and leaves windows as a slice
 does, and what computes windows from slices need not know that it is one.

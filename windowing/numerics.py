@@ -31,7 +31,7 @@ def is_nan(value: object) -> bool:
 
 
 def to_sum(value: float) -> Sum:
-    """``value`` as a compensated sum ``(high, low, carry)`` that stands for ``high + low + carry * 2**1023``."""
+    """``value`` as a compensated sum ``(high, low, carry)`` that represents ``high + low + carry * 2**1023``."""
     if -CARRY_UNIT < value < CARRY_UNIT or value - value != 0.0:
         return value, 0.0, 0
     carry = 1 if value > 0.0 else -1
@@ -80,7 +80,7 @@ def sum_over(total: Sum, n: float) -> float:
 
 
 def to_product(value: float) -> Product:
-    """``value`` as ``(high, low, exponent)`` that stands for ``(high + low) * 2**exponent`` with 0.5 <= abs(high) < 1."""
+    """``value`` as ``(high, low, exponent)`` that represents ``(high + low) * 2**exponent`` with 0.5 <= abs(high) < 1."""
     high, exponent = math.frexp(value)
     return high, 0.0, exponent
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 _MAX_LENGTH = 2_048
 _ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://?(?P<rest>.*)", re.DOTALL)
-#: What stands in a path of object storage with different escapes.
+#: Characters of a path in object storage that may be written with different escapes.
 _ODD = re.compile(r"[^A-Za-z0-9._/=+@:,~-]")
 _QUERY = re.compile(r"\?[\w.-]+=")
 #: Different clients' names of one store.

@@ -89,7 +89,7 @@ class AggregatePlan:
     Attributes
     ----------
     assumed
-        The types of its columns that the plan goes by.
+        The types of its columns that the plan assumes.
     partial
         Columns of its partial; where slices are stored, the state table's, some of them other aggregates' too.
     admissible
@@ -208,7 +208,7 @@ class _Planner:
         name, ways = self._pipeline.pipeline, self._parts.ways
         if self._refusal:
             return PipelinePlan(name, "kernel", (("run", self._refusal),), ways, self._why, "", "", aggregates, windows)
-        reads, adds = ("; ".join(told) for told in zip(*map(self._reads_and_adds, ways), strict=True))
+        reads, adds = ("; ".join(texts) for texts in zip(*map(self._reads_and_adds, ways), strict=True))
         return PipelinePlan(name, "run", (), ways, self._why, reads, adds, aggregates, windows)
 
     def _reads_and_adds(self, way: WayName) -> tuple[str, str]:
@@ -216,7 +216,7 @@ class _Planner:
         kind, slices = "nodes" if way == "slices" and self._nodes else way, self._parts.slices
         reads, adds = [_READS[kind]], [_ADDS[kind]]
         if way == "slices" and slices is not None:
-            more = [told for told, applies in ((_REVISIONS, self._revises), (_SPANS, slices.grids.known)) if applies]
+            more = [text for text, applies in ((_REVISIONS, self._revises), (_SPANS, slices.grids.known)) if applies]
             if slices.grids.lasting:
                 more.append(lasting_costs(slices.pipeline, slices.grids, clips=slices.layout.clips))
             for read, added in more:
@@ -227,7 +227,7 @@ class _Planner:
         return "".join(reads), "".join(adds)
 
     def _partials_of_bytes(self) -> str:
-        """The columns of partials whose size the types do not tell, to follow what the state holds; nothing if there are none."""
+        """The columns of partials of which the types give no size, to follow what the state holds; nothing if there are none."""
         held = self._layout.objects if self._layout else ()
         bounded = {column.name: all(self._aggregates[name].fixed_size for name, _ in column.results) for column in held}
         sizes = (("of bounded size", True), ("at most as large as their rows", False))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-#: What stands in the place of a credential.
+#: Replaces a credential.
 MASK = "***"
-# Every pattern takes a whole word at once and its parts are told apart in Python: no text makes them go back and forth.
+# Every pattern takes a whole word at once and its parts are compared in Python: no text makes them go back and forth.
 _URL = re.compile(r"(?<![a-z0-9+.-])(?P<scheme>[a-z][a-z0-9+.-]{0,30})://(?P<rest>[^\s'\"]+)", re.IGNORECASE)
 _ASSIGNED = re.compile(r"(?<![\w.-])(?P<name>[\w.-]{1,128})=(?P<quote>['\"]?)(?P<value>[^\s&;,'\"]+)")
 _FIELD = re.compile(r"(?P<quote>['\"])(?P<name>[\w.-]{1,128})(?P=quote)(?P<colon>\s{0,8}:\s{0,8})(?P<open>['\"])(?P<value>[^'\"]+)")
@@ -15,12 +15,12 @@ _BEARER = re.compile(r"(?<!\w)(?P<name>Bearer\s)[\w.~+/=-]{8,}", re.IGNORECASE)
 _SECRET = re.compile(r"secret|password|passwd|token|signature|credential|(?:access|account|api|private)[._-]?key", re.IGNORECASE)
 _SECRET_NAMES = {"sig", "pwd", "sas"}
 _PORT = re.compile(r"\d{1,5}(?:[/?]|$)")
-#: Before the @ of these stands a container.
+#: These have a container before their @.
 _AZURE = {"abfs", "abfss", "wasb", "wasbs"}
 
 
 def redacted(text: str) -> str:
-    """``text`` with every credential that can be told by its form replaced by ``***``.
+    """``text`` with every credential that is recognized by its form replaced by ``***``.
 
     These are the part before the ``@`` of a URL's host, and the values of parameters, options and fields that are named like a
     secret. What holds none comes back unchanged, and redacting twice changes nothing more.

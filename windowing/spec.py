@@ -306,8 +306,8 @@ class Pipeline(SpecMapping):
                 return {name: shown(item) for name, item in value.items()}
             return [shown(item) for item in value] if isinstance(value, list) else value
 
-        told: dict[str, Any] = shown(self.meaning())
-        return told
+        written: dict[str, Any] = shown(self.meaning())
+        return written
 
     def meaning_hash(self) -> str:
         """SHA-256 of :meth:`meaning` and of :data:`LABELS` in hexadecimal, independent of the order of mappings."""

@@ -69,7 +69,7 @@ class ReadSpec:
     filled
         Text with variables as written -> the text with their values.
     hidden
-        Those of ``filled`` that stand elsewhere than in the path of a table, which messages tell.
+        Those of ``filled`` outside paths of tables, which messages show.
     """
 
     pipeline: Pipeline

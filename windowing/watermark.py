@@ -4,7 +4,7 @@ The watermark at a row's arrival is the greatest event time of the *commits befo
 together, and the order in which they are stored says nothing. With ``time.arrival: row`` each row arrives by itself. Windows that end at or
 before the watermark are complete. Windows that end at or before ``closed`` = watermark − lateness take no more rows.
 
-The number of a row holds the number of its commit in its high bits, so it also tells which rows arrived together (:meth:`Clock.moments`).
+The number of a row holds the number of its commit in its high bits, so it also shows which rows arrived together (:meth:`Clock.moments`).
 """
 
 from __future__ import annotations

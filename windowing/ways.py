@@ -17,7 +17,7 @@ them                  it completes; all spans           keys                    
 ====================  ================================  =========================  ===============================  =====================
 
 The windows of a pipeline that go one way are a *part* of it. An aggregate whose partials cannot be combined in any order sends all windows
-by live rows. Over events that last, windows on grids go by slices, all others by live rows.
+by live rows. Over events that last, windows on grids are computed by slices, all others by live rows.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Positions:
 
 @dataclass(frozen=True)
 class Rows:
-    """The windows of a pipeline that go by live rows: the pipeline with these windows alone; ``beside`` is whether it has others."""
+    """The windows of a pipeline that keep live rows: the pipeline with these windows alone; ``beside`` is whether it has others."""
 
     pipeline: Pipeline
     beside: bool = False
@@ -186,10 +186,10 @@ def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | 
         )
 
 
-def told_of(ways: Sequence[WayName]) -> str:
+def describe_ways(ways: Sequence[WayName]) -> str:
     """The names of ``ways`` as a list in a sentence.
 
-    >>> told_of(["slices", "sessions", "live rows"])
+    >>> describe_ways(["slices", "sessions", "live rows"])
     'slices, sessions and live rows'
     """
     *others, last = ways

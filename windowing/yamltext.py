@@ -14,7 +14,7 @@ _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float"
 
 #: A variable of the environment in a text; its group is the name.
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-#: A variable while YAML is read. Private characters stand for its braces, which in ``{path: ${NAME}}`` would be those of a mapping.
+#: A variable while YAML is read. Private characters replace its braces, which in ``{path: ${NAME}}`` would be those of a mapping.
 _SHIELDED = re.compile("\\$\ue000([A-Za-z0-9_]+)\ue001")
 
 #: Characters that libyaml treats otherwise than PyYAML's own parser does (found by comparing the two on mutated specs).

@@ -95,7 +95,7 @@ class StateTable:
 def order_of(columns: Sequence[str]) -> list[str]:
     """The columns by which rows of a table with these ``columns`` are sorted.
 
-    Rows that are read together then stand together, so statistics exclude most files and pages from a read of few rows.
+    Rows that are read together are then stored together, so statistics exclude most files and pages from a read of few rows.
     """
     return [name for name in (KIND, LEVEL, REACHING, SLICE, LAST) if name in columns]
 

@@ -55,7 +55,7 @@ NEAR_LEVELS, GROUP_ROWS, GROUP_BYTES = 6, 8_192, 1 << 20
 LAID_OUT_ROWS = 100_000
 #: Columns beside those of the state in :func:`needed_rows`, quoted.
 _AGE, _NEWEST, _LEAST, _PASSED, _VERSION = '"_ age"', '"_ newest"', '"_ head"', '"_ through"', '"_ version"'
-#: Columns that tell whose a row is, or by which rows are read: they come first, because Delta keeps statistics of the first columns only.
+#: Columns that separate the parts' rows, or by which rows are read: first, because Delta keeps statistics of the first columns only.
 _LEADING = (KIND, SEQUENCE, SLICE, LEVEL, REACHING, CLOSED, GAP, FIRST, LAST, BATCH)
 
 
@@ -138,7 +138,7 @@ def needed_rows(state: str, keys: Sequence[str], where: str, *, live: bool, remo
     known = f"SELECT {named}, {BATCH} AS {_NEWEST}, {HEAD} AS {_LEAST}, {THROUGH} AS {_PASSED}, {age} FROM {state}"
     newest = f"SELECT * FROM ({known} WHERE {KIND} = '{KEY_ROW}' AND {where}) WHERE {_AGE} = 1"
     same = " AND ".join(f"(s.{quoted(name)} IS NOT DISTINCT FROM n.{alias})" for name, alias in zip(of_key, renamed, strict=True))
-    # What of a key lacks its ``key`` row is kept, so that the next batch of the key tells of it.
+    # Rows of a key without its ``key`` row are kept, so that the next batch of the key reports the damage.
     nodes, rows = f"{POSITION} >= {_LEAST}", f"SELECT * FROM {state} WHERE {where}"
     if live:
         of_node = ", ".join([*map(quoted, of_key), KIND, LEVEL, POSITION])
@@ -191,7 +191,7 @@ def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
     Raises
     ------
     SpecError
-        If a column would stand for different things, or differ from another in case alone.
+        If a column would mean different things, or differ from another in case alone.
     """
     if len(parts) == 1:
         return parts[0]
@@ -271,7 +271,7 @@ def compact_entries(
         mode="overwrite",
         predicate=None if first is None else since,
         commit_properties=REWRITE,
-        # With properties of its own, delta-rs does not compress unless told to. Hardly any two checksums are equal.
+        # With properties of its own, delta-rs does not compress unless asked to. Hardly any two checksums are equal.
         writer_properties=WriterProperties(
             compression="ZSTD", max_row_group_size=group, column_properties={SUM: ColumnProperties(dictionary_enabled=False)}
         ),

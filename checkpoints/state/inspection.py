@@ -89,7 +89,7 @@ class _PartialsInspection(Inspection):
         self._n_rows, *self._partials = (name for name in partials if name in self.schema.names)
         self._readable = f"{BATCH} < {before_batch}"
 
-    def _told(self, row: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
+    def _entry(self, row: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
         """Tell ``row``: the columns of ``own`` by its names, ``batch``, ``rows``, and ``partials`` by column."""
         partials = {name: row[name] for name in self._partials}
         columns = {**own, "batch": BATCH, "rows": self._n_rows}
@@ -159,7 +159,7 @@ class SlicesInspection(_PartialsInspection):
             f"ORDER BY {SLICE} DESC, {BATCH} DESC, {CLOSED} DESC LIMIT {limit}"
         )
         own = {"slice": SLICE, "closed": CLOSED} | ({"reaching": REACHING} if self._family else {})
-        return [self._told(row, own) for row in reversed(entries)]
+        return [self._entry(row, own) for row in reversed(entries)]
 
     def spans_of(self, key: Mapping[str, Any]) -> dict[str, tuple[int | None, int | None]]:
         """By window, the starts of the first and last slice in which it has counted an event of ``key``; null if it has counted none."""
@@ -203,7 +203,7 @@ class SessionsInspection(_PartialsInspection):
         for (_, longest), indices in of_window.items():
             found = latest_fragments(bounds.take(indices), np.zeros(len(indices), np.int64), cut=longest is not None)
             latest += [indices[place] for place in found.tolist()]
-        return [self._told(rows[index], self._own) for index in latest], len(entries)
+        return [self._entry(rows[index], self._own) for index in latest], len(entries)
 
 
 class PositionsInspection(Inspection):

@@ -68,7 +68,7 @@ class LogTable(StateTable):
             # Files of other parts have only nulls in the log's columns.
             if limit.is_exceeded_by([file for file in files if file.get(f"null_count.{KIND}") != file["num_records"]]):
                 return None
-            # Entries beside positions are told apart by a column that is not theirs.
+            # A column that entries do not have separates them from rows of positions.
             schema = self._schema.append(pa.field(SEQUENCE, pa.string())) if SEQUENCE in names else self._schema
             log = self._rows(table, files, schema, entries_before(names, before_batch), limit.rows, self._may_lack)
             if log is None:

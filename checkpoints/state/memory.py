@@ -1,4 +1,4 @@
-"""The state of a pipeline in memory, in place of the state table: batches append rows, and later ones read what they need of them."""
+"""The state of a pipeline in memory, for the state table: batches append rows, and later ones read what they need of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Number of tables of appended rows that are merged into one: a read visits each.
 _MAX_TABLES = 64
-#: Number of rows of a part up to which none are dropped: a read of them takes less time than to tell which are needed.
+#: Number of rows of a part up to which none are dropped: a read of them takes less time than finding those that are needed.
 FEW_ROWS = 4_096
 
 

@@ -137,7 +137,7 @@ class NeededRows:
 
     @classmethod
     def all_but_old_spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> NeededRows:
-        """Everything except the spans that :meth:`spans` tells to be superseded."""
+        """Everything except the spans that are superseded, by :meth:`spans`."""
         return replace(cls.spans(keys, columns, before_batch), sql="true")
 
     def __or__(self, other: NeededRows) -> NeededRows:

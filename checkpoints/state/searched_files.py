@@ -156,7 +156,7 @@ class SearchedRows:
         return [group for group in groups if file.span(group, KIND) != (NODE, NODE)]
 
     def nodes(self, demand: Demand, keys: pa.Table) -> pa.Table | None:
-        """The nodes that ``demand`` tells of its keys ``keys``, with all columns of the state; null if they exceed the limit."""
+        """The nodes that ``demand`` asks for of its keys ``keys``, with all columns of the state; null if they exceed the limit."""
         active = np.flatnonzero(demand.active)
         chosen, keys = demand.only(active), keys.take(pa.array(active)) if keys.num_columns else keys
         spans = _Keys(keys)
@@ -291,7 +291,7 @@ def _compares_in_files_as_here(kind: pa.DataType) -> bool:
 
 
 def _needed(rows: pa.Table, demand: Demand, keys: pa.Table) -> Ints:
-    """Indices of the nodes among ``rows`` that ``demand`` tells; its keys are ``keys``."""
+    """Indices of the nodes among ``rows`` that ``demand`` asks for; its keys are ``keys``."""
     n_keys = len(demand.active)
     columns = [pa.chunked_array([*keys.column(name).chunks, *rows.column(name).chunks]) for name in keys.column_names]
     codes = key_codes(columns, n_keys + len(rows))[0][n_keys:]

@@ -89,7 +89,7 @@ def told(batch: Batch) -> str:
     """A batch in a line."""
     return (
         f"batch {batch.number}: {batch.rows_read:,} read, {batch.rows_late:,} late, {batch.rows_quarantined:,} quarantined, "
-        f"{batch.rows_published:,} published, {batch.verdict}, computed by {engine.told(batch.compute)}"
+        f"{batch.rows_published:,} published, {batch.verdict}, computed by {engine.describe(batch.compute)}"
     )
 
 

@@ -69,12 +69,12 @@ def refused_locally(pipeline: Pipeline, batch: int, why: str) -> LocalComputeErr
     )
 
 
-def told(compute: Mapping[str, Any]) -> str:
+def describe(compute: Mapping[str, Any]) -> str:
     """Who computed a batch, for people.
 
-    >>> told({"engine": "local"}), told({})
+    >>> describe({"engine": "local"}), describe({})
     ('local', '–')
-    >>> told({"engine": "spark", "application": "app-1", "jobs": 1, "stages": 1, "tasks": 1, "executors": 1})
+    >>> describe({"engine": "spark", "application": "app-1", "jobs": 1, "stages": 1, "tasks": 1, "executors": 1})
     'Spark app-1, 1 task in 1 job'
     """
     if compute.get("engine") != "spark":
@@ -85,13 +85,13 @@ def told(compute: Mapping[str, Any]) -> str:
     return f"Spark {compute['application']}, {counted}{on}"
 
 
-def told_briefly(compute: Mapping[str, Any]) -> str:
+def describe_briefly(compute: Mapping[str, Any]) -> str:
     """Number of Spark's tasks, or ``local``, for a column of a table.
 
-    >>> told_briefly({"engine": "spark", "application": "app-1", "jobs": 3, "tasks": 1_200})
+    >>> describe_briefly({"engine": "spark", "application": "app-1", "jobs": 3, "tasks": 1_200})
     '1,200'
     """
-    return f"{compute['tasks']:,}" if compute.get("engine") == "spark" else told(compute)
+    return f"{compute['tasks']:,}" if compute.get("engine") == "spark" else describe(compute)
 
 
 def _counted(n: int, name: str) -> str:
@@ -117,7 +117,7 @@ def has_brief_use(runnable: Runnable, source: SourceTable, reading: Reading) -> 
 
 
 def is_beyond_process(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
-    """Whether only Spark can read the rows of ``reading``, or they are too many for this process, as far as the source's log tells."""
+    """Whether only Spark can read the rows of ``reading``, or they are too many for this process, as far as the source's log shows."""
     # Imports numba and pandas, which a run that finds nothing new does not need.
     from windowmill.jobs.sources.plain_rows import PlainRows
     from windowmill.jobs.ways import limits

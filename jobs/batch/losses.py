@@ -68,7 +68,7 @@ def loss_of(parts: Iterable[pa.RecordBatch], pipeline: Pipeline, *, rows_read: i
             examples += _examples(part, counted["values"], pipeline, min(taken, _MAX_EXAMPLES - len(examples)))
         lags.add(part, pipeline, seen)
         bad = part.filter(pc.equal(part.column("reason"), BAD_CONDITION))
-        details.update({told["values"]: told["counts"] for told in bad.column("detail").value_counts().to_pylist()})
+        details.update({each["values"]: each["counts"] for each in bad.column("detail").value_counts().to_pylist()})
     remedies = [lags.remedy(pipeline, rows_read - (reasons.total() - reasons[TOO_LATE]), first=first)] if reasons[TOO_LATE] else []
     if details:
         remedies.append(f"{BAD_CONDITION}: {details.most_common(1)[0][0]}; use try_cast, or correct the condition or the source")
@@ -121,11 +121,11 @@ class Lags:
         kept = "all" if not lost else f"{np.floor((rows - lost) / rows * 1_000) / 10:g} %"
         name = "lateness" if self.vouched else "disorder"
         present: Duration = getattr(pipeline.time, name)
-        told = f"{TOO_LATE}: time.{name}: {text} would keep {kept} (now {0 if present.is_zero else present})"
+        remedy = f"{TOO_LATE}: time.{name}: {text} would keep {kept} (now {0 if present.is_zero else present})"
         if not first:
-            return f"{told}; for the rows of earlier batches too, give the pipeline a new sink and backfill it there"
+            return f"{remedy}; for the rows of earlier batches too, give the pipeline a new sink and backfill it there"
         bulk = "" if self.vouched else "; history loaded in bulk: run --arrival event_time, which finds no row late"
-        return f"{told}: `windowmill abandon` the batch, set it and run again{bulk}"
+        return f"{remedy}: `windowmill abandon` the batch, set it and run again{bulk}"
 
 
 def _by_policies_alone(pipeline: Pipeline) -> bool:

@@ -111,7 +111,7 @@ def _constraints(place: str) -> dict[str, str]:
     if not is_table(place):
         return {}
     configuration = table_at(place).metadata().configuration
-    return {name.removeprefix(_CONSTRAINT): told for name, told in configuration.items() if name.startswith(_CONSTRAINT)}
+    return {name.removeprefix(_CONSTRAINT): condition for name, condition in configuration.items() if name.startswith(_CONSTRAINT)}
 
 
 def _literal(bound: int, rows: DataFrame) -> str:

@@ -164,9 +164,9 @@ class _Steps:
             if quality is not None:
                 self.changes["quality"] = quality
             outcome = self._outcome(computed, verdict.status)
-            changes, self.changes = self.changes, {}  # from here on the protocol tells which files are left over
+            changes, self.changes = self.changes, {}  # from here on the protocol decides which files are left over
             protocol.record(self.ledger, self.plan, outcome, changes, self.tables, at)
-        self.progress.say(f"  computed by {engine.told(outcome.compute)}")
+        self.progress.say(f"  computed by {engine.describe(outcome.compute)}")
         return outcome
 
     def publish(self, outcome: Commit, verdict: Verdict) -> None:

@@ -166,7 +166,7 @@ def kept_rules(files: ResultFiles, suite: Sequence[Rule], spark: Callable[[], Sp
     statistics = [json.loads(file.stats) for file in files.files]
     names = files.schema.names
     kept = {rule.index for rule in suite if _is_of_columns(rule) and rule.arguments["column_list"] == names}
-    kept |= {rule.index for rule in suite if _told_by(statistics, rule)}
+    kept |= {rule.index for rule in suite if _shown_by(statistics, rule)}
     read = [rule for rule in suite if _is_read(rule) and set(_columns(rule)) <= set(names)]
     if read:
         broken = _broken_locally(files, read) if files.n_rows <= MAX_CHECKED else _broken_by_spark(files, read, spark())
@@ -176,7 +176,7 @@ def kept_rules(files: ResultFiles, suite: Sequence[Rule], spark: Callable[[], Sp
 
 def may_need_evaluation(suite: Sequence[Rule]) -> bool:
     """Whether ``suite`` has a rule that Great Expectations evaluates even if every row keeps it."""
-    return not all(is_rate(rule) or _is_of_columns(rule) or _is_told(rule) or _is_read(rule) for rule in suite)
+    return not all(is_rate(rule) or _is_of_columns(rule) or _is_shown(rule) or _is_read(rule) for rule in suite)
 
 
 def _broken_locally(files: ResultFiles, suite: Sequence[Rule]) -> set[int]:
@@ -198,7 +198,7 @@ def _is_of_columns(rule: Rule) -> bool:
     return rule.type == COLUMNS and rule.arguments.keys() == {"column_list"}
 
 
-def _is_told(rule: Rule) -> bool:
+def _is_shown(rule: Rule) -> bool:
     given = rule.arguments
     if rule.type == _NOT_NULL:
         return given.keys() == {"column"}
@@ -207,8 +207,8 @@ def _is_told(rule: Rule) -> bool:
     return plain and bounds != [None, None] and all(bound is None or isinstance(bound, int | float) for bound in bounds)
 
 
-def _told_by(statistics: Sequence[Mapping[str, Any]], rule: Rule) -> bool:
-    if not _is_told(rule):
+def _shown_by(statistics: Sequence[Mapping[str, Any]], rule: Rule) -> bool:
+    if not _is_shown(rule):
         return False
     given = rule.arguments
     if rule.type == _NOT_NULL:

@@ -49,7 +49,7 @@ def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch]) -> Answer:
     text = (
         f"{pipeline.pipeline}: committed batch {numbers}: {read:,} rows read ({late:,} late, {quarantined:,} quarantined), "
         f"{published:,} rows published, verdict {batches[-1]['verdict']}, {sum(b['seconds'] for b in batches):.1f} s, "
-        f"computed by {engine.told(batches[-1]['compute'])}"
+        f"computed by {engine.describe(batches[-1]['compute'])}"
     )
     return Answer(data, text)
 
@@ -91,13 +91,13 @@ def status_of(pipeline: Pipeline) -> Answer:
         "versions_waiting": "versions waiting",
         "next_run_error": "next run",
     }
-    computed_by = engine.told(last.compute) if last else None
-    told = data | {"compute": computed_by, "versions_waiting": following.told_waiting(), "next_run_error": following.told_error()}
-    told["commits_to_make"] = (
+    computed_by = engine.describe(last.compute) if last else None
+    shown = data | {"compute": computed_by, "versions_waiting": following.describe_waiting(), "next_run_error": following.describe_error()}
+    shown["commits_to_make"] = (
         f"{len(lacking)}, of batch {ledger.count - 1}: {', '.join(lacking)}; the next run makes them" if lacking else None
     )
-    for name, value in told.items():
-        if name in ("versions_changing", "next_run_exit_code"):  # told beside another
+    for name, value in shown.items():
+        if name in ("versions_changing", "next_run_exit_code"):  # shown beside another
             continue
         table.add_row(
             labels.get(name, name.replace("_", " ")), "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
@@ -106,7 +106,7 @@ def status_of(pipeline: Pipeline) -> Answer:
 
 
 def _outstanding(pipeline: Pipeline, ledger: Ledger) -> list[str]:
-    """Roles of the tables that lack a commit of the last batch; none where a problem keeps from telling, which the next run will report."""
+    """Roles of the tables that lack a commit of the last batch; none if a problem prevents looking, which the next run will report."""
     try:
         return outstanding(ledger, own_tables(runnable_of(pipeline)))
     except WindowmillError:
@@ -151,7 +151,7 @@ def _batches(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
         counts = [f"{row[name]:,}" for name in ("rows_read", "rows_late", "rows_quarantined", "rows_published")]
         verdict = row["verdict"] if row["status"] == "committed" else row["status"]
         emitted = "–" if row["emitted"] is None else str(row["emitted"])[:16].replace("T", " ")
-        table.add_row(str(row["batch"]), row["action"], verdict, *counts, engine.told_briefly(row["compute"]), emitted)
+        table.add_row(str(row["batch"]), row["action"], verdict, *counts, engine.describe_briefly(row["compute"]), emitted)
     return table
 
 
@@ -265,13 +265,13 @@ class NextRun:
             error = err
         return cls(*_unread(pipeline, ledger), error)
 
-    def told_waiting(self) -> str | None:
+    def describe_waiting(self) -> str | None:
         """The versions that wait, for people."""
         if self.waiting is None or not self.changing:
             return None if self.waiting is None else f"{self.waiting:,}"
-        return f"{self.waiting:,}, of which {_told(self.changing)}"
+        return f"{self.waiting:,}, of which {_describe(self.changing)}"
 
-    def told_error(self) -> str | None:
+    def describe_error(self) -> str | None:
         """What the run would end with, for people."""
         return None if self.error is None else f"would end with exit code {self.error.exit_code}: {as_written(str(self.error))}"
 
@@ -307,7 +307,7 @@ def _unread(pipeline: Pipeline, ledger: Ledger) -> tuple[int | None, tuple[Logge
         return waiting, ()
 
 
-def _told(versions: Sequence[LoggedVersion]) -> str:
+def _describe(versions: Sequence[LoggedVersion]) -> str:
     if len(versions) == 1:
         [version] = versions
         return f"version {version.version} is {'an' if version.operation[:1] in 'AEIOU' else 'a'} {version.operation}"

@@ -59,8 +59,8 @@ def run(
     codes = {spec: exit_code_of(partial(advance, spec)) for spec in specs}
     failed = {spec: code for spec, code in codes.items() if code}
     if failed:
-        told = ", ".join(f"{spec} (exit code {code})" for spec, code in failed.items())
-        errors.print(f"windowmill: {len(failed)} of {len(codes)} pipelines failed: {told}", markup=False)
+        listed = ", ".join(f"{spec} (exit code {code})" for spec, code in failed.items())
+        errors.print(f"windowmill: {len(failed)} of {len(codes)} pipelines failed: {listed}", markup=False)
     return next(iter(failed.values()), 0)
 
 

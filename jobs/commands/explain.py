@@ -41,19 +41,19 @@ def explain(pipeline: Pipeline) -> Answer:
         refusal = None
     except SpecError as err:
         refusal = str(err)
-    found = _told(plan(pipeline, refusal=refusal))
+    found = _as_spec_writes(plan(pipeline, refusal=refusal))
     return Answer(asdict(found) | {"done_by": _done_by(found)}, Group(*_page(found)))
 
 
-def _told(value: Any) -> Any:
+def _as_spec_writes(value: Any) -> Any:
     """A part of the plan with its texts as the spec writes them."""
     if isinstance(value, str):
         return as_written(value)
     if isinstance(value, tuple):
-        return tuple(map(_told, value))
+        return tuple(map(_as_spec_writes, value))
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    return replace(value, **{field.name: _told(getattr(value, field.name)) for field in fields(value) if field.name not in _OURS})
+    return replace(value, **{field.name: _as_spec_writes(getattr(value, field.name)) for field in fields(value) if field.name not in _OURS})
 
 
 def _done_by(found: PipelinePlan) -> str:

@@ -21,7 +21,7 @@ from windowmill.jobs.commands.terminal import Answer
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.errors import SpecError, StateMissingError
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import WayName, divide, told_of
+from windowmill.windowing.ways import WayName, describe_ways, divide
 
 #: Facts about the whole table, which are the same in all views.
 _SHARED = ("next_batch", "version", "files", "bytes", "entries", "keys", "emitted_through")
@@ -33,7 +33,7 @@ def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
     Parameters
     ----------
     key
-        ``NAME=VALUE`` for each key column; ``NAME`` alone stands for null.
+        ``NAME=VALUE`` for each key column; ``NAME`` alone means null.
     limit
         Greatest number of lines of each list.
 
@@ -114,18 +114,18 @@ class MixedView(View):
     def __init__(self, pipeline: Pipeline, ledger: Ledger, limit: int, views: Mapping[WayName, View]) -> None:
         super().__init__(pipeline, ledger, limit)
         self._views = {way.replace(" ", "_"): view for way, view in views.items()}
-        self._kind = told_of(list(views))
+        self._kind = describe_ways(list(views))
         self.inspection = next(iter(views.values())).inspection
 
     def summary(self) -> dict[str, Any]:
-        told = {part: view.summary() for part, view in self._views.items()}
-        first = next(iter(told.values()))
-        own = {f"{part}_{name}": facts[name] for part, facts in told.items() for name in _own(facts)}
+        summaries = {part: view.summary() for part, view in self._views.items()}
+        first = next(iter(summaries.values()))
+        own = {f"{part}_{name}": facts[name] for part, facts in summaries.items() for name in _own(facts)}
         shared = {name: first[name] for name in _SHARED}
         return {"kind": self._kind} | shared | own | {"largest_keys": first["largest_keys"]}
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """What the view of each part tells about ``key``."""
+        """What the view of each part shows of ``key``."""
         return {part: view.of_key(key) for part, view in self._views.items()}
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:

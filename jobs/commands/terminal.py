@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.exceptions import TyperException
 
 from windowmill.windowing.errors import WindowmillError
-from windowmill.windowing.redaction import as_written as told_as_written
+from windowmill.windowing.redaction import as_written as text_as_written
 from windowmill.windowing.redaction import redacted
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] |
 
 
 def as_written(text: str) -> str:
-    """``text`` with values of variables as their specs write them. Paths of tables are told with their values."""
-    return told_as_written(text, _hidden) if _hidden else text
+    """``text`` with values of variables as their specs write them. Paths of tables keep the values."""
+    return text_as_written(text, _hidden) if _hidden else text
 
 
 def forget() -> None:
@@ -94,8 +94,8 @@ def exit_code_of(action: Callable[[], Any]) -> int:
         result = action()
     except TyperException as err:
         # Without any argument the help has been printed, and there is no message.
-        if told := err.format_message().rstrip("."):
-            errors.print(f"windowmill: {told}; see `windowmill --help`", markup=False)
+        if message := err.format_message().rstrip("."):
+            errors.print(f"windowmill: {message}; see `windowmill --help`", markup=False)
         return 2
     except typer.Abort:
         return _stopped()

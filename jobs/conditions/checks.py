@@ -1,7 +1,7 @@
 """Checks that a text is a condition that every engine evaluates alike: Spark SQL over one row, with the same result at every retry.
 
 So it must name no instant by the clock: Spark replaces 'now', 'today', 'tomorrow', 'yesterday' and 'epoch' where a constant becomes a date
-or an instant, by a cast that is written or by one that it adds. Without the types of the columns nothing tells whether ``x = 'today'``
+or an instant, by a cast that is written or by one that it adds. Without the types of the columns it is not known whether ``x = 'today'``
 compares dates or texts, so one side must be a text on its face.
 """
 
@@ -367,7 +367,7 @@ def _in_constant(node: exp.Expr) -> bool:
 
 
 def _as_text(node: exp.Expr) -> bool:
-    """Whether ``node`` stands where Spark leaves a text a text."""
+    """Whether Spark leaves a text at ``node`` a text."""
     from sqlglot import exp
 
     parent = node.parent

@@ -34,7 +34,7 @@ def columns_of(condition: str) -> set[str]:
 
 
 def _is_parameter(column: exp.Column) -> bool:
-    """Whether ``column`` stands for a parameter of a lambda that is written in other letters, which Spark does not tell apart."""
+    """Whether ``column`` is a parameter of a lambda in other case, which Spark ignores."""
     from sqlglot import exp
 
     name, lambda_ = column.parts[0].name.lower(), column.find_ancestor(exp.Lambda)
@@ -81,7 +81,7 @@ class Conditions:
 
     @property
     def depend_on_texts(self) -> bool:
-        """Whether some condition can be evaluated here only if texts are printable ASCII, which their values tell."""
+        """Whether some condition can be evaluated here only if all texts are printable ASCII."""
         return any(odd for _, _, odd in self.sql.values())
 
     def over(self, rows: pa.Table) -> dict[str, Truth]:

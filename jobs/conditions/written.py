@@ -1,4 +1,4 @@
-"""Checks a condition as it is written: sqlglot parses more than Spark does, and its tree no longer tells which words were used.
+"""Checks a condition as it is written: sqlglot parses more than Spark does, and its tree no longer has the words that were used.
 
 Lists Spark's functions by what they need: one row, the clock or the machine, many rows. A test compares with Spark's own registry.
 """
@@ -201,7 +201,7 @@ def _number_problems(token: Token) -> Iterator[str]:
 
 
 def _type_problems(token: Token) -> Iterator[str]:
-    # What stands after a number, as in 1L, is a type by sqlglot's own naming.
+    # What follows a number, as in 1L, is a type by sqlglot's own naming.
     if token.text.lower() not in _TYPES and token.text not in ("BD", "D", "F", "L", "S", "Y"):
         yield f"{token.text[:40]!r} is no type that Spark SQL casts to; the types are {', '.join(sorted(_TYPES))}"
 

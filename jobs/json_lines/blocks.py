@@ -123,5 +123,5 @@ def _typed(table: pa.Table, names: Sequence[str], uses: Mapping[str, str], lines
 
 
 def _may_be_numbers(column: pa.Array) -> bool:
-    """Whether the column holds a text that stands for a float that JSON lacks."""
+    """Whether the column holds a text for a float that JSON lacks."""
     return bool(pc.any(pc.is_in(column, pa.array(["NaN", "Infinity", "-Infinity"]))).as_py())

@@ -71,7 +71,7 @@ _FORMS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], ...] =
     (pa.types.is_boolean, lambda value: "true" if value else "false"),
     (pa.types.is_string, _text),
     (pa.types.is_float64, _number),
-    (pa.types.is_float32, lambda value: _number(np.float32(value))),  # the digits that tell it from other numbers of 32 bits
+    (pa.types.is_float32, lambda value: _number(np.float32(value))),  # the digits that identify it among numbers of 32 bits
     (pa.types.is_decimal, str),
     (pa.types.is_binary, lambda value: f'"{base64.b64encode(value).decode()}"'),
 )

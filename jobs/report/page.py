@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from windowmill.checkpoints.assembling import Totals
 from windowmill.checkpoints.batches import Batch, RunPlan
 from windowmill.checkpoints.places import Places, local_path
-from windowmill.jobs.batch.engine import told_briefly
+from windowmill.jobs.batch.engine import describe_briefly
 from windowmill.jobs.batch.progress import warnings_of
 from windowmill.jobs.report import charts
 from windowmill.jobs.report.charts import elapsed, instant, moment, short
@@ -67,7 +67,7 @@ def render(facts: Facts, target: str) -> str:
         loader=PackageLoader("windowmill.jobs.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"short": short, "moment": moment, "elapsed": elapsed, "clipped": clipped}
-    environment.filters["engine"] = told_briefly
+    environment.filters["engine"] = describe_briefly
     last_advance = facts.last_advance
     committed = next((batch for batch in reversed(facts.batches) if batch.status == "committed"), None)
     return environment.get_template("template.html.j2").render(

@@ -102,7 +102,7 @@ class PlainFile:
     constants
         For each other column, its value in all rows of the file, as a text.
     least
-        For columns of instants, as far as the source tells, an instant (µs) before which no value is.
+        For columns of instants, as far as the source knows, an instant (µs) before which no value is.
     """
 
     path: str
@@ -156,7 +156,7 @@ class SourceTable(ABC):
         """
 
     def mark(self, version: int) -> str | None:  # noqa: ARG002 - for kinds whose ids are copied with a table
-        """What tells the commit of ``version`` from that of a copy of the table which has gone its own way; null if unknown."""
+        """What differs between the commit of ``version`` and that of a copy of the table with commits of its own; null if unknown."""
         return None
 
     @abstractmethod

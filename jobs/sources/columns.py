@@ -134,7 +134,7 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
     """
     old, new = Columns.of(before).struct, Columns.of(now).struct
     used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
-    # Spark does not tell upper from lower case in a condition.
+    # Spark ignores case in a condition.
     in_conditions = {name.lower() for condition in every_condition(pipeline) for name in columns_of(condition)}
     for field in old:
         if field.name not in used and field.name.lower() not in in_conditions:
@@ -168,7 +168,7 @@ def _gone(field: StructField, new: StructType, place: str) -> str:
 def _check_same(old: StructField, new: StructField, name: str, place: str) -> None:
     """Raise ``SourceSchemaError`` if ``new``, or a field within it, is another column of the table than ``old`` under the same name.
 
-    With column mapping a name may pass from one column to another, by renaming or by dropping and adding; the files tell them apart by
+    With column mapping a name may pass from one column to another, by renaming or by dropping and adding; files identify them by
     id and physical name.
     """
     if not _is_same(old, new):

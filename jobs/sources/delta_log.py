@@ -330,7 +330,7 @@ def _text(value: Any) -> str | None:
 
 
 def span(stats: str | None, name: str, *, instants: bool) -> tuple[int, int, int] | None:
-    """A lower bound of the values of a column, and a lower and an upper one of the greatest; null if ``stats`` do not tell.
+    """A lower bound of the values of a column, and a lower and an upper one of the greatest; null if ``stats`` do not contain them.
 
     ``name`` is that in the file. Instants are microseconds on the axis.
     """
@@ -347,7 +347,7 @@ def span(stats: str | None, name: str, *, instants: bool) -> tuple[int, int, int
 
 
 def least_instants(stats: str | None, names: Iterable[str]) -> Mapping[str, int]:
-    """A lower bound of the instants of each of those columns of which ``stats`` tell one."""
+    """A lower bound of the instants of each of those columns of which ``stats`` contain one."""
     least = {}
     try:
         lows = json.loads(stats or "{}").get("minValues") or {}

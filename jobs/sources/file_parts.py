@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from windowmill.jobs.sources.base import PlainFile
-from windowmill.jobs.sources.plain_files import FilePart, Form, NotPlainError, Opened, RowGroup, status_of
+from windowmill.jobs.sources.plain_files import FilePart, Form, NotPlainError, OpenFile, RowGroup, status_of
 from windowmill.jobs.spark.file_ranges import FileRange
 
 #: The parts that each task reads.
@@ -29,7 +29,7 @@ def number_of_bytes(tasks: Tasks) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class CheckedFile:
     """A file whose columns Arrow reads as Spark does; ``status`` is that of :func:`.status_of`, null if the file cannot change."""
 
     row_groups: Sequence[RowGroup]
@@ -40,20 +40,20 @@ class Examined:
         return sum(group.rows for group in self.row_groups)
 
 
-def examined(file: PlainFile, form: Form, columns: Sequence[str]) -> Examined | None:
+def examined(file: PlainFile, form: Form, columns: Sequence[str]) -> CheckedFile | None:
     """What ``file`` holds of ``columns``; null if it cannot be opened here, or Arrow would read a column otherwise than Spark."""
     try:
-        with Opened(file, form) as opened:
+        with OpenFile(file, form) as opened:
             opened.check(columns)
-            return Examined(opened.row_groups(columns))
+            return CheckedFile(opened.row_groups(columns))
     except (NotPlainError, OSError, pa.ArrowException):  # Spark reads it, or says what is wrong
         return None
 
 
-def all_examined(files: Sequence[PlainFile], form: Form, columns: Sequence[str]) -> list[Examined] | None:
+def all_examined(files: Sequence[PlainFile], form: Form, columns: Sequence[str]) -> list[CheckedFile] | None:
     """:func:`examined` of all ``files``; null if one is not plain."""
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        found: list[Examined] = []
+        found: list[CheckedFile] = []
         for each in pool.map(lambda file: examined(file, form, columns), files):
             if each is None:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -89,7 +89,7 @@ def parts_of(ranges: Sequence[Sequence[FileRange]], form: Form, columns: Sequenc
     return tasks if groups == sum(len(own.row_groups) for own in found.values()) else None
 
 
-def divided(files: Sequence[PlainFile], found: Sequence[Examined], rows_of_task: int, fewest: int) -> Tasks:
+def divided(files: Sequence[PlainFile], found: Sequence[CheckedFile], rows_of_task: int, fewest: int) -> Tasks:
     """The row groups of ``files`` in order, divided into tasks of about ``rows_of_task`` rows, or at least ``fewest`` tasks."""
     total = sum(own.rows for own in found)
     n_tasks = max(1, fewest, -(-total // rows_of_task))
@@ -106,7 +106,7 @@ def divided(files: Sequence[PlainFile], found: Sequence[Examined], rows_of_task:
     return [task for task in tasks if task]
 
 
-def _part(index: int, file: PlainFile, own: Examined, numbers: Sequence[int]) -> FilePart:
+def _part(index: int, file: PlainFile, own: CheckedFile, numbers: Sequence[int]) -> FilePart:
     groups = [own.row_groups[number] for number in numbers]
     rows, size = sum(group.rows for group in groups), sum(group.bytes for group in groups)
     return FilePart(index, file, tuple(numbers), groups[0].first if groups else 0, rows, size, own.status)

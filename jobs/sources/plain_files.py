@@ -96,7 +96,7 @@ class FilePart:
     examined: tuple[int, int] | None = None
 
 
-class Opened:
+class OpenFile:
     """An open file; a context.
 
     Raises
@@ -116,7 +116,7 @@ class Opened:
             raise NotPlainError(file.path)
         self._is_int96_sure = _LEGACY_INT96 not in own and own.get(_WRITER, b"") >= _INT96_AGREES
 
-    def __enter__(self) -> Opened:
+    def __enter__(self) -> OpenFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -130,7 +130,7 @@ class Opened:
     def check(self, columns: Sequence[str]) -> None:
         """Raise ``NotPlainError`` if Arrow would read one of ``columns`` otherwise than Spark.
 
-        Looks at values only of INT96, and only where the source does not tell the least one.
+        Looks at values only of INT96, and only where the source does not know the least one.
         """
         doubtful, since = {}, _INT96_SURE_SINCE if self._is_int96_sure else _INT96_AGREES_SINCE
         for column, name in self.names(columns).items():
@@ -165,7 +165,7 @@ class Opened:
             own = self._file.names.get(column)
             if own is None:
                 continue
-            # Spark does not tell upper from lower case; Arrow takes a dot for a step into a struct.
+            # Spark ignores case; Arrow takes a dot for a step into a struct.
             if folded.count(own.lower()) > 1 or (own not in there and own.lower() in folded) or "." in own:
                 raise NotPlainError(own)
             if own in there:
@@ -260,7 +260,7 @@ def read(part: FilePart, form: Form, columns: Sequence[str]) -> Iterator[tuple[p
     if part.examined is not None and part.examined != status_of(part.file.path):
         raise SourceError(f"{part.file.path} has changed since `aggregate` was called; make the DataFrame anew")
     first = part.first
-    with Opened(part.file, form) as opened:
+    with OpenFile(part.file, form) as opened:
         for batch in opened.batches(columns, part.row_groups):
             yield batch, np.arange(first, first + batch.num_rows)
             first += batch.num_rows

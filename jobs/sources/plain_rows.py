@@ -21,7 +21,7 @@ from windowmill.jobs.conditions.spark import every_condition
 from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import FAILED, FILE, REASON, ROW, VERSION, Columns
 from windowmill.jobs.sources.event_times import EventTimes
-from windowmill.jobs.sources.plain_files import FilePart, Form, NotPlainError, Opened, read
+from windowmill.jobs.sources.plain_files import FilePart, Form, NotPlainError, OpenFile, read
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.kernels.lift import condition_column
@@ -61,7 +61,7 @@ class PlainRows:
 
     @classmethod
     def of(cls, pipeline: Pipeline, source: SourceTable, reading: Reading) -> PlainRows | None:
-        """The rows of ``reading``, as far as can be told without opening the files; null if only Spark can read them."""
+        """The rows of ``reading``, as far as is known without opening the files; null if only Spark can read them."""
         columns = Columns.of(source.schema_json)
         conditions = local_conditions(pipeline, columns)
         files = None if conditions is None else source.plain_files(reading)
@@ -99,7 +99,7 @@ class PlainRows:
 
     def _stored(self, index: int, columns: Sequence[str]) -> pa.Table:
         """The ``columns`` of one file, with its index, the index of each row and the file's version."""
-        with Opened(self.files[index], self.form) as opened:
+        with OpenFile(self.files[index], self.form) as opened:
             opened.check(columns)
             batches = list(opened.batches(columns))
         if not batches:

@@ -17,7 +17,7 @@ from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadRows:
     """What a run would take up.
 
     Attributes
@@ -53,7 +53,7 @@ class SourceWatch:
         #: Number and verdict of the newest batch, when the last look found all its commits.
         self._published: tuple[int, str] | None = None
 
-    def look(self) -> Unread | None:
+    def look(self) -> UnreadRows | None:
         """What a run would take up now; ``None`` if the source has no new rows and no batch is open.
 
         New versions without rows, as OPTIMIZE and the like make them, do not count. Nor do versions that change rows, if the spec ignores
@@ -73,7 +73,7 @@ class SourceWatch:
             else:
                 self._ledger.refresh()
             newest, last = self._ledger.newest_kept, self._ledger.last_commit
-            unread = Unread(source.version, newest.plan.to_version if newest else -1, self._is_open(self._ledger))
+            unread = UnreadRows(source.version, newest.plan.to_version if newest else -1, self._is_open(self._ledger))
             if unread.open or (newest and newest.plan.source_id != source.table_id):
                 return unread
             after = last.plan.to_version if last else None

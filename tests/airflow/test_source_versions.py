@@ -35,7 +35,7 @@ from windowmill.dags.schedules import new_versions_of
 from windowmill.dags.sensors import SourceVersionSensor
 from windowmill.dags.triggers import NewVersionsTrigger, SourceVersionTrigger
 from windowmill.jobs.batch import planning
-from windowmill.jobs.sources.unread import SourceWatch, Unread
+from windowmill.jobs.sources.unread import SourceWatch, UnreadRows
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SourceFeatureError, SourceMissingError, SpecError
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
@@ -82,7 +82,7 @@ def commit(spec: Path) -> None:
     Ledger.open(load_pipeline(spec)).rule(Commit(seen=None, emitted=None, verdict="released"), None, datetime.now(UTC))
 
 
-def looked(spec: Path) -> Unread | None:
+def looked(spec: Path) -> UnreadRows | None:
     return SourceWatch(load_pipeline(spec)).look()
 
 
@@ -114,13 +114,13 @@ def test_a_source_that_has_never_been_read_is_unread_once_it_has_rows(spec, land
     land(0)
     assert looked(spec) is None
     land()
-    assert looked(spec) == Unread(version=1, planned=-1, open=False)
+    assert looked(spec) == UnreadRows(version=1, planned=-1, open=False)
 
 
 def test_an_open_batch_counts_whatever_the_source_has(spec, land, plan):
     land()
     assert plan() == 0
-    assert looked(spec) == Unread(version=0, planned=0, open=True)
+    assert looked(spec) == UnreadRows(version=0, planned=0, open=True)
 
 
 def test_a_batch_that_lacks_its_commits_counts_whatever_the_source_has(spec, land):
@@ -134,7 +134,7 @@ def test_a_batch_that_lacks_its_commits_counts_whatever_the_source_has(spec, lan
     changes = {"sink": Changes.of(rows.schema, writer.close())}
     ledger.record(planned, Commit(seen=None, emitted=None, verdict="passed"), changes, datetime.now(UTC))
     watch = SourceWatch(pipeline)
-    assert watch.look() == Unread(version=0, planned=0, open=True)
+    assert watch.look() == UnreadRows(version=0, planned=0, open=True)
     settle(ledger, own_tables(runnable_of(pipeline)))
     assert [watch.look(), watch.look()] == [None, None]
 
@@ -165,7 +165,7 @@ def test_a_start_that_is_still_to_come_is_waited_for(write_spec, land):
     land()
     assert looked(spec) is None
     land()
-    assert looked(spec) == Unread(version=1, planned=-1, open=False)
+    assert looked(spec) == UnreadRows(version=1, planned=-1, open=False)
 
 
 def committed(watch: SourceWatch, through: int) -> None:

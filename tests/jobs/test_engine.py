@@ -77,6 +77,6 @@ def test_auto_leaves_a_batch_to_a_spark_that_runs_elsewhere(monkeypatch, environ
 
 def test_a_run_without_batches_says_nothing_of_engines():
     assert summary_of(parse_pipeline(SPEC), []).data["batches"] == []
-    assert engine.told({"engine": "spark", "application": "a", "tasks": 12, "jobs": 3, "executors": 2}) == (
+    assert engine.describe({"engine": "spark", "application": "a", "tasks": 12, "jobs": 3, "executors": 2}) == (
         "Spark a, 12 tasks in 3 jobs on 2 executors"
     )

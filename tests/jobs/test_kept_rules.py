@@ -14,7 +14,7 @@ from windowmill.expectations import engine
 from windowmill.expectations.gate import validate
 from windowmill.expectations.rule import Rule
 from windowmill.jobs.batch import validating
-from windowmill.jobs.batch.validating import ResultFiles, _broken, _broken_locally, _count, _told_by, validate_files
+from windowmill.jobs.batch.validating import ResultFiles, _broken, _broken_locally, _count, _shown_by, validate_files
 from windowmill.windowing.specfile import parse_pipeline
 
 SCHEMA = pa.schema([("k", pa.string()), ("low", pa.int64()), ("high", pa.int64()), ("x", pa.float64())])
@@ -42,7 +42,7 @@ def rule(kind: str, index: int = 0, **arguments: Any) -> Rule:
 
 
 def told(files: ResultFiles, checked: Rule) -> bool:
-    return _told_by([validating.json.loads(file.stats) for file in files.files], checked)
+    return _shown_by([validating.json.loads(file.stats) for file in files.files], checked)
 
 
 def broken(files: ResultFiles, *suite: Rule, shares: int = 3) -> set[int]:

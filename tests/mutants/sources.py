@@ -16,10 +16,10 @@ MUTANTS = {
         ("computed-columns-read-from-files", "jobs.spark.file_ranges:_reads_files", without("not _.outputSet().subsetOf(_)")),
     ],
     f"{FILE_SCANS}dates_of_the_old_calendar_are_sparks": [
-        ("days-of-the-old-calendar-read-from-files", "jobs.sources.plain_files:Opened.__init__", without("_LEGACY in _")),
+        ("days-of-the-old-calendar-read-from-files", "jobs.sources.plain_files:OpenFile.__init__", without("_LEGACY in _")),
     ],
     f"{PLAIN_ROWS}int96_before_1900_is_left_to_spark": [
-        ("instants-of-the-old-calendar-read-from-plain-files", "jobs.sources.plain_files:Opened._check_int96", without('_["min"] < _')),
+        ("instants-of-the-old-calendar-read-from-plain-files", "jobs.sources.plain_files:OpenFile._check_int96", without('_["min"] < _')),
     ],
     f"{PLAIN_ROWS}files_with_deletion_vectors_are_not_plain": [
         (
@@ -108,6 +108,6 @@ MUTANTS = {
         ),
     ],
     f"{FILE_SCANS}int96_before_year_1_is_sparks": [
-        ("int96-without-its-sign", "jobs.sources.plain_files:Opened._check_int96", without('_["max"] > _LAST_MS')),
+        ("int96-without-its-sign", "jobs.sources.plain_files:OpenFile._check_int96", without('_["max"] > _LAST_MS')),
     ],
 }

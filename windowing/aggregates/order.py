@@ -1,4 +1,4 @@
-"""Aggregates of the order in which events stand: the first, the last, all of them.
+"""Aggregates that depend on the order of events: the first, the last, all of them.
 
 Partials keep each event's position (time, tie-break), because the partials of one slice come from batches whose events
 interleave. Events of equal position keep their order of arrival: the older operand's go first.

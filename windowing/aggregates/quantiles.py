@@ -87,7 +87,7 @@ def _bucketed(
     values, counts = values[order], counts[order]
     bits = values.view(np.int64)
     # Ascending with the values: of negative ones all bits but the sign are inverted. Two values share a bucket if they agree but for the
-    # last bits, so neighbours tell where buckets begin.
+    # last bits, so neighbours show where buckets begin.
     keys = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
     differing = (keys[1:] ^ keys[:-1]).view(np.uint64)
     if most is not None:

@@ -219,7 +219,7 @@ class RuledWindow(Window):
 
     @abstractmethod
     def rules(self) -> GridRules | PolicyRules:
-        """The rules that its fields stand for."""
+        """The rules that its fields describe."""
 
     def slicer(self, pipeline: Pipeline) -> Slicer:
         return self.rules().slicer(self, pipeline)

@@ -49,7 +49,7 @@ class View(ABC):
 
     @abstractmethod
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
-        """Render what :meth:`of_key` told about the key ``name``."""
+        """Render what :meth:`of_key` gives of the key ``name``."""
 
     def largest(self) -> list[dict[str, Any]]:
         """The keys with the most entries; none if the pipeline has no keys."""
@@ -62,7 +62,7 @@ class View(ABC):
         return None if t is None or t in (BEFORE, AFTER) else bound(t, self.pipeline.time.unit is None)
 
     def show_summary(self, data: Mapping[str, Any]) -> Iterator[RenderableType]:
-        """Render what :meth:`summary` told."""
+        """Render what :meth:`summary` gives."""
         facts = Table(show_header=False, box=None, pad_edge=False)
         for name, value in data.items():
             if name != "largest_keys":

@@ -75,11 +75,11 @@ class SlicesView(View):
             begun = found.sequence[found.lo[place] : found.hi[place]]
             reaching = found.members[found.member_offsets[place] : found.member_offsets[place + 1]]
             first, last = (self.instant(int(starts[begun[edge]])) if len(begun) else None for edge in (0, -1))
-            told = {"window_start": self.instant(start), "window_end": self.instant(end)}
-            told |= {"slices": len(begun), "first_slice": first, "last_slice": last}
+            facts = {"window_start": self.instant(start), "window_end": self.instant(end)}
+            facts |= {"slices": len(begun), "first_slice": first, "last_slice": last}
             if self._grids.lasting:
-                told["rows_from_before"] = int(n_rows[reaching].sum())
-            yield {"order": (end, name), "window": name} | told | {"rows": int(n_rows[begun].sum() + n_rows[reaching].sum())}
+                facts["rows_from_before"] = int(n_rows[reaching].sum())
+            yield {"order": (end, name), "window": name} | facts | {"rows": int(n_rows[begun].sum() + n_rows[reaching].sum())}
 
     def _to_come(self, grid: WindowGrid, starts: Ints, reaching: Ints) -> Windows:
         """The windows that contain a slice and have not been emitted, in order of their ends."""

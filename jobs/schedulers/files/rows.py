@@ -16,7 +16,7 @@ from windowmill.jobs.schedulers.files.survey import FileSurvey, Times, bounds, s
 from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION
 from windowmill.jobs.schedulers.spark.task_output import RETURNED, returned, taken
 from windowmill.jobs.sources.columns import REASON, ROW
-from windowmill.jobs.sources.file_parts import Examined, Tasks, all_examined, divided
+from windowmill.jobs.sources.file_parts import CheckedFile, Tasks, all_examined, divided
 from windowmill.jobs.sources.plain_files import RowGroup
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.spark.access import access_to, map_in_arrow
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.columnar.slices import Reading
 
 
-for _kind in (Examined, RowGroup, Times):
+for _kind in (CheckedFile, RowGroup, Times):
     returnable(_kind)
 
 
@@ -137,12 +137,12 @@ def numbers_in(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
         yield from batch.column(0).to_pylist()
 
 
-def examined_all(spark: SparkSession, plain: PlainRows, columns: Sequence[str], options: Mapping[str, Options]) -> list[Examined] | None:
+def examined_all(spark: SparkSession, plain: PlainRows, columns: Sequence[str], options: Mapping[str, Options]) -> list[CheckedFile] | None:
     """What the files hold; null if one is not plain. Many footers are read by tasks."""
     if len(plain.files) <= limits.MAX_FILES:
         return all_examined(plain.files, plain.form, columns)
 
-    def look(numbers: Sequence[int]) -> Sequence[Examined] | None:
+    def look(numbers: Sequence[int]) -> Sequence[CheckedFile] | None:
         return all_examined([plain.files[number] for number in numbers], plain.form, columns)
 
     parts = _in_tasks(spark, range(len(plain.files)), look, options)
