@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import groupby
-from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from windowmill.checkpoints.batches import BackfillPlan, Batch, Changes, Commit, Plan, RunPlan, Status
 from windowmill.checkpoints.records import FORMAT, LedgerRecord
@@ -97,6 +98,7 @@ class StoredPlan:
     def plan(self) -> Plan:
         """The plan that was stored; raises ``ValueError`` if its fields contradict its action."""
         common = {name: getattr(self, name) for name in _COMMON}
+        common["source_schema"] = sys.intern(self.source_schema)  # kilobytes, and the same in nearly all batches
         if self.action == RunPlan.action:
             if self.range_from is not None or self.range_to is not None or self.found_closed or not self.builds_state:
                 raise ValueError("is a run with fields of a backfill")
@@ -187,7 +189,7 @@ def _batch(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) ->
         raise _corrupt(path, f"the {end.kind} of batch {number} has no totals")
     changes = [_changes(body, record, path) for body, record in zip(bodies, records, strict=True)]
     manifest = bodies[0].get(MANIFEST)
-    if manifest is not None and not _fit(tuple[str, str])(manifest):
+    if manifest is not None and not (isinstance(manifest, list) and len(manifest) == 2 and all(isinstance(part, str) for part in manifest)):
         raise _corrupt(path, f"batch {number} has no readable manifest")
     return Batch(
         plan,
@@ -254,53 +256,23 @@ def _parsed(record: LedgerRecord, path: str) -> dict[str, Any]:
 
 
 def _built(kind: type, values: Any, record: LedgerRecord, path: str) -> Any:
-    """Build a ``kind`` from ``values``."""
+    """Build the dataclass ``kind`` from JSON ``values``: all its fields, each of its type; an integer is accepted for a float."""
     subject = f"the {record.kind} of batch {record.batch}"
     if not isinstance(values, dict):
         raise _corrupt(path, f"{subject} has no {kind.__name__.lower()}")
-    chosen = {}
-    for name, fits in _fields(kind).items():
-        if name not in values:
-            raise _corrupt(path, f"{subject} has no {name}")
-        if not fits(values[name]):
-            raise _corrupt(path, f"{subject} has a {name} of the wrong type ({type(values[name]).__name__})")
-        chosen[name] = values[name]
-    if "source_schema" in chosen:  # kilobytes, and the same in nearly all batches
-        chosen["source_schema"] = sys.intern(chosen["source_schema"])
-    return kind(**chosen)
+    missing = next((each.name for each in fields(kind) if each.name not in values), None)
+    if missing is not None:
+        raise _corrupt(path, f"{subject} has no {missing}")
+    try:
+        return _parser(kind).validate_json(json.dumps(values), strict=True)
+    except ValidationError as err:
+        name = err.errors()[0]["loc"][0]
+        raise _corrupt(path, f"{subject} has a {name} of the wrong type ({type(values[name]).__name__})") from err
 
 
 @cache
-def _fields(kind: type) -> dict[str, Callable[[Any], bool]]:
-    """For each field of ``kind`` a type check for its JSON value."""
-    hints = get_type_hints(kind)
-    return {f.name: _fit(hints[f.name]) for f in fields(kind)}
-
-
-def _fit(hint: Any) -> Callable[[Any], bool]:
-    """A check that a JSON value fits the type ``hint``; a list is accepted for a tuple, an integer for a float."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return lambda value: value in arguments
-    if origin is UnionType:
-        ways = [_fit(argument) for argument in arguments]
-        return lambda value: any(fits(value) for fits in ways)
-    if origin is list or (origin is tuple and arguments[-1] is Ellipsis):
-        each = _fit(arguments[0])
-        return lambda value: isinstance(value, list) and all(map(each, value))
-    if origin is tuple:
-        parts = [_fit(argument) for argument in arguments]
-        return lambda value: isinstance(value, list) and len(value) == len(parts) and all(f(v) for f, v in zip(parts, value, strict=True))
-    if origin is dict:
-        each = _fit(arguments[1])
-        return lambda value: isinstance(value, dict) and all(map(each, value.values()))
-    if is_dataclass(hint) and isinstance(hint, type):
-        return lambda value: isinstance(value, dict) and all(n in value and fits(value[n]) for n, fits in _fields(hint).items())
-    if hint is float:
-        return lambda value: isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return lambda value: isinstance(value, int) and not isinstance(value, bool)
-    return lambda value: isinstance(value, hint)
+def _parser(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def _corrupt(path: str, what: str) -> LedgerCorruptError:

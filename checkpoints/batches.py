@@ -179,14 +179,6 @@ class Changes:
     replaces: tuple[int, int] | None = None
     schema: str | None = None
 
-    def __post_init__(self) -> None:
-        # Values read from the ledger's JSON are dicts and lists.
-        for name in ("adds", "kept"):
-            files = tuple(DataFile(**file) if isinstance(file, dict) else file for file in getattr(self, name))
-            object.__setattr__(self, name, files)
-        object.__setattr__(self, "removes", tuple(self.removes))
-        object.__setattr__(self, "replaces", None if self.replaces is None else (self.replaces[0], self.replaces[1]))
-
     @classmethod
     def of(
         cls,
@@ -248,7 +240,7 @@ class LastWrite:
     batch: int
     table_id: str
     version: int
-    digest: str | None = None
+    digest: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,11 +271,6 @@ class Commit:
     rows_ignored: int = 0
     compute: dict[str, object] = field(default_factory=dict)
     written: dict[str, LastWrite] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        # Values read from the ledger's JSON are still dicts.
-        written = {role: LastWrite(**value) if isinstance(value, dict) else value for role, value in self.written.items()}
-        object.__setattr__(self, "written", written)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ BACKFILL = (
         ),
         (
             plan(
-                0, action="backfill", range_from=-5, range_to=5, found_closed=[[1, None], [2, 7]], builds_state=False, zones={"UTC": "34"}
+                0, action="backfill", range_from=-5, range_to=5, found_closed=[(1, None), (2, 7)], builds_state=False, zones={"UTC": "34"}
             ),
             BACKFILL,
         ),

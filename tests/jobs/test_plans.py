@@ -227,7 +227,7 @@ def test_own_tables_are_verified_before_each_plan(tmp_path, step):
     bench.land(1, 2)
     bench.plan()
     # The state is gone: it was never there.
-    bench.commit(written={"state": LastWrite(0, "id", 0)})
+    bench.commit(written={"state": LastWrite(0, "id", 0, None)})
     bench.land(3)
     with pytest.raises(errors.StateMissingError, match=r"state .*there is no table, but batch 0 left version 0"):
         bench.backfill() if step == "backfill" else bench.plan()
