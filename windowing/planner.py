@@ -18,12 +18,11 @@ from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.positions import PositionState
 from windowmill.windowing.costs import Cost, Shape, listed_cost, ranges_cost, tree_cost
-from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.stored_shapes import ADDS, NODE_COLUMNS, READS, WHY, cost_of, lasting_costs, position_shape, slice_shape
 from windowmill.windowing.textbook import ENGINES, Setting, admissible, engine_cost
-from windowmill.windowing.ways import WayName, divide, why_rows
+from windowmill.windowing.ways import Positions, Rows, Sessions, Slices, WayName, divide, why_rows
 from windowmill.windowing.windows.base import VERSIONS, Window, kept_before
 
 Command = Literal["run", "kernel"]
@@ -180,6 +179,9 @@ def plan(pipeline: Pipeline, types: Mapping[str, str] | None = None, refusal: st
     return _Planner(pipeline, types or {}, refusal).plan()
 
 
+_Part = Slices | Sessions | Positions | Rows
+
+
 class _Planner:
     def __init__(self, pipeline: Pipeline, types: Mapping[str, str], refusal: str | None) -> None:
         self._pipeline, self._known, self._revises = pipeline, set(types), pipeline.emit == "revise"
@@ -191,14 +193,10 @@ class _Planner:
         self._refusal, self._why = refusal, why_rows(pipeline, self._arrow)
         self._parts = parts = divide(pipeline, self._arrow)
         self._layout = parts.layout
-        self._positions = PositionState(parts.positions.pipeline, self._arrow, parts.positions.layout) if parts.positions else None
         self._objects = self._partials_of_bytes()
         self._nodes = Nodes.of(parts.slices.grids.grids) if parts.slices else None
         self._nodes_from = None if parts.slices and all_hopping(parts.slices.grids.grids) is None else MANY_SLICES
-        going = {"slices": parts.slices, "sessions": parts.sessions, "positions": parts.positions, "live rows": parts.rows}
-        self._way_of: dict[str, WayName] = {
-            window.name: way for way in parts.ways if (part := going[way]) is not None for window in part.pipeline.windows
-        }
+        self._part_of: dict[str, _Part] = {window.name: part for part in parts.each for window in part.pipeline.windows}
         for window in pipeline.windows:  # fail here if a user function cannot be imported
             window.slicer(pipeline)
 
@@ -208,23 +206,27 @@ class _Planner:
         name, ways = self._pipeline.pipeline, self._parts.ways
         if self._refusal:
             return PipelinePlan(name, "kernel", (("run", self._refusal),), ways, self._why, "", "", aggregates, windows)
-        reads, adds = ("; ".join(texts) for texts in zip(*map(self._reads_and_adds, ways), strict=True))
+        reads, adds = ("; ".join(texts) for texts in zip(*map(self._reads_and_adds, self._parts.each), strict=True))
         return PipelinePlan(name, "run", (), ways, self._why, reads, adds, aggregates, windows)
 
-    def _reads_and_adds(self, way: WayName) -> tuple[str, str]:
-        """Which state a batch reads for the windows that go ``way``, and what it adds to it."""
-        kind, slices = "nodes" if way == "slices" and self._nodes else way, self._parts.slices
+    def _reads_and_adds(self, part: _Part) -> tuple[str, str]:
+        """Which state a batch reads for the windows of ``part``, and what it adds to it."""
+        kind = "nodes" if self._has_nodes(part) else part.way
         reads, adds = [_READS[kind]], [_ADDS[kind]]
-        if way == "slices" and slices is not None:
-            more = [text for text, applies in ((_REVISIONS, self._revises), (_SPANS, slices.grids.known)) if applies]
-            if slices.grids.lasting:
-                more.append(lasting_costs(slices.pipeline, slices.grids, clips=slices.layout.clips))
-            for read, added in more:
-                reads.append(read)
-                adds.append(added)
-        if way == "sessions" and self._parts.sessions is not None and self._parts.sessions.cuts:
-            adds.append(_INSTANTS)
+        match part:
+            case Slices():
+                more = [text for text, applies in ((_REVISIONS, self._revises), (_SPANS, part.grids.known)) if applies]
+                if part.grids.lasting:
+                    more.append(lasting_costs(part.pipeline, part.grids, clips=part.layout.clips))
+                for read, added in more:
+                    reads.append(read)
+                    adds.append(added)
+            case Sessions() if part.cuts:
+                adds.append(_INSTANTS)
         return "".join(reads), "".join(adds)
+
+    def _has_nodes(self, part: _Part) -> bool:
+        return isinstance(part, Slices) and self._nodes is not None
 
     def _partials_of_bytes(self) -> str:
         """The columns of partials of which the types give no size, to follow what the state holds; nothing if there are none."""
@@ -235,18 +237,18 @@ class _Planner:
         parts = [f"{', '.join(names)} {size}" for size, names in named.items() if names]
         return f" (not counted: partials as bytes, {'; '.join(parts)})" if parts else ""
 
-    def _leaf_bytes(self, way: WayName) -> int:
-        if way != "live rows":
-            assert self._layout is not None
-            grids = self._parts.slices.grids if self._parts.slices else Grids(())
-            slices_own = _SLICES_OWN + (self._nodes is not None) + grids.lasting + 2 * len(grids.known)
-            sessions_own = 1 + len(self._parts.sessions.own_columns) if self._parts.sessions else 0
-            own = {"slices": slices_own, "sessions": sessions_own, "positions": len(NODE_COLUMNS)}[way]
-            return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(width_of(kind) for _, kind in self._layout.stored_columns)
-        rows = self._parts.rows
-        assert rows is not None
-        log = StateLog(rows.pipeline, self._arrow, rows.pipeline.conditions(), beside=rows.beside)
-        return sum(width_of(field.type) for field in log.schema)
+    def _leaf_bytes(self, part: _Part) -> int:
+        match part:
+            case Slices():
+                own = _SLICES_OWN + self._has_nodes(part) + part.grids.lasting + 2 * len(part.grids.known)
+            case Sessions():
+                own = 1 + len(part.own_columns)
+            case Positions():
+                own = len(NODE_COLUMNS)
+            case Rows():
+                log = StateLog(part.pipeline, self._arrow, part.pipeline.conditions(), beside=part.beside)
+                return sum(width_of(field.type) for field in log.schema)
+        return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(width_of(kind) for _, kind in part.layout.stored_columns)
 
     def _aggregate(self, name: str, spec: AggregateSpec) -> AggregatePlan:
         aggregate = self._aggregates[name]
@@ -262,30 +264,32 @@ class _Planner:
         )
 
     def _window(self, window: Window) -> WindowPlan:
-        shape, way, parts = window.shape(self._pipeline), self._way_of[window.name], self._parts
-        if way == "slices" and parts.slices:
-            shape = slice_shape(parts.slices.pipeline, parts.slices.grids, self._nodes, window, self._objects)
-        elif way == "sessions":
-            kept = f"bounds and partials of open sessions{kept_before(self._pipeline)}, a row for each batch that touched one"
-            if window.greatest_size() is not None:
-                kept += "; a partial for each instant that windows are not closed through"
-            shape = replace(shape, state=kept + self._objects, listed=VERSIONS if self._revises else shape.listed)
-        elif way == "positions" and parts.positions and self._positions:
-            shape = position_shape(parts.positions.pipeline, self._positions, window, self._objects)
+        shape, part = window.shape(self._pipeline), self._part_of[window.name]
+        match part:
+            case Slices():
+                shape = slice_shape(part.pipeline, part.grids, self._nodes, window, self._objects)
+            case Sessions():
+                kept = f"bounds and partials of open sessions{kept_before(self._pipeline)}, a row for each batch that touched one"
+                if window.greatest_size() is not None:
+                    kept += "; a partial for each instant that windows are not closed through"
+                shape = replace(shape, state=kept + self._objects, listed=VERSIONS if self._revises else shape.listed)
+            case Positions():
+                columns = PositionState(part.pipeline, self._arrow, part.layout)
+                shape = position_shape(part.pipeline, columns, window, self._objects)
         choices = tuple(self._choice(window, name, spec, shape) for name, spec in self._pipeline.aggregates.items())
-        leaf_bytes = self._leaf_bytes(way)
+        leaf_bytes = self._leaf_bytes(part)
         state_bytes = shape.state_rows * leaf_bytes if shape.state_rows is not None else None
-        return WindowPlan(window.name, window.describe(), way, shape, choices, leaf_bytes, state_bytes)
+        return WindowPlan(window.name, window.describe(), part.way, shape, choices, leaf_bytes, state_bytes)
 
     def _choice(self, window: Window, name: str, spec: AggregateSpec, shape: Shape) -> Choice:
-        aggregate, way = self._aggregates[name], self._way_of[window.name]
-        if spec.declaration.partial == "none" and way != "slices":
+        aggregate, part = self._aggregates[name], self._part_of[window.name]
+        if spec.declaration.partial == "none" and not isinstance(part, Slices):
             engine, why = "recompute", "an event weighs as long as it lasts inside the window, so each window weighs its events anew"
         elif shape.listed:
             engine, why = "recompute", shape.listed
         else:
             engine, why = "two_stacks", "what leaves is the oldest, and any associative aggregate will do"
-            if way == "positions":
+            if isinstance(part, Positions):
                 engine, why = "flatfat", WHY
             elif not shape.in_order:
                 engine, why = "flatfat", "tuples leave from anywhere; only what stands above them in the tree is combined anew"
@@ -294,16 +298,16 @@ class _Planner:
             why += f"; {shape.late}" if shape.late else ""
         if engine == "recompute":
             combines = listed_cost(shape.n)
-        elif way == "positions":
+        elif isinstance(part, Positions):
             combines = cost_of(window, shape)
         elif engine == "flatfat":
             combines = tree_cost(shape.n, shape.m)
         else:
             combines = ranges_cost(shape.n, shape.m, alone=shape.alone or shape.n == shape.m)
-        others = tuple(self._alternative(other, aggregate, shape, way) for other in ENGINES if other != engine)
+        others = tuple(self._alternative(other, aggregate, shape, part) for other in ENGINES if other != engine)
         return Choice(name, engine, why, combines, others)
 
-    def _alternative(self, engine: str, aggregate: Aggregate[Any], shape: Shape, way: WayName) -> Alternative:
+    def _alternative(self, engine: str, aggregate: Aggregate[Any], shape: Shape, part: _Part) -> Alternative:
         combines, allowed = engine_cost(engine, shape.n, shape.m), engine in admissible(aggregate)
         if not allowed and not aggregate.exact:
             why_not = "floating point is never deducted: rounding, infinity or NaN of what left would stay behind"
@@ -314,7 +318,6 @@ class _Planner:
         elif shape.listed and shape.alone:
             why_not = "no gain, as windows do not overlap"
         else:
-            nodes = way == "slices" and self._nodes is not None
-            setting = Setting(shape, way == "slices", nodes, self._nodes_from, way == "positions")
+            setting = Setting(shape, isinstance(part, Slices), self._has_nodes(part), self._nodes_from, isinstance(part, Positions))
             why_not = ENGINES[engine].why_not(setting)
         return Alternative(engine, combines, allowed, why_not)

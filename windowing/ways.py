@@ -23,8 +23,8 @@ by live rows. Over events that last, windows on grids are computed by slices, al
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
 
 import pyarrow as pa
 
@@ -48,6 +48,7 @@ WayName = Literal["slices", "sessions", "positions", "live rows"]
 class Slices:
     """The windows on grids of a pipeline: the pipeline with these windows alone, how it is cut into slices, and what a slice holds."""
 
+    way: ClassVar[WayName] = "slices"
     pipeline: Pipeline
     grids: Grids
     layout: Layout
@@ -57,6 +58,7 @@ class Slices:
 class Sessions:
     """The sessions of a pipeline: the pipeline with these windows alone, name and limits of each, and the layout of their partials."""
 
+    way: ClassVar[WayName] = "sessions"
     pipeline: Pipeline
     limits: tuple[tuple[str, SessionLimits], ...]
     layout: Layout
@@ -87,6 +89,7 @@ class Sessions:
 class Positions:
     """The windows of a pipeline that follow policies: the pipeline with these windows alone, and the layout of their partials."""
 
+    way: ClassVar[WayName] = "positions"
     pipeline: Pipeline
     layout: Layout
 
@@ -95,6 +98,7 @@ class Positions:
 class Rows:
     """The windows of a pipeline that keep live rows: the pipeline with these windows alone; ``beside`` is whether it has others."""
 
+    way: ClassVar[WayName] = "live rows"
     pipeline: Pipeline
     beside: bool = False
 
@@ -112,10 +116,14 @@ class Parts:
     rows: Rows | None = None
 
     @property
+    def each(self) -> tuple[Slices | Sessions | Positions | Rows, ...]:
+        """The parts that have windows."""
+        return tuple(part for part in (self.slices, self.sessions, self.positions, self.rows) if part is not None)
+
+    @property
     def ways(self) -> tuple[WayName, ...]:
         """The ways that windows go."""
-        there = [getattr(self, field.name) is not None for field in fields(self)]
-        return tuple(way for way, is_there in zip(_WAYS, there, strict=True) if is_there)
+        return tuple(part.way for part in self.each)
 
     @property
     def layout(self) -> Layout | None:

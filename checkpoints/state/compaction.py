@@ -6,7 +6,7 @@ columns. Files of compacted rows are large; :mod:`windowmill.checkpoints.state.s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -222,12 +222,14 @@ def own_rows(way: WayName, ways: Collection[WayName], spans: Sequence[str] = ())
     """
     if len(ways) == 1:
         return "true"
-    if way == "live rows":
-        return own_entries(beside_positions="positions" in ways).sql
-    if way == "slices" and spans:
-        return f"({SLICE} IS NOT NULL OR {span_condition(spans)})"
-    mark = {"slices": SLICE, "sessions": GAP, "positions": SEQUENCE}[way]
-    return f"{mark} IS NOT NULL"
+    or_spans = f" OR {span_condition(spans)}" if spans else ""
+    own = {
+        "slices": f"({SLICE} IS NOT NULL{or_spans})",
+        "sessions": f"{GAP} IS NOT NULL",
+        "positions": f"{SEQUENCE} IS NOT NULL",
+        "live rows": own_entries(beside_positions="positions" in ways).sql,
+    }
+    return own[way]
 
 
 def compact_entries(
@@ -296,18 +298,21 @@ def _kept(
     live = LIVE in schema.names
     names, keys = ", ".join(map(quoted, schema.names)), schema.names[: schema.get_field_index(KIND)]
     kept = [f"SELECT {names} FROM state WHERE {BATCH} >= {before_batch}"]
+    still = "true" if needed is None else f"({needed.sql})"
+
+    def of_slices(own: str) -> str:
+        rows = f"state WHERE {own}"
+        return f"{NeededRows.all_but_old_spans(keys, spans, before_batch).latest_of(rows) if spans else rows} AND {still}"
+
+    kept_of: Mapping[WayName, Callable[[str], str]] = {
+        "slices": of_slices,
+        "sessions": lambda own: f"state WHERE {own} AND {still}",
+        "positions": lambda own: f"({needed_rows('state', keys, own, live=live, removes=removes)})",
+        "live rows": lambda own: f"({latest_entries('state', keys, own)})",
+    }
     for way in ways:
         own = f"{where} AND {own_rows(way, ways, spans)}"
-        if way == "live rows":
-            kept.append(f"SELECT {names} FROM ({latest_entries('state', keys, own)})")
-        elif way == "positions":
-            kept.append(f"SELECT {names} FROM ({needed_rows('state', keys, own, live=live, removes=removes)})")
-        else:
-            still = "true" if needed is None else f"({needed.sql})"
-            rows = f"state WHERE {own}"
-            if way == "slices" and spans:
-                rows = NeededRows.all_but_old_spans(keys, spans, before_batch).latest_of(rows)
-            kept.append(f"SELECT {names} FROM {rows} AND {still}")
+        kept.append(f"SELECT {names} FROM {kept_of[way](own)}")
     order = search_order(keys, live=live) if "positions" in ways else []
     order += order_of(schema.names) if len(ways) > 1 else []
     query = " UNION ALL ".join(kept)

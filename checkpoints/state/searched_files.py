@@ -268,7 +268,7 @@ class _Keys:
         self._n = keys.num_rows if keys.num_columns else 1
         for name in keys.column_names:
             column = keys.column(name).combine_chunks()
-            if _compares_in_files_as_here(column.type):
+            if _is_ordered_by_parquet(column.type):
                 values = column.drop_null().unique().sort().to_pylist()
                 rank = pc.index_in(column, pa.array(values, column.type)).fill_null(-1)
                 self._columns[name] = values, rank.to_numpy(zero_copy_only=False), column.is_null().to_numpy(zero_copy_only=False)
@@ -284,7 +284,7 @@ class _Keys:
         return found
 
 
-def _compares_in_files_as_here(kind: pa.DataType) -> bool:
+def _is_ordered_by_parquet(kind: pa.DataType) -> bool:
     """Whether Parquet orders values of ``kind`` as Python does."""
     checks = pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_date32
     return any(check(kind) for check in checks)

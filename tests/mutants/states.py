@@ -95,11 +95,11 @@ MUTANTS = {
         ("restored-positions-not-verified", "windowing.columnar.position_batch:advance", without("verify_once(...)")),
     ],
     f"{MIXED_BATCHES}compaction_keeps_the_rows_of_other_parts": [
-        ("compaction-drops-rows-of-other-parts", "checkpoints.state.compaction:_kept", without('_.append(f"SELECT {_} FROM {_} AND {_}")')),
+        ("compaction-drops-rows-of-other-parts", "checkpoints.state.compaction:_kept", without('_.append(f"SELECT {_} FROM {_}")')),
         ("rows-over-positions-taken-for-live-rows", "checkpoints.state.compaction:own_rows", never('"positions" in _')),
     ],
     f"{MIXED_BATCHES}spans_are_kept_and_found_beside_the_rows_of_other_parts": [
-        ("spans-dropped-beside-other-parts", "checkpoints.state.compaction:own_rows", never('_ == "slices" and _')),
+        ("spans-dropped-beside-other-parts", "checkpoints.state.compaction:own_rows", instead('_ if _ else ""', '""')),
     ],
     f"{PARTIAL_TABLE}of_a_keys_spans_the_latest_committed_row_stays": [
         (
