@@ -1,4 +1,4 @@
-"""Runs over few new rows, each a process of its own, cold and on warm servers, beside Structured Streaming."""
+"""Runs over few new rows, each a process of its own, cold and on a warm server, beside Structured Streaming."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class FewRows:
 
     def _by_windowmill(self, address: str) -> Iterator[_Way]:
         plain = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
-        for compute, most_cold, most_warm in (("spark", 8, 1.2), ("local", None, None)):
-            for where, own, most in (("cold", {}, most_cold), ("warm servers", {"SPARK_REMOTE": address}, most_warm)):
+        for compute, most_cold, most_warm in (("spark", 8, 1.6), ("local", None, None)):
+            for where, own, most in (("cold", {}, most_cold), ("warm server", {"SPARK_REMOTE": address}, most_warm)):
                 label = f"compute: {compute}, {where}"
                 growing = self._growing(label)
                 spec = growing.folder / "pipeline.yaml"

@@ -34,14 +34,9 @@ def cpu_seconds(session: int) -> float:
     used = 0.0
     for process in session_processes(session):
         with suppress(psutil.Error):  # it ended meanwhile
-            used += cpu_seconds_of(process)
+            times = process.cpu_times()
+            used += times.user + times.system + times.children_user + times.children_system
     return used
-
-
-def cpu_seconds_of(process: psutil.Process) -> float:
-    """Processor time of a process so far, and of those children that have ended."""
-    times = process.cpu_times()
-    return float(times.user + times.system + times.children_user + times.children_system)
 
 
 def timed(act: Callable[[], T]) -> tuple[T, float, float]:

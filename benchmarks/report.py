@@ -49,9 +49,9 @@ that say *cold*, and of runs as processes of their own. Except in the job, resul
 (DuckDB) or memory (polars). A section on `aggregate` that does not name the form of its files read Parquet with
 microsecond instants, which Spark writes only if it is told to. A section on runs that does not say who computed them was measured with
 `compute: auto`: small batches in the process of the command.
-A cold run pays for its start: about 4 s of processor time in the JVM (session, first job), 2.6 s of imports in the command (1.4 s of them
-Great Expectations'), 1.5 s in the daemon of Python workers and 3.3 s in two workers. On two cores that is most of its seconds, and more
-than a cold script of DuckDB takes in all; a warm session pays none of it.
+A cold run pays for its start: about 4 s of processor time in the JVM (session, first job), 1 s of imports in the command (1.9 s
+more where a rule needs Great Expectations), 1.5 s in the daemon of Python workers and 3.3 s in two workers. On two cores that is most
+of its seconds, and more than a cold script of DuckDB takes in all; a warm session pays none of it.
 Processor time is that of all threads and processes together: on a busy machine it says more than the seconds do.
 DuckDB and polars work in one process without shuffle, executors or rows handed from one to another: they show the limit of the machine.
 Spark's ways run on the session that windowmill configures: two threads, 4 GiB, two shuffle partitions, adaptive execution.

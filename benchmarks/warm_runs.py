@@ -1,8 +1,8 @@
 """What a run costs as a process of its own, cold and on a warm Spark Connect server: ``python -m benchmarks.warm_runs``.
 
 Pipelines with the same windows and history take 1,000 new rows in turn by ``windowmill run``: one reads them itself, one has a filter for
-which it must start Spark, one uses the servers of ``windowmill serve``. ``--before`` adds the runs of another checkout.
-Processor time is that of the client and of all that it starts, of the Spark Connect server, and of the fork server and its child meanwhile.
+which it must start Spark, one uses the server of ``windowmill serve``. ``--before`` adds the runs of another checkout.
+Processor time is that of the client and of all that it starts, and of the Spark Connect server meanwhile.
 ``--soak`` goes on with runs on the server, to see that time and memory stay.
 """
 
@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
 
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.pipelines import Growing
-from benchmarks.processes import alone, cpu_seconds, cpu_seconds_of
+from benchmarks.processes import alone, cpu_seconds
 from benchmarks.race import Result, ratios
 from benchmarks.small_runs import AGGREGATES, KEYS, ROWS_PER_MINUTE, WINDOWS
 from windowmill.jobs.warm.connect_server import memory_bytes
@@ -86,9 +85,9 @@ def main(arguments: list[str] | None = None) -> Measurement:
             way.prepare(Path(scratch).absolute(), with_server)
 
         def step(round_: int, way: _Way, result: Result) -> None:
-            before = _servers_cpu_seconds(server)
+            before = cpu_seconds(server["pid"])
             seconds, used = way.take(given.rows)
-            used += _servers_cpu_seconds(server) - before
+            used += cpu_seconds(server["pid"]) - before
             console.print(
                 f"  {'warm-up' if round_ < 0 else f'round {round_ + 1}'}: {result.label}: {seconds:.2f} s, {used:.2f} s of processor time"
             )
@@ -102,7 +101,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
                     step(round_, way, results[way.name])
         measured.take(list(results.values()))
         reference = results["before" if given.before else "spark"]
-        for name, most in (("cold", 0.6), ("warm", 0.2)):
+        for name, most in (("cold", 0.6), ("warm", 0.4)):
             own = results[name]
             measured.figures += [
                 Figure(f"{own.label} / {reference.label}", ratios(reference, own), most=most),
@@ -143,10 +142,6 @@ class _Way:
         """Seconds and processor time of a run over ``rows`` new rows."""
         self.pipeline.land(rows)
         return run(self.spec, self.environment, self.python)
-
-
-def _servers_cpu_seconds(server: dict[str, Any]) -> float:
-    return cpu_seconds(server["pid"]) + cpu_seconds_of(psutil.Process(server["fork_server"]))
 
 
 def _ratios_of_processor_time(own: Result, reference: Result) -> list[float]:

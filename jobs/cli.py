@@ -1,4 +1,4 @@
-"""The command ``windowmill``: runs in a child of the fork server of ``windowmill serve``, if there is one, else in this process."""
+"""The command ``windowmill``."""
 
 from __future__ import annotations
 
@@ -14,18 +14,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def command() -> int:
-    """Run the command line of this process, in a child of a fork server if there is one; returns the exit code."""
+    """Run the command line of this process, which ends with its exit code."""
     from windowmill.jobs.ending import Ending
-    from windowmill.jobs.warm.client import forked
 
     ending = Ending()
-    code = forked(sys.argv[1:])
-    if code is None:
-        # Imports make a million objects that stay. Collecting every 700 new objects, the default, takes a tenth of a short command.
-        gc.set_threshold(100_000)
-        code = main()
-    ending.code = code
-    return code
+    # Imports make a million objects that stay. Collecting every 700 new objects, the default, takes a tenth of a short command.
+    gc.set_threshold(100_000)
+    ending.code = main()
+    return ending.code
 
 
 if __name__ == "__main__":

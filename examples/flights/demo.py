@@ -123,12 +123,10 @@ def warm_server() -> LocalServer:
     """The server that the runs of the schedule use, started if there is none."""
     server = LocalServer.running(SERVER)
     if server is None:
-        with console.status("starting and warming up Spark and Python for the runs, about a minute"):
+        with console.status("starting and warming up Spark for the runs, about a minute"):
             begun = time.monotonic()
             server = LocalServer.start(SERVER)
-        say(
-            f"Warm: `windowmill serve` keeps Spark and Python warm for the runs, ready after {time.monotonic() - begun:.0f} s", style="bold"
-        )
+        say(f"Warm: `windowmill serve` keeps Spark warm for the runs, ready after {time.monotonic() - begun:.0f} s", style="bold")
     return server
 
 

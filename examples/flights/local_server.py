@@ -67,7 +67,7 @@ class LocalServer(Detached):
         return {f"AIRFLOW_CONN_{CONNECTION.upper()}": json.dumps(connection), "WINDOWMILL_SPARK_CONNECT_CONN_ID": CONNECTION}
 
     def stop(self) -> None:
-        """End it with Spark and the fork server."""
+        """End it with Spark."""
         process = self.process()
         if process is not None:
             for number in (signal.SIGTERM, signal.SIGKILL):

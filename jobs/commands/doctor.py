@@ -22,7 +22,6 @@ from windowmill.jobs.commands.terminal import Answer
 from windowmill.jobs.spark.jars import DELTA_VERSION, S3_JARS, class_archive, damaged_jars, jars_folder
 from windowmill.jobs.spark.java import find_java, java_at
 from windowmill.jobs.spark.settings import SERVER
-from windowmill.jobs.warm import client
 from windowmill.windowing.errors import MachineError, PluginError, ServerGoneError
 from windowmill.windowing.imports import named_plugins
 from windowmill.windowing.redaction import redacted
@@ -62,7 +61,6 @@ def examine() -> list[Check]:
         check_port(),
         check_memory(),
         *check_server(),
-        *check_fork_server(),
         *check_plugins(),
     ]
 
@@ -276,23 +274,6 @@ def check_server() -> list[Check]:
         return [_unfit(f"{redacted(address)} {problem}")]
     served = f", windowmill {server.release}" if server.release else ""
     return [Check("Spark Connect", True, f"{redacted(address)} answers: Spark {server.version} with Delta{served}")]
-
-
-def check_fork_server() -> list[Check]:
-    """A fork server beside the Spark Connect server answers; nothing where no server on this machine is named."""
-    port = client.port_here(os.environ.get(SERVER, ""))
-    if port is None:
-        return []
-    if client.is_served(port):
-        return [Check("Warm commands", True, "commands start from a process that has imported what they need")]
-    return [
-        Check(
-            "Warm commands",
-            "warn",
-            f"no fork server beside port {port}",
-            "start both with `windowmill serve`; until then each command imports everything itself",
-        )
-    ]
 
 
 def _unfit(problem: str) -> Check:

@@ -12,7 +12,7 @@ from windowmill.jobs.commands.terminal import Answer, AsJson, errors, show
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check this machine: Java, jars, worker Python, versions, warehouse, disk, ports, the servers that SPARK_REMOTE names."""
+    """Check this machine: Java, jars, worker Python, versions, warehouse, disk, ports, the server that SPARK_REMOTE names."""
     from windowmill.jobs.commands.doctor import examine, report
 
     answer = report(examine())
@@ -31,12 +31,11 @@ def serve(
     ] = 8,
     as_json: AsJson = False,
 ) -> None:
-    """Keep Spark and Python warm on this machine, and print the address for SPARK_REMOTE; ends on SIGTERM and Ctrl-C."""
+    """Keep Spark warm on this machine, and print the address for SPARK_REMOTE; ends on SIGTERM and Ctrl-C."""
     from windowmill.jobs.warm.connect_server import Limits, Server
 
     def ready(server: Server) -> None:
-        pids = {"pid": server.pid, "fork_server": server.fork_server.pid}
-        data = {"address": server.address, "port": server.port, **pids, "seconds": round(time.monotonic() - begun, 1)}
+        data = {"address": server.address, "port": server.port, "pid": server.pid, "seconds": round(time.monotonic() - begun, 1)}
         show(Answer(data, server.address), as_json)
 
     begun = time.monotonic()

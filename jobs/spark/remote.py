@@ -10,11 +10,11 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pyspark
 
-from windowmill.jobs.own_code import newest_change
 from windowmill.jobs.spark.access import ConnectAccess
 from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_EXTENSION, EXTENSIONS, RELEASE, SERVER, TOKEN
 from windowmill.windowing.errors import MachineError, ServerGoneError, first_line
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: The longest that a connection, and then each of the two answers, may take.
 CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 20.0
+#: Packages that runs import.
+_PACKAGES = ("windowing", "checkpoints", "expectations", "jobs")
 #: A request that is lost is sent again after 50, 200 and 800 ms. PySpark would try for ten minutes; a run rather starts Spark of its own.
 RETRIES = 3
 
@@ -160,7 +162,13 @@ def _channel_of(address: str) -> Any:
 
 def kept_session(code: str = "") -> str:
     """Id of the session that all clients with this code of windowmill, and the shipped code whose digest is ``code``, have in common."""
-    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"windowmill {metadata.version('windowmill')} {newest_change()} {code}"))
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"windowmill {metadata.version('windowmill')} {_newest_change()} {code}"))
+
+
+def _newest_change() -> int:
+    """When a module of windowmill was last changed, in nanoseconds since 1970."""
+    root = Path(__file__).parents[2]
+    return max(file.stat().st_mtime_ns for name in _PACKAGES for file in (root / name).resolve().rglob("*.py"))
 
 
 def _with_session(address: str, session: str) -> str:

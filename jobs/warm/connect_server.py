@@ -26,7 +26,6 @@ import pyspark
 
 from windowmill.jobs.child import tie_to_parent
 from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_CONF, RELEASE, RUNTIME_CONF, SERVER, TOKEN, launch_conf
-from windowmill.jobs.warm.keeper import Keeper
 from windowmill.windowing.errors import MachineError
 
 WARMING = "windowmill.jobs.warm.warm_up"
@@ -55,7 +54,6 @@ class Server:
         self.port = port or _free_port()
         self.token = os.environ.get(TOKEN) or secrets.token_hex(16)
         self._limits, self._say = limits, say
-        self.fork_server = Keeper(self.port, _environment({}), say)
         self._process: subprocess.Popen[bytes] | None = None
         self._ending = False
 
@@ -79,15 +77,12 @@ class Server:
             If the port is taken, or the server does not start.
         """
         with tempfile.TemporaryDirectory(prefix="windowmill-serve-") as scratch:
-            self.fork_server.start()
             try:
                 self._start(Path(scratch))
-                self.fork_server.wait(WARM_SECONDS)
                 if not self._ending:
                     ready(self)
                 return self._watch(Path(scratch))
             finally:
-                self.fork_server.stop()
                 self._stop()
 
     def end(self) -> None:
@@ -151,10 +146,9 @@ class Server:
         most_bytes = self._most_bytes()
         while not self._ending:
             time.sleep(LOOK_SECONDS)
-            self.fork_server.look()
             now, why = time.monotonic(), None
             # Just after a start, the recent connections include those of the warm-up, which are no use by a client.
-            used = now if clients(self.port, recent=now - begun > CLOSED_SECONDS) else max(used, self.fork_server.used)
+            used = now if clients(self.port, recent=now - begun > CLOSED_SECONDS) else used
             if self._process is not None and self._process.poll() is not None:
                 why = f"has died (exit code {self._process.returncode})"
             elif self._limits.idle_seconds and now - used > self._limits.idle_seconds:

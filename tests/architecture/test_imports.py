@@ -85,13 +85,9 @@ def test_spark_is_known_in_few_modules():
             "windowmill.plugins",
             {*(f"windowmill.{name}" for name in OURS - {"windowing"}), "numpy", "numba", "pyarrow", "pyspark", "deltalake"},
         ),
-        # Before the fork server is asked, nothing may be imported that it has imported.
-        *(
-            (
-                f"windowmill.jobs.{name}",
-                {"typer", "rich", "pydantic", "yaml", "numpy", "numba", "pyarrow", "pandas", "pyspark", "deltalake"},
-            )
-            for name in ("cli", "warm.client")
+        (
+            "windowmill.jobs.cli",
+            {"typer", "rich", "pydantic", "yaml", "numpy", "numba", "pyarrow", "pandas", "pyspark", "deltalake"},
         ),
         ("windowmill.jobs.commands.app", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
         # Every run of pytest loads the plugin, also those that have nothing to do with pipelines.
@@ -99,6 +95,7 @@ def test_spark_is_known_in_few_modules():
             "windowmill.testing",
             {*(f"windowmill.{name}" for name in OURS), "numpy", "numba", "pyarrow", "pandas", "pydantic", "hypothesis", "yaml"},
         ),
+        ("windowmill.jobs.batch.steps", {"numba", "duckdb", "sqlglot", "great_expectations", "airflow"}),
         ("windowmill.jobs.batch.loop", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
         ("windowmill.jobs.commands.answers", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from concurrent import futures
 from pathlib import Path
 
@@ -157,21 +156,6 @@ def test_a_worn_server_is_started_anew_and_an_idle_one_ends(monkeypatch, tmp_pat
         "the server takes 1.5 GiB once it is warm, so its limit of 1 GiB is ignored; raise it",
         "the server is ready again (process 0)",
     ]
-
-
-def test_a_server_whose_commands_use_no_spark_is_not_idle(monkeypatch, tmp_path):
-    kept, looks = connect_server.Server(1, connect_server.Limits(idle_seconds=0.5), print), []
-    monkeypatch.setattr(connect_server, "clients", lambda *_, **__: 0)
-    monkeypatch.setattr(connect_server, "LOOK_SECONDS", 0.01)
-
-    def look():
-        looks.append(time.monotonic())
-        if looks[-1] - looks[0] < 1:
-            kept.fork_server.used = looks[-1]
-
-    monkeypatch.setattr(kept.fork_server, "look", look)
-    assert kept._watch(tmp_path) == "no client for 0 s"
-    assert looks[-1] - looks[0] > 1.4
 
 
 def test_a_server_is_worn_by_age():
