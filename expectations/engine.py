@@ -60,23 +60,6 @@ def load() -> Any:
         return importlib.import_module("great_expectations")
 
 
-def load_in_background() -> threading.Thread:
-    """Import Great Expectations in the background while the JVM starts; an earlier use waits for the import.
-
-    Call this after importing pyspark, which Great Expectations imports too.
-    """
-
-    def try_to_load() -> None:
-        # Where two threads import modules that need one another, Python lets one of them see an unfinished module, and its import
-        # fails. The first use imports what is missing, and reports what fails then.
-        with contextlib.suppress(Exception):
-            load()
-
-    thread = threading.Thread(target=try_to_load, name="import great_expectations", daemon=True)
-    thread.start()
-    return thread
-
-
 def build(rule: Rule, arguments: Mapping[str, Any] | None = None) -> Any:
     """Build the expectation object of a rule; raises ``ValueError`` if Great Expectations refuses the arguments."""
     load()

@@ -19,7 +19,7 @@ def command() -> int:
 
     ending = Ending()
     # Imports make a million objects that stay. Collecting every 700 new objects, the default, takes a tenth of a short command.
-    gc.set_threshold(100_000)
+    gc.set_threshold(1_000_000)
     ending.code = main()
     return ending.code
 

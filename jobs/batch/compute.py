@@ -1,186 +1,55 @@
-"""Computes a batch: in this process, in one task of Spark, or in many. What comes back are entries of files and counts, never rows.
+"""Computes a batch in this process, which may run a task of Spark, or in many tasks. What comes back are entries of files, never rows.
 
 The rows go to files beside the tables that they are for. Until a record of the ledger names these, they are part of no table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from windowmill.checkpoints.batches import BackfillPlan, Changes, Plan
+from windowmill.checkpoints.batches import BackfillPlan, Changes
 from windowmill.checkpoints.data_files import DataFile, remove
-from windowmill.checkpoints.delta_tables import newest, tables_kept
+from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import delta_rs_can_write
-from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.base import order_of
 from windowmill.checkpoints.state.compaction import joint_schema
-from windowmill.checkpoints.state.readers import DeltaState
-from windowmill.checkpoints.stores import Options, is_table, options_of, use_options
+from windowmill.checkpoints.stores import is_table, use_options
+from windowmill.jobs.batch.job import ComputedBatch, Job, Step, untimed
 from windowmill.jobs.schedulers.files.quarantine import Quarantining
 from windowmill.jobs.schedulers.files.rows import FileRows
 from windowmill.jobs.schedulers.local import parts as local_parts
 from windowmill.jobs.schedulers.spark import numbered_rows
 from windowmill.jobs.schedulers.spark import parts as spark_parts
-from windowmill.jobs.schedulers.spark.numbered_rows import NumberedRows, read_by_spark
+from windowmill.jobs.schedulers.spark.numbered_rows import NumberedRows
 from windowmill.jobs.schedulers.spark.quarantine import not_applied, write_by_tasks
 from windowmill.jobs.schedulers.spark.task_output import (
     REFUSED_SCHEMA,
-    RETURNED,
     OutputWriter,
     Target,
     Targets,
-    returned,
-    taken,
     task_number,
 )
-from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.sources.plain_rows import PlainRows
-from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
-from windowmill.jobs.ways import limits
+from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.base import BatchSurvey, Part
-from windowmill.jobs.ways.choose import parts_of
 from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.lateness import TOO_LATE
-from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
-from windowmill.jobs.ways.output import Output, Windows, check_balance, counted
+from windowmill.jobs.ways.output import Output, check_balance, counted
 from windowmill.jobs.ways.quarantine import quarantine_schema, quarantined
-from windowmill.jobs.ways.restored import Restored
-from windowmill.jobs.ways.returning import returnable
+from windowmill.jobs.ways.returning import RETURNED, returned, taken
 from windowmill.windowing.columnar.added_columns import KIND, LEVEL, REACHING
-from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.errors import WindowmillError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-#: Times a step; takes its name and what it does.
-Step = Callable[[str, str], AbstractContextManager[Any]]
+    from pyspark.sql import SparkSession
 
 
-def _untimed(_name: str, _doing: str) -> AbstractContextManager[Any]:
-    return nullcontext()
-
-
-@dataclass(frozen=True)
-class Job:
-    """All that computing a batch needs; picklable.
-
-    Attributes
-    ----------
-    source
-        The source with the columns that the plan has pinned.
-    reading
-        What the plan reads of it.
-    check
-        Verifies rows of the state.
-    options
-        For each place in object storage, the settings of its client; they hold credentials.
-    """
-
-    runnable: Runnable
-    plan: Plan
-    source: SourceTable
-    reading: Reading
-    check: RowCheck
-    options: Mapping[str, Options]
-
-    @classmethod
-    def of(cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, check: RowCheck) -> Job:
-        """The job of ``plan``, with what this process knows of the places in object storage."""
-        every = (runnable.source_path, runnable.sink_path, runnable.places.root)
-        options = {place: found for place in every if (found := options_of(place)) is not None}
-        return cls(runnable, plan, source, reading, check, options)
-
-    @cached_property
-    def input(self) -> TableInput:
-        """The batch's new rows and the progress before it."""
-        plain = PlainRows.of(self.runnable.pipeline, self.source, self.reading)
-        return TableInput.of(self.runnable, self.plan, self.source, self.reading, plain, self.check)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "input"}
-
-    @property
-    def state(self) -> DeltaState:
-        """The state before the batch."""
-        return DeltaState(self.runnable.places.state, self.check)
-
-    def parts(self) -> list[Part]:
-        """The parts of the pipeline."""
-        return parts_of(self.input, self.state)
-
-    def targets(self, parts: Sequence[Part]) -> Targets:
-        """Where the rows that ``parts`` compute are written."""
-        runnable, pipeline = self.runnable, self.runnable.pipeline
-        state = joint_schema(pipeline, [part.schema for part in parts])
-        # Batches read all rows alike of a table without kinds, levels and families of events.
-        order = order_of(state.names) if {KIND, LEVEL, REACHING} & set(state.names) else []
-        quarantine = runnable.places.quarantine
-        return Targets(
-            self.plan.batch,
-            self.plan.attempt,
-            {
-                "sink": Target(runnable.sink_path, self.input.sink_schema),
-                "state": Target(runnable.places.state, state, order),
-                "quarantine": Target(quarantine, quarantine_schema(pipeline)),
-                "refused": Target(quarantine, REFUSED_SCHEMA),
-            },
-            self.options,
-        )
-
-
-@returnable
-@dataclass(frozen=True)
-class ComputedBatch:
-    """What computing a batch gives.
-
-    Attributes
-    ----------
-    windows
-        Number of result rows by window name, with the first and last window end.
-    reasons
-        Number of quarantined rows by reason.
-    changes
-        What the batch changes in each table, by role; a role in which it changes nothing is missing.
-    executors
-        One text for each process that ran tasks.
-    restored
-        Number of rows of state that were restored, by kind.
-    in_one_process
-        Whether one process computed all of it.
-    """
-
-    emission: Emission
-    rows_read: int
-    rows_applied: int
-    rows_late: int
-    new_state: int
-    windows: Windows
-    reasons: Mapping[str, int]
-    changes: Mapping[str, Changes]
-    executors: frozenset[str] = frozenset()
-    restored: Restored = field(default_factory=dict)
-    in_one_process: bool = False
-
-    @property
-    def row_count(self) -> int:
-        """Number of result rows."""
-        return sum(n for n, _, _ in self.windows.values())
-
-    @property
-    def rows_quarantined(self) -> int:
-        return sum(self.reasons.values())
-
-
-def compute_locally(job: Job, given: pa.Table | None = None, step: Step = _untimed) -> ComputedBatch:
+def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untimed) -> ComputedBatch:
     """Compute a small batch in this process; ``given`` are its new rows if Spark has read them.
 
     Raises
@@ -191,7 +60,7 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = _untim
         If only Spark can read the rows, or evaluate the spec on them.
     """
     batch, parts = job.input, job.parts()
-    targets = job.targets(parts)
+    targets = _targets(job, parts)
     with step("survey", "which windows the new rows complete"):
         surveyed = local_parts.survey(batch, parts, given)
     new = surveyed.new
@@ -208,23 +77,10 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = _untim
     return replace(_computed(job, targets, surveyed, output, replaced, kept), in_one_process=True)
 
 
-def compute_in_a_task(job: Job, spark: SparkSession, step: Step = _untimed) -> ComputedBatch:
-    """As :func:`compute_locally`, in one task of Spark, which is given the rows if only Spark can read them."""
-    limits.check_files(job.input.files, None)
-    with step("apply", "new rows and restored state into windows, in one task"):
-        reads = job.input.plain is not None or not job.input.files
-        found = _of_task(job, spark, given=not reads)
-        if reads and isinstance(found, OnlySparkError):
-            found = _of_task(job, spark, given=True)
-    if isinstance(found, Exception):
-        raise found
-    return cast("ComputedBatch", found)
-
-
-def compute_by_spark(job: Job, spark: SparkSession, step: Step = _untimed) -> ComputedBatch:
+def compute_by_spark(job: Job, spark: SparkSession, step: Step = untimed) -> ComputedBatch:
     """Compute a batch of any size on Spark: the tasks that combine windows write the files."""
     parts = job.parts()
-    targets = job.targets(parts)
+    targets = _targets(job, parts)
     with step("survey", "which windows the new rows complete"):
         surveyed = spark_parts.survey(spark, job.input, parts)
     new = surveyed.new
@@ -251,48 +107,24 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step = _untimed) -> Co
     return _computed(job, targets, surveyed, output, replaced, kept)
 
 
-def _of_task(job: Job, spark: SparkSession, *, given: bool) -> object:
-    """What :func:`compute_locally` returns, or raises, in one task of Spark."""
-    if not given:
-        [found] = taken(map_in_arrow(spark.range(0, 1, 1, 1), partial(_in_task, job), RETURNED))
-        return found
-    stages = [part.reading for part in job.parts()]
-    for stage in stages:
-        limits.check_files(job.input.files, stage.layout)
-    rows = read_by_spark(job.input, stages, spark)
-    interpreting = job.input.expected_rows <= limits.MAX_INTERPRETED
-    with access_to(spark).interpreting() if interpreting else nullcontext():
-        [found] = taken(mapped(rows.coalesce(1), partial(_in_task_given, job, _empty(rows)), RETURNED))
-    return found
-
-
-def _empty(rows: DataFrame) -> pa.Table:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(rows.schema, timezone="UTC").empty_table()
-
-
-def _in_task(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor."""
-    for _ in batches:
-        pass
-    yield from _answered(job, None)
-
-
-def _in_task_given(job: Job, empty: pa.Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor."""
-    tables = [pa.Table.from_batches([batch]).cast(empty.schema) for batch in batches]
-    yield from _answered(job, pa.concat_tables([empty, *tables]))
-
-
-def _answered(job: Job, given: pa.Table | None) -> Iterator[pa.RecordBatch]:
-    """The batch, or the error that has a meaning to the driver; Spark would repeat a task that raises it."""
-    use_options(job.options)
-    with tables_kept():
-        try:
-            yield from returned(compute_locally(job, given))
-        except (TooLargeError, WindowmillError) as err:
-            yield from returned(err)
+def _targets(job: Job, parts: Sequence[Part]) -> Targets:
+    """Where the rows that ``parts`` compute are written."""
+    runnable, pipeline = job.runnable, job.runnable.pipeline
+    state = joint_schema(pipeline, [part.schema for part in parts])
+    # Batches read all rows alike of a table without kinds, levels and families of events.
+    order = order_of(state.names) if {KIND, LEVEL, REACHING} & set(state.names) else []
+    quarantine = runnable.places.quarantine
+    return Targets(
+        job.plan.batch,
+        job.plan.attempt,
+        {
+            "sink": Target(runnable.sink_path, job.input.sink_schema),
+            "state": Target(runnable.places.state, state, order),
+            "quarantine": Target(quarantine, quarantine_schema(pipeline)),
+            "refused": Target(quarantine, REFUSED_SCHEMA),
+        },
+        job.options,
+    )
 
 
 def _with_quarantined(

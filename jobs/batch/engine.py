@@ -18,6 +18,8 @@ from windowmill.windowing.spec import Compute, Pipeline
 VARIABLE = "WINDOWMILL_COMPUTE"
 #: Variable of Spark's master, and the one that spark-submit sets for its driver.
 _MASTER, _SUBMITTED = "WINDOWMILL_MASTER", "PYSPARK_GATEWAY_PORT"
+#: Why a batch may need Spark that is computed without it.
+ONLY_SPARK_EVALUATES = "only Spark evaluates one of its rules"
 #: PySpark's variable of a Spark Connect server.
 _SERVER = "SPARK_REMOTE"
 

@@ -158,7 +158,7 @@ def _rule(runnable: Runnable, ledger: Ledger, progress: Progress, ruling: Ruling
         verdict = {"release": "released", "discard": "discarded"}[ruling]
         done = CommittedBatch(held.plan, protocol.rule(ledger, verdict, tables_of(runnable), datetime.now(UTC)))
     else:
-        from windowmill.jobs.batch.steps import validate_again
+        from windowmill.jobs.batch.closing import validate_again
 
         done = validate_again(runnable, held, ledger, progress)
     _warn(runnable, done, progress)

@@ -31,10 +31,11 @@ from windowmill.expectations.gate import Verdict, validate
 from windowmill.expectations.rule import is_rate
 from windowmill.expectations.suites import COLUMNS
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.schedulers.spark.task_output import RETURNED, read_files, returned, taken
+from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.spark.object_storage import literal_path
 from windowmill.jobs.ways.limits import MAX_VALIDATED_IN_PANDAS
+from windowmill.jobs.ways.returning import RETURNED, returned, taken
 from windowmill.windowing.columnar.checksums import row_checksums
 from windowmill.windowing.errors import HeldError, first_line
 

@@ -19,7 +19,6 @@ from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import divide
 
 __all__ = ["ADDED", "FAILED", "FILE", "REASON", "ROW", "TAKEN", "URI", "VERSION", "Columns", "check_unchanged"]
 #: Metadata of a column under column mapping: its id in the table and its name in the files, which it keeps when it is renamed.
@@ -232,6 +231,8 @@ def _widens(old: DataType, new: DataType) -> bool:
 
 def _same_form(pipeline: Pipeline, old: Columns, new: Columns) -> bool:
     """Whether sink and state have the same columns for ``old`` and ``new``; false if it stores the source's types with rows."""
+    from windowmill.windowing.ways import divide  # few batches find a type widened
+
     parts = [divide(pipeline, columns.arrow) for columns in (old, new)]
     if any(part.positions is not None or part.rows is not None for part in parts):
         return False

@@ -60,7 +60,8 @@ def _handed_over(place: str) -> bool:
 
 def _import() -> None:
     importlib.import_module("pyspark.daemon")
-    importlib.import_module("windowmill.jobs.batch.compute")
+    for name in ("task", "compute"):
+        importlib.import_module(f"windowmill.jobs.batch.{name}")
     import pyarrow as pa
 
     from windowmill.windowing.columnar.buckets import Share, in_buckets

@@ -1,4 +1,4 @@
-"""Divides a batch into parts."""
+"""Divides a batch into parts, and imports those that it has."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from typing import TYPE_CHECKING
 
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.live_rows import LiveRowPart
-from windowmill.jobs.ways.positions import PositionPart
-from windowmill.jobs.ways.sessions import SessionPart
-from windowmill.jobs.ways.slices import SlicePart
 from windowmill.windowing.ways import divide
 
 if TYPE_CHECKING:
@@ -24,11 +20,19 @@ def parts_of(batch: Input, state: State) -> list[Part]:
     divided = divide(batch.pipeline, batch.types)
     parts: list[Part] = []
     if divided.slices is not None:
+        from windowmill.jobs.ways.slices import SlicePart
+
         parts.append(SlicePart(batch, divided.slices, holds_nodes=state.holds_nodes))
     if divided.sessions is not None:
+        from windowmill.jobs.ways.sessions import SessionPart
+
         parts.append(SessionPart(batch, divided.sessions))
     if divided.positions is not None:
+        from windowmill.jobs.ways.positions import PositionPart
+
         parts.append(PositionPart(batch, divided.positions))
     if divided.rows is not None:
+        from windowmill.jobs.ways.live_rows import LiveRowPart
+
         parts.append(LiveRowPart(batch, divided.rows))
     return parts

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.jobs.sources.base import AddedFile
 from windowmill.jobs.ways.returning import returnable
 from windowmill.windowing.kernels.layout import Layout
+
+if TYPE_CHECKING:
+    from windowmill.checkpoints.state.wanted import ReadLimit
 
 #: Limits on the new files: bytes, and rows by the source's log. 360,000 rows in calendar windows took this process 1.0 s of processor time,
 #: and a warm Spark of two cores 6.5 s; 552,000 rows in sessions or a day's windows took 0.6 to 0.8 s, and Spark 4.4 to 5.1 s.
@@ -116,6 +119,8 @@ def state_beyond(path: str) -> TooLargeError:
 
 def state_read(layout: Layout | None, *, limited: bool) -> ReadLimit:
     """Limits on what this process reads of the state; none that matters unless the batch is ``limited``."""
+    from windowmill.checkpoints.state.wanted import ReadLimit
+
     if not limited:
         return ReadLimit(sys.maxsize, sys.maxsize, sys.maxsize)
     return ReadLimit(MAX_STATE_BYTES, MAX_SEARCHED_BYTES, rows_within(MAX_STATE_ROWS, layout))

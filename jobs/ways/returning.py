@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.windowing import errors
+
+#: Column of what a task returns, as :func:`encoded`.
+RETURNED = pa.schema([("returned", pa.binary())])
 
 T = TypeVar("T", bound=type)
 
@@ -34,6 +38,16 @@ def encoded(value: object) -> bytes:
 def decoded(text: bytes) -> Any:
     """The value that :func:`encoded` was given."""
     return _value(json.loads(text))
+
+
+def returned(value: object) -> Iterator[pa.RecordBatch]:
+    """What a task yields to return ``value`` to the driver."""
+    yield pa.record_batch([pa.array([encoded(value)], pa.binary())], schema=RETURNED)
+
+
+def taken(worked: Any) -> list[Any]:
+    """Run ``worked``, a DataFrame whose tasks each return a value, and take the values."""
+    return [decoded(bytes(row[0])) for row in worked.collect()]
 
 
 def _plain(value: Any) -> Any:

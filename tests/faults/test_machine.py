@@ -16,7 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.faults.machine import Machine
 from windowmill.checkpoints import upkeep
 from windowmill.checkpoints.state import base, compaction
-from windowmill.jobs.batch import steps
+from windowmill.jobs.batch import closing
 
 #: Number of steps; a few where it is not given.
 _WANTED = os.environ.get("WINDOWMILL_STEPS")
@@ -35,7 +35,7 @@ def machine(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(base, "FEW_FILES", 6)
     monkeypatch.setattr(compaction, "FEW_FILES", 6)
     monkeypatch.setattr(upkeep, "FEW_FILES", 6)
-    monkeypatch.setattr(steps, "MERGED_EVERY", 4)
+    monkeypatch.setattr(closing, "MERGED_EVERY", 4)
     yield Machine
     shutil.rmtree(tmp_path)
 

@@ -9,7 +9,7 @@ import pytest
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile
-from windowmill.jobs.batch.compute import ComputedBatch
+from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.ways.output import Output

@@ -20,7 +20,7 @@ from tests.spark.harness import BASE, MINUTE, Bench, differences, quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.batch import loop, steps
+from windowmill.jobs.batch import closing, loop, steps
 from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.schedulers.spark import numbered_rows
@@ -78,7 +78,7 @@ def test_a_batch_that_fails_before_its_record_leaves_no_files(bench, monkeypatch
         assert data_files(bench.sink), "the results have been written"
         raise RuntimeError("the gate is broken")
 
-    monkeypatch.setattr(steps, "validate_files", broken)
+    monkeypatch.setattr(closing, "validate_files", broken)
     with pytest.raises(RuntimeError, match="the gate is broken"):
         bench.run()
     places = Places.of(bench.pipeline)

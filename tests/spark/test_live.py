@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, quiet, run_over
 from windowmill.jobs.batch import loop
-from windowmill.jobs.batch.compute import ComputedBatch
+from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.steps import _Steps
 from windowmill.jobs.ways import limits
 

@@ -14,12 +14,13 @@ import pyarrow.compute as pc
 from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.schedulers.files.passes import numbers_of_tasks
 from windowmill.jobs.schedulers.files.rows import FileRows, examined_all, numbers_in
-from windowmill.jobs.schedulers.spark.task_output import RETURNED, OutputWriter, Targets, output_of, read_files, returned
+from windowmill.jobs.schedulers.spark.task_output import OutputWriter, Targets, output_of, read_files
 from windowmill.jobs.sources.columns import REASON, ROW, VERSION
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.lateness import JUDGED_BY, TOO_LATE, marked, too_late_among, usable
 from windowmill.jobs.ways.output import Output
 from windowmill.jobs.ways.quarantine import quarantined
+from windowmill.jobs.ways.returning import RETURNED, returned
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, WATERMARK_OF
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import pyarrow as pa
 from windowmill.checkpoints.stores import Options, options_of, use_options
 from windowmill.jobs.schedulers.files.survey import FileSurvey, Times, bounds, surveyed, times_of
 from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION
-from windowmill.jobs.schedulers.spark.task_output import RETURNED, returned, taken
 from windowmill.jobs.sources.columns import REASON, ROW
 from windowmill.jobs.sources.file_parts import CheckedFile, Tasks, all_examined, divided
 from windowmill.jobs.sources.plain_files import RowGroup
@@ -22,7 +21,7 @@ from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.lateness import LatenessRule, counted, marked, usable, watermarks_from, with_arrival
-from windowmill.jobs.ways.returning import returnable
+from windowmill.jobs.ways.returning import RETURNED, returnable, returned, taken
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

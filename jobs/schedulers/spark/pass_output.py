@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from windowmill.jobs.schedulers.spark.task_output import RETURNED, OutputWriter, Targets, output_of, returned
+from windowmill.jobs.schedulers.spark.task_output import OutputWriter, Targets, output_of
 from windowmill.jobs.spark.access import mapped
 from windowmill.jobs.ways.base import written
 from windowmill.jobs.ways.output import Output
 from windowmill.jobs.ways.restored import restored_kinds
+from windowmill.jobs.ways.returning import RETURNED, returned
 from windowmill.windowing.columnar.advanced import Advanced
 
 if TYPE_CHECKING:

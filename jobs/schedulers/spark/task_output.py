@@ -21,14 +21,12 @@ from pyspark import TaskContext
 from windowmill.checkpoints.data_files import DataFile, FileWriter
 from windowmill.checkpoints.stores import Options, filesystem_of, use_options
 from windowmill.jobs.ways.output import Output, Role, RowWriter
-from windowmill.jobs.ways.returning import decoded, encoded
+from windowmill.jobs.ways.returning import taken
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Column of what a task returns to the driver: an :class:`Output`, or another value as :mod:`.returning` encodes it.
-RETURNED = pa.schema([("returned", pa.binary())])
 REFUSED_SCHEMA = pa.schema([(NUMBER_OF, pa.int64())])
 
 
@@ -116,16 +114,6 @@ def task_number() -> int:
 def executor() -> str:
     """Names the executor that this process works for: all its Python workers are children of one daemon, whose number names it."""
     return f"{socket.gethostname()}:{os.getpid() if TaskContext.get() is None else os.getppid()}"
-
-
-def returned(value: object) -> Iterator[pa.RecordBatch]:
-    """What a task yields to return ``value`` to the driver."""
-    yield pa.record_batch([pa.array([encoded(value)], pa.binary())], schema=RETURNED)
-
-
-def taken(worked: DataFrame) -> list[Any]:
-    """Run ``worked``, whose tasks each return a value, and take the values."""
-    return [decoded(bytes(row[0])) for row in worked.collect()]
 
 
 def output_of(worked: DataFrame) -> Output:

@@ -1,0 +1,168 @@
+"""The steps of a batch after it is computed: its rows are validated, reported on and compacted; a held batch is validated again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from windowmill.checkpoints import protocol
+from windowmill.checkpoints.batches import Batch, Changes
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.state.base import is_overgrown, is_scattered
+from windowmill.checkpoints.state.compaction import compact_entries, overgrown_from
+from windowmill.checkpoints.state.partials import NeededRows, compact_partials
+from windowmill.checkpoints.stores import is_table
+from windowmill.checkpoints.upkeep import merge_if_many
+from windowmill.expectations.engine import load
+from windowmill.expectations.gate import Verdict
+from windowmill.expectations.suites import rules
+from windowmill.jobs.batch import engine, losses
+from windowmill.jobs.batch.job import ComputedBatch, Job
+from windowmill.jobs.batch.progress import CommittedBatch, Progress
+from windowmill.jobs.batch.spark_committer import tables_of
+from windowmill.jobs.batch.validating import (
+    ResultFiles,
+    held_error,
+    may_need_evaluation,
+    quality_changes,
+    report,
+    validate_files,
+    write_docs,
+)
+from windowmill.jobs.schedulers.spark.task_output import read_files
+from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.spark.session import spark_session
+from windowmill.jobs.ways import limits
+from windowmill.windowing.columnar.results import result_schema
+
+if TYPE_CHECKING:
+    from windowmill.windowing.spec import Pipeline
+
+__all__ = ["compact_tables", "held_error", "import_engine", "quality_changes", "report", "validate", "validate_again", "write_docs"]
+#: Interval in batches at which the quality and quarantine tables are compacted if they have many small files.
+MERGED_EVERY = 16
+
+
+def import_engine(pipeline: Pipeline) -> None:
+    """Import Great Expectations, 1 s of processor time, if it evaluates a rule of ``pipeline`` whatever the rows are."""
+    if may_need_evaluation(rules(pipeline)):
+        load()
+
+
+def validate(job: Job, computed: ComputedBatch, changes: Mapping[str, Changes], spark: Callable[[], Any], *, first: bool) -> Verdict:
+    """The verdict on the rows that a batch is to publish.
+
+    Parameters
+    ----------
+    spark
+        Gives the Spark session, which few batches need.
+    changes
+        The files of the batch by role of their table.
+    first
+        Whether no batch has been committed.
+    """
+    pipeline, runnable = job.runnable.pipeline, job.runnable
+    lost = read_files(runnable.places.quarantine, changes.get("quarantine", Changes()).adds, losses.COLUMNS)
+    loss = partial(losses.loss_of, lost, pipeline, rows_read=computed.rows_read, seen=computed.emission.seen, first=first)
+    rows = ResultFiles(runnable.sink_path, changes.get("sink", Changes()).adds, job.input.sink_schema)
+    return validate_files(rows, pipeline, computed.rows_read, computed.rows_quarantined, loss, spark)
+
+
+def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Progress) -> CommittedBatch:
+    """Validate the files of the ``held`` batch by the rules of now, and publish them unless it is held again.
+
+    Raises
+    ------
+    HeldError
+        If a critical expectation still fails.
+    """
+
+    @cache
+    def spark() -> Any:
+        if engine.compute_of(runnable.pipeline) == "local":
+            raise engine.refused_locally(runnable.pipeline, held.number, engine.ONLY_SPARK_EVALUATES)
+        return spark_session(f"windowmill {runnable.name}", brief=True, say=progress.say)
+
+    tables, plan, at = tables_of(runnable, spark), held.plan, datetime.now(UTC)
+    with progress.step("validate", f"the rows of batch {plan.batch}, which is held, against the expectations"):
+        verdict = _validated_again(runnable, ledger, held, spark)
+    report(verdict, progress)
+    quality = quality_changes(runnable, plan, verdict, str(held.holds), at)
+    with progress.step("publish", f"batch {plan.batch}, which was held"):
+        outcome = protocol.rule(ledger, verdict.status, tables, at, validation=quality)
+        write_docs(runnable, plan, verdict, at, progress)
+    if verdict.status == "held":
+        raise held_error(runnable, plan, verdict)
+    return CommittedBatch(plan, outcome)
+
+
+def _validated_again(runnable: Runnable, ledger: Ledger, held: Batch, spark: Callable[[], Any]) -> Verdict:
+    outcome, changes, pipeline = held.outcome, ledger.changes_of(held), runnable.pipeline
+    assert outcome is not None
+    quarantine = changes.get("quarantine", Changes())
+    lost = read_files(f"{runnable.places.held}/_quarantine", quarantine.adds, losses.COLUMNS)
+    first = ledger.last_commit is None
+    loss = partial(losses.loss_of, lost, pipeline, rows_read=outcome.rows_read, seen=outcome.seen, first=first)
+    schema = result_schema(pipeline, Columns.of(held.plan.source_schema).arrow)
+    rows = ResultFiles(runnable.places.held, changes["sink"].adds if "sink" in changes else (), schema)
+    return validate_files(rows, pipeline, outcome.rows_read, outcome.rows_quarantined, loss, spark)
+
+
+def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> None:
+    """Compact the tables that have grown enough, after the batch of ``job``."""
+    state = _State(job, beyond_process=not computed.in_one_process and _has_few_rows(job))
+    if state.is_overgrown():
+        with progress.step("compact", "entries of the state that later ones have superseded"):
+            state.compact()
+    if job.plan.batch % MERGED_EVERY == MERGED_EVERY - 1:
+        for path in (job.runnable.places.quality, job.runnable.places.quarantine):
+            merge_if_many(path)
+
+
+def _has_few_rows(job: Job) -> bool:
+    try:
+        limits.check_files(job.reading.files, None)
+    except limits.TooLargeError:
+        return False
+    return True
+
+
+class _State:
+    """The state table; ``beyond_process`` is whether one process could not compute a batch of few rows, because of state or results."""
+
+    def __init__(self, job: Job, *, beyond_process: bool) -> None:
+        parts = job.parts()
+        self._path, self._batch, self._keys = job.runnable.places.state, job.plan.batch, job.runnable.pipeline.keys
+        self._ways, self._spans = [part.way for part in parts], [name for part in parts for name in part.spans]
+        self._beyond_process = beyond_process
+
+    def is_overgrown(self) -> bool:
+        """Whether the state has grown enough to be compacted. Reads only its Delta log, and footers of large files.
+
+        Of slices and sessions alone only spans have, which batches look for in all files: else ``windowmill maintain`` merges these.
+        """
+        if not (self._has_entries or self._spans) or not is_table(self._path):
+            return False
+        return self._merged_from() is not None if self._has_entries else is_scattered(self._path)
+
+    def compact(self) -> None:
+        """Compact the state."""
+        before = self._batch + 1
+        if self._has_entries:
+            compact_entries(self._path, before, self._ways, spans=self._spans, first=self._merged_from() or None)
+        else:
+            compact_partials(self._path, NeededRows.all_but_old_spans(self._keys, self._spans, before))
+
+    @property
+    def _has_entries(self) -> bool:
+        """Whether the state has rows that are compacted together with all others."""
+        return bool({"positions", "live rows"} & set(self._ways))
+
+    def _merged_from(self) -> int | None:
+        """The first batch whose rows are worth merging with those of all later ones, 0 for all; null for none."""
+        if self._ways == ["positions"]:
+            return overgrown_from(self._path, lay_out=self._beyond_process)
+        return 0 if is_overgrown(self._path) else None

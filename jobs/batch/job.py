@@ -1,0 +1,129 @@
+"""What computing a batch needs, and what it gives; both travel between the driver and a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from windowmill.checkpoints.batches import Changes, Plan
+from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.stores import Options, options_of
+from windowmill.jobs.sources.base import Reading, SourceTable
+from windowmill.jobs.sources.plain_rows import PlainRows
+from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.ways.input import TableInput
+from windowmill.jobs.ways.returning import returnable
+from windowmill.windowing.columnar.checksums import RowCheck
+
+if TYPE_CHECKING:
+    from windowmill.checkpoints.state.readers import DeltaState
+    from windowmill.jobs.ways.base import Part
+    from windowmill.jobs.ways.output import Windows
+    from windowmill.jobs.ways.restored import Restored
+
+#: Times a step; takes its name and what it does.
+Step = Callable[[str, str], AbstractContextManager[Any]]
+
+
+def untimed(_name: str, _doing: str) -> AbstractContextManager[Any]:
+    """A step that nothing times."""
+    return nullcontext()
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that computing a batch needs; picklable.
+
+    Attributes
+    ----------
+    source
+        The source with the columns that the plan has pinned.
+    reading
+        What the plan reads of it.
+    check
+        Verifies rows of the state.
+    options
+        For each place in object storage, the settings of its client; they hold credentials.
+    """
+
+    runnable: Runnable
+    plan: Plan
+    source: SourceTable
+    reading: Reading
+    check: RowCheck
+    options: Mapping[str, Options]
+
+    @classmethod
+    def of(cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, check: RowCheck) -> Job:
+        """The job of ``plan``, with what this process knows of the places in object storage."""
+        every = (runnable.source_path, runnable.sink_path, runnable.places.root)
+        options = {place: found for place in every if (found := options_of(place)) is not None}
+        return cls(runnable, plan, source, reading, check, options)
+
+    @cached_property
+    def input(self) -> TableInput:
+        """The batch's new rows and the progress before it."""
+        plain = PlainRows.of(self.runnable.pipeline, self.source, self.reading)
+        return TableInput.of(self.runnable, self.plan, self.source, self.reading, plain, self.check)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "input"}
+
+    @property
+    def state(self) -> DeltaState:
+        """The state before the batch."""
+        from windowmill.checkpoints.state.readers import DeltaState  # the driver of a task reads no state
+
+        return DeltaState(self.runnable.places.state, self.check)
+
+    def parts(self) -> list[Part]:
+        """The parts of the pipeline."""
+        from windowmill.jobs.ways.choose import parts_of
+
+        return parts_of(self.input, self.state)
+
+
+@returnable
+@dataclass(frozen=True)
+class ComputedBatch:
+    """What computing a batch gives.
+
+    Attributes
+    ----------
+    windows
+        Number of result rows by window name, with the first and last window end.
+    reasons
+        Number of quarantined rows by reason.
+    changes
+        What the batch changes in each table, by role; a role in which it changes nothing is missing.
+    executors
+        One text for each process that ran tasks.
+    restored
+        Number of rows of state that were restored, by kind.
+    in_one_process
+        Whether one process computed all of it.
+    """
+
+    emission: Emission
+    rows_read: int
+    rows_applied: int
+    rows_late: int
+    new_state: int
+    windows: Windows
+    reasons: Mapping[str, int]
+    changes: Mapping[str, Changes]
+    executors: frozenset[str] = frozenset()
+    restored: Restored = field(default_factory=dict)
+    in_one_process: bool = False
+
+    @property
+    def row_count(self) -> int:
+        """Number of result rows."""
+        return sum(n for n, _, _ in self.windows.values())
+
+    @property
+    def rows_quarantined(self) -> int:
+        return sum(self.reasons.values())

@@ -1,0 +1,83 @@
+"""Computes a small batch in one task of Spark. The driver loads none of what only the task uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from windowmill.checkpoints.delta_tables import tables_kept
+from windowmill.checkpoints.stores import use_options
+from windowmill.jobs.batch.job import ComputedBatch, Job, Step, untimed
+from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
+from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
+from windowmill.jobs.ways.returning import RETURNED, returned, taken
+from windowmill.windowing.errors import WindowmillError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def compute_in_a_task(job: Job, spark: SparkSession, step: Step = untimed) -> ComputedBatch:
+    """As :func:`.compute_locally`, in one task of Spark, which is given the rows if only Spark can read them."""
+    limits.check_files(job.input.files, None)
+    with step("apply", "new rows and restored state into windows, in one task"):
+        reads = job.input.plain is not None or not job.input.files
+        found = _of_task(job, spark, given=not reads)
+        if reads and isinstance(found, OnlySparkError):
+            found = _of_task(job, spark, given=True)
+    if isinstance(found, Exception):
+        raise found
+    return cast("ComputedBatch", found)
+
+
+def _of_task(job: Job, spark: SparkSession, *, given: bool) -> object:
+    """What :func:`.compute_locally` returns, or raises, in one task of Spark."""
+    if not given:
+        [found] = taken(map_in_arrow(spark.range(0, 1, 1, 1), partial(_in_task, job), RETURNED))
+        return found
+    from windowmill.jobs.schedulers.spark.numbered_rows import read_by_spark
+
+    stages = [part.reading for part in job.parts()]
+    for stage in stages:
+        limits.check_files(job.input.files, stage.layout)
+    rows = read_by_spark(job.input, stages, spark)
+    interpreting = job.input.expected_rows <= limits.MAX_INTERPRETED
+    with access_to(spark).interpreting() if interpreting else nullcontext():
+        [found] = taken(mapped(rows.coalesce(1), partial(_in_task_given, job, _empty(rows)), RETURNED))
+    return found
+
+
+def _empty(rows: DataFrame) -> pa.Table:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(rows.schema, timezone="UTC").empty_table()
+
+
+def _in_task(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor."""
+    for _ in batches:
+        pass
+    yield from _answered(job, None)
+
+
+def _in_task_given(job: Job, empty: pa.Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor."""
+    tables = [pa.Table.from_batches([batch]).cast(empty.schema) for batch in batches]
+    yield from _answered(job, pa.concat_tables([empty, *tables]))
+
+
+def _answered(job: Job, given: pa.Table | None) -> Iterator[pa.RecordBatch]:
+    """The batch, or the error that has a meaning to the driver; Spark would repeat a task that raises it."""
+    from windowmill.jobs.batch.compute import compute_locally
+
+    use_options(job.options)
+    with tables_kept():
+        try:
+            yield from returned(compute_locally(job, given))
+        except (TooLargeError, WindowmillError) as err:
+            yield from returned(err)
