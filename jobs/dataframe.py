@@ -15,18 +15,18 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.arrival_order import Arrived, numbered
 from windowmill.jobs.conditions.duckdb import columns_of, conditions_of
 from windowmill.jobs.conditions.spark import asks_zone
-from windowmill.jobs.schedulers.files.passes import live_windows
 from windowmill.jobs.schedulers.files.scan import FileScan
-from windowmill.jobs.schedulers.spark import live_row_pass as live
+from windowmill.jobs.schedulers.local.new_rows import columns_read
+from windowmill.jobs.schedulers.spark.bounded_pass import REFUSED, BoundedPass, results_in
 from windowmill.jobs.schedulers.spark.numbered_rows import without_watermark
 from windowmill.jobs.schedulers.spark.packed_pass import SlicesOfFiles, lift, windows
 from windowmill.jobs.schedulers.spark.partitioning import partitions_for, shuffle_partitions
-from windowmill.jobs.schedulers.spark.pass_output import REFUSED, results
 from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.jobs.sources.rows import with_event_times
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.shipping import ship_modules
 from windowmill.jobs.ways.input import SourceInput
+from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.slices import Slicing
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF
@@ -34,7 +34,6 @@ from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
-from windowmill.windowing.watermark import BEFORE, Clock
 from windowmill.windowing.ways import divide
 
 if TYPE_CHECKING:
@@ -157,10 +156,10 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
     if not order or pipeline.time.watermark == "data_interval_end":
         bounded = _Bounded(batch, rows, None, order[-1] if order else None, final=final)
     else:
-        every = slices is None and batch.revises
+        every = batch.revises and parts.rows is not None
         arrived = Arrived.of(rows, batch, order, [*_needed(batch), *order, *batch.times.columns], every=every)
         bounded = _Bounded(batch, arrived.rows, arrived, order[-1], final=final)
-    return bounded.by_live_rows() if slicing is None else bounded.by_slices(slicing)
+    return bounded.by_keys() if slicing is None else bounded.by_slices(slicing)
 
 
 def _of_files(df: DataFrame, batch: SourceInput, slicing: Slicing | None, latest: int | None, *, final: bool) -> DataFrame | None:
@@ -173,10 +172,9 @@ def _of_files(df: DataFrame, batch: SourceInput, slicing: Slicing | None, latest
         return None if scan is None else SlicesOfFiles(scan, stage, scan.usable).windows(spark, own, shuffle_partitions(batch, spark))
     if pipeline.time.end is not None or (final and _ticks_past_tuples(pipeline)):
         return None
-    live_rows = live.LiveRows.of(pipeline, batch.types)
-    scan = FileScan.of(df, batch, [name for name, _ in live_rows.log.columns_of_fresh()], latest)
-    clock = Clock(0, batch.lateness, moves=False, seen=BEFORE)
-    return None if scan is None else live_windows(spark, scan, live_rows, clock, shuffle_partitions(batch, spark))
+    bounded = BoundedPass.of(batch)
+    scan = FileScan.of(df, batch, columns_read(*bounded.readings), latest)
+    return None if scan is None else bounded.results_of_files(spark, scan, shuffle_partitions(batch, spark))
 
 
 @dataclass(frozen=True)
@@ -201,25 +199,23 @@ class _Bounded:
             results, refused if arrived is None or judge is None else refused.unionByName(arrived.too_late(batch, grids, self.label))
         )
 
-    def by_live_rows(self) -> Evaluated:
-        batch, arrived, spark = self.batch, self.arrived, self.rows.sparkSession
-        way, partitions = live.LiveRows.of(batch.pipeline, batch.types), shuffle_partitions(batch, spark)
-        rows = without_watermark(numbered(self.rows)) if arrived is None else self.rows
-        if self.label is None:
-            return Evaluated(way.windows(way.fresh(rows), self._clock(), batch.batch, partitions * _PARTITIONS_OF_UNKNOWN), None)
-        partitions = partitions_for(1 if arrived is None else arrived.n_rows, partitions)
-        worked = way.work(way.fresh(rows), self._clock(), batch.batch, partitions, final=self.final).persist()
-        numbers = worked.where(F.col(REFUSED).isNotNull()).select(F.col(REFUSED).alias(NUMBER_OF))
-        late = rows.join(numbers, NUMBER_OF).select(backquoted(self.label), F.lit("too_late").alias(REASON))
-        return Evaluated(results(worked), _unusable(rows, self.label).unionByName(late))
-
-    def _clock(self) -> Clock:
-        """The clock at the end of the input."""
+    def by_keys(self) -> Evaluated:
         batch, arrived = self.batch, self.arrived
-        if arrived is not None:
-            return Clock(batch.disorder, batch.lateness, seen=BEFORE if arrived.seen is None else arrived.seen, by_row=batch.by_row)
-        seen = _greatest(self.rows) if self.final and _ticks_past_tuples(batch.pipeline) else BEFORE
-        return Clock(0, batch.lateness, moves=False, seen=seen)
+        partitions = shuffle_partitions(batch, self.rows.sparkSession)
+        rows = without_watermark(numbered(self.rows)) if arrived is None else self.rows
+        bounded = BoundedPass.of(batch, self._seen(), arrives=self.label is not None)
+        if self.label is None:
+            return Evaluated(bounded.results(rows, partitions * _PARTITIONS_OF_UNKNOWN), None)
+        outcome = bounded.outcome(rows, partitions_for(1 if arrived is None else arrived.n_rows, partitions)).persist()
+        numbers = outcome.where(F.col(REFUSED).isNotNull()).select(F.col(REFUSED).alias(NUMBER_OF))
+        late = rows.join(numbers, NUMBER_OF).select(backquoted(self.label), F.lit(TOO_LATE).alias(REASON))
+        return Evaluated(results_in(outcome), _unusable(rows, self.label).unionByName(late))
+
+    def _seen(self) -> int | None:
+        """Greatest event time of the input, where it makes a difference."""
+        if self.arrived is not None:
+            return self.arrived.seen
+        return _greatest(self.rows) if self.final and _ticks_past_tuples(self.batch.pipeline) else None
 
 
 def _unusable(rows: DataFrame, label: str) -> DataFrame:
@@ -231,9 +227,9 @@ def _ticks_past_tuples(pipeline: Pipeline) -> bool:
     return any(window.ticks_past_its_tuples for window in pipeline.windows)
 
 
-def _greatest(rows: DataFrame) -> int:
+def _greatest(rows: DataFrame) -> int | None:
     row = rows.where(F.col(REASON).isNull()).agg(F.max(TIME)).head()
-    return BEFORE if row is None or row[0] is None else int(row[0])
+    return None if row is None or row[0] is None else int(row[0])
 
 
 def _needed(batch: SourceInput) -> list[str]:

@@ -121,6 +121,11 @@ class Input:
         """Whether this process computes the batch only within :mod:`.limits`, because Spark would compute a larger one."""
         return False
 
+    @property
+    def has_all_keys(self) -> bool:
+        """Whether this process has all keys of the batch, and not only those that Spark has brought to it."""
+        return True
+
     def emission(self, seen: int | None) -> Emission:
         """The emission of this batch, after which ``seen`` is the greatest event time so far."""
         after = AXIS_BEGIN if self.emitted is None else self.emitted

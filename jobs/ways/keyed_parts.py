@@ -55,6 +55,10 @@ class Keyed:
     keys: Mapping[str, str]
     advance: AdvanceKeys
 
+    def advance_at_once(self, rows: pa.Table, stored: pa.Table) -> Iterator[Advanced]:
+        """Advance all keys."""
+        yield self.advance(rows, stored)
+
     def advance_shares(self, rows: pa.Table, stored: pa.Table) -> Iterator[Advanced]:
         """Advance all keys; if they have many rows, a share of the keys at a time."""
         n_shares = 1 + (rows.num_rows + stored.num_rows) // SHARE_ROWS
@@ -108,4 +112,6 @@ class KeyedPart(ABC):
         return new.usable(self.batch, self.rows)
 
     def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
-        return Loaded(rows, self.schema.empty_table() if stored is None else stored, self.keyed(emission).advance_shares)
+        keyed = self.keyed(emission)
+        advance = keyed.advance_shares if self.batch.has_all_keys else keyed.advance_at_once
+        return Loaded(rows, self.schema.empty_table() if stored is None else stored, advance)

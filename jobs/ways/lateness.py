@@ -61,7 +61,12 @@ def seen_after(rows: pa.Table, seen: int | None) -> int | None:
 
 
 def arrived(rows: pa.Table, batch: Input) -> pa.Table:
-    """Add to the rows of ``batch``, in order of arrival, their numbers and the watermark at the arrival of each; O(n)."""
+    """Add to the rows of ``batch``, in order of arrival, their numbers and the watermark at the arrival of each; O(n).
+
+    Rows that have both already, because they are only some of those that arrived, keep them.
+    """
+    if WATERMARK_OF in rows.column_names:
+        return rows
     numbers = numbers_of(rows, batch)
     return with_arrival(rows, numbers, _watermarks(rows, numbers, batch))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +14,9 @@ from pyspark.sql import functions as F
 from windowmill import aggregate
 from windowmill.jobs.schedulers.files import passes as file_passes
 from windowmill.jobs.schedulers.files import scan as file_scan
-from windowmill.jobs.schedulers.files.passes import RowsByKey
 from windowmill.jobs.schedulers.files.scan import FileScan
 from windowmill.jobs.schedulers.spark import partitioning
-from windowmill.jobs.schedulers.spark.live_row_pass import LiveRows
+from windowmill.jobs.schedulers.spark.bounded_pass import BoundedPass
 from windowmill.jobs.schedulers.spark.packed_pass import SlicesOfFiles
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.file_parts import number_of_bytes, number_of_rows
@@ -187,8 +185,7 @@ def test_a_folder_without_files_has_no_windows(spark, tmp_path, windows):
 def test_blocks_are_short(spark, tmp_path, monkeypatch):
     pq.write_table(_events(5_000), tmp_path / "f.parquet")
     frame, pipeline = spark.read.parquet(str(tmp_path)), parse_pipeline(_SPEC | {"windows": _POLICIES})
-    scan, log = _scan(frame), LiveRows.of(pipeline, Columns(frame.schema).arrow).log
-    by_key = RowsByKey(scan, partial(file_passes._fresh_rows, scan, log), log.fresh_schema, log.schema, list(log.keys.values()))
+    by_key = BoundedPass.of(SourceInput(pipeline=pipeline, columns=Columns(frame.schema))).rows_by_key(_scan(frame))
 
     def blocks():
         return list(file_passes._blocks(by_key, 2, iter([pa.record_batch({"id": [0]})])))

@@ -75,7 +75,10 @@ class Logged:
             for (number, row), watermark in zip(usable, met.tolist(), strict=True)
         ]
         fresh = pa.Table.from_pylist(own, schema=self.log.fresh_schema)
-        self._work(fresh, PartitionTask(self.spec, self.log, result_schema(self.spec, TYPES), self.clock, self.batches, final=final))
+        self._work(
+            fresh,
+            PartitionTask(self.spec, self.log, result_schema(self.spec, TYPES), self.clock.end() if final else self.clock, self.batches),
+        )
         self.clock = self.clock.passed()
         self.batches += 1
 

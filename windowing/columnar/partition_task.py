@@ -33,8 +33,6 @@ class PartitionTask:
         Number of the batch.
     keep
         Whether later batches continue from this one's state.
-    final
-        Whether the input ends with the batch.
     """
 
     pipeline: Pipeline
@@ -43,7 +41,6 @@ class PartitionTask:
     clock: Clock
     batch: int
     keep: bool = True
-    final: bool = False
 
     def work(self, entries: pa.Table, fresh: pa.Table) -> PartitionResult:
         """Apply ``fresh`` rows to the state in ``entries``; O(n log n) in live rows.
@@ -61,7 +58,7 @@ class PartitionTask:
             windows.restore(stored.tables)
         rows = self._arrived(fresh, windows)
         first = int(rows.column(NUMBER)[0].as_py()) if rows.num_rows else np.iinfo(np.int64).max
-        step = windows.advance(rows, first, self.clock.end() if self.final else self.clock)
+        step = windows.advance(rows, first, self.clock)
         keys = windows.keys.table if windows.keys is not None else pa.table({})
         changes = None
         if self.keep:

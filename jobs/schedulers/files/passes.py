@@ -15,15 +15,12 @@ import pyarrow as pa
 
 from windowmill.jobs.schedulers.files.rows import FileRows, numbers_in
 from windowmill.jobs.schedulers.files.scan import FileScan
-from windowmill.jobs.schedulers.spark.live_row_pass import LiveRows
 from windowmill.jobs.schedulers.spark.partitioning import partitions_for
 from windowmill.jobs.sources.file_parts import number_of_bytes, number_of_rows
 from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
 from windowmill.jobs.ways import limits
-from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME
+from windowmill.windowing.columnar.added_columns import NUMBER_OF
 from windowmill.windowing.columnar.buckets import Share, in_buckets
-from windowmill.windowing.columnar.log import StateLog
-from windowmill.windowing.watermark import COMMIT_SHIFT, Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,14 +69,6 @@ class RowsByKey:
         """Number of partitions of the keys; a last round of tasks that leaves cores idle would take as long as the others."""
         cores = access_to(spark).cores()
         return -(-partitions_for(number_of_rows(self.files.tasks), fewest) // cores) * cores if self.keys else 1
-
-
-def live_windows(spark: SparkSession, scan: FileScan, live: LiveRows, clock: Clock, partitions: int) -> DataFrame:
-    """As :meth:`.LiveRows.windows`, over the rows of ``scan``."""
-    log = live.log
-    by_key = RowsByKey(scan, partial(_fresh_rows, scan, log), log.fresh_schema, log.schema, {label: label for label in log.keys.values()})
-    gathered, groups = by_key.gathered(spark, None, partitions)
-    return live.windows_of_gathered(gathered, clock, 0, partial(_fresh_groups, groups))
 
 
 def readers_of(spark: SparkSession, files: FileScan | FileRows, width: int, most: int | None = None) -> int:
@@ -157,16 +146,3 @@ def _groups_of_blocks(by_key: RowsByKey, batches: Iterator[pa.RecordBatch]) -> I
 
 def _together(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
     return pa.concat_tables(tables).combine_chunks() if tables else schema.empty_table()
-
-
-def _fresh_groups(groups: GroupsOf, batches: Iterator[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordBatch]]:
-    """Runs in an executor: the new rows of each group."""
-    for new, _ in groups(batches):
-        yield new.to_batches()
-
-
-def _fresh_rows(scan: FileScan, log: StateLog, task: int) -> Iterator[pa.Table]:
-    """The rows of a task with the columns of ``log`` that fresh rows fill, a table for each batch that is read."""
-    for rows, places in scan.rows(task):
-        cells = {label: rows.column(name) for name, label in (*log.columns_of_fresh(), *log.conditions.items())}
-        yield pa.table(cells | {NUMBER_OF: pa.array((task << COMMIT_SHIFT) + places), TIME: rows.column(TIME)})

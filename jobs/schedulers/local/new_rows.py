@@ -44,7 +44,7 @@ class NewRows:
         A point event ends at its time.
         """
         marked = lateness.marked(lateness.arrived(self.table, batch), batch.lateness)
-        return marked.filter(pc.is_null(marked.column(REASON))).select(schema.names).cast(schema)
+        return lateness.usable(marked).select(schema.names).cast(schema)
 
     def without(self, too_late: Ints, batch: Input) -> Self:
         """These rows, with the reason ``too_late`` for those of these numbers, and the watermark that they found."""
@@ -71,7 +71,7 @@ class SourceRows(NewRows):
         OnlySparkError
             If only Spark can read them.
         """
-        names = [name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)]
+        names = columns_read(*stages)
         conditions = list(dict.fromkeys(text for stage in stages for text in stage.conditions))
         read = None if batch.plain is None else batch.plain.read(names, conditions, latest=batch.latest)
         if batch.plain is None or read is None:
@@ -112,7 +112,11 @@ def _whole(plain: PlainRows, latest: int | None) -> pa.Table | None:
     return plain.read(list(plain.types), [], latest=latest) if spark_form.takes(plain.types.values()) else None
 
 
+def columns_read(*stages: Reading) -> list[str]:
+    """Names of the source's columns that stages read."""
+    return list(dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)))
+
+
 def input_names(*stages: Reading) -> list[str]:
     """Names of the columns that stages read: of the source, and of the conditions' truth."""
-    names = [name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)]
-    return list(dict.fromkeys([*names, *(condition_column(text) for stage in stages for text in stage.conditions)]))
+    return list(dict.fromkeys([*columns_read(*stages), *(condition_column(text) for stage in stages for text in stage.conditions)]))

@@ -21,7 +21,7 @@ from windowmill.jobs.ways.restored import restored_kinds
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import State
-    from windowmill.jobs.ways.base import Loaded, Part, PartResult
+    from windowmill.jobs.ways.base import Loaded, Part
     from windowmill.jobs.ways.emission import Emission
     from windowmill.jobs.ways.input import Input, TableInput
     from windowmill.windowing.axis import WindowGrid
@@ -67,18 +67,18 @@ def compute_parts(
     done = [each.compute(writer) for each in loaded]
     refused, judged = 0, None
     if new is not None:
-        refusing = [each for part, each in zip(parts, done, strict=True) if not part.grids]
+        refusing = [each.refused for part, each in zip(parts, done, strict=True) if not part.grids]
         too_late = refused_by_all(new, refusing, [grid for part in parts for grid in part.grids], batch)
         refused, judged = len(too_late), new.without(too_late, batch)
     restored = (Output(restored=restored_kinds(each.stored)) for each in loaded)
     return sum(restored, counted(parts, [each.output for each in done], refused)), judged
 
 
-def refused_by_all(new: NewRows, refusing: Sequence[PartResult], grids: Sequence[WindowGrid], batch: Input) -> Ints:
-    """Numbers of the new rows that came too late for all parts: those that are ``refusing``, and those with these ``grids``."""
+def refused_by_all(new: NewRows, refusing: Sequence[Ints], grids: Sequence[WindowGrid], batch: Input) -> Ints:
+    """Numbers of the new rows that came too late for all parts: those ``refusing`` these, and those with these ``grids``."""
     numbers: Ints | None = None
     for each in refusing:
-        numbers = each.refused if numbers is None else np.intersect1d(numbers, each.refused)
+        numbers = each if numbers is None else np.intersect1d(numbers, each)
     if numbers is not None and (not grids or not len(numbers)):
         return numbers
     return too_late_among(new.usable(batch, JUDGED_BY), numbers, grids)
