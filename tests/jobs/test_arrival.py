@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.jobs.test_calendar_batches import Files
+from tests.jobs.batches import Files
 from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.ways.input import Input

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.jobs.test_mixed_batches import Run
+from tests.jobs.batches import Run
 from tests.random_pipelines import CONDITION, Case, Row, differences, examples, random_case
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.commands.try_engine import Batch
