@@ -118,8 +118,8 @@ bench-many-keys: setup ## Run a first batch of 200 M rows and 1 M keys, and comp
 bench-setup: setup ## Install the peers that bench compares with, each into an environment of its own (1.4 GB)
 	@benchmarks/setup.sh
 
-check: lint ## Run lint, types, fast tests and doctests (under 2 minutes)
-	$(PY) -m pytest $(PARALLEL) -m "not spark and not dag and not demo and not thorough"
+check: lint ## Run lint, types, doctests and pure tests, with few examples of each property (under 2 minutes)
+	HYPOTHESIS_PROFILE=few $(PY) -m pytest $(PARALLEL) -m pure
 
 lint: setup ## Check style, and the types of everything but the tests; changes nothing
 	$(PY) -m ruff check .

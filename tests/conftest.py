@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.readers import use_spark_for_small_batches
 
-# The same examples every time, so that a test fails for what has been changed; the search for others is `make fuzz`.
+# The same examples every time, so that a test fails for what has changed: few for `make check`; the search for others is `make fuzz`.
 settings.register_profile("fixed", max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("few", parent=settings.get_profile("fixed"), max_examples=5)
 settings.register_profile("fuzz", max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
@@ -66,8 +67,20 @@ def spark() -> Iterator[object]:
         session.stop()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what needs a session of this process where tests run over a server."""
-    for item in items if OVER_CONNECT else ():
-        if item.get_closest_marker("classic"):
+#: Folders and modules whose tests compute in this process alone: laws, specs, plans, small cases; but those that are thorough.
+PURE = (
+    *("src/", "tests/architecture/", "tests/cases/", "tests/mutants/", "tests/windowing/", "tests/expectations/test_suites.py"),
+    *("tests/jobs/test_arrival.py", "tests/jobs/test_columns.py", "tests/jobs/test_condition_checks.py", "tests/jobs/test_conditions.py"),
+    *("tests/jobs/test_file_surveys.py", "tests/jobs/test_kept_rules.py", "tests/jobs/test_malformed_specs.py"),
+    *("tests/jobs/test_session_batches.py", "tests/jobs/test_spec_checks.py"),
+)
+_NOT_PURE = ("thorough", "spark", "dag", "demo")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark pure tests; leave out what needs a session of this process where tests run over a server."""
+    for item in items:
+        if str(item.path.relative_to(config.rootpath)).startswith(PURE) and not any(map(item.get_closest_marker, _NOT_PURE)):
+            item.add_marker("pure")
+        if OVER_CONNECT and item.get_closest_marker("classic"):
             item.add_marker(pytest.mark.skip(reason="needs a session of this process"))
