@@ -31,25 +31,11 @@ def test_what_is_recorded_is_read_again(tmp_path, verdict):
     rows = history.read(tmp_path / "quality")
     assert len(rows) == len(verdict.results)
     assert rows[0] == {
-        "pipeline": "delays",
-        "generation": "0",
-        "batch": 1,
-        "attempt": "1",
-        "at": NOON,
-        "status": "warned",
-        "rule": 0,
-        "origin": "spec",
-        "type": "expect_column_values_to_be_between",
-        "column": "delay",
-        "arguments": {"column": "delay", "max_value": 3},
-        "severity": "warning",
-        "outcome": "failed",
-        "observed": None,
-        "elements": 6,
-        "unexpected": 2,
-        "message": "2 of 6 rows break the rule",
-        "examples": list(verdict.results[0].examples),
-    }
+        "pipeline": "delays", "generation": "0", "batch": 1, "attempt": "1", "at": NOON, "status": "warned", "rule": 0, "origin": "spec",
+        "type": "expect_column_values_to_be_between", "column": "delay", "arguments": {"column": "delay", "max_value": 3},
+        "severity": "warning", "outcome": "failed", "observed": None, "elements": 6, "unexpected": 2,
+        "message": "2 of 6 rows break the rule", "examples": list(verdict.results[0].examples),
+    }  # fmt: skip
     assert rows[1]["observed"] == 2.5
 
 

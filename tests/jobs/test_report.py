@@ -16,7 +16,8 @@ import pytest
 from deltalake import write_deltalake
 
 from examples.flights.results import batches_table
-from windowmill.checkpoints.batches import BackfillPlan, Commit, RunPlan
+from tests.checkpoints.records import plan
+from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.report import charts, quality, write_report
@@ -71,32 +72,15 @@ def commit(pipeline: Pipeline, count: int = 1, **outcome: Any) -> None:
     told = {"seen": to_us(START + 3 * HOUR), "emitted": to_us(START + 2 * HOUR), "verdict": "passed"}
     told |= {"rows_read": 10, "rows_applied": 8, "rows_quarantined": 2, "rows_late": 1, "rows_published": 5, "timings": {"apply": 1.5}}
     for number in range(len(ledger.batches()), len(ledger.batches()) + count):
-        plan = RunPlan(
-            batch=number,
-            attempt=f"a{number}",
-            generation="g",
-            source_id="s",
-            from_version=number - 1,
-            to_version=number,
-            now_us=to_us(START),
-            meaning=pipeline.meaning_hash(),
-            source_schema="{}",
-        )
-        ledger.record(plan, Commit(**(told | outcome)), {}, START + number * HOUR)
+        planned = plan(number, f"a{number}", now_us=to_us(START), meaning=pipeline.meaning_hash())
+        ledger.record(planned, Commit(**(told | outcome)), {}, START + number * HOUR)
 
 
 def checked(batch: int, outcome: str = "passed", **changes: Any) -> dict[str, Any]:
     row = {"pipeline": "delays", "generation": "g", "batch": batch, "attempt": "a", "at": START + batch * HOUR, "rule": 0, "origin": "spec"}
     row |= {"type": "expect_column_values_to_be_between", "column": "mean_delay", "arguments": json.dumps({"max_value": 9})}
-    row |= {
-        "severity": "critical",
-        "outcome": outcome,
-        "observed": None,
-        "elements": 10,
-        "unexpected": 0,
-        "message": outcome,
-        "examples": "[]",
-    }
+    row |= {"severity": "critical", "outcome": outcome, "observed": None, "elements": 10, "unexpected": 0}
+    row |= {"message": outcome, "examples": "[]"}
     return row | changes
 
 
@@ -195,22 +179,11 @@ def backfilled(pipeline: Pipeline, **outcome: Any) -> None:
     """A backfill of the running pipeline, as its newest batch."""
     ledger = Ledger.open(pipeline)
     last = ledger.newest.plan
-    plan = BackfillPlan(
-        batch=last.batch + 1,
-        attempt="b",
-        generation="g",
-        source_id="s",
-        from_version=-1,
-        to_version=last.to_version,
-        now_us=to_us(START),
-        meaning=pipeline.meaning_hash(),
-        source_schema="{}",
-        range_from=to_us(START),
-        range_to=to_us(START + HOUR),
-        builds_state=False,
-    )
+    changes = {"from_version": -1, "to_version": last.to_version, "now_us": to_us(START), "meaning": pipeline.meaning_hash()}
+    changes |= {"range_from": to_us(START), "range_to": to_us(START + HOUR), "builds_state": False}
+    planned = plan(last.batch + 1, "b", action="backfill", **changes)
     told = {"seen": to_us(START + 3 * HOUR), "emitted": to_us(START + 2 * HOUR), "verdict": "passed"} | outcome
-    ledger.record(plan, Commit(**told), {}, START + 9 * HOUR)
+    ledger.record(planned, Commit(**told), {}, START + 9 * HOUR)
 
 
 def test_published_are_the_rows_that_the_sink_holds(pipeline):
@@ -252,8 +225,8 @@ def test_figures_that_do_not_add_up_are_said_to(pipeline):
 def test_held_batch_shows_in_the_badge(pipeline):
     commit(pipeline)
     ledger = Ledger.open(pipeline)
-    plan = replace(ledger.newest.plan, batch=1, from_version=0, to_version=1)
-    ledger.record(plan, replace(ledger.newest.outcome, verdict="held"), {}, START)
+    planned = replace(ledger.newest.plan, batch=1, from_version=0, to_version=1)
+    ledger.record(planned, replace(ledger.newest.outcome, verdict="held"), {}, START)
     words = Page.of(pipeline).words
     assert "Batch 1: held" in words
     assert "1 held" in words

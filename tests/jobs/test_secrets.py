@@ -11,7 +11,8 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
-from windowmill.checkpoints.batches import Commit, RunPlan
+from tests.checkpoints.records import plan
+from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.cli import main
 from windowmill.jobs.report import write_report
@@ -207,11 +208,7 @@ def test_what_a_pipeline_writes_and_says_holds_no_credentials(tmp_path, capsys):
     at = datetime(2024, 1, 1, tzinfo=UTC)
     write_deltalake(pipeline.source.path, pa.table({"k": ["a"], "t": pa.array([at], pa.timestamp("us", "UTC"))}))
     ledger = Ledger.open(pipeline)
-    plan = RunPlan(
-        batch=0, attempt="a", generation="g", source_id="s", from_version=-1, to_version=0, now_us=0,
-        meaning=pipeline.meaning_hash(), source_schema="{}",
-    )  # fmt: skip
-    ledger.record(plan, Commit(seen=0, emitted=0, verdict="passed"), {}, at)
+    ledger.record(plan(0, meaning=pipeline.meaning_hash()), Commit(seen=0, emitted=0, verdict="passed"), {}, at)
     page = tmp_path / "report.html"
     write_report(pipeline, out=str(page))
     assert "CANARY" not in page.read_text()

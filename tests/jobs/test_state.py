@@ -12,16 +12,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
 from deltalake import Schema, write_deltalake
 from rich.console import Console
 
+from tests.checkpoints.records import plan
 from tests.golden.make import HERE, Golden
 from tests.golden.test_golden import landed
-from windowmill.checkpoints.batches import Commit, RunPlan
+from tests.jobs.batches import Run
+from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.inspection import SlicesInspection, key_value
@@ -30,14 +31,10 @@ from windowmill.jobs.commands.answers import bound
 from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.commands.state_views.base import value_of
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.partial_bytes import encode
-from windowmill.windowing.columnar.partition_task import PartitionTask
-from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import SpecChangedError, SpecError
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.watermark import COMMIT_SHIFT, Clock
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 SOURCE = pa.schema([("k", pa.string()), ("site", pa.int64()), ("t", pa.int64()), ("v", pa.float64())])
@@ -62,10 +59,8 @@ def spec_at(folder: Path, **changes: Any) -> dict[str, Any]:
 def commit(pipeline: Pipeline, emitted: int | None, *, schema: pa.Schema = SOURCE, done: bool = True) -> None:
     ledger = Ledger.open(pipeline)
     number = len(ledger.batches())
-    told = {"batch": number, "attempt": "a", "generation": "g", "source_id": "s", "from_version": number - 1}
-    told |= {"to_version": number, "now_us": 0, "meaning": pipeline.meaning_hash(), "source_schema": Schema.from_arrow(schema).to_json()}
-    plan = RunPlan(**told)  # type: ignore[arg-type]
-    ledger.record(plan, Commit(seen=emitted, emitted=emitted, verdict="passed" if done else "held"), {}, NOW)
+    planned = plan(number, meaning=pipeline.meaning_hash(), source_schema=Schema.from_arrow(schema).to_json())
+    ledger.record(planned, Commit(seen=emitted, emitted=emitted, verdict="passed" if done else "held"), {}, NOW)
 
 
 def sliced(pipeline: Pipeline, *batches: list[tuple[Any, ...]], level: int | None = None) -> None:
@@ -325,26 +320,12 @@ def live(tmp_path) -> Pipeline:
     """Three batches of two keys by live rows; a fourth has died after it had written."""
     # Events that end with another column than they begin may last, and these windows then keep rows.
     pipeline = Pipeline.model_validate(spec_at(tmp_path, windows=WINDOWS, time={"column": "t", "end": "t", "unit": "none"}))
-    types = {field.name: field.type for field in SOURCE}
-    log, clock = StateLog(pipeline, types, ()), Clock.of(pipeline)
-    entries, number = log.schema.empty_table(), 0
+    run, number = Run(pipeline, Places.of(pipeline).state, source=SOURCE), 0
     for batch, times in enumerate([[1, 2, 3], [4, 20], [21, 22], [23]]):
-        fresh = []
-        for t in times:
-            for k in ("a", "b")[: 1 + (batch == 0)]:
-                own = {label: {"k": k, "site": 1, "v": float(t)}[name] for name, label in log.columns_of_fresh()}
-                fresh.append({"_number": number << COMMIT_SHIFT, "_time": t, "_until": t, "_watermark": None} | own)
-                number += 1
-        arrived = np.array([row["_time"] for row in fresh]), np.ones(len(fresh), np.bool_), np.array([row["_number"] for row in fresh])
-        clock, _ = clock.arrive(*arrived)
-        task = PartitionTask(pipeline, log, result_schema(pipeline, types), clock, batch)
-        worked = task.work(entries, pa.Table.from_pylist(fresh, schema=log.fresh_schema))
-        clock = clock.passed()
-        assert worked.changes is not None
-        write_deltalake(Places.of(pipeline).state, worked.changes, mode="append")
+        rows = [{"k": k, "site": 1, "t": t, "v": float(t)} for t in times for k in ("a", "b")[: 1 + (batch == 0)]]
+        run.step(rows, number)
+        number += len(rows)
         commit(pipeline, times[-1], done=batch < 3)
-        if batch < 3:
-            entries = pa.concat_tables([entries, worked.changes])
     return pipeline
 
 
@@ -418,7 +399,10 @@ def test_open_sessions_are_shown_beside_slices(tmp_path, capsys):
     told = state_of(pipeline, ["flag=true"], 5).data["sessions"]
     shown = told["windows"][-1]
     assert (shown["rows"], shown["window_end"]) == (last["n"], bound(last["window_end"], True))
-    assert shown["partials"]["distinct_label"] is not None
+    gap = next(window.gap for window in pipeline.windows if window.name == "visits")
+    assert shown["last_event"] == bound(last["window_end"] - gap.elapsed(), True)
+    assert isinstance(shown["partials"]["distinct_label"], list)
+    assert summary["sessions_entries_needed"] >= told["restored"]["sessions"] > 0
     spec = tmp_path / "spec.yaml"
     spec.write_text(yaml.safe_dump(golden.spec()))
     assert main(["state", str(spec), "--key", "flag=true"]) == 0

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from windowmill.checkpoints.batches import Changes, Commit, Plan, RunPlan, identity_of
+from tests.checkpoints.records import plan
+from windowmill.checkpoints.batches import Changes, Commit, Plan, identity_of
 from windowmill.checkpoints.committer import Publication
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.ledger import Ledger
@@ -273,14 +274,5 @@ _attempts = itertools.count()
 
 
 def _plan(ledger: Ledger, after: int, through: int) -> Plan:
-    return RunPlan(
-        batch=ledger.count,
-        attempt=f"{next(_attempts):012x}",
-        generation=ledger.generation,
-        source_id="source",
-        from_version=after,
-        to_version=min(through, after + 2),
-        now_us=0,
-        meaning=MEANING,
-        source_schema="{}",
-    )
+    changes = {"generation": ledger.generation, "from_version": after, "to_version": min(through, after + 2), "meaning": MEANING}
+    return plan(ledger.count, f"{next(_attempts):012x}", **changes)
