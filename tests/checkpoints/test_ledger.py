@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.checkpoints.records import NOW, commit, plan
+from tests.specs import a_spec
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.ledger import Ledger
@@ -220,10 +221,7 @@ def test_a_batch_out_of_turn_is_refused(path):
 
 
 def test_a_changed_meaning_is_refused_and_changed_expectations_are_not(path):
-    spec = {
-        "pipeline": "p", "time": {"column": "t"}, "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
-        "aggregates": {"n": {"count": "*"}},
-    }  # fmt: skip
+    spec = a_spec()
     ledger = Ledger(path)
     ledger.record(plan(0, meaning=parse_pipeline(spec).meaning_hash()), commit(), {}, NOW)
     ledger.check_meaning(parse_pipeline(spec | {"expectations": [{"type": "expect_column_to_exist", "column": "n"}], "schedule": "@daily"}))
@@ -271,10 +269,8 @@ def test_a_changed_spec_names_the_field_with_its_old_and_new_value(path, before,
 
 def test_neither_the_ledger_nor_a_changed_spec_tells_the_value_of_a_variable(path):
     def spec(token: str, column: str) -> Pipeline:
-        fields = {
-            "pipeline": "p", "source": {"path": "/s", "filter": "tenant = '${TENANT}' and v > 1"}, "time": {"column": column},
-            "windows": _WINDOWS, "aggregates": {"n": {"count": "*"}},
-        }  # fmt: skip
+        source = {"path": "/s", "filter": "tenant = '${TENANT}' and v > 1"}
+        fields = a_spec(source=source, time={"column": column}, windows=_WINDOWS)
         return parse_pipeline(fields, environment={"TENANT": token})
 
     old = spec("hunter2", "t")

@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.specs import a_spec
 from windowmill.checkpoints.places import Places, local_path
 from windowmill.windowing.specfile import parse_pipeline
 
-SPEC = {
-    "pipeline": "delays",
-    "time": {"column": "t"},
-    "windows": [{"name": "hourly", "type": "tumbling", "size": "1 hour"}],
-    "aggregates": {"n": {"count": "*"}},
-}
+SPEC = a_spec(pipeline="delays", windows=[{"name": "hourly", "type": "tumbling", "size": "1 hour"}])
 
 
 @pytest.mark.parametrize(

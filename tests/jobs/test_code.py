@@ -9,16 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoints.records import plan
+from tests.specs import a_spec
 from windowmill.jobs.user_code import check_modules, check_zones, module_digests, tzdata_version, zone_digests
 from windowmill.windowing.errors import CodeChangedError
 from windowmill.windowing.specfile import parse_pipeline
 
-SPEC = {
-    "pipeline": "p",
-    "time": {"column": "t"},
-    "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
-    "aggregates": {"h": {"use": "halves_of_a_test:HALF", "args": ["i"]}},
-}
+SPEC = a_spec(aggregates={"h": {"use": "halves_of_a_test:HALF", "args": ["i"]}})
 
 
 def test_an_edited_module_is_refused_and_the_old_one_goes_on(tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from tests.specs import SECONDS, TENS, a_spec
 from windowmill.jobs.sources.columns import Columns, check_unchanged
 from windowmill.jobs.sources.delta_log import physical_names
 from windowmill.jobs.sources.delta_rows import _stored, literal_path
@@ -28,13 +29,7 @@ from windowmill.windowing.specfile import parse_pipeline
 
 
 def _pipeline(**changes: Any) -> Pipeline:
-    spec: dict[str, Any] = {
-        "pipeline": "p",
-        "keys": ["k"],
-        "time": {"column": "t", "unit": "s"},
-        "windows": [{"name": "w", "type": "tumbling", "size": 10}],
-        "aggregates": {"total": {"sum": "v"}, "average": {"mean": "f"}},
-    }
+    spec: dict[str, Any] = a_spec(keys=["k"], time=SECONDS, windows=[TENS], aggregates={"total": {"sum": "v"}, "average": {"mean": "f"}})
     return parse_pipeline(spec | changes)
 
 

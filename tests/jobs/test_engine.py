@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.specs import a_spec
 from windowmill.jobs.batch import engine
 from windowmill.jobs.commands.answers import summary_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
-SPEC = {
-    "pipeline": "p",
-    "time": {"column": "t"},
-    "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
-    "aggregates": {"n": {"count": "*"}},
-}
+SPEC = a_spec()
 
 
 @pytest.fixture(autouse=True)

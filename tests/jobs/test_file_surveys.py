@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.specs import TENS, a_spec
 from windowmill.jobs.conditions.duckdb import Conditions
 from windowmill.jobs.schedulers.files.survey import FileSurvey, Times, bounds, surveyed
 from windowmill.jobs.sources.base import AddedFile, PlainFile
@@ -29,12 +30,7 @@ class _Batch:
     """A batch of files, of which each has some parts of rows with these event times."""
 
     def __init__(self, files: list[list[list[int]]], commits: list[int], *, disorder: int = 5_000, stats: bool = True, **own: Any) -> None:
-        spec = {
-            "pipeline": "p",
-            "time": {"column": "t"},
-            "windows": [{"name": "w", "type": "tumbling", "size": "1 minute"}],
-            "aggregates": {"n": {"count": "*"}},
-        }
+        spec = a_spec(windows=[{"name": "w", "type": "tumbling", "size": "1 minute"}])
         pipeline = parse_pipeline(spec)
         added = [AddedFile(f"{n}", commits[n], 1, None, stats=_stats([*chain(*parts)]) if stats else None) for n, parts in enumerate(files)]
         given = {"seen": None, "settled": 0, "closed_by_file": None, "by_row": False, "latest": None, "lateness": 0} | own
@@ -170,14 +166,7 @@ def test_vouched_times_tell_what_is_late():
 
 def test_integers_are_exact():
     batch = _Batch([[[5, 9]], [[7, 8]]], [0, 1], disorder=3)
-    batch.input.pipeline = parse_pipeline(
-        {
-            "pipeline": "p",
-            "time": {"column": "i", "unit": "s"},
-            "windows": [{"name": "w", "type": "tumbling", "size": 10}],
-            "aggregates": {"n": {"count": "*"}},
-        }
-    )
+    batch.input.pipeline = parse_pipeline(a_spec(time={"column": "i", "unit": "s"}, windows=[TENS]))
     for number, (low, high) in enumerate([(5, 9), (7, 8)]):
         stats = json.dumps({"minValues": {"i": low}, "maxValues": {"i": high}})
         batch.input.files[number] = AddedFile(f"{number}", number, 1, None, stats=stats)

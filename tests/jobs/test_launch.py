@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -83,9 +82,7 @@ def test_the_command_is_that_of_sparks_launcher(settings: dict[str, str]) -> Non
 @pytest.mark.parametrize(
     ("variable", "value"), [("SPARK_HOME", "/opt/spark"), ("SPARK_CONF_DIR", "/etc/spark"), ("PYSPARK_SUBMIT_ARGS", "pyspark-shell")]
 )
-def test_spark_that_is_configured_is_left_to_pyspark(
-    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, variable: str, value: str
-) -> None:
+def test_spark_that_is_configured_is_left_to_pyspark(settings, monkeypatch, variable, value) -> None:
     assert launch._is_plain(settings)
     monkeypatch.setenv(variable, value)
     assert not launch._is_plain(settings)
@@ -113,9 +110,7 @@ def _linked(base: Path) -> None:
 
 
 @pytest.mark.parametrize("taken", [Path.touch, _linked], ids=["a file", "a link"])
-def test_what_another_has_put_in_the_folders_place_is_left_alone(
-    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, taken: Callable[[Path], None]
-) -> None:
+def test_what_another_has_put_in_the_folders_place_is_left_alone(settings, monkeypatch, tmp_path, taken) -> None:
     (tmp_path / "elsewhere" / "kept").mkdir(parents=True)
     taken(tmp_path / f"windowmill-jvm-{os.getuid()}")
     monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path))

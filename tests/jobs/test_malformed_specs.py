@@ -93,8 +93,7 @@ def test_the_spec_that_they_are_made_of_is_valid(tmp_path):
     assert main(["validate", str(path)]) == 0
 
 
-@pytest.mark.covers("X3", "X5")
-@pytest.mark.covers("X5")
+@pytest.mark.covers("X3", "X5", "X5")
 @pytest.mark.parametrize(("text", "says", "lines"), CORPUS)
 def test_a_malformed_spec_is_refused_in_a_line(tmp_path, capsys, monkeypatch, text, says, lines):
     monkeypatch.setenv("A", "x")

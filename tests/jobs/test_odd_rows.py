@@ -50,25 +50,8 @@ VALUES = [None, 1, 1.5, -0.0, 1e300, "NaN", "Infinity", "-Infinity", "much", "",
 KEYS = [None, "", "a", "A", " a", "é", "e\u0301", "\x00", "a\nb", "\U0001f600", "NaN", 0, 5, -1, 1.5, 2**63, True, False, [1], {"x": 1}]
 SAID = [None, "5", "x", "", " 7 ", "+3", "1.5", "1e2", "9223372036854775808", "2147483648", "é", 5, 1.5, True, [1], {"x": 1}]
 LINES = [
-    *(
-        "",
-        " ",
-        "\t",
-        "{",
-        "}",
-        "[]",
-        "[1]",
-        "null",
-        "5",
-        '"x"',
-        "true",
-        "{broken",
-        '{"k": }',
-        "{'k': 1}",
-        "NaN",
-        "{}",
-        '{"t": "2013-01-01"}',
-    ),
+    *("", " ", "\t", "{", "}", "[]", "[1]", "null", "5", '"x"', "true", "{broken", '{"k": }', "{'k': 1}", "NaN", "{}"),
+    *('{"t": "2013-01-01"}',),
     *(
         '{"k": "a", "k": "b", "t": "2013-01-01", "v": 1, "s": "5", "b": true}',
         json.dumps(GOOD) + " " + json.dumps(GOOD),
@@ -141,11 +124,7 @@ def outcome(spec: dict[str, Any], data: bytes, engine: str) -> tuple[list[Any], 
 
 
 @pytest.mark.thorough
-@pytest.mark.covers("I1")
-@pytest.mark.covers("I3")
-@pytest.mark.covers("I4")
-@pytest.mark.covers("I8")
-@pytest.mark.covers("I11")
+@pytest.mark.covers("I1", "I3", "I4", "I8", "I11")
 @pytest.mark.parametrize("case", CASES)
 def test_engines_agree_and_nothing_is_lost(case):
     spec, text = CASES[case]

@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.checkpoints.records import plan
+from tests.specs import SECONDS, TENS, a_spec
 from windowmill.checkpoints.batches import Plan
 from windowmill.checkpoints.places import Runnable
 from windowmill.jobs.sources import delta_log, reading
@@ -40,16 +41,7 @@ LIMITS = {"max_files": 10_000, "max_bytes": 1 << 40}
 
 
 def _runnable(path: Path, **source: Any) -> Runnable:
-    pipeline = parse_pipeline(
-        {
-            "pipeline": "p",
-            "source": {"path": str(path)} | source,
-            "time": {"column": "t", "unit": "s"},
-            "windows": [{"name": "w", "type": "tumbling", "size": 10}],
-            "aggregates": {"n": {"count": "*"}},
-            "sink": {"path": str(path) + ".sink"},
-        }
-    )
+    pipeline = parse_pipeline(a_spec(source={"path": str(path)} | source, time=SECONDS, windows=[TENS], sink={"path": str(path) + ".sink"}))
     return runnable_of(pipeline)
 
 
@@ -124,8 +116,7 @@ def _all_of_it(path: Path) -> None:
     _clean_log(path)
 
 
-@pytest.mark.covers("S1")
-@pytest.mark.covers("S4")
+@pytest.mark.covers("S1", "S4")
 @pytest.mark.parametrize(
     ("trouble", "left"),
     [(_compacted, 6), (_clean_log, 6), (_deleted, 5), (_all_of_it, 5)],

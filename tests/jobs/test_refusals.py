@@ -12,6 +12,7 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 
 from tests.checkpoints.records import NOW, commit
+from tests.specs import SECONDS, TENS, a_spec
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.planning import next_run
@@ -41,15 +42,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.spec = folder, folder / "p.yaml"
-        self.fields: dict[str, Any] = {
-            "pipeline": "p",
-            "source": {"path": str(folder / "source")},
-            "keys": ["k"],
-            "time": {"column": "t", "unit": "s"},
-            "windows": [{"name": "w", "type": "tumbling", "size": 10}],
-            "aggregates": {"low": {"min": "v"}},
-            "sink": {"path": str(folder / "sink")},
-        }
+        self.fields: dict[str, Any] = a_spec(folder, keys=["k"], time=SECONDS, windows=[TENS], aggregates={"low": {"min": "v"}})
         self.write()
         self.land(1, 2)
         pipeline = load_pipeline(self.spec)
@@ -169,11 +162,7 @@ def test_status_leaves_a_failure_that_a_retry_may_mend_to_the_retry(bench, capsy
 def test_status_of_a_pipeline_that_has_never_run(tmp_path, capsys):
     bench = Bench.__new__(Bench)
     bench.folder, bench.spec = tmp_path, tmp_path / "p.yaml"
-    bench.fields = {
-        "pipeline": "p", "source": {"path": str(tmp_path / "source")}, "keys": ["gate"], "time": {"column": "t", "unit": "s"},
-        "windows": [{"name": "w", "type": "tumbling", "size": 10}], "aggregates": {"low": {"min": "v"}},
-        "sink": {"path": str(tmp_path / "sink")},
-    }  # fmt: skip
+    bench.fields = a_spec(tmp_path, keys=["gate"], time=SECONDS, windows=[TENS], aggregates={"low": {"min": "v"}})  # fmt: skip
     bench.write()
     bench.land(1)
     status = bench.status(capsys)
@@ -197,11 +186,7 @@ def test_status_of_a_pipeline_that_has_never_run(tmp_path, capsys):
 def test_a_condition_on_a_column_that_is_not_there_is_refused_before_a_batch_is_planned(tmp_path, capsys, fields, says):
     bench = Bench.__new__(Bench)
     bench.folder, bench.spec = tmp_path, tmp_path / "p.yaml"
-    bench.fields = {
-        "pipeline": "p", "source": {"path": str(tmp_path / "source")}, "keys": ["k"], "time": {"column": "t", "unit": "s"},
-        "windows": [{"name": "w", "type": "tumbling", "size": 10}], "aggregates": {"low": {"min": "v"}},
-        "sink": {"path": str(tmp_path / "sink")},
-    }  # fmt: skip
+    bench.fields = a_spec(tmp_path, keys=["k"], time=SECONDS, windows=[TENS], aggregates={"low": {"min": "v"}})  # fmt: skip
     bench.write(**fields | {"source": {"path": str(tmp_path / "source")} | fields.get("source", {})})
     bench.land(1)
     status = bench.status(capsys)

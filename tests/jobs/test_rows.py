@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.specs import a_spec
 from windowmill.jobs.json_lines import read as reader
 from windowmill.jobs.json_lines.blocks import read_blocks
 from windowmill.jobs.json_lines.write import result_lines
@@ -20,14 +21,7 @@ from windowmill.windowing.specfile import parse_pipeline
 
 def pipeline(**fields: Any) -> Pipeline:
     return parse_pipeline(
-        {
-            "pipeline": "p",
-            "keys": ["k"],
-            "time": {"column": "t"},
-            "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
-            "aggregates": {"s": {"sum": "v"}, "m": {"max": "x"}, "f": {"bool_or": "b"}, "l": {"last": "t"}},
-        }
-        | fields
+        a_spec(keys=["k"], aggregates={"s": {"sum": "v"}, "m": {"max": "x"}, "f": {"bool_or": "b"}, "l": {"last": "t"}}) | fields
     )
 
 

@@ -13,17 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.specs import a_spec
 from windowmill.jobs.commands.try_command import run_try
 from windowmill.windowing.errors import AggregateOverflowError, SourceError, SourceSchemaError, SpecError, UnsupportedError
 
 LOCAL_ENGINES = ("kernel", "reference")
-HOURLY: dict[str, Any] = {
-    "pipeline": "p",
-    "keys": ["k"],
-    "time": {"column": "t"},
-    "windows": [{"name": "hourly", "type": "tumbling", "size": "1 hour"}],
-    "aggregates": {"n": {"count": "*"}},
-}
+HOURLY: dict[str, Any] = a_spec(keys=["k"], windows=[{"name": "hourly", "type": "tumbling", "size": "1 hour"}])
 
 
 def spec_of(**fields: Any) -> dict[str, Any]:

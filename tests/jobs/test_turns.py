@@ -12,6 +12,7 @@ from deltalake import write_deltalake
 
 from tests.checkpoints.records import NOW, commit, plan
 from tests.spark.harness import quiet
+from tests.specs import SECONDS, TENS, a_spec
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.writers import lease
@@ -27,16 +28,7 @@ def pipeline(tmp_path, monkeypatch) -> Pipeline:
     monkeypatch.setattr(loop, "LEASE_WAIT_SECONDS", 0)
     monkeypatch.setattr(maintenance, "LEASE_WAIT_SECONDS", 0)
     write_deltalake(str(tmp_path / "source"), pa.table({"t": [1]}))
-    return parse_pipeline(
-        {
-            "pipeline": "p",
-            "source": {"path": str(tmp_path / "source")},
-            "time": {"column": "t", "unit": "s"},
-            "windows": [{"name": "w", "type": "tumbling", "size": 10}],
-            "aggregates": {"n": {"count": "*"}},
-            "sink": {"path": str(tmp_path / "sink")},
-        }
-    )
+    return parse_pipeline(a_spec(tmp_path, time=SECONDS, windows=[TENS]))
 
 
 @pytest.fixture

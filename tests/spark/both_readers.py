@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.specs import a_spec
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import FAILED, FILE, ROW
 from windowmill.jobs.sources.rows import read_rows
@@ -18,14 +19,9 @@ NOW = 1_700_000_000_000_000
 
 
 def pipeline_over(path: Any, **fields: Any) -> Pipeline:
-    spec = {
-        "pipeline": "p",
-        "source": {"path": str(path)},
-        "time": {"column": "t"},
-        "windows": [{"name": "w", "type": "tumbling", "size": "1 minute"}],
-        "aggregates": {"n": {"count": "*"}},
-        "sink": {"path": f"{path}-sink"},
-    }
+    spec = a_spec(
+        source={"path": str(path)}, windows=[{"name": "w", "type": "tumbling", "size": "1 minute"}], sink={"path": f"{path}-sink"}
+    )
     return parse_pipeline(spec | fields)
 
 

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from tests.spark.harness import SCHEMA, Bench, differences, events, expected, place
+from tests.specs import a_spec
 from windowmill import aggregate
 from windowmill.windowing.errors import SourceSchemaError, SpecError
 from windowmill.windowing.specfile import parse_pipeline
@@ -71,12 +72,7 @@ def test_windows_over_live_rows(spark, tmp_path, arrival):
 
 
 def test_nothing_runs_before_an_action(spark):
-    spec = {
-        "pipeline": "lazy",
-        "time": {"column": "t"},
-        "windows": [{"name": "w", "type": "tumbling", "size": "10 minutes"}],
-        "aggregates": {"m": {"mean": "v"}},
-    }
+    spec = a_spec(pipeline="lazy", windows=[{"name": "w", "type": "tumbling", "size": "10 minutes"}], aggregates={"m": {"mean": "v"}})
     frame = aggregate(_frame(spark, events(63, 300)).withColumn("v", F.raise_error(F.lit("read")).cast("double")), spec)
     with pytest.raises(Exception, match="read"):
         frame.collect()

@@ -28,9 +28,7 @@ def bench_of(folder: Path, windows: list, **changes) -> Bench:
     return Bench(folder, {"keys": ["k"], "time": time, "windows": windows, "aggregates": AGGREGATES} | changes)
 
 
-@pytest.mark.covers("I1")
-@pytest.mark.covers("I5")
-@pytest.mark.covers("I6")
+@pytest.mark.covers("I1", "I5", "I6")
 @pytest.mark.parametrize(
     ("windows", "here"),
     [(HOURLY, True), (HOURLY, False), (SESSIONS, True), (SESSIONS, False), (LIVE, True), (LIVE, False)],

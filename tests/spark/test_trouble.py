@@ -144,13 +144,8 @@ def test_unusable_rows_are_quarantined_with_their_reason(spark, tmp_path):
     )
     bench.changes["windows"] = [{"name": "w", "type": "tumbling", "size": "10 minutes"}]
     stamps = [
-        "2024-03-01 00:01:00",
-        None,
-        "not a time",
-        "2999-01-01 00:00:00",
-        "2024-03-01 00:02:00",
-        "2024-03-01 01:00:00",
-        "2024-03-01 00:03:00",
+        *("2024-03-01 00:01:00", None, "not a time", "2999-01-01 00:00:00", "2024-03-01 00:02:00", "2024-03-01 01:00:00"),
+        *("2024-03-01 00:03:00",),
     ]
     rows = [dict(row, label=stamp) for row, stamp in zip(events(41, len(stamps)), stamps, strict=True)]
     bench.land(rows[:-1])

@@ -38,12 +38,8 @@ _WINDOWS = {
 }
 #: Conditions that windowmill translates, and such that only Spark evaluates.
 _COMMON = [
-    "hour(at) < 4",
-    "at >= '2024-03-10'",
-    "hour(local) < 4",
-    "local < '2024-03-10 02:30:00'",
-    "day(at) = 10 and minute(at) = 40",
-    "at = local",
+    *("hour(at) < 4", "at >= '2024-03-10'", "hour(local) < 4", "local < '2024-03-10 02:30:00'", "day(at) = 10 and minute(at) = 40"),
+    *("at = local",),
 ]
 _SPARKS = [
     "date_format(at, 'HH') < '04'",

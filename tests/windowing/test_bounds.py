@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.specs import a_spec
 from windowmill.windowing.bounds import accepted_times, check_lengths
 from windowmill.windowing.columnar import ColumnarEngine
 from windowmill.windowing.errors import LimitExceededError, SpecError
@@ -33,15 +34,7 @@ WINDOWS: dict[str, dict[str, Any]] = {
 
 
 def pipeline(window: dict[str, Any], emit: str = "final", **axis: Any) -> Any:
-    return parse_pipeline(
-        {
-            "pipeline": "p",
-            "time": {"column": "t", **({"unit": "none"} | axis)},
-            "windows": [{"name": "w", **window}],
-            "aggregates": {"n": {"count": "*"}},
-            "emit": emit,
-        }
-    )
+    return parse_pipeline(a_spec(time={"column": "t", **({"unit": "none"} | axis)}, windows=[{"name": "w", **window}], emit=emit))
 
 
 def both(spec: Any, rows: list[dict[str, int]], final: bool = True) -> tuple[list[Any], list[Any]]:
@@ -54,8 +47,7 @@ def both(spec: Any, rows: list[dict[str, int]], final: bool = True) -> tuple[lis
     return found.rows, found.quarantined
 
 
-@pytest.mark.covers("I5")
-@pytest.mark.covers("I6")
+@pytest.mark.covers("I5", "I6")
 @pytest.mark.parametrize("emit", ["final", "revise"])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_times_beyond_the_axis_are_set_aside_and_those_at_its_ends_count(window, emit):

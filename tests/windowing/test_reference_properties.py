@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from random import Random
 from typing import Any
 
 import pytest
@@ -70,9 +69,7 @@ def test_rows_and_refusals_once_given_stay(window: str, emit: str, rows: Any, cu
 @pytest.mark.parametrize("window", WINDOWS)
 @shared(2 * len(WINDOWS), 40)
 @given(rows=ROWS, arrival=ARRIVALS, disorder=st.integers(0, 4), lateness=st.integers(0, 5), random=st.randoms(use_true_random=False))
-def test_the_order_of_rows_in_a_commit_makes_no_difference(
-    window: str, emit: str, rows: Any, arrival: Arrival, disorder: int, lateness: int, random: Random
-):
+def test_the_order_of_rows_in_a_commit_makes_no_difference(window, emit, rows, arrival, disorder, lateness, random):
     spec, events, commits = pipeline(window, emit, disorder, lateness, "commit"), records(rows), arrival.commits(len(rows))
     order = sorted(range(len(rows)), key=lambda row: (commits[row], random.random()))
     given, shuffled = evaluate(spec, events, commits=commits), evaluate(spec, [events[row] for row in order], commits=commits)

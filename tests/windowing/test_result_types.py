@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.specs import a_spec
 from windowmill.windowing.aggregates import own
 from windowmill.windowing.columnar.results import result_schema, typed
 from windowmill.windowing.errors import SpecError
@@ -35,14 +36,7 @@ class Spread:
 
 
 def pipeline_of(aggregate: dict[str, Any]) -> Pipeline:
-    return parse_pipeline(
-        {
-            "pipeline": "p",
-            "time": {"column": "t"},
-            "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
-            "aggregates": {"found": aggregate},
-        }
-    )
+    return parse_pipeline(a_spec(aggregates={"found": aggregate}))
 
 
 @pytest.mark.parametrize("kind", NESTED, ids=str)

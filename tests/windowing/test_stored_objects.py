@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.specs import a_spec
 from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.columnar.stored_objects import StoredObjects
 from windowmill.windowing.kernels.layout import Layout
@@ -27,12 +28,7 @@ VALUES = {
 
 
 def _objects(column, where=None):
-    spec = {
-        "pipeline": "p",
-        "time": {"column": "at"},
-        "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
-        "aggregates": {"n": {"count_distinct": column} | ({"where": where} if where else {})},
-    }
+    spec = a_spec(time={"column": "at"}, aggregates={"n": {"count_distinct": column} | ({"where": where} if where else {})})
     pipeline = parse_pipeline(spec)
     return pipeline.aggregates["n"], StoredObjects(Layout.of(pipeline, TYPES).objects)
 

@@ -14,19 +14,9 @@ from windowmill.windowing.yamltext import parse_yaml
 
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "flights" / "pipeline.yaml").read_text()
 TEXTS = [
-    EXAMPLE,
-    'a: [x:y, "q": 1]\n',
-    "a: {b:1, c: 2}\n",
-    'k: "\\u00e9\\x41"\n',
-    "a: 'it''s'\n",
-    "a: |\n  x\n  y\n",
-    "a: >-\n  x\n\n  y\n",
-    "a: 2013-01-01T00:00:00Z\nb: 0x1F\nc: 1_000\nd: 1:30\ne: .inf\nf: ~\n",
-    'a: "x\n  y"\n',
-    "%YAML 1.1\n---\na: 1\n...\n",
-    "a: 1\n---\nb: 2\n",
-    "- a\n- b\n",
-    "&x a: 1\nb: *x\n",
+    *(EXAMPLE, 'a: [x:y, "q": 1]\n', "a: {b:1, c: 2}\n", 'k: "\\u00e9\\x41"\n', "a: 'it''s'\n", "a: |\n  x\n  y\n"),
+    *("a: >-\n  x\n\n  y\n", "a: 2013-01-01T00:00:00Z\nb: 0x1F\nc: 1_000\nd: 1:30\ne: .inf\nf: ~\n", 'a: "x\n  y"\n'),
+    *("%YAML 1.1\n---\na: 1\n...\n", "a: 1\n---\nb: 2\n", "- a\n- b\n", "&x a: 1\nb: *x\n"),
 ]
 CHARACTERS = list(" \t\n:-[]{}#'\"|>&*!%?,aé1.0~\u2028\u0085\ufeff\\")
 

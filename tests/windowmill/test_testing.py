@@ -14,6 +14,7 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
+from tests.specs import a_spec
 from windowmill.testing import Outcome, check_aggregate, try_pipeline
 from windowmill.windowing.algebra import LawError
 from windowmill.windowing.errors import SpecError, UnsupportedError
@@ -21,13 +22,9 @@ from windowmill.windowing.specfile import parse_pipeline
 
 ROOT = Path(__file__).parents[2]
 HERE = __name__
-SPEC: dict[str, Any] = {
-    "pipeline": "p",
-    "keys": ["k"],
-    "time": {"column": "t"},
-    "windows": [{"name": "hourly", "type": "tumbling", "size": "1 hour"}],
-    "aggregates": {"n": {"count": "*"}, "mean": {"mean": "v"}},
-}
+SPEC: dict[str, Any] = a_spec(
+    keys=["k"], windows=[{"name": "hourly", "type": "tumbling", "size": "1 hour"}], aggregates={"n": {"count": "*"}, "mean": {"mean": "v"}}
+)
 ROWS = [{"k": "a", "t": "2013-01-01T00:10:00Z", "v": 0.1}, {"k": "a", "t": "2013-01-01T01:10:00Z", "v": 0.2}]
 CUTS = ["each", 2, ["whole", "each", 3]]
 
