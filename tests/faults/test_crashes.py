@@ -1,4 +1,4 @@
-"""A run dies before or after any of its steps, or at any instant by kill -9; the next run leaves the tables of one clean run."""
+"""A run dies by kill -9, or meets another one; the next run leaves the tables of one clean run."""
 
 from __future__ import annotations
 
@@ -17,16 +17,10 @@ from tests.spark.harness import Bench, differences, events
 from windowmill.checkpoints.failpoints import FAILPOINTS
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.steps import _Steps
-from windowmill.jobs.ways import limits
 
 pytestmark = pytest.mark.spark
 ROWS = events(21, 500)
 _PLACES = [place for place in FAILPOINTS if place.partition(".")[0] not in ("held", "ruling", "compact")]
-STEPS = ("compute", "validate", "record", "publish")
-
-
-class Died(BaseException):
-    """Stands for a process that is gone: nothing of the product catches it."""
 
 
 @pytest.fixture(scope="module")
@@ -42,28 +36,6 @@ def begun(spark, tmp_path_factory) -> Path:
 @pytest.fixture
 def bench(begun, tmp_path) -> Bench:
     return Bench(Path(shutil.copytree(begun, tmp_path / "bench")), commits=[0] * 250 + [1] * (len(ROWS) - 250))
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("step", STEPS)
-def test_restart_writes_what_one_clean_run_writes(bench, monkeypatch, step, when):
-    original = getattr(_Steps, step)
-
-    def dying(self, *arguments):
-        if when == "after":
-            original(self, *arguments)
-        raise Died
-
-    # One of the two attempts is worked on by Spark, the other in this process.
-    with monkeypatch.context() as patched:
-        patched.setattr(_Steps, step, dying)
-        patched.setattr(limits, "MAX_ROWS", 0 if when == "after" else limits.MAX_ROWS)
-        with pytest.raises(Died):
-            bench.run()
-    monkeypatch.setattr(limits, "MAX_ROWS", 0 if when == "before" else limits.MAX_ROWS)
-    done = bench.run()
-    assert len(done) == (0 if (step, when) == ("publish", "after") else 1)
-    _check_clean(bench)
 
 
 @pytest.mark.covers("P1")

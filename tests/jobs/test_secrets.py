@@ -35,7 +35,7 @@ FULL: dict[str, Any] = {
         {"name": "a", "type": "hopping", "size": "1 hour", "hop": "5 minutes", "origin": "2013-01-01", "timezone": "UTC", "empty": "skip"},
         {"name": "b", "type": "sliding", "evict": {"delta": {"column": "v", "by": 2}}, "trigger": {"count": 5}, "partial": True},
         {"name": "c", "type": "tumbling", "evict": {"punctuation": "v > 1"}, "idle_after": "1 day"},
-        {"name": "d", "type": "custom", "function": "tests.spark.test_live:noted"},
+        {"name": "d", "type": "custom", "function": "tests.spark.test_mixed:noted"},
         {"name": "e", "type": "session", "gap": "1 hour", "max_size": "1 day"},
     ],
     "aggregates": {

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, quiet, run_over
+from tests.spark.harness import BASE, MINUTE, Bench, differences, events, quiet, run_over
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.steps import _Steps
@@ -96,20 +95,6 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, c
     assert sum(d.commit.rows_quarantined for d in done) == len(want.quarantined) > 0
 
 
-def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_path, monkeypatch):
-    taking_turns(monkeypatch)
-    rows = events(12, 500)
-    bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": SHAPES[1:3]})
-    run_over(bench, 6, rows[:400], 2)
-    before = bench.rows()
-    ends = sorted(row["window_end"] for row in before)
-    done = loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[len(ends) // 2])
-    assert 0 < done.commit.rows_published < len(before)
-    assert differences(bench.rows(), before) == []
-    run_over(bench, 7, rows[400:], 2)
-    assert differences(bench.rows(), bench.expected(rows).rows) == []
-
-
 def test_a_batch_that_drops_no_row_leaves_its_whole_state(spark, tmp_path, monkeypatch):
     """It ends no session. Attempts that die before the record leave files that no other batch reads."""
     rows = [{"k": "a", "site": 1, "t": BASE + n * MINUTE, "v": 1.0, "i": n, "label": "x", "id": f"{n}"} for n in (0, 1, 3, 2, 4, 90)]
@@ -153,29 +138,6 @@ def test_maintenance_keeps_only_what_counts(spark, tmp_path):
     )
     run_over(bench, 9, rows[300:], 2)
     assert differences(bench.rows(), bench.expected(rows).rows) == []
-
-
-def noted(begun: dict[str, Any] | None, event: dict[str, Any]) -> tuple[dict[str, Any], int, list[int]]:
-    """A window for each event with a note, through the next event."""
-    begun = begun or {"windows": 0, "open": []}
-    opens = int(event.get("note") is not None)
-    numbers = [begun["windows"]] * opens
-    return {"windows": begun["windows"] + opens, "open": numbers}, opens, begun["open"]
-
-
-@pytest.mark.parametrize("most_rows", [0, limits.MAX_ROWS], ids=["Spark", "process"])
-def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_path, monkeypatch, most_rows):
-    monkeypatch.setattr(limits, "MAX_ROWS", most_rows)
-    window = {"name": "noted", "type": "custom", "function": "tests.spark.test_live:noted"}
-    bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}}, "windows": [window], "keys": ["k"], "time": {"column": "t"}})
-    rows = [event | {"k": "a", "t": BASE + minute * MINUTE} for minute, event in enumerate(events(15, 6))]
-    wider = SCHEMA.insert(0, pa.field("note", pa.string()))
-    bench.land(rows[:3])
-    bench.run()
-    for later in ([row | {"note": "x"} for row in rows[3:5]], rows[5:]):
-        bench.append(pa.Table.from_pylist(later, schema=wider), schema_mode="merge")
-        bench.run()
-    assert [(row["window_start"] - BASE) // MINUTE for row in bench.rows()] == [3]
 
 
 def test_a_log_that_has_grown_too_long_is_compacted_by_the_run(spark, tmp_path, monkeypatch):

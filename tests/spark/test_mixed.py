@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.spark.harness import SCHEMA, Bench, check_runs_backfill_and_upkeep, cut, differences, events, quiet, run_over
-from tests.spark.test_live import AGGREGATES, POLICIES, SHAPES, noted
+from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, cut, differences, events, quiet, run_over
+from tests.spark.test_live import AGGREGATES, POLICIES, SHAPES
 from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.state import base
 from windowmill.jobs.batch import loop
@@ -135,20 +135,34 @@ def test_a_row_that_is_another_is_found_in_every_part(spark, tmp_path, part):
     assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
-def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_path):
-    window = {"name": "noted", "type": "custom", "function": "tests.spark.test_live:noted"}
-    bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}}, "windows": [window, SLOTS, LAST], "keys": ["k"]})
-    rows = [event | {"k": "a", "t": event["t"] or 0} for event in events(15, 60) if event["t"] is not None]
+def noted(begun: dict[str, Any] | None, event: dict[str, Any]) -> tuple[dict[str, Any], int, list[int]]:
+    """A window for each event with a note, through the next event."""
+    begun = begun or {"windows": 0, "open": []}
+    opens = int(event.get("note") is not None)
+    numbers = [begun["windows"]] * opens
+    return {"windows": begun["windows"] + opens, "open": numbers}, opens, begun["open"]
+
+
+@pytest.mark.parametrize("most_rows", [0, limits.MAX_ROWS], ids=["Spark", "process"])
+@pytest.mark.parametrize("beside", [[], [SLOTS, LAST]], ids=["alone", "beside others"])
+def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_path, monkeypatch, most_rows, beside):
+    monkeypatch.setattr(limits, "MAX_ROWS", most_rows)
+    window = {"name": "noted", "type": "custom", "function": "tests.spark.test_mixed:noted"}
+    time = {"column": "t"}
+    bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}}, "windows": [window, *beside], "keys": ["k"], "time": time})
+    rows = [event | {"k": "a", "t": BASE + minute * MINUTE} for minute, event in enumerate(events(15, 30))]
     wider = SCHEMA.insert(0, pa.field("note", pa.string()))
-    bench.land(rows[:20])
+    bench.land(rows[:3])
     bench.run()
-    for first in (20, 35):
-        later = [row | {"note": "x" if n % 7 == 0 else None} for n, row in enumerate(rows[first : first + 15])]
+    for later in ([row | {"note": "x"} for row in rows[3:5]], rows[5:]):
         bench.append(pa.Table.from_pylist(later, schema=wider), schema_mode="merge")
         bench.run()
-    assert {"_row__note", "_slice", "_sequence"} <= set(DeltaTable(f"{bench.sink}.windowmill/state").schema().to_arrow().names)
-    assert {row["window"] for row in bench.rows()} == {"noted", "slots", "last_5"}
-    assert noted is not None
+    found = bench.rows()
+    assert [(row["window_start"] - BASE) // MINUTE for row in found if row["window"] == "noted"] == [3, 4]
+    assert {row["window"] for row in found} == {"noted", *(each["name"] for each in beside)}
+    if beside:
+        state = DeltaTable(f"{bench.sink}.windowmill/state").schema().to_arrow().names
+        assert {"_row__note", "_slice", "_sequence"} <= set(state)
 
 
 def _state(bench: Bench) -> dict[str, list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -13,9 +12,6 @@ from tests.spark.test_live import AGGREGATES
 from windowmill.checkpoints.state import base
 from windowmill.checkpoints.state.log import is_log
 from windowmill.jobs.batch import loop
-from windowmill.jobs.cli import main
-from windowmill.jobs.commands.answers import bound
-from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.ways import limits
 
 pytestmark = pytest.mark.spark
@@ -166,33 +162,3 @@ def test_spans_lie_in_few_files(spark, tmp_path, monkeypatch):
     of_spans = [row["k"] for row in spans if row["_slice"] is None]
     assert 4 <= len(of_spans) < 12, "those that later batches have superseded are gone"
     assert differences(bench.rows(), bench.expected(rows).rows) == []
-
-
-def test_state_shows_the_partials(spark, tmp_path):
-    bench = Bench(tmp_path, {"aggregates": OBJECTS, "windows": GRIDS, "keys": []})
-    run_over(bench, 8, events(32, 60), 1)
-    [*_, last] = state_of(bench.pipeline, [], 5).data["entries"]
-    assert isinstance(last["partials"]["distinct_label"], list)
-    assert isinstance(last["partials"]["summary_i"], list)
-
-
-def test_state_shows_open_sessions_beside_slices(spark, tmp_path, capsys):
-    bench = Bench(tmp_path, {"aggregates": OBJECTS, "windows": [*SESSIONS, *GRIDS]})
-    rows = events(32, 60)
-    run_over(bench, 8, rows, 2)
-    # At the end of the input the open sessions are closed as they are.
-    last = max((row for row in bench.expected(rows, final=True).rows if row["window"] == "stays"), key=lambda row: row["window_end"])
-    key = [name if last[name] is None else f"{name}={last[name]}" for name in ("k", "site")]
-    data = state_of(bench.pipeline, key, 5).data
-    assert data["state"]["kind"] == "slices and sessions"
-    assert data["state"]["sessions_entries_needed"] >= data["sessions"]["restored"]["sessions"] > 0
-    assert {window["window"] for window in data["slices"]["windows"]} <= {grid["name"] for grid in GRIDS}
-    stay = next(window for window in data["sessions"]["windows"][::-1] if window["window"] == "stays")
-    assert (stay["rows"], stay["last_event"]) == (last["n"], bound(last["window_end"] - 40 * 60_000_000, True))
-    assert isinstance(stay["partials"]["distinct_label"], list)
-    spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps(bench.spec))
-    assert main(["state", str(spec), *(part for pair in key for part in ("--key", pair))]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "open sessions, ending so if no row joins them" in told
-    assert "windows to come that hold them" in told
