@@ -12,11 +12,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.checkpoints.test_position_table import TableRun, long_spec, tuples
+from tests.checkpoints.test_position_table import long, tuples
+from tests.jobs.batches import Run
+from tests.jobs.drawn import at
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, cut, differences, events, quiet, run_over
 from tests.spark.test_live import AGGREGATES
-from tests.windowing.test_columnar import Row
 from windowmill.checkpoints.state.compaction import compact_entries
+from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.commands.state import state_of
@@ -168,27 +170,25 @@ def _state(bench: Bench) -> list[str]:
 def test_spark_restores_the_rows_that_this_process_does(spark, tmp_path, monkeypatch, window, few):
     monkeypatch.setattr(position_rows, "_FEW_BOUNDS", few)
 
-    class Both(TableRun):
-        def _needed(self, stage, new):
-            here = super()._needed(stage, new)
-            if not self.compares:
-                return here
-            touched = spark.createDataFrame(new.select(["k", "_time"])) if len(new) else None
-            there = restored(spark, self.path, PositionsWanted(self.state.stored_schema, stage), touched, 0).toArrow()
-            assert _places(there) == _places(here)
-            self.compared.append(Counter(there.column("k").to_pylist()))
-            return here
+    run, compared, read = Run(long(window), str(tmp_path / "state")), [], PositionTable.read
 
-    run = Both(tmp_path / "state", long_spec(window))
-    run.compared, run.compares = [], False
-    run.feed([*tuples("abbc", 0, 1_200), Row(None, 1_200, 1_200, 1, 1.0, "x", True)])
-    compact_entries(run.path, run.batches, ["positions"])
-    run.feed(tuples("ab", 1_201, 1_230))
-    run.compares = True
-    run.feed([*tuples("bd", 1_230, 1_250), Row(None, 1_250, 1_250, 1, 1.0, "x", True)])
-    run.feed([Row("a", 1_400, 1_400, 1, 1.0, "x", True)])
+    def both(table, stage, rows, limit):
+        here = read(table, stage, rows, limit)
+        touched = spark.createDataFrame(rows.select(["k", "_time"])) if len(rows) else None
+        there = restored(spark, run.path, PositionsWanted(table._schema, stage), touched, 0).toArrow()
+        assert _places(there) == _places(here)
+        compared.append(Counter(there.column("k").to_pylist()))
+        return here
+
+    run.step([*tuples("abbc", 0, 1_200), at(1_200, k=None)])
+    compact_entries(run.path, run.batch, ["positions"])
+    run.step(tuples("ab", 1_201, 1_230), 1_201)
+    monkeypatch.setattr(PositionTable, "read", both)
+    run.step([*tuples("bd", 1_230, 1_250), at(1_250, k=None)], 1_230)
+    run.step([at(1_400)], 1_251)
+    assert len(compared) == 2
     if window == "count":
-        for key, n in run.compared[0].items():
+        for key, n in compared[0].items():
             assert n <= {"b": 10, None: 1}[key] + 2 * math.log2(300) + 2
 
 

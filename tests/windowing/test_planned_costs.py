@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.windowing.test_columnar import Row
+from tests.jobs.batches import Run
+from tests.jobs.drawn import at
 from tests.windowing.test_engines import counts
 from tests.windowing.test_planner import ROOT, RUNNABLE, SPEC, planned
-from tests.windowing.test_positions import Run
 from windowmill.windowing.axis import Edges
 from windowmill.windowing.costs import count_slices, ranges_cost, tree_cost
 from windowmill.windowing.grids import Grids
@@ -118,20 +118,20 @@ class Sum:
 def test_windows_over_positions_combine_as_often_as_is_said(monkeypatch, evict, trigger, rows):
     window: dict[str, Any] = {"name": "w", "type": "tumbling" if trigger is None else "sliding", "evict": evict}
     window |= {} if trigger is None else {"trigger": {"count": trigger}}
-    aggregates = {"s": {"use": "tests.windowing.test_planned_costs:Sum", "args": ["v"]}}
+    aggregates = {"s": {"use": "tests.windowing.test_planned_costs:Sum", "args": ["i"]}}
     time = {"column": "t", "unit": "none"}
     pipeline = parse_pipeline(SPEC | RUNNABLE | {"time": time, "windows": [window], "aggregates": aggregates})
     monkeypatch.setattr(Sum, "combines", 0)
-    run, stream = Run(pipeline), [Row("a", time, time, time % 7, None, "x", True) for time in range(400)]
+    run, stream = Run(pipeline), [at(minute, i=minute % 7) for minute in range(400)]
     for first in range(0, 400, rows):
-        run.feed(stream[first : first + rows])
-    windows = len(run.rows())
+        run.step(stream[first : first + rows], first)
+    windows = len(run.rows)
     assert windows >= 399 // (trigger or evict["count"]) - 1
     [choice] = plan(pipeline).windows[0].choices
     assert choice.engine == "flatfat"
     said, n = choice.combines.value, evict["count"]
     assert said is not None
-    assert windows * said / 4 <= Sum.combines <= windows * said + run.batches * math.log2(n)
+    assert windows * said / 4 <= Sum.combines <= windows * said + run.batch * math.log2(n)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.jobs.batches import Run
+from tests.jobs.drawn import at
 from tests.windowing.aggregate_cases import CASES
-from tests.windowing.test_columnar import Row
-from tests.windowing.test_positions import Run
 from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.windowing.assumed_types import CELL_BYTES
 from windowmill.windowing.catalogue import parse_aggregate
@@ -331,15 +331,15 @@ def test_windows_that_apply_the_same_tuples_share_their_positions():
 
 
 def test_a_stored_nodes_bytes_are_those_of_the_columns_that_it_has():
-    spec = SPEC | RUNNABLE | {"keys": ["k"], "aggregates": {"s": {"sum": "f"}, "top": {"max": "v"}}}
+    spec = SPEC | RUNNABLE | {"keys": ["k"], "aggregates": {"s": {"sum": "f"}, "top": {"max": "i"}}}
     window = {"name": "w", "type": "sliding", "evict": {"count": 50}}
     pipeline = parse_pipeline(spec | {"time": {"column": "t", "unit": "none"}, "windows": [window]})
     run = Run(pipeline)
-    run.feed([Row("a", time, time, 1, 1.0, "x", True) for time in range(20)])
-    nodes = run.stored.filter(pc.equal(run.stored.column(KIND), NODE))
+    run.step([at(minute) for minute in range(20)])
+    nodes = run.state.filter(pc.equal(run.state.column(KIND), NODE))
     filled = [name for name in nodes.column_names if nodes.column(name).null_count < len(nodes) and name != SUM]
     assert {ABOVE, LEVEL} < set(filled)
-    assert plan(pipeline, {"f": "float64", "v": "int64"}).windows[0].leaf_bytes == 8 * len(filled)
+    assert plan(pipeline, {"f": "float64", "i": "int64"}).windows[0].leaf_bytes == 8 * len(filled)
 
 
 def test_a_key_that_is_named_like_a_column_of_positions_is_refused():
