@@ -149,7 +149,7 @@ def _with_quarantined(
         found = Quarantining(new, batch.pipeline, job.plan, targets, numbers, grids).write(spark)
         new = NumberedRows.surveyed(numbered_rows.read(batch, spark), batch) if found is None else new
     if isinstance(new, NumberedRows):
-        rows = new.rows if numbers is None else not_applied(new, numbers, targets, grids)
+        rows = new.doubtful if numbers is None else not_applied(new, numbers, targets, grids)
         found = write_by_tasks(rows, batch.columns.struct.names, batch.pipeline, job.plan, targets)
     assert found is not None
     return counted(parts, done, found.reasons.get(TOO_LATE, 0) if refusing else 0) + found

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 #: Smallest block in rows, and greatest number of blocks: larger batches get larger blocks, so that the driver collects little.
 _BLOCK_ROWS, _MAX_BLOCKS = 4_096, 50_000
-#: Columns of a survey: file, number of the block in it, least and greatest event time, number of rows, greatest index of a row.
+#: Columns of a survey: file, number of the block in it, least and greatest event time, number of rows and of usable ones, greatest index.
 BLOCK = "_block"
-_BLOCKS = pa.schema([(FILE, pa.int32()), *((name, pa.int64()) for name in (BLOCK, "low", "high", "rows", "last"))])
+_BLOCKS = pa.schema([(FILE, pa.int32()), *((name, pa.int64()) for name in (BLOCK, "low", "high", "rows", "usable", "last"))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,13 @@ class BlockSurvey(Survey):
         Number of successive rows of a file in a block; null if a block is a whole file.
     behind
         (file, block, watermark that the block finds) of each block with rows behind the watermark.
+    unusable
+        The files with rows that have a quarantine reason.
     """
 
     block_rows: int | None
     behind: tuple[tuple[int, int, int], ...]
+    unusable: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,12 @@ class NumberedRows:
         starts = F.lit(list(self.survey.starts)) if self.survey.starts else F.array(F.lit(0))
         numbered = ended.withColumn(NUMBER_OF, starts[F.col(FILE)].cast("long") + F.col(ROW))
         return with_watermark_at_arrival(numbered, self.survey, self.batch)
+
+    @property
+    def doubtful(self) -> DataFrame:
+        """As ``rows``, of the files that hold rows which are not applied, if any is not."""
+        files = {file for file, _, _ in self.survey.behind} | set(self.survey.unusable)
+        return self.rows.where(F.col(FILE).isin(*files))
 
     @property
     def rule(self) -> LatenessRule | None:
@@ -203,8 +212,9 @@ def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> BlockSurvey
         if late:
             lows.append(block["low"])
     starts = row_numbers.starts_of(counts, batch.commits).tolist()
+    unusable = tuple(dict.fromkeys(block[FILE] for block in blocks if block["usable"] < block["rows"]))
     n_rows, low = sum(block["rows"] for block in blocks), min(lows, default=None)
-    return BlockSurvey(n_rows, arrived, tuple(starts), low, block_rows, tuple(behind))
+    return BlockSurvey(n_rows, arrived, tuple(starts), low, block_rows, tuple(behind), unusable)
 
 
 def _blocks(times: EventTimes, block_rows: int | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -214,14 +224,15 @@ def _blocks(times: EventTimes, block_rows: int | None, batches: Iterator[pa.Reco
         rows = times.of(pa.Table.from_batches([batch]))
         number = pa.repeat(pa.scalar(0, pa.int64()), len(rows)) if block_rows is None else pc.divide(rows.column(ROW), block_rows)
         time = usable_times(rows)
-        columns = [rows.column(FILE), number, time, time, pa.repeat(pa.scalar(1, pa.int64()), len(rows)), rows.column(ROW)]
+        one, usable_ones = pa.repeat(pa.scalar(1, pa.int64()), len(rows)), pc.is_valid(time).cast(pa.int64())
+        columns = [rows.column(FILE), number, time, time, one, usable_ones, rows.column(ROW)]
         found.append(_joined([pa.table(columns, schema=_BLOCKS)]))
     yield from _joined(found).combine_chunks().to_batches()
 
 
 def _joined(blocks: Sequence[pa.Table]) -> pa.Table:
     """One row for each block of a file."""
-    how = {"low": "min", "high": "max", "rows": "sum", "last": "max"}
+    how = {"low": "min", "high": "max", "rows": "sum", "usable": "sum", "last": "max"}
     joined = pa.concat_tables(blocks).group_by([FILE, BLOCK]).aggregate(list(how.items()))
     return joined.rename_columns([FILE, BLOCK, *how]).cast(_BLOCKS)
 

@@ -65,7 +65,7 @@ def not_applied(new: NumberedRows, refusing: Sequence[Sequence[DataFile]], targe
     refusing
         For each part that refuses rows, the files that hold their numbers, at least one.
     """
-    rows, asked = new.rows, F.col(TIME) < F.col(WATERMARK_OF)
+    rows, asked = new.doubtful, F.col(TIME) < F.col(WATERMARK_OF)
     if refusing:
         frames = [_numbers(rows, targets, files) for files in refusing]
         common = reduce(lambda left, right: left.join(right, NUMBER_OF, "left_semi"), frames)
