@@ -15,9 +15,8 @@ from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.reading import WHOLE_BYTES, read_whole, require_columns
 from windowmill.checkpoints.state.wanted import Condition
 from windowmill.checkpoints.stores import is_table, table_at
-from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL, REACHING, SLICE
+from windowmill.windowing.columnar.added_columns import BATCH, KIND, LAST, LEVEL, REACHING, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.session_fragments import LAST
 
 #: Commit properties of a rewrite of existing rows.
 REWRITE = own_commit("maintenance")

@@ -33,12 +33,11 @@ from windowmill.checkpoints.state.partials import NeededRows
 from windowmill.checkpoints.state.searched_files import footer
 from windowmill.checkpoints.state.wanted import span_condition
 from windowmill.checkpoints.stores import table_at
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, KIND, LEVEL, REACHING, SLICE, SUM, TIME
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, FIRST, GAP, KIND, LAST, LEVEL, REACHING, SLICE, SUM, TIME
 from windowmill.windowing.columnar.known_spans import columns_of
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, SEQUENCE, THROUGH, WAITING
 from windowmill.windowing.columnar.rows import codes_of
-from windowmill.windowing.columnar.session_fragments import FIRST, GAP, LAST
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.watermark import BEFORE

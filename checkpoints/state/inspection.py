@@ -22,12 +22,26 @@ from windowmill.checkpoints.state.log import latest_entries
 from windowmill.checkpoints.state.wanted import OpenSessions, open_condition, span_condition
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LEVEL, NUMBER_OF, REACHING, SLICE, TIME, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import (
+    BATCH,
+    CLOSED,
+    DUE,
+    FIRST,
+    GAP,
+    KIND,
+    LAST,
+    LEVEL,
+    NUMBER_OF,
+    REACHING,
+    SLICE,
+    TIME,
+    WATERMARK_OF,
+)
 from windowmill.windowing.columnar.known_spans import columns_of, first_of, last_of
 from windowmill.windowing.columnar.log import KEY_ENTRY, ROW, LogTableOfWindow
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import LIVE, NODE, SEQUENCE, WAITING
-from windowmill.windowing.columnar.session_fragments import FIRST, GAP, GONE, LAST, LONGEST, latest_fragments
+from windowmill.windowing.columnar.session_fragments import GONE, LONGEST, latest_fragments
 from windowmill.windowing.columnar.slice_columns import reaching_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.combine import Ints

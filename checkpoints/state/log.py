@@ -15,12 +15,11 @@ from windowmill.checkpoints.state.base import StateTable, files_of
 from windowmill.checkpoints.state.reading import reporting_damage
 from windowmill.checkpoints.state.wanted import Condition, ReadLimit
 from windowmill.checkpoints.stores import table_at
-from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, SLICE
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, GAP, KIND, NUMBER_OF, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck, without_checksums
 from windowmill.windowing.columnar.log import GONE, KEY_ENTRY
 from windowmill.windowing.columnar.positions import SEQUENCE
 from windowmill.windowing.columnar.rows import KEY, codes_of
-from windowmill.windowing.columnar.session_fragments import GAP
 from windowmill.windowing.watermark import AFTER
 
 if TYPE_CHECKING:

@@ -29,10 +29,9 @@ from windowmill.checkpoints.state.wanted import (
     span_condition,
 )
 from windowmill.checkpoints.stores import table_at
-from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, REACHING, SLICE, SUM
+from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LAST, LEVEL, REACHING, SLICE, SUM
 from windowmill.windowing.columnar.checksums import without_checksums
 from windowmill.windowing.columnar.known_spans import columns_of
-from windowmill.windowing.columnar.session_fragments import LAST
 from windowmill.windowing.kernels.layout import Layout
 
 #: Limits on rows and bytes of a file into which successive batches' slices are merged: the merge sorts them in memory.

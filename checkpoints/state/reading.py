@@ -22,9 +22,8 @@ from deltalake.exceptions import TableNotFoundError
 from windowmill.checkpoints.delta_tables import fault_of_log, newest
 from windowmill.checkpoints.features import check_format
 from windowmill.checkpoints.stores import store_of
-from windowmill.windowing.columnar.added_columns import BATCH, SLICE
+from windowmill.windowing.columnar.added_columns import BATCH, LAST, SLICE
 from windowmill.windowing.columnar.checksums import REMEDY, RowCheck
-from windowmill.windowing.columnar.session_fragments import LAST
 from windowmill.windowing.errors import StateCorruptError, StateMissingError, WindowmillError, first_line
 
 #: Size in bytes up to which a table is read whole; that takes about 0.1 s.

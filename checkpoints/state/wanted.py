@@ -14,8 +14,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, REACHING, SLICE
-from windowmill.windowing.columnar.session_fragments import GAP, LAST
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, GAP, LAST, LEVEL, REACHING, SLICE
 from windowmill.windowing.nodes import Selection, Span
 
 

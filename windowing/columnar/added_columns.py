@@ -26,6 +26,8 @@ REACHING = "_reaching"
 #: Start of the last slice that events of a partial are known to reach, until it is stored; only where such events last and windows show
 #: empty ones.
 REACHED = "_reached"
+#: Of a fragment of a session: the gap, and its first and last event time.
+GAP, FIRST, LAST = "_gap", "_first", "_last"
 #: Batch that appended a row of the state.
 BATCH = "_batch"
 #: Kind of a row of the state, where a table holds several.

@@ -33,10 +33,11 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
+from windowmill.windowing.columnar.added_columns import FIRST, LAST
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.checksums import verify_once
 from windowmill.windowing.columnar.results import gives_json, typed
-from windowmill.windowing.columnar.session_fragments import FIRST, GONE, LAST, REVISION, Fragments, SessionInput, SessionStage
+from windowmill.windowing.columnar.session_fragments import GONE, REVISION, Fragments, SessionInput, SessionStage
 from windowmill.windowing.columnar.stored_objects import Objects
 from windowmill.windowing.kernels import sessions
 from windowmill.windowing.kernels.columns import arenas, stored

@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LATE, NUMBER_OF, TIME
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, FIRST, GAP, LAST, LATE, NUMBER_OF, TIME
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.columnar.slices import by_time, lifted_groups
@@ -30,8 +30,6 @@ from windowmill.windowing.kernels.slices import by_key
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
 
-#: Columns of a fragment beside the keys, ``BATCH`` and the partials: the gap of its session, and its first and last event time.
-GAP, FIRST, LAST = "_gap", "_first", "_last"
 #: Column of a fragment where sessions are revised: the number of the version that the session is, or will be when it is shown.
 REVISION = "_revision"
 #: Columns of a fragment where sessions have a greatest size: this size, null for those that have none; and whether the fragment is closed,
