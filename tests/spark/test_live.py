@@ -95,6 +95,20 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, c
     assert sum(d.commit.rows_quarantined for d in done) == len(want.quarantined) > 0
 
 
+def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_path, monkeypatch):
+    taking_turns(monkeypatch)
+    rows = events(12, 500)
+    bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": SHAPES[1:3]})
+    run_over(bench, 6, rows[:400], 2)
+    before = bench.rows()
+    ends = sorted(row["window_end"] for row in before)
+    done = loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[len(ends) // 2])
+    assert 0 < done.commit.rows_published < len(before)
+    assert differences(bench.rows(), before) == []
+    run_over(bench, 7, rows[400:], 2)
+    assert differences(bench.rows(), bench.expected(rows).rows) == []
+
+
 def test_a_batch_that_drops_no_row_leaves_its_whole_state(spark, tmp_path, monkeypatch):
     """It ends no session. Attempts that die before the record leave files that no other batch reads."""
     rows = [{"k": "a", "site": 1, "t": BASE + n * MINUTE, "v": 1.0, "i": n, "label": "x", "id": f"{n}"} for n in (0, 1, 3, 2, 4, 90)]
