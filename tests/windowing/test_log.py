@@ -87,7 +87,7 @@ class Logged:
         due: dict[str, int] = {}
         for entry in self.entries.filter(pc.equal(self.entries.column(KIND), "key")).select(["k", BATCH, DUE]).to_pylist():
             due[repr(entry["k"])] = entry[DUE]
-        chosen = touched | {key for key, at in due.items() if at <= task.clock.watermark or task.final}
+        chosen = touched | {key for key, at in due.items() if at <= task.clock.watermark}
         mask = pa.array([repr(key) in chosen for key in self.entries.column("k").to_pylist()], pa.bool_())
         worked = task.work(self.entries.filter(mask), fresh)
         assert worked.changes is not None
