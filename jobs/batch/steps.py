@@ -97,15 +97,25 @@ class _Steps:
     def compute(self) -> ComputedBatch:
         """Compute the batch into files, which :attr:`changes` lists from then on."""
         reach("compute.begin")
-        threading.Thread(target=self._import_later_steps, name="import later steps", daemon=True).start()
         computed = self._computed()
         self.changes = dict(computed.changes)
         return computed
 
+    @contextmanager
+    def _importing_later_steps(self) -> Iterator[None]:
+        """Import what the steps after this one use, while this thread waits for Spark.
+
+        It ends with the imports: two threads that import modules which need one another may see unfinished ones.
+        """
+        thread = threading.Thread(target=self._import_later_steps, name="import later steps", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+
     def _import_later_steps(self) -> None:
-        # Where two threads import modules that need one another, Python lets one of them see an unfinished module, and its import
-        # fails. The first use imports what is missing, and reports what fails then.
-        with suppress(Exception):
+        with suppress(Exception):  # the first use imports again, and reports what fails then
             from windowmill.jobs.batch import closing
 
             self.job.parts()  # imports their modules
@@ -132,8 +142,9 @@ class _Steps:
 
     def _computed_by_spark(self, *, in_a_task: bool) -> ComputedBatch:
         if in_a_task:
-            with suppress(TooLargeError):
-                return compute_in_a_task(self.job, self.spark(), self.progress.step)
+            spark = self.spark()
+            with suppress(TooLargeError), self._importing_later_steps():
+                return compute_in_a_task(self.job, spark, self.progress.step)
         from windowmill.jobs.batch.compute import compute_by_spark
 
         return compute_by_spark(self.job, self.spark(), self.progress.step)
