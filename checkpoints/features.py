@@ -2,7 +2,7 @@
 
 An unknown feature may change the meaning of a table's files, so features that are not listed are refused: one list for sources, sinks and
 the pipeline's own tables. A format is a property of a table, 1 without it; it is increased when older code would misread the table. Ledger
-records have their own format (:mod:`windowmill.checkpoints.assembling`).
+records have their own format (:mod:`windowmill.checkpoints.records`).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class WindowmillError(Exception):
 
 
 class RefusedError(WindowmillError):
-    """Wrong usage, spec, code or source: somebody has to change something, no retry can mend it. Airflow does not retry it."""
+    """Wrong usage, spec, code or source: somebody has to change something, no retry helps. Airflow does not retry it."""
 
     exit_code = 2
 

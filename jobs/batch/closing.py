@@ -1,4 +1,4 @@
-"""The steps of a batch after it is computed: its rows are validated, reported on and compacted; a held batch is validated again."""
+"""The steps of a batch after it is computed: validates its results, reports on them, compacts its tables; validates a held batch again."""
 
 from __future__ import annotations
 

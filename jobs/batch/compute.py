@@ -1,4 +1,4 @@
-"""Computes a batch in this process, which may run a task of Spark, or in many tasks. What comes back are entries of files, never rows.
+"""Computes a batch: a small one in this process, which may be a task of Spark, any other by many tasks. Returns entries of files, not rows.
 
 The rows go to files beside the tables that they are for. Until a record of the ledger names these, they are part of no table.
 """

@@ -1,1 +1,6 @@
-"""The ways to compute a batch, by partials of slices, sessions and positions and by live rows, on Spark or in this process."""
+"""The parts of a pipeline, one for each way: by slices, sessions, positions and live rows.
+
+A part (:mod:`.base`) says what it reads of new rows, which rows of the state it wants, and how it advances them. It knows no class of
+Spark; schedulers (:mod:`windowmill.jobs.schedulers`) bring rows and state together. The other modules are what parts and schedulers share:
+input, lateness, limits, output, quarantine.
+"""
