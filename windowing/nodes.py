@@ -1,4 +1,4 @@
-"""Dyadic nodes over slices: which there are, when they are whole, and which of them the windows of a batch are made of.
+"""Dyadic nodes over slices: which exist, when they are whole, and which of them the windows of a batch are made of.
 
 Slices are numbered along the axis, and node (level, index) covers the 2^level of them from number index · 2^level on::
 

@@ -107,7 +107,7 @@ _begun: list[_Begun] = []
 
 
 def _needs_no_jvm() -> bool:
-    """Whether this process has a JVM, or was told where Spark runs: by the address of a server, or by ``spark-submit``."""
+    """Whether this process has a JVM, or knows where Spark runs: by the address of a server, or by ``spark-submit``."""
     return bool(_begun) or _connected() or bool(os.environ.get(SERVER)) or "PYSPARK_GATEWAY_PORT" in os.environ
 
 

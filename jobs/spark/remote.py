@@ -32,7 +32,7 @@ RETRIES = 3
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What a server tells of itself.
+    """What a server reports about itself.
 
     Attributes
     ----------

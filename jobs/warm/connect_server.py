@@ -48,7 +48,7 @@ class Limits:
 
 
 class Server:
-    """A server on ``port`` of this machine; ``say`` is told what happens to it."""
+    """A server on ``port`` of this machine; ``say`` receives a line about what happens to it."""
 
     def __init__(self, port: int, limits: Limits, say: Callable[[str], None]) -> None:
         self.port = port or _free_port()
@@ -258,7 +258,7 @@ def _answers(port: int) -> bool:
 
 
 def _first_error(log: Path) -> str:
-    """The first line of ``log`` that tells of an error, else its first line."""
+    """The first line of ``log`` that reports an error, else its first line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     told = [line for line in lines if "ERROR" in line or "Error" in line or "Exception" in line]
     return (told or lines or ["no message"])[0][:300]

@@ -197,5 +197,5 @@ class BatchSurvey(Generic[New]):
 
 
 def stops_at_range(batch: Input, parts: Sequence[Part]) -> bool:
-    """Whether a backfill emits no windows after its range; a row may have met such windows, and those that are complete are emitted."""
+    """Whether a backfill emits no windows after its range; but a row may have counted in such windows, and complete ones are emitted."""
     return batch.pipeline.time.watermark != "max_event_time" or not any(part.by_arrival for part in parts)

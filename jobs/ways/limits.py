@@ -57,7 +57,7 @@ MAX_VALIDATED_IN_PANDAS = 1_000_000
 
 @returnable
 class TooLargeError(Exception):
-    """A batch is beyond what one process computes; the text says what there is too much of, and the limit."""
+    """A batch is beyond what one process computes; the text says what exceeds which limit."""
 
 
 @returnable

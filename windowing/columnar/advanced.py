@@ -43,7 +43,7 @@ class Advanced:
     def of(
         cls, results: Sequence[pa.Table], state: Sequence[pa.Table] | None, refused: Sequence[Ints], numbers: Ints, late: pa.Array
     ) -> Self:
-        """The result for new rows of these ``numbers``, of which the mask ``late`` tells those behind the watermark; null means no.
+        """The result for new rows of these ``numbers``, of which the mask ``late`` marks those behind the watermark; null means no.
 
         Parameters
         ----------

@@ -10,10 +10,10 @@ window lies between an event and the start of its slice. So a span is two starts
 for a year, the next event brings the empty windows of that year.
 
 An event that lasts has partials in the slice where it begins and at each start of a window until it ends. Every window that overlaps it
-starts at or before the last of these, so their starts tell a span as well. Of a late event some are too late, and some are not: its first
+starts at or before the last of these, so their starts give a span as well. Of a late event some are too late, and some are not: its first
 partial knows the last (``reached``), so that the event makes its key known from where it begins.
 
-A row of the state that holds spans has no ``_slice``. It tells all that is known of its key; rows of earlier batches may stay beside it.
+A row of the state that holds spans has no ``_slice``. It holds all that is known of its key; rows of earlier batches may stay beside it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def columns_of(windows: Sequence[str]) -> list[str]:
 
 
 def marks_of(windows: Sequence[str]) -> tuple[str, ...]:
-    """Columns of the state that tell rows of spans in ``windows``: each has a value in one of them, and no slice."""
+    """Columns of the state for spans of ``windows``: a row of spans has a value in at least one of them, and no slice."""
     return tuple(map(last_of, windows))
 
 

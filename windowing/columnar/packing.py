@@ -171,7 +171,7 @@ class Packing:
         return {field.name: pa.ListArray.from_arrays(bounds, slices.column(field.name).combine_chunks()) for field in lists}
 
     def _key_lists(self, keys: pa.Table, in_order: Ints, first: Ints, lengths: Ints) -> dict[str, pa.Array]:
-        """Lists of keys: row r has the ``lengths[r]`` keys whose indexes stand in ``in_order`` from ``first[r]`` on."""
+        """Lists of keys: row r has the ``lengths[r]`` keys whose indexes are in ``in_order`` from ``first[r]`` on."""
         row, nth = each_of(lengths)
         chosen, bounds = pa.array(in_order[first[row] + nth]), pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
         return {key: pa.ListArray.from_arrays(bounds, keys.column(key).combine_chunks().take(chosen)) for key in self.keys}

@@ -2,7 +2,7 @@
 
 A leaf has its tuple's value in the delta's column. A node of level 4, 8, 12, … has the least value of the live tuples below it, and their
 number. A node that loses tuples gets a new row, which supersedes the older ones; a row without live tuples removes the node. A batch evicts
-tuples whose values are below some bound. So a node's least value tells whether anything below it may leave, and a batch reads the parts of
+tuples whose values are below some bound. So a node's least value shows whether anything below it may leave, and a batch reads the parts of
 such nodes only.
 """
 
@@ -66,7 +66,7 @@ class NodePlaces:
         return NodePlaces(self.key, level, self.begin >> level << level)
 
     def among(self, others: NodePlaces) -> Ints:
-        """Index of the same node in ``others``, each of which stands there once; −1 if it is not there. O((n + m) log(n + m))."""
+        """Index of the same node in ``others``, where each occurs once; −1 if it does not occur. O((n + m) log(n + m))."""
         if not len(others.key) or not len(self.key):
             return np.full(len(self.key), -1, np.int64)
         n = len(others.key)
@@ -266,7 +266,7 @@ def split_nodes(
     arriving: Mapping[str, kernel.Values],
     active: Bools,
 ) -> tuple[Bools, Demand]:
-    """Mask of the ``nodes`` that the batch needs, and the demand for the leaves that it needs besides.
+    """Mask of the ``nodes`` that the batch needs, and the demand for the leaves that it also needs.
 
     Parameters
     ----------

@@ -89,7 +89,7 @@ def _codes(columns: list[pa.Array]) -> Ints:
 
 
 def reordered(table: pa.Table, order: Ints) -> pa.Table:
-    """The rows of ``table`` at the indices ``order``; the table itself, without a copy, if these are all of its rows as they stand."""
+    """The rows of ``table`` at the indices ``order``; the table itself, without a copy, if these are all of its rows in their order."""
     if len(order) == len(table) and (order[1:] > order[:-1]).all():
         return table
     return table.take(pa.array(order))

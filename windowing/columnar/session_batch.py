@@ -20,8 +20,8 @@ which windows are closed lie in one piece: a piece that is open ends at or after
 are one fragment, which no later row can cut: a piece that would end within it would be closed. From that instant on each instant of a key
 is a fragment of its own, until windows are closed through it. So only rows within disorder and lateness are kept in detail.
 
-A piece may be closed by its size while rows still come within a gap of its last event. Its fragments are superseded by a row that tells
-that they are gone.
+A piece may be closed by its size while rows still come within a gap of its last event. Its fragments are superseded by a row that
+marks them as gone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tells slices apart beside their keys, as arrays: place, marks, and order of arrival."""
+"""What distinguishes the slices of a key, as arrays: place, marks, and order of arrival."""
 
 from __future__ import annotations
 

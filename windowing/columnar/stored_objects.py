@@ -51,7 +51,7 @@ class StoredObjects:
         return np.empty((n, len(self)), np.object_)
 
     def lift(self, rows: pa.Table, bounds: Ints, time: str, ties: Sequence[str]) -> Objects:
-        """The partials of the rows ``bounds[r]:bounds[r + 1]``, which stand in (time, tie_break, arrival) order; O(n) Python calls."""
+        """The partials of the rows ``bounds[r]:bounds[r + 1]``, which are in (time, tie_break, arrival) order; O(n) Python calls."""
         partials = self.none(len(bounds) - 1)
         if not len(self):
             return partials

@@ -19,7 +19,7 @@ from windowmill.windowing.kernels.slices import by_key
 
 @dataclass(frozen=True)
 class WholeKeys:
-    """All slices of some keys; those of a key stand in the order of the places of their parts.
+    """All slices of some keys; those of a key are in the order of the places of their parts.
 
     Attributes
     ----------

@@ -31,7 +31,7 @@ _AGGREGATES: dict[str, dict[str, Any]] = {"n": {"count": "*"}, "deviation": {"st
 
 
 def _run(windows: list[dict[str, Any]], emit: str) -> None:
-    """Two batches and the end of the input, so that every kernel meets the arrays that it meets at work."""
+    """Two batches and the end of the input, so that every kernel gets arrays of the types that runs pass."""
     from windowmill.windowing.columnar import ColumnarEngine, Found
     from windowmill.windowing.specfile import parse_pipeline
 

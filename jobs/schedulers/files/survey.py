@@ -95,7 +95,7 @@ class FileSurvey(Survey):
 
 
 def times_of(rows: Sequence[pa.Table]) -> Times:
-    """What ``rows`` of one part tell, as :meth:`.PlainRows.read_part` gives them."""
+    """What is known of a part from its ``rows``, as :meth:`.PlainRows.read_part` gives them."""
     usable = [pc.min_max(table.filter(pc.is_null(table.column(REASON))).column(TIME)).as_py() for table in rows]
     lows = [span["min"] for span in usable if span["min"] is not None]
     highs = [span["max"] for span in usable if span["max"] is not None]
@@ -105,7 +105,7 @@ def times_of(rows: Sequence[pa.Table]) -> Times:
 
 
 def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> list[Times]:
-    """What the source's log and the files' footers tell of ``parts``."""
+    """What the source's log and the files' footers say about ``parts``."""
     pipeline = batch.pipeline
     decides = pipeline.time.end is None and not (pipeline.source and pipeline.source.filter)
     decides = decides and not any(failed for _, failed, _ in plain.conditions.sql.values())

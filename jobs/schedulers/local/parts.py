@@ -1,7 +1,7 @@
-"""Computes small batches in this process: surveys the new rows, loads each part, and tells which rows came too late for all of them.
+"""Computes small batches in this process: surveys the new rows, loads each part, and finds the rows that came too late for all.
 
 A row is too late if some window refuses it and no window counts it. A part whose windows are all on grids neither counts nor refuses a row
-that lies between its windows, so for such parts the grids tell. Every other part refuses the rows that it does not count.
+that lies between its windows, so for such parts the grids decide. Every other part refuses the rows that it does not count.
 """
 
 from __future__ import annotations
