@@ -266,7 +266,10 @@ def _built(kind: type, values: Any, record: LedgerRecord, path: str) -> Any:
     try:
         return _parser(kind).validate_json(json.dumps(values), strict=True)
     except ValidationError as err:
-        name = err.errors()[0]["loc"][0]
+        [first, *_] = err.errors()
+        if not first["loc"]:  # a text that is no Unicode, or values nested too deep
+            raise _corrupt(path, f"{subject} cannot be read ({first['msg']})") from err
+        name = first["loc"][0]
         raise _corrupt(path, f"{subject} has a {name} of the wrong type ({type(values[name]).__name__})") from err
 
 

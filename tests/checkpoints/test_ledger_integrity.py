@@ -83,6 +83,7 @@ DAMAGES = {
         r"the batch of batch 0 has a to_version of the wrong type \(str\)",
     ),
     "a list of the wrong type": (lambda r: [changed(r[0], "plan", found_closed=[[1]]), *r[1:]], "a found_closed of the wrong type"),
+    "half a character": (lambda r: [changed(r[0], "plan", meaning="\ud800"), *r[1:]], "the batch of batch 0 cannot be read"),
     "an unknown action": (lambda r: [changed(r[0], "plan", action="rerun"), *r[1:]], "a action of the wrong type"),
     "a run of a range": (lambda r: [changed(r[0], "plan", range_from=0), *r[1:]], "the plan of batch 0 is a run with fields of a backfill"),
     "a run that builds no state": (
