@@ -31,7 +31,7 @@ from windowmill.jobs.ways.slices import Slicing
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF
 from windowmill.windowing.columnar.keyed import live_columns
-from windowmill.windowing.errors import SpecError
+from windowmill.windowing.errors import SourceSchemaError, SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 from windowmill.windowing.ways import divide
@@ -125,7 +125,10 @@ def evaluate(
         If the spec does not fit the columns of ``df``.
     """
     columns = Columns(df.schema)
-    columns.check(pipeline, "the DataFrame", filtered=False)
+    if columns.taken is not None:
+        raise SourceSchemaError(f"the DataFrame: the column name {columns.taken!r} is taken by windowmill; rename it in the DataFrame")
+    pipeline = pipeline.model_copy(update={"source": None})  # its filter says nothing of these rows
+    columns.check(pipeline, "the DataFrame")
     check_lengths(pipeline)
     if arrival is not None and arrival not in df.columns:
         raise SpecError(f"arrival: the DataFrame has no column {arrival!r}; its columns are {', '.join(sorted(df.columns))}")

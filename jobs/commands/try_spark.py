@@ -22,7 +22,7 @@ from windowmill.windowing.spec import Pipeline
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_PLACE, _COMMIT = "_place", "_commit"
+_PLACE, _COMMIT = "_ place", "_ arrival"
 
 
 class SparkEngine:
@@ -56,5 +56,7 @@ class SparkEngine:
         if not wanted:
             return frame, []
         types = Columns(frame.schema).arrow
-        chosen, failed = frame.where(truth(wanted, types)), failure(wanted, types)
-        return chosen, [] if failed is None else [(row[_PLACE], "bad_condition") for row in frame.where(failed).select(_PLACE).collect()]
+        chosen, failed = truth(wanted, types), failure(wanted, types)
+        if failed is None:
+            return frame.where(chosen), []
+        return frame.where(chosen & ~failed), [(row[_PLACE], "bad_condition") for row in frame.where(failed).select(_PLACE).collect()]

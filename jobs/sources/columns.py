@@ -66,11 +66,8 @@ class Columns:
         """Spark type of the column ``name``."""
         return self.struct[name].dataType
 
-    def check(self, pipeline: Pipeline, place: str, *, filtered: bool = True) -> None:
-        """Raise ``SourceSchemaError``, naming the field and all columns, if a column that the spec names does not exist or fit.
-
-        ``filtered`` is whether ``source.filter`` is applied.
-        """
+    def check(self, pipeline: Pipeline, place: str) -> None:
+        """Raise ``SourceSchemaError``, naming the field and all columns, if a column that the spec names does not exist or fit."""
         known = set(self.struct.names)
         wanted = [(f"keys.{i}", name) for i, name in enumerate(pipeline.keys)]
         wanted += [(f"time.tie_break.{i}", name) for i, name in enumerate(pipeline.time.tie_break)]
@@ -97,14 +94,14 @@ class Columns:
                 )
         for where, name in axis:
             self._check_axis(pipeline, where, name)
-        self._check_conditions(pipeline, place, filtered=filtered)
+        self._check_conditions(pipeline, place)
 
-    def _check_conditions(self, pipeline: Pipeline, place: str, *, filtered: bool) -> None:
+    def _check_conditions(self, pipeline: Pipeline, place: str) -> None:
         # Where no column has the name, Spark takes `user` or `current_time` for the function.
         known = {name.lower() for name in self.struct.names}
         for where, text in conditions_by_field(pipeline):
             missing = sorted(name for name in columns_of(text) if name.lower() not in known)
-            if missing and (filtered or where != "source.filter"):
+            if missing:
                 raise SourceSchemaError(
                     f"pipeline {pipeline.pipeline}: {where}: {place} has no column {missing[0]!r}; "
                     f"its columns are {', '.join(sorted(self.struct.names))}"

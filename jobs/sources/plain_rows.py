@@ -43,8 +43,6 @@ class PlainRows:
         The version of each file; none if files have no versions.
     conditions
         All conditions of the spec, including the filter.
-    filtered
-        Whether rows that the filter leaves out are dropped.
     """
 
     pipeline: Pipeline
@@ -52,7 +50,6 @@ class PlainRows:
     versions: Sequence[int]
     form: Form
     conditions: Conditions
-    filtered: bool = True
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
@@ -121,7 +118,7 @@ class PlainRows:
             holds = truths[condition].holds
             known = rows.column(REASON).null_count == rows.num_rows
             rows = rows.append_column(condition_column(condition), holds if known else pc.and_(holds, pc.is_null(rows.column(REASON))))
-        wanted = self.pipeline.source.filter if self.filtered and self.pipeline.source is not None else None
+        wanted = self.pipeline.source.filter if self.pipeline.source is not None else None
         if wanted:
             # Rows on which the filter fails are kept for quarantine.
             rows = rows.filter(pc.or_(truths[wanted].holds, truths[wanted].failed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pyspark.sql import functions as F
 from tests.spark.harness import SCHEMA, Bench, differences, events, expected, place
 from tests.specs import a_spec
 from windowmill import aggregate
+from windowmill.jobs.commands.try_command import attempt
 from windowmill.windowing.errors import SourceSchemaError, SpecError
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -82,6 +84,28 @@ def test_no_rows(spark, tmp_path):
     assert aggregate(_frame(spark, events(61, 1)).limit(0), Bench(tmp_path).pipeline).collect() == []
 
 
+@pytest.mark.parametrize("read", ["by files", "by Spark"])
+@pytest.mark.parametrize("condition", ["10 / i > 100", "absent > 1"], ids=["fails on rows", "reads another column"])
+def test_the_filter_of_the_source_leaves_no_row_out(spark, tmp_path, read, condition):
+    bench = Bench(tmp_path)
+    bench.land(events(66, 200))
+    frame = spark.read.format("delta").load(bench.source)
+    frame = frame if read == "by files" else frame.repartition(2)
+    filtered = parse_pipeline(bench.spec | {"source": {"path": bench.source, "filter": condition}})
+    found, every = (_rows(bench.pipeline, aggregate(frame, pipeline)) for pipeline in (filtered, bench.pipeline))
+    assert differences(found, every) == []
+    assert every
+
+
+def test_try_tells_once_of_a_row_on_which_the_filter_fails(spark):
+    spec = a_spec(source={"path": "unused", "filter": "10 / i > 1 or _commit = 'x'"}, aggregates={"n": {"count": "_commit"}})
+    lines = [{"t": "2024-03-01T00:00:00Z", "i": i, "_commit": text} for i, text in [(0, "x"), (0, "y"), (1, "y"), (99, "y"), (99, "x")]]
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    found = [attempt(parse_pipeline(spec), data, engine=engine) for engine in ("reference", "kernel", "spark")]
+    assert [[(row.line, row.reason) for row in outcome.refused] for outcome in found] == [[(1, "bad_condition"), (2, "bad_condition")]] * 3
+    assert [[row["n"] for row in outcome.rows] for outcome in found] == [[2]] * 3
+
+
 def test_spec_of_every_form_and_its_errors(spark, tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_text("pipeline: p\ntime: {column: t}\nwindows: [{name: w, type: tumbling, size: 1 hour}]\naggregates: {n: {count: '*'}}\n")
@@ -93,3 +117,5 @@ def test_spec_of_every_form_and_its_errors(spark, tmp_path):
         aggregate(frame, Bench(tmp_path, {"aggregates": {"n": {"mean": "x"}}}).pipeline)
     with pytest.raises(SpecError, match="arrival: the DataFrame has no column 'came'"):
         aggregate(frame, path, arrival="came")
+    with pytest.raises(SourceSchemaError, match="the DataFrame: the column name '_File' is taken by windowmill"):
+        aggregate(frame.withColumn("_File", F.lit(1)), path, arrival="_File")

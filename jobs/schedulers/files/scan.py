@@ -57,7 +57,7 @@ class FileScan:
         if conditions is None or conditions.depend_on_texts or TIME in columns:
             return None
         access, form = access_to(df.sparkSession), Form(batch.types, batch.columns.fixed_lengths)
-        plain = PlainRows(batch.pipeline, (), (), form, conditions, filtered=False)
+        plain = PlainRows(batch.pipeline, (), (), form, conditions)
         delta = access.delta_scan(df)
         if delta is not None:
             return cls._of_delta(delta, plain, columns, latest, access.cores())
