@@ -78,7 +78,8 @@ class Arrived:
     @classmethod
     def _by_commit(cls, rows: DataFrame, batch: Input, arrival: str, *, every: bool) -> Self:  # noqa: ARG003 - all are known anyway
         usable = F.when(F.col(REASON).isNull(), F.col(TIME))
-        in_order = Window.orderBy(_FIRST)
+        # Of a window without partitions a client of Spark Connect warns; Spark takes a constant out of the plan.
+        in_order = Window.partitionBy(F.lit(0)).orderBy(_FIRST)
         seen = F.max("_high").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
         commits = (
             rows.groupBy(F.col(backquoted(arrival)).alias(_VALUE))

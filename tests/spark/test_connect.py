@@ -45,6 +45,7 @@ def test_a_server_writes_the_tables_of_a_session_of_this_process(spark, served, 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "pyspark.sql.connect.session"
+    assert "Warning" not in done.stderr
     for name, bench in over_connect.run(one).items():
         there = Bench(two / Path(bench.folder).name, bench.changes)
         for table, rows in tables(bench).items():
