@@ -70,7 +70,7 @@ class FewRows:
 
     def _by_windowmill(self, address: str) -> Iterator[_Way]:
         plain = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
-        for compute, most_cold, most_warm in (("spark", 8, 1.6), ("local", None, None)):
+        for compute, most_cold, most_warm in (("spark", 8, 1.2), ("local", None, None)):
             for where, own, most in (("cold", {}, most_cold), ("warm server", {"SPARK_REMOTE": address}, most_warm)):
                 label = f"compute: {compute}, {where}"
                 growing = self._growing(label)
