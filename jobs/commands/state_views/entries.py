@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import RenderableType
 from rich.markup import escape
+from rich.table import Table
 
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.compaction import own_rows
@@ -77,19 +78,15 @@ class PositionsView(View):
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         restored = data["restored"]
-        due = "never" if restored["due"] is None else f"when the watermark is at {restored['due']}"
         yield escape(
             f"{name or self.pipeline.pipeline}: the state holds {restored['leaves']:,} leaves, {restored['nodes']:,} nodes over them and "
             f"{restored['waiting']:,} tuples that wait; batch {self.next_batch} would restore those that it needs if a row of the key "
-            f"arrives; without one: {due}"
+            f"arrives; without one: {_when(restored['due'])}"
         )
-        table = titled("", ())
-        for column in ("window", "remembers", "holds"):
-            table.add_column(column, overflow="fold")
+        table = _windows_table()
         for window in data["windows"]:
-            scalars = "\n".join(f"{scalar} {cell(value)}" for scalar, value in window["scalars"].items())
             span = f", {window['oldest']} to {window['newest']}" if window["rows"] else ""
-            table.add_row(escape(window["window"]), scalars, escape(f"{window['rows']:,} tuples{span}"))
+            table.add_row(escape(window["window"]), _remembered(window), escape(f"{window['rows']:,} tuples{span}"))
         yield table
         yield from self.show_list("tuples that wait", data["waiting"], restored["waiting"], ", the next to be applied")
         leaves = [{column: leaf[column] for column in ("position", "time", "batch")} for leaf in data["leaves"]]
@@ -138,21 +135,35 @@ class LiveRowsView(View):
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         restored = data["restored"]
-        due = "never" if restored["due"] is None else f"when the watermark is at {restored['due']}"
         yield escape(
             f"{name or self.pipeline.pipeline}: batch {self.next_batch} would restore {restored['live_rows']:,} live rows "
-            f"({restored['entries']:,} entries) if a row of the key arrives; without one: {due}"
+            f"({restored['entries']:,} entries) if a row of the key arrives; without one: {_when(restored['due'])}"
         )
-        table = titled("", ())
-        for column in ("window", "remembers", "holds"):
-            table.add_column(column, overflow="fold")
+        table = _windows_table()
         for window in data["windows"]:
-            scalars = "\n".join(f"{name} {cell(value)}" for name, value in window["scalars"].items())
             holds = "\n".join(f"{name}: {_span(span)}" for name, span in window["holds"].items())
-            table.add_row(escape(window["window"]), scalars, escape(holds))
+            table.add_row(escape(window["window"]), _remembered(window), escape(holds))
         yield table
         yield from self.show_list("live rows", data["rows"], restored["live_rows"], ", the latest to arrive")
 
 
 def _span(span: Mapping[str, Any]) -> str:
     return f"{span['rows']:,} rows" + (f", {span['oldest']} to {span['newest']}" if span["rows"] else "")
+
+
+def _when(due: str | None) -> str:
+    """When a key without new rows is restored next."""
+    return "never" if due is None else f"when the watermark is at {due}"
+
+
+def _windows_table() -> Table:
+    """An empty table of what the windows of a key remember and hold."""
+    table = titled("", ())
+    for column in ("window", "remembers", "holds"):
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _remembered(window: Mapping[str, Any]) -> str:
+    """The scalars of a window's policies, a line each."""
+    return "\n".join(f"{name} {cell(value)}" for name, value in window["scalars"].items())
