@@ -1,10 +1,14 @@
-"""``windowmill explain``: how a pipeline will be computed, from its spec alone. No JVM, no source."""
+"""``windowmill explain``: how a pipeline will be computed, from its spec alone. No JVM, no source.
+
+The first page has a line for each window, in plain words. ``--verbose`` adds the cut, the engines and the stored columns.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,8 @@ from rich.text import Text
 from windowmill.jobs.commands.terminal import Answer, as_written
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.planner import PipelinePlan, plan
+from windowmill.windowing.nodes import MANY_SLICES
+from windowmill.windowing.planner import PipelinePlan, WindowPlan, plan
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.textbook import ENGINES, engine_cost
 from windowmill.windowing.ways import WayName
@@ -31,7 +36,7 @@ _LEAVES: Mapping[WayName, str] = {
 _OURS = {"command", "ways", "way", "engine", "admissible", "assumed", "deducted_if"}
 
 
-def explain(pipeline: Pipeline) -> Answer:
+def explain(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     """The plan of ``pipeline``; a spec that lacks what ``run`` needs is planned for ``try``."""
     # A user's own functions are looked for where the command runs, last, so that they hide nothing.
     if str(Path.cwd()) not in sys.path:
@@ -42,7 +47,13 @@ def explain(pipeline: Pipeline) -> Answer:
     except SpecError as err:
         refusal = str(err)
     found = _as_spec_writes(plan(pipeline, refusal=refusal))
-    return Answer(asdict(found) | {"done_by": _done_by(found)}, Group(*_page(found)))
+    lines = [WindowLine.of(window, keeps_state=found.command == "run") for window in found.windows]
+    data = asdict(found) | {"done_by": _done_by(found), "lines": [asdict(line) for line in lines]}
+    page = [
+        *_first_page(found, lines, [as_written(key) for key in pipeline.keys]),
+        *(_details(found) if verbose else [Text(_MORE, style="dim")]),
+    ]
+    return Answer(data, Group(*page))
 
 
 def _as_spec_writes(value: Any) -> Any:
@@ -62,23 +73,104 @@ def _done_by(found: PipelinePlan) -> str:
         by, place, together = "windowmill try --engine kernel", "memory", "memory"
     if len(found.ways) == 1:
         return f"{by}: leaves are {_LEAVES[found.ways[0]]} in {place}"
+    parts = (f"{_LEAVES[way]} ({', '.join(names)})" for way, names in _names_by_way(found).items())
+    return f"{by}: leaves are {'; '.join(parts)}; all in {together}"
+
+
+def _names_by_way(found: PipelinePlan) -> Mapping[WayName, Sequence[str]]:
     windows: dict[WayName, list[str]] = {way: [] for way in found.ways}
     for window in found.windows:
         windows[window.way].append(window.name)
-    parts = (f"{_LEAVES[way]} ({', '.join(names)})" for way, names in windows.items())
-    return f"{by}: leaves are {'; '.join(parts)}; all in {together}"
+    return windows
 
 
 #: (window, aggregate) pairs.
 _Cells = set[tuple[str, str]]
 
+_MORE = "windowmill explain --verbose: the cut into slices, every engine with its cost, the state column by column"
 
-def _page(found: PipelinePlan) -> Iterator[RenderableType]:
-    yield Text(f"{found.pipeline}: {len(found.windows)} windows, {len(found.aggregates)} aggregates", style="bold")
-    refusals = [(f"not by {command}", why) for command, why in found.refused]
-    ways = [("keeps rows", "\n".join(found.why))] if found.why else []
+
+@dataclass(frozen=True, slots=True)
+class WindowLine:
+    """A window in plain words: what a run reads of the state and keeps of a key for it, and how much it combines.
+
+    ``reads`` and ``keeps`` are empty where no state is kept, ``combines`` where the number depends on the data.
+    """
+
+    window: str
+    what: str
+    reads: str
+    keeps: str
+    engine: str
+    combines: str
+
+    @classmethod
+    def of(cls, window: WindowPlan, *, keeps_state: bool) -> WindowLine:
+        """The line of ``window``; without ``keeps_state`` nothing is read or kept between batches."""
+        known = [choice.combines.value for choice in window.choices if choice.combines.value is not None]
+        most = _number(max(known)) if len(known) == len(window.choices) else ""
+        engine = ", ".join(dict.fromkeys(choice.engine for choice in window.choices))
+        if not keeps_state:
+            return cls(window.name, window.what, "", "", engine, most)
+        rows, size = window.shape.state_rows, window.state_bytes
+        kept = f"{rows:,} rows ({_size(size)})" if rows is not None and size is not None else _KEEPS[window.way]
+        return cls(window.name, window.what, _reads(window), kept, engine, most)
+
+    @property
+    def sentence(self) -> str:
+        """The line without the window's name."""
+        times = {"": "as often as the data asks for", "1": "once"}.get(self.combines, f"{self.combines} times")
+        state = f"a run reads {self.reads}; the state keeps {self.keeps} of a key; " if self.keeps else ""
+        return f"{self.what}\n{state}{self.engine} combines an aggregate {times} for a window"
+
+
+#: What a key keeps where its size depends on the data.
+_KEEPS: Mapping[WayName, str] = {
+    "slices": "a row for each slice that a window may still need",
+    "sessions": "a row for each open session",
+    "positions": "about 2 rows for each tuple that a window may still hold",
+    "live rows": "the rows that a window may still hold",
+}
+
+
+def _reads(window: WindowPlan) -> str:
+    n = window.shape.n
+    nodes = math.ceil(2 * math.log2(n)) if n and n > 1 else None
+    match window.way:
+        case "slices":
+            slices = "its slices" if n is None else _counted(round(n), "slice")
+            stored = f"at most {nodes} nodes and slices" if nodes is not None and n is not None and n >= MANY_SLICES else slices
+            return f"{stored} of each key for a window that ends"
+        case "sessions":
+            return "the open sessions of all keys"
+        case "positions":
+            return f"{'nodes' if nodes is None else f'at most {nodes} nodes'} and the tuples that may leave, of keys with new rows"
+        case "live rows":
+            return "the kept rows of keys that have new rows or are due"
+
+
+def _first_page(found: PipelinePlan, lines: Sequence[WindowLine], keys: Sequence[str]) -> Iterator[RenderableType]:
+    of = f" for each {', '.join(keys)}" if keys else ""
+    yield Text(f"{found.pipeline}: {_counted(len(lines), 'window')}, {_counted(len(found.aggregates), 'aggregate')}{of}", style="bold")
+    yield _facts([(line.window, line.sentence) for line in lines])
+    shared = {way: names for way, names in _names_by_way(found).items() if len(names) > 1 and way != "live rows"}
+    notes = (
+        [("shared", f"{', '.join(names)}: what they keep is stored once") for names in shared.values()] if found.command == "run" else []
+    )
+    notes += [(f"not by {command}", why) for command, why in found.refused]
+    if found.why and found.command == "run":
+        notes.append(("keeps rows", "\n".join(found.why)))
+    if notes:
+        yield _facts(notes)
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def _details(found: PipelinePlan) -> Iterator[RenderableType]:
     state = [(name, text) for name, text in (("reads", found.reads), ("adds", found.adds)) if text]
-    yield _facts([("done by", _done_by(found)), *refusals, *ways, *_states(found), *state])
+    yield _facts([("done by", _done_by(found)), *_states(found), *state])
     yield _windows(found)
     yield _combines(found)
     yield _facts(list(_reasons(found)))
@@ -115,16 +207,20 @@ def _combines(found: PipelinePlan) -> Table:
             of = [choice for choice in window.choices if choice.engine == engine]
             name = window.name if len(of) == len(window.choices) else f"{window.name}: {', '.join(choice.aggregate for choice in of)}"
             costs = {other.engine: other.combines.value for choice in of for other in choice.alternatives if other.allowed}
-            cells = [_number(costs[other], "") if other in costs else Text("–", style="dim") for other in ENGINES if other != engine]
-            cells.insert(list(ENGINES).index(engine), _number(of[0].combines.value, "bold reverse", unknown="taken"))
+            cells = [_cell(costs[other], "") if other in costs else Text("–", style="dim") for other in ENGINES if other != engine]
+            cells.insert(list(ENGINES).index(engine), _cell(of[0].combines.value, "bold reverse", unknown="taken"))
             table.add_row(name, *cells)
     for column in table.columns[1:]:
         column.justify = "right"
     return table
 
 
-def _number(value: float | None, style: str, unknown: str = "?") -> Text:
-    return Text(unknown if value is None else f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}", style=style)
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _cell(value: float | None, style: str, unknown: str = "?") -> Text:
+    return Text(unknown if value is None else _number(value), style=style)
 
 
 def _reasons(found: PipelinePlan) -> Iterator[tuple[str, str]]:

@@ -34,11 +34,15 @@ def validate(
     show(Answer({"pipeline": pipeline.pipeline, "status": "valid", **names, "missing": missing}, Text(text)), as_json)
 
 
-def explain(spec: Spec, as_json: AsJson = False) -> None:
-    """Explain how the spec is computed: slices, engines and why, their cost, what is stored; starts nothing."""
+def explain(
+    spec: Spec,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also show slices, engines with their costs, and what is stored.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Explain what a run reads, keeps and combines for each window; starts nothing."""
     from windowmill.jobs.commands.explain import explain as explanation_of
 
-    show(explanation_of(load_pipeline(spec)), as_json)
+    show(explanation_of(load_pipeline(spec), verbose=verbose), as_json)
 
 
 def try_(

@@ -38,10 +38,10 @@ def written(folder: Path, **fields: Any) -> str:
     return str(path)
 
 
-def shown(width: int = 100, **fields: Any) -> str:
+def shown(width: int = 100, verbose: bool = True, **fields: Any) -> str:
     console = Console(width=width, highlight=False, soft_wrap=True, file=io.StringIO())
     with console.capture() as captured:
-        console.print(explain(parse_pipeline(SPEC | fields)).text)
+        console.print(explain(parse_pipeline(SPEC | fields), verbose=verbose).text)
     return captured.get()
 
 
@@ -74,6 +74,28 @@ def test_the_command_prints_text(tmp_path: Path, capsys: pytest.CaptureFixture[s
 )
 def test_it_fits_a_terminal(fields):
     assert max(map(len, shown(**fields).splitlines())) <= 100
+    assert max(map(len, shown(80, verbose=False, **fields).splitlines()[:-1])) <= 80
+
+
+def test_the_first_page_says_in_plain_words_what_a_run_reads_keeps_and_combines():
+    last = {"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}
+    visits = {"name": "visits", "type": "session", "gap": "1 hour"}
+    text = " ".join(shown(verbose=False, windows=[*SPEC["windows"], visits, last]).split())
+    assert text.startswith("delays: 4 windows, 3 aggregates for each origin")
+    assert "hourly tumbling: 1 hour a run reads 2 slices of each key for a window that ends; the state keeps 51 rows" in text
+    assert (
+        "visits session: gap 1 hour a run reads the open sessions of all keys; the state keeps a row for each open session of a key" in text
+    )
+    assert "a run reads at most 12 nodes and the tuples that may leave, of keys with new rows; the state keeps 100 rows" in text
+    assert "shared hourly, day: what they keep is stored once" in text
+    assert "of a key; flatfat combines an aggregate 31.3 times for a window" in text
+    assert "subtract" not in text, "engines that are not taken are for --verbose"
+
+
+def test_the_first_page_says_why_rows_are_kept():
+    text = " ".join(shown(verbose=False, windows=[{"name": "spans", "type": "snapshot"}]).split())
+    assert "a run reads the kept rows of keys that have new rows or are due; the state keeps the rows that a window may still hold" in text
+    assert "keeps rows windows.0: snapshot windows are no fixed grid" in text
 
 
 def test_every_engine_is_told_of_with_its_reason():

@@ -31,7 +31,7 @@ COUNT = aggregate_for(parse_aggregate({"count": "*"}), [])
 
 def test_explain_weighs_it(plug):
     plug(TOY)
-    told = explain(PIPELINE)
+    told = explain(PIPELINE, verbose=True)
     [choice] = told.data["windows"][0]["choices"]
     assert [other for other in choice["alternatives"] if other["engine"] == "suffixes"] == [
         {
