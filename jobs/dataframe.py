@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
@@ -31,13 +31,10 @@ from windowmill.jobs.ways.slices import Slicing
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF
 from windowmill.windowing.columnar.keyed import live_columns
-from windowmill.windowing.errors import SourceSchemaError, SpecError
+from windowmill.windowing.errors import ArgumentError, SourceSchemaError, SpecError, no_column
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 from windowmill.windowing.ways import divide
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 #: Partition multiplier when the row count is unknown: a worker holds one partition at a time.
 _PARTITIONS_OF_UNKNOWN = 4
@@ -74,11 +71,30 @@ def aggregate(df: DataFrame, spec: Pipeline | Mapping[str, object] | str | os.Pa
     ------
     SpecError
         If the spec is wrong, or does not fit the columns of ``df``.
+    ArgumentError
+        If ``df`` is no Spark DataFrame, or ``arrival`` no column's name.
     """
+    _check_frame(df)
+    if arrival is not None and not isinstance(arrival, str):
+        raise ArgumentError(f"aggregate: got {type(arrival).__qualname__} as arrival; expected the name of a column of df")
     pipeline = load_pipeline(spec) if isinstance(spec, str | os.PathLike) else parse_pipeline(spec)
     # Without a run there is no run's time: the result depends on the clock only if the spec asks for it.
     latest = pipeline.time.latest(time.time_ns() // 1_000, by_default=False)
     return evaluate(df, pipeline, arrival=arrival, latest=latest).rows
+
+
+def _check_frame(df: object) -> None:
+    if isinstance(df, DataFrame):
+        return
+    kind = type(df)
+    given = f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
+    if given in ("pandas.DataFrame", "pyarrow.Table"):
+        remedy = "pass spark_session().createDataFrame(df)"
+    elif given == "polars.DataFrame":
+        remedy = "pass spark_session().createDataFrame(df.to_arrow())"
+    else:
+        remedy = "read a table first, as in spark_session().read.load(path)"
+    raise ArgumentError(f"aggregate: got {given} as df; expected a Spark DataFrame, classic or of Spark Connect: {remedy}")
 
 
 @dataclass(frozen=True)
@@ -131,7 +147,7 @@ def evaluate(
     columns.check(pipeline, "the DataFrame")
     check_lengths(pipeline)
     if arrival is not None and arrival not in df.columns:
-        raise SpecError(f"arrival: the DataFrame has no column {arrival!r}; its columns are {', '.join(sorted(df.columns))}")
+        raise SpecError(f"arrival: {no_column('the DataFrame', arrival, df.columns)}")
     ship_modules(df.sparkSession, pipeline)
     order = [] if arrival is None else list(dict.fromkeys([arrival, label or arrival]))
     if asks_zone(pipeline, columns.arrow) is None:

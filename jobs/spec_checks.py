@@ -5,6 +5,7 @@ They import neither Spark nor Airflow.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +17,14 @@ from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.conditions.checks import condition_problem, conditions_by_field
 from windowmill.jobs.sources.kinds import kind_problems
 from windowmill.windowing.bounds import check_lengths
-from windowmill.windowing.errors import LimitExceededError, SpecError, UnsupportedError, first_line
+from windowmill.windowing.errors import LimitExceededError, SourceSchemaError, SpecError, UnsupportedError, first_line
 from windowmill.windowing.imports import imported
 from windowmill.windowing.redaction import holds_credentials
 from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
 
 Problem = tuple[str, str]
+#: The path of a field, with which messages about a spec begin.
+_FIELD = re.compile(r"(?:source|keys|time|windows|aggregates|sink|checkpoints)(?:\..+)?")
 
 
 def problems_of(pipeline: Pipeline) -> list[Problem]:
@@ -123,15 +126,23 @@ def check_conditions(pipeline: Pipeline) -> None:
 
 
 def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    """Mismatches between the spec and the current columns of its source, read from the table's log without a JVM.
+    """Mismatches between the spec and the current columns of its source, read without a JVM.
 
     Raises
     ------
     SourceError
-        If the source cannot be read, or lacks a column that the spec names.
-    SpecError
-        If an aggregate cannot take its columns.
+        If the source cannot be read.
     """
+    try:
+        yield from _misfits(pipeline)
+    except (SourceSchemaError, SpecError) as err:
+        field, told, text = str(err).removeprefix(f"pipeline {pipeline.pipeline}: ").partition(": ")
+        if not told or not _FIELD.fullmatch(field):
+            raise
+        yield field, text
+
+
+def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     from windowmill.jobs.sources.columns import Columns
     from windowmill.jobs.sources.kinds import open_source
     from windowmill.windowing.columnar.log import StateLog

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 from windowmill.windowing.redaction import redacted
 
@@ -38,6 +40,10 @@ class SpecError(RefusedError, ValueError):
 
 class PluginError(RefusedError):
     """A plugin cannot be imported, or registers what it may not; nothing has been started."""
+
+
+class ArgumentError(RefusedError, TypeError):
+    """A function of the library was given a value of another type than it takes."""
 
 
 class MachineError(WindowmillError):
@@ -168,6 +174,19 @@ class UnsupportedError(SpecError):
 
 class InvariantError(AssertionError):
     """A broken invariant that the ``check`` of an engine found: a defect of the engine, or of the state that it was restored from."""
+
+
+def no_column(place: str, name: str, known: Iterable[str]) -> str:
+    """The message that ``place`` lacks the column ``name``, with the nearest of the ``known`` names.
+
+    Examples
+    --------
+    >>> no_column("the source", "orgin", ["delay", "origin"])
+    "the source has no column 'orgin'; did you mean 'origin'? Its columns are delay, origin"
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, 1)
+    return f"{place} has no column {name!r}; " + (f"did you mean {near[0]!r}? Its" if near else "its") + f" columns are {', '.join(names)}"
 
 
 def first_line(err: BaseException) -> str:

@@ -18,6 +18,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "validate": specs.validate,
         "explain": specs.explain,
         "try": specs.try_,
+        "schema": specs.schema,
         "run": batches.run,
         "backfill": batches.backfill,
         "release": batches.release,

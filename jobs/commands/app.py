@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
+from importlib.metadata import version as distribution_version
 from typing import Annotated, Any, cast
 
 import typer
@@ -44,8 +45,17 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"windowmill {distribution_version('windowmill')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    _version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)] = False,
+) -> None:
     Debugging.on = debug
 
 

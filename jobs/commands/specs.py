@@ -1,7 +1,8 @@
-"""Commands that need a spec alone: ``validate``, ``explain``, ``try``."""
+"""Commands that need a spec alone, or say what one may hold: ``validate``, ``explain``, ``try``, ``schema``."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -58,3 +59,22 @@ def try_(
     from windowmill.jobs.commands.try_command import run_try
 
     raise typer.Exit(run_try(spec, input_, batch_rows, engine, final, commit_rows, stdout=sys.stdout, stderr=sys.stderr))
+
+
+def schema(
+    out: Annotated[Path | None, typer.Option("--out", help="Write it to this file instead; an editor finds it there.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the JSON schema of a spec, by which editors complete fields and mark mistakes."""
+    from windowmill.windowing.spec import Pipeline
+
+    described = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Pipeline.model_json_schema()
+    if out is None:
+        print(json.dumps(described, indent=None if as_json else 2))
+        return
+    try:
+        out.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+    except OSError as err:
+        raise SpecError(f"{out}: cannot be written ({err.strerror}); name a file in a folder that exists and may be written") from err
+    text = f"{out}: the JSON schema of a spec; begin a spec with the line\n# yaml-language-server: $schema={out}"
+    show(Answer({"schema": str(out)}, Text(text)), as_json)

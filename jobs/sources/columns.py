@@ -17,7 +17,7 @@ from windowmill.jobs.conditions.duckdb import columns_of
 from windowmill.jobs.conditions.spark import every_condition
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.results import result_schema
-from windowmill.windowing.errors import SourceSchemaError
+from windowmill.windowing.errors import SourceSchemaError, no_column
 from windowmill.windowing.spec import Pipeline
 
 __all__ = ["ADDED", "FAILED", "FILE", "REASON", "ROW", "TAKEN", "URI", "VERSION", "Columns", "check_unchanged"]
@@ -77,9 +77,7 @@ class Columns:
         wanted += axis
         for where, name in wanted:
             if name not in known:
-                raise SourceSchemaError(
-                    f"pipeline {pipeline.pipeline}: {where}: {place} has no column {name!r}; its columns are {', '.join(sorted(known))}"
-                )
+                raise SourceSchemaError(f"pipeline {pipeline.pipeline}: {where}: {no_column(place, name, known)}")
         for index, name in enumerate(pipeline.keys):
             if isinstance(self.type_of(name), ArrayType | MapType | StructType | VariantType):
                 raise SourceSchemaError(
@@ -102,10 +100,7 @@ class Columns:
         for where, text in conditions_by_field(pipeline):
             missing = sorted(name for name in columns_of(text) if name.lower() not in known)
             if missing:
-                raise SourceSchemaError(
-                    f"pipeline {pipeline.pipeline}: {where}: {place} has no column {missing[0]!r}; "
-                    f"its columns are {', '.join(sorted(self.struct.names))}"
-                )
+                raise SourceSchemaError(f"pipeline {pipeline.pipeline}: {where}: {no_column(place, missing[0], self.struct.names)}")
 
     def _check_axis(self, pipeline: Pipeline, where: str, name: str) -> None:
         kind, place = self.type_of(name), f"pipeline {pipeline.pipeline}: {where}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
+import jsonschema
 import pyarrow as pa
 import pytest
 import yaml
@@ -41,6 +43,25 @@ def specs(spec: str, tmp_path: Path) -> list[str]:
 def test_every_command_takes_json(name, capsys):
     assert main([name, "--help"]) == 0
     assert "--json" in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"windowmill {version('windowmill')}\n"
+
+
+def test_the_schema_of_a_spec_is_printed_or_written(spec, tmp_path, capsys):
+    assert main(["schema", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    jsonschema.validate(yaml.safe_load(Path(spec).read_text()), printed)
+    with pytest.raises(jsonschema.ValidationError, match="windws"):
+        jsonschema.validate(yaml.safe_load(Path(spec).read_text()) | {"windws": []}, printed)
+    path = tmp_path / "windowmill.schema.json"
+    assert main(["schema", "--out", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"schema": str(path)}
+    assert json.loads(path.read_text()) == printed
+    assert main(["schema", "--out", str(tmp_path / "none" / "schema.json")]) == 2
+    assert "cannot be written (No such file or directory); name a file" in capsys.readouterr().err
 
 
 def test_validate_tells_what_it_found(spec, capsys):

@@ -443,3 +443,27 @@ def test_since_when_a_key_is_known_is_shown_beside_its_slices(tmp_path, capsys):
     spec.write_text(yaml.safe_dump(golden.spec()))
     assert main(["state", str(spec), "--key", "flag=true"]) == 0
     assert "known, so that empty windows between have rows: 2" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("rows", ["positions", "live rows"])
+def test_times_of_policies_are_instants(tmp_path, monkeypatch, rows):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    hours = [datetime(2024, 1, 1, hour, tzinfo=UTC) for hour in (1, 2, 3)]
+    window = {"name": "w", "type": "sliding", "evict": {"count": 2}, "trigger": {"time": "90 minutes"}}
+    # Events that end with another column than they begin may last, and these windows then keep rows.
+    spec = spec_at(tmp_path, windows=[window], time={"column": "t"} | ({"end": "t"} if rows == "live rows" else {}))
+    del spec["aggregates"]["total"]
+    write_deltalake(spec["source"]["path"], pa.table({"k": ["a"] * 3, "site": [1] * 3, "t": hours}))
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(spec, sort_keys=False))
+    assert main(["run", str(path)]) == 0
+    answer = state_of(Pipeline.model_validate(spec), ["k=a", "site=1"], 9)
+    assert answer.data["state"]["kind"] == rows
+    scalars = answer.data["windows"][0]["scalars"]
+    assert {name: scalars[name] for name in ("last", "ticked", "tick", "fired")} == {
+        "last": "2024-01-01T02:00:00Z",
+        "ticked": "2024-01-01T03:00:00Z",
+        "tick": "2024-01-01T04:30:00Z",
+        "fired": 2,
+    }
+    assert "2024-01-01T04:30:00Z" in shown(answer)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from windowmill.windowing.aggregates.values import VALUE_TYPES
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import AggregateSpec
-from windowmill.windowing.errors import SpecError
+from windowmill.windowing.errors import SpecError, no_column
 from windowmill.windowing.registry import resolve
 
 
@@ -52,7 +52,7 @@ def argument_types(spec: AggregateSpec, types: Mapping[str, pa.DataType], where:
     """
     missing = next((column for column in spec.columns if column not in types), None)
     if missing is not None:
-        raise SpecError(f"{where}: the source has no column {missing!r}; its columns are {', '.join(sorted(types))}")
+        raise SpecError(f"{where}: {no_column('the source', missing, types)}")
     kinds = [types[column] for column in spec.columns]
     for place, (column, kind) in enumerate(zip(spec.columns, kinds, strict=True)):
         expected = None

@@ -19,10 +19,11 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.inspection import Inspection
 from windowmill.jobs.commands.answers import bound, titled
 from windowmill.jobs.json_lines.read import plain
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.partial_bytes import decode
 from windowmill.windowing.errors import StateError
+from windowmill.windowing.slicing.policy_settings import INSTANTS
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.watermark import AFTER, BEFORE
 
 #: Number of characters of a stored value that a table shows.
 _SHOWN = 40
@@ -59,7 +60,11 @@ class View(ABC):
 
     def instant(self, t: int | None) -> str | int | None:
         """``t`` in the form of the other commands; null for an instant that never comes."""
-        return None if t is None or t in (BEFORE, AFTER) else bound(t, self.pipeline.time.unit is None)
+        return None if t is None or not AXIS_BEGIN < t < AXIS_END else bound(t, self.pipeline.time.unit is None)
+
+    def scalar(self, name: str, value: Any) -> Any:
+        """The scalar ``name`` of a window's policies in its JSON form; null for an instant that never comes."""
+        return self.instant(value) if name in INSTANTS and isinstance(value, int) else value_of(value)
 
     def show_summary(self, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         """Render what :meth:`summary` gives."""

@@ -22,7 +22,7 @@ from windowmill.windowing.columnar.positions import FRONT, KEY_ROW, LIVE, NEXT, 
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.slicing.policy_settings import STATE
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.watermark import AFTER, BEFORE
+from windowmill.windowing.watermark import AFTER
 from windowmill.windowing.ways import WayName
 
 
@@ -63,13 +63,12 @@ class PositionsView(View):
 
     def _window(self, index: int, entry: Mapping[str, Any], leaves: list[dict[str, Any]]) -> dict[str, Any]:
         name = self.pipeline.windows[index].name
-        scalars = {scalar: entry[scalar_of(name, scalar)] for scalar in STATE}
+        scalars = {scalar: self.scalar(scalar, entry[scalar_of(name, scalar)]) for scalar in STATE}
         front, stop = entry[scalar_of(name, FRONT)], entry[NEXT]
         held = [leaf for leaf in leaves if leaf[SEQUENCE] == entry[SEQUENCE] and leaf[POSITION] >= front]
         span = {place: self.instant(held[at][FIRST]) if held else None for place, at in (("oldest", 0), ("newest", -1))}
-        shown = {scalar: None if value in (BEFORE, AFTER) else value_of(value) for scalar, value in scalars.items()}
         n_held = entry[LIVE] if entry[SEQUENCE] in self._state.deltas else stop - front
-        return {"window": name, "scalars": shown, "first_position": front, "next_position": stop, "rows": n_held, **span}
+        return {"window": name, "scalars": scalars, "first_position": front, "next_position": stop, "rows": n_held, **span}
 
     def _leaf(self, row: Mapping[str, Any]) -> dict[str, Any]:
         partials = {name: row[name] for name, _ in self._layout.stored_columns}
@@ -122,16 +121,16 @@ class LiveRowsView(View):
             row |= {"time": self.instant(row["time"]), "watermark": self.instant(row["watermark"])}
         windows = self.inspection.windows_of(key)
         for window in windows:
-            window["scalars"] = {name: self._remembered(value) for name, value in window["scalars"].items()}
+            window["scalars"] = {name: self._remembered(name, value) for name, value in window["scalars"].items()}
             for span in window["holds"].values():
                 span |= {"oldest": self.instant(span["oldest"]), "newest": self.instant(span["newest"])}
         return {"restored": restored | {"due": self.instant(restored["due"])}, "windows": windows, "rows": rows}
 
-    def _remembered(self, value: Any) -> Any:
+    def _remembered(self, name: str, value: Any) -> Any:
         """``value`` for output; a list is given as its length and last items."""
         if isinstance(value, list):
             return {"items": len(value), "last": [value_of(item) for item in value[-self.limit :]]}
-        return None if isinstance(value, int) and value in (BEFORE, AFTER) else value_of(value)
+        return self.scalar(name, value)
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         restored = data["restored"]
