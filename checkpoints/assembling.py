@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from itertools import groupby
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from windowmill.checkpoints.batches import BackfillPlan, Batch, Changes, Commit, Plan, RunPlan, Status
+from windowmill.checkpoints.plans import KINDS
 from windowmill.checkpoints.records import FORMAT, LedgerRecord
 from windowmill.windowing.errors import LedgerCorruptError
 
@@ -30,7 +31,7 @@ def status_of(verdict: str) -> Status:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over all committed batches; rows that a backfill of a running pipeline reread count once.
+    """Sums over all committed batches; rows that a backfill of a running pipeline or a restatement read again count once.
 
     ``rows_published`` counts what batches have written, so rows that a backfill published anew count twice; the sink has fewer.
     """
@@ -46,7 +47,8 @@ class Totals:
 
     def plus(self, plan: Plan, outcome: Commit) -> Totals:
         """The totals after one more committed batch."""
-        counted = outcome if plan.builds_state else Commit(outcome.seen, outcome.emitted, outcome.verdict)
+        again = not plan.builds_state or plan.replaces_state
+        counted = Commit(outcome.seen, outcome.emitted, outcome.verdict) if again else outcome
         return Totals(
             self.batches + 1,
             self.backfills + isinstance(plan, BackfillPlan),
@@ -114,6 +116,11 @@ class StoredPlan:
             found_closed=self.found_closed,
             builds_state=self.builds_state,
         )
+
+
+def stored(plan: Plan) -> dict[str, Any]:
+    """The stored form of ``plan``."""
+    return asdict(plan) | {"action": plan.action} if plan.action in KINDS else asdict(StoredPlan.of(plan))
 
 
 def totals_of(batches: Iterable[Batch], before: Totals | None = None) -> Totals:
@@ -218,9 +225,13 @@ def changes_in(content: bytes, batch: Batch, path: str) -> dict[str, Changes]:
 
 
 def _plan(values: Any, record: LedgerRecord, path: str) -> Plan:
-    stored: StoredPlan = _built(StoredPlan, values, record, path)
+    kind = KINDS.get(values.get("action", "")) if isinstance(values, dict) else None
+    if kind is not None:
+        plan: Plan = _built(kind, values, record, path)
+        return plan
+    own: StoredPlan = _built(StoredPlan, values, record, path)
     try:
-        return stored.plan()
+        return own.plan()
     except ValueError as err:
         raise _corrupt(path, f"the plan of batch {record.batch} {err}") from err
 

@@ -48,7 +48,7 @@ class Plan(ABC):
         than ``to_version`` if the table still held the same rows. Null if all rows arrived in log order.
     """
 
-    action: ClassVar[Literal["run", "backfill"]]
+    action: ClassVar[str]
 
     batch: int
     attempt: str
@@ -81,6 +81,11 @@ class Plan(ABC):
     def builds_state(self) -> bool:
         """Whether the batch builds the state: every run does, a backfill only as a pipeline's very first batch."""
 
+    @property
+    def replaces_state(self) -> bool:
+        """Whether the batch reads no state, and what it builds takes the place of the state that is there."""
+        return False
+
     @abstractmethod
     def describe(self, *, instants: bool) -> str:
         """What the batch does, for messages; ``instants`` says whether the axis is time."""
@@ -109,7 +114,7 @@ class RunPlan(Plan):
         End of the data interval, up to which the orchestrator guarantees complete input (``watermark: data_interval_end``).
     """
 
-    action: ClassVar[Literal["run", "backfill"]] = "run"
+    action: ClassVar[str] = "run"
 
     interval_end: int | None = None
 
@@ -136,7 +141,7 @@ class BackfillPlan(Plan):
         batch read, and the instant through which windows were already closed to its rows; null if none were.
     """
 
-    action: ClassVar[Literal["run", "backfill"]] = "backfill"
+    action: ClassVar[str] = "backfill"
 
     range_from: int
     range_to: int
@@ -151,8 +156,13 @@ class BackfillPlan(Plan):
 
     def describe(self, *, instants: bool) -> str:
         """As :meth:`Plan.describe`."""
-        begin, end = (f"{from_us(t):%Y-%m-%d %H:%M}" if instants else str(t) for t in self.range)
+        begin, end = (told(t, instants=instants) for t in self.range)
         return f"backfill of the windows that end after {begin} through {end}, from {self._versions()}"
+
+
+def told(instant: int, *, instants: bool) -> str:
+    """An instant on the axis for messages; ``instants`` says whether the axis is time."""
+    return f"{from_us(instant):%Y-%m-%d %H:%M}" if instants else str(instant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +174,9 @@ class Changes:
     adds
         Files of new rows.
     kept
-        Files with the rows of removed files that stay (a backfill).
+        Files with rows that no rule judges: those of removed files that stay (a backfill), retracted windows (a restatement).
     removes
-        Paths of the files that ``adds`` and ``kept`` replace, as the table names them.
+        Paths of the files that ``adds`` and ``kept`` replace, as the table names them; in the state these are all files.
     replaces
         Range (begin, end] of window ends whose rows are replaced; null to append.
     schema

@@ -222,7 +222,11 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
     active = _sizes(table) if changes.removes or publication.replaces_all else {}
     removes = list(active) if publication.replaces_all else list(changes.removes)
     files = changes.files
-    if not publication.replaces_all and any(path not in active for path in removes):
+    moved_on = not publication.replaces_all and any(path not in active for path in removes)
+    if moved_on and publication.role == "state":
+        # Others have rewritten the files since; what a batch removes of the state is all of it.
+        removes = list(active)
+    elif moved_on:
         # Others have rewritten the files since: the rows that stay are in new ones.
         from windowmill.checkpoints.replacing import ReplacedRange  # imports numba, which is seldom needed here
 

@@ -31,13 +31,13 @@ from windowmill.checkpoints.assembling import (
     PLAN,
     RULING,
     TOTALS,
-    StoredPlan,
     Totals,
     assemble,
     changes_in,
     check_joined,
     recorded_totals,
     status_of,
+    stored,
     totals_of,
 )
 from windowmill.checkpoints.batches import Batch, Changes, Commit, LastWrite, Plan
@@ -202,7 +202,7 @@ class Ledger:
         """
         if self.held_batch is not None or plan.batch != self.count:
             raise FencedError(f"ledger {self.path}: batch {plan.batch} has been recorded by another attempt; nothing more to do")
-        body: dict[str, Any] = {PLAN: asdict(StoredPlan.of(plan)), CHANGES: _as_json(changes)}
+        body: dict[str, Any] = {PLAN: stored(plan), CHANGES: _as_json(changes)}
         if sum(len(each.files) + len(each.removes) for each in changes.values()) > MAX_FILES:
             manifest = {CHANGES: body[CHANGES]}
             body |= {CHANGES: {}, MANIFEST: write_manifest(self.path, plan, json.dumps(manifest).encode())}

@@ -98,6 +98,21 @@ def backfill(
         return _execute(runnable, plan, ledger, progress)
 
 
+def restate(
+    pipeline: Pipeline,
+    progress: Progress,
+    *,
+    changed: tuple[int, int] | None = None,
+    ends: tuple[int | None, int | None] = (None, None),
+    late: bool = False,
+    accepted: planning.Acceptance = planning.NOTHING_ACCEPTED,
+) -> list[CommittedBatch]:
+    """Compute windows and state anew from the source as it is now."""
+    with _leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, _):
+        plan = planning.next_restatement(runnable, ledger, changed=changed, ends=ends, late=late, accepted=accepted)
+        return [_execute(runnable, plan, ledger, progress)]
+
+
 def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
     """Abandon the held batch; raises ``OutOfTurnError`` if none is held, as the rows of every other batch have been published."""
     with _leased(pipeline, progress) as (runnable, ledger, _):

@@ -16,6 +16,7 @@ from windowmill.checkpoints.features import check_appendable, check_writable_fea
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import RestatePlan
 from windowmill.checkpoints.stores import forbidden_folder
 from windowmill.checkpoints.verification import refuse_landed, verify, verify_table_versions
 from windowmill.jobs import user_code
@@ -133,6 +134,58 @@ def next_backfill(
         range_to=end,
         found_closed=[(plan.to_version, plan.emitted) for plan in before] if pipeline.time.watermark == "data_interval_end" else [],
         builds_state=last is None,
+    )
+    _check(runnable, ledger, source, plan)
+    return plan
+
+
+def next_restatement(
+    runnable: Runnable,
+    ledger: Ledger,
+    *,
+    changed: tuple[int, int] | None = None,
+    ends: tuple[int | None, int | None] = (None, None),
+    late: bool = False,
+    through: int | None = None,
+    accepted: Acceptance = NOTHING_ACCEPTED,
+) -> RestatePlan:
+    """The plan of a restatement of a running pipeline.
+
+    Parameters
+    ----------
+    changed
+        First and last version whose changed rows are restated; null for everything.
+    ends
+        Bounds of the ends of the windows to show anew; see :class:`.RestatePlan`.
+    late
+        Whether rows that were quarantined as too late count from now on.
+    through
+        The version that the pipeline has read afterwards; null for the last one that it has read.
+    """
+    pipeline = runnable.pipeline
+    check_owner(pipeline, ledger)
+    ledger.check_meaning(pipeline)
+    source, last = _source(runnable, ledger), ledger.last_commit
+    if ledger.held_batch or last is None:
+        what = "has committed no batch" if last is None else f"holds batch {ledger.count - 1}"
+        raise OutOfTurnError(f"pipeline {runnable.name}: {what}; `windowmill run` first, or release, discard or abandon it, then restate")
+    check_tables(runnable, ledger, accepted)
+    first = next(batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state)
+    if first.from_version >= 0:
+        raise UnsupportedError(
+            f"pipeline {runnable.name}: it began at version {first.from_version + 1} (startingVersion), but the table as it is now does "
+            "not distinguish rows before it; backfill it in a new sink instead"
+        )
+    after = last.plan.to_version
+    to_version = after if through is None else through
+    plan = RestatePlan(
+        **_pinned(pipeline, ledger, source, Reach(after, to_version, to_version)),
+        seen=last.outcome.seen,
+        changed=changed,
+        range_from=ends[0],
+        range_to=ends[1],
+        shown_after=first.range_from if isinstance(first, BackfillPlan) else None,
+        late=late,
     )
     _check(runnable, ledger, source, plan)
     return plan

@@ -22,6 +22,7 @@ from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.state.reading import open_state
+from windowmill.checkpoints.state.replacement import replacing
 from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.engine import has_brief_use
 from windowmill.jobs.batch.job import ComputedBatch, Job
@@ -99,7 +100,15 @@ class _Steps:
         reach("compute.begin")
         computed = self._computed()
         self.changes = dict(computed.changes)
+        if self.plan.replaces_state:
+            self._replace_state()
         return computed
+
+    def _replace_state(self) -> None:
+        """Have the state that the batch has built take the place of all that is there."""
+        replaced = replacing(self.places.state, self.changes.pop("state", None))
+        if replaced is not None:
+            self.changes["state"] = replaced
 
     @contextmanager
     def _importing_later_steps(self) -> Iterator[None]:

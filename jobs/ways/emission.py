@@ -46,6 +46,10 @@ def emission_of(pipeline: Pipeline, plan: Plan, seen: int | None, *, stops_at_ra
     ``stops_at_range`` is whether a backfill that builds the state can stop at the end of its range. Otherwise it also emits later windows
     that are complete.
     """
+    if plan.replaces_state:
+        # All that earlier batches have shown, as they would show it now; neither moves on.
+        through = AXIS_BEGIN if plan.emitted is None else plan.emitted
+        return Emission(plan.seen, plan.emitted, AXIS_BEGIN, through)
     emitted = _emitted(pipeline, plan, seen)
     if isinstance(plan, BackfillPlan):
         return _of_backfill(plan, seen, emitted, stops_at_range=stops_at_range)

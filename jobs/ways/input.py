@@ -187,8 +187,9 @@ class TableInput(SourceInput):
             pipeline=pipeline,
             columns=Columns.of(plan.source_schema),
             batch=plan.batch,
-            seen=plan.seen,
-            emitted=plan.emitted,
+            # A batch that replaces the state computes everything as the pipeline's first batch would.
+            seen=None if plan.replaces_state else plan.seen,
+            emitted=None if plan.replaces_state else plan.emitted,
             builds_state=plan.builds_state,
             commits=reading.commits,
             settled=reading.settled,
@@ -211,8 +212,8 @@ class TableInput(SourceInput):
 
     @property
     def restores(self) -> bool:
-        """Whether the batch reads state; a backfill reads only the source."""
-        return super().restores and not isinstance(self.plan, BackfillPlan)
+        """Whether the batch reads state; a backfill, and a batch that replaces the state, read only the source."""
+        return super().restores and not isinstance(self.plan, BackfillPlan) and not self.plan.replaces_state
 
     @property
     def recomputes_range(self) -> bool:
@@ -244,6 +245,8 @@ class TableInput(SourceInput):
 
 def _closed_by_file(plan: Plan, reading: Reading) -> tuple[int, ...]:
     """For each file, the instant through which windows were closed when its rows arrived; in a backfill, when they first arrived."""
+    if plan.replaces_state:
+        return (AXIS_BEGIN,) * len(reading.files)
     if not isinstance(plan, BackfillPlan):
         return (AXIS_BEGIN if plan.emitted is None else plan.emitted,) * len(reading.files)
     if not plan.found_closed:
