@@ -45,7 +45,7 @@ class Plan(ABC):
         The source's Delta schema (JSON) at ``to_version``.
     snapshot
         Version whose table snapshot is read. Its rows count as arrived in event-time order, so none of them is late. It may be greater
-        than ``to_version`` if the table still held the same rows. Null if all rows arrived in log order.
+        than ``to_version`` if later versions rewrote files, or, in a backfill, changed rows. Null if all rows arrived in log order.
     """
 
     action: ClassVar[str]

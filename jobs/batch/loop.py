@@ -21,7 +21,7 @@ from windowmill.jobs.batch.engine import has_brief_use, is_sure_to_use_spark
 from windowmill.jobs.batch.progress import CommittedBatch, Progress, Ruling, warnings_of
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.sources.reading import Arrival
+from windowmill.jobs.sources.reading import Arrival, History
 from windowmill.jobs.spark import launch
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import OutOfTurnError, ServerGoneError
@@ -83,18 +83,28 @@ def backfill(
     *,
     begin: int,
     end: int,
-    arrival: Arrival = "log",
+    history: History = "current",
     accepted: planning.Acceptance = planning.NOTHING_ACCEPTED,
 ) -> CommittedBatch:
     """Recompute the windows that end in (``begin``, ``end``], instants on the axis, from the source's history in one batch.
 
-    ``arrival`` is the order in which the rows count as arrived: the order in which earlier batches read them, or event-time order.
+    ``history`` says which rows count, and in which order: those that the table holds now, in the order in which earlier batches read them
+    as far as it has only appended; those that earlier batches read; or those of the table in event-time order.
     """
     with _leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
         if done and isinstance(done[0].plan, BackfillPlan) and done[0].plan.range == (begin, end):
             return done[0]
         begin_spark = partial(_begin_spark_if_sure, runnable)
-        plan = planning.next_backfill(runnable, ledger, begin=begin, end=end, arrival=arrival, accepted=accepted, on_reading=begin_spark)
+        plan = planning.next_backfill(
+            runnable,
+            ledger,
+            begin=begin,
+            end=end,
+            history=history,
+            accepted=accepted,
+            on_reading=begin_spark,
+            on_other_rows=lambda why: progress.say(f"{runnable.name}: {why}; --as-arrived reads what earlier batches read"),
+        )
         return _execute(runnable, plan, ledger, progress)
 
 

@@ -22,7 +22,7 @@ from windowmill.checkpoints.verification import refuse_landed, verify, verify_ta
 from windowmill.jobs import user_code
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.kinds import open_source
-from windowmill.jobs.sources.reading import Arrival, Reach, backfill_reach, check_readable, next_reach
+from windowmill.jobs.sources.reading import Arrival, History, Reach, backfill_reach, check_readable, next_reach
 from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import (
@@ -52,6 +52,10 @@ OnReading = Callable[[SourceTable, Reading], None]
 
 def _ignore(source: SourceTable, reading: Reading) -> None:
     """The default of ``on_reading``."""
+
+
+def _say_nothing(what: str) -> None:
+    """The default of ``on_other_rows``."""
 
 
 #: Default limits of one batch (``maxFilesPerTrigger``, ``maxBytesPerTrigger``); a larger backlog is split into several batches.
@@ -105,14 +109,17 @@ def next_backfill(
     *,
     begin: int,
     end: int,
-    arrival: Arrival = "log",
+    history: History = "current",
     accepted: Acceptance = NOTHING_ACCEPTED,
     on_reading: OnReading = _ignore,
-) -> Plan:
+    on_other_rows: Callable[[str], None] = _say_nothing,
+) -> BackfillPlan:
     """The plan of a backfill of the windows that end in (``begin``, ``end``], instants on the axis.
 
     On a pipeline that has never run, the backfill is the first batch and builds the state from which later runs continue. Otherwise it
     recomputes emitted windows from the versions that earlier batches read, and never runs ahead of the schedule.
+
+    ``on_other_rows`` is called with a sentence if it reads other rows than these batches, or in another order.
     """
     pipeline = runnable.pipeline
     check_owner(pipeline, ledger)
@@ -125,7 +132,9 @@ def next_backfill(
     source, last = _source(runnable, ledger), ledger.last_commit
     check_tables(runnable, ledger, accepted)
     before = [batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state]
-    reach = backfill_reach(runnable, source, before, arrival)
+    reach = backfill_reach(runnable, source, before, history)
+    if reach.why is not None:
+        on_other_rows(reach.why)
     on_reading(source, check_readable(runnable, source, reach, again=bool(before)))
     plan = BackfillPlan(
         **_pinned(pipeline, ledger, source, reach),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -28,6 +28,7 @@ from windowmill.windowing.spec import Pipeline
 if TYPE_CHECKING:
     from windowmill.jobs.batch.planning import Acceptance
     from windowmill.jobs.batch.progress import CommittedBatch, Ruling
+    from windowmill.jobs.sources.reading import History
 
 
 def run(
@@ -81,12 +82,18 @@ def backfill(
         str, typer.Option("--from", help="Windows that end after this instant (ISO 8601, UTC; an integer on an integer axis).")
     ],
     end: Annotated[str, typer.Option("--to", help="… and at or before this one.")],
-    arrival: Arrival = "log",
+    as_arrived: Annotated[
+        bool, typer.Option("--as-arrived", help="Take the rows that earlier batches read, also where the source has changed them since.")
+    ] = False,
+    arrival: Annotated[
+        Literal["log", "event_time"] | None,
+        typer.Option("--arrival", help="log: as --as-arrived; event_time: all rows that the table holds, in event-time order, none late."),
+    ] = None,
     accept_changes: AcceptChanges = False,
     accept_code: AcceptCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute the windows that end in (from, to] from history, as one batch."""
+    """Recompute the windows that end in (from, to] from the rows that the source holds now, as one batch."""
     from windowmill.jobs.batch import loop
     from windowmill.jobs.batch.planning import Acceptance
     from windowmill.jobs.batch.progress import Progress
@@ -95,12 +102,12 @@ def backfill(
     first, last = _instant("--from", begin, pipeline), _instant("--to", end, pipeline)
     if first >= last:
         raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are recomputed")
+    if as_arrived and arrival == "event_time":
+        raise SpecError("--as-arrived and --arrival event_time contradict each other; give one of them")
+    history: History = "log" if as_arrived else arrival or "current"
     accepted = Acceptance(changes=accept_changes, code=accept_code)
-    _show_summary(
-        pipeline,
-        [loop.backfill(pipeline, Progress(errors, as_written), begin=first, end=last, arrival=arrival, accepted=accepted)],
-        as_json,
-    )
+    done = loop.backfill(pipeline, Progress(errors, as_written), begin=first, end=last, history=history, accepted=accepted)
+    _show_summary(pipeline, [done], as_json)
 
 
 def release(spec: Spec, accept_changes: AcceptChanges = False, accept_code: AcceptCode = False, as_json: AsJson = False) -> None:

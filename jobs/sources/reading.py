@@ -3,12 +3,15 @@
 Rows arrive in log order: by version, by file within the version, by row within the file. That order is unknown if the table was compacted
 and vacuumed, its log cleaned up, or rows changed before the first batch. Then a first batch reads the table's snapshot instead, and its
 rows count as arrived in event-time order, so none of them is late. The plan pins the choice.
+
+A backfill of a running pipeline reads the rows that the table holds now. Where versions have only appended rows, these are the rows that
+earlier batches read, in the same order. A version that changed rows is read as a snapshot, and what came after it in log order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -26,18 +29,22 @@ from windowmill.windowing.errors import (
 from windowmill.windowing.spec import Pipeline, Source
 
 Arrival = Literal["log", "event_time"]
+#: What a backfill of a running pipeline reads: the rows that the table holds now, those that earlier batches read, or a snapshot.
+History = Literal["current", "log", "event_time"]
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
     """The versions that a batch reads: (``after``, ``through``]. Those up to ``snapshot`` are read as a snapshot of the table.
 
-    ``snapshot`` is greater than ``through`` if the files were rewritten since, without changing rows.
+    ``snapshot`` is greater than ``through`` if later versions rewrote files, or changed rows. ``why`` is a sentence for the user, where a
+    backfill reads other rows than earlier batches, or in another order.
     """
 
     after: int
     through: int
     snapshot: int | None = None
+    why: str | None = field(default=None, compare=False)
 
 
 def check_source(pipeline: Pipeline, source: Source) -> None:
@@ -62,19 +69,62 @@ def next_reach(runnable: Runnable, source: SourceTable, last: Plan | None, arriv
     return Reach(last.to_version, _within(runnable, source, versions, source.version, max_files, max_bytes))
 
 
-def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan], arrival: Arrival) -> Reach:
+def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan], history: History) -> Reach:
     """The versions that a backfill reads: those of the earlier plans ``before`` that built the state, or all in a first batch."""
     if not before:
-        return _first(runnable, source, arrival, max_files=None, max_bytes=None)
+        return _first(runnable, source, "event_time" if history == "event_time" else "log", max_files=None, max_bytes=None)
     first, through = before[0], before[-1].to_version
-    if arrival == "log":
-        return Reach(first.from_version, through, None if first.snapshot is None else _held(source, first.snapshot))
-    if first.from_version >= 0:
+    as_arrived = Reach(first.from_version, through, None if first.snapshot is None else _held(source, first.snapshot))
+    if history == "log":
+        return as_arrived
+    reach = _current(runnable, source, as_arrived) if history == "current" else Reach(-1, through, _held(source, through))
+    if reach.after < first.from_version:
+        asked = "--arrival event_time" if history == "event_time" else reach.why
         raise UnsupportedError(
-            f"pipeline {runnable.name}: --arrival event_time: the pipeline began at version {first.from_version + 1} "
+            f"pipeline {runnable.name}: {asked}: the pipeline began at version {first.from_version + 1} "
             "(startingVersion), but a snapshot of the table does not distinguish rows before it; backfill it in a new sink instead"
+            + ("" if history == "event_time" else ", or give --as-arrived to read what earlier batches read")
         )
-    return Reach(-1, through, _held(source, through))
+    return reach
+
+
+def _current(runnable: Runnable, source: SourceTable, as_arrived: Reach) -> Reach:
+    """The versions of ``as_arrived`` with their rows as the table holds them now.
+
+    Versions that changed rows after the last one of ``as_arrived`` count too, up to the first unread one that appended rows.
+    """
+    through, changed, unread, left_out = as_arrived.through, None, False, None
+    try:
+        for version in source.versions(as_arrived.after if as_arrived.snapshot is None else as_arrived.snapshot, source.version):
+            if version.changes and unread:
+                left_out = version
+            elif version.changes:
+                changed = version
+            unread = unread or (version.version > through and not version.changes and bool(version.added))
+        known = changed is not None or _is_readable(runnable, source, as_arrived)
+    except SourceRangeGoneError:
+        known = False
+    later = None if left_out is None else f"{_changed(left_out)} after rows that are still unread, and is left out; run the pipeline first"
+    if known and changed is None:
+        return replace(as_arrived, why=later)
+    snapshot = _held(source, through if changed is None else changed.version)
+    if not _is_readable(runnable, source, Reach(-1, through, snapshot)):
+        snapshot = _held(source, max(through, snapshot))
+    what = "the order in which earlier batches read the rows is no longer known" if changed is None else _changed(changed)
+    counted = f"rows through version {min(through, snapshot)} count as the table holds them now, in event-time order, none of them late"
+    return Reach(-1, through, snapshot, "; ".join(filter(None, (f"{what}: {counted}", later))))
+
+
+def _changed(version: LoggedVersion) -> str:
+    return f"source version {version.version} ({version.operation}) changed rows"
+
+
+def _is_readable(runnable: Runnable, source: SourceTable, reach: Reach) -> bool:
+    """Whether the log and the files of ``reach`` still exist."""
+    try:
+        return source.missing(reading_of(runnable, source, reach).files) is None
+    except SourceRangeGoneError:
+        return False
 
 
 def reading_of(runnable: Runnable, source: SourceTable, plan: Plan | Reach) -> Reading:
@@ -129,7 +179,7 @@ def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, aga
         what = str(err).removeprefix(f"source {source.path}: ").split(";")[0]
         raise ArrivalUnknownError(
             f"source {source.path}: {what}, so the order in which earlier runs read the rows is no longer known; "
-            "`windowmill backfill … --arrival event_time` reads the rows that the table holds in event-time order, so that none is late"
+            "`windowmill backfill …` without --as-arrived, or with --arrival event_time, reads the rows that the table holds"
         ) from err
 
 

@@ -220,6 +220,92 @@ def test_a_snapshot_whose_files_were_rewritten_is_read_from_the_new_ones(table):
         assert found.settled == len(found.files)
 
 
+def _updated(path: Path) -> None:
+    DeltaTable(str(path)).update(predicate="t = 5", updates={"p": "'9'"})
+
+
+def _current(path: Path, before: list[Plan], **source: Any) -> Reach:
+    return backfill_reach(_runnable(path, **source), read_source_table(str(path)), before, "current")
+
+
+def test_a_backfill_of_a_source_that_has_only_appended_reads_what_earlier_batches_read(table):
+    before = [_plan(from_version=-1, to_version=1), _plan(from_version=1, to_version=2)]
+    DeltaTable(str(table)).optimize.compact()
+    _land(table, [9])
+    reach = _current(table, before)
+    assert (reach, reach.why) == (Reach(-1, 2, None), None)
+
+
+@pytest.mark.covers("S4")
+def test_a_backfill_reads_changed_rows_as_they_are_now_and_later_ones_in_the_order_of_the_log(table):
+    _updated(table)
+    _land(table, [8, 7])
+    before = [_plan(from_version=-1, to_version=2), _plan(from_version=2, to_version=4)]
+    reach = _current(table, before, changes="ignore")
+    assert reach == Reach(-1, 4, 3)
+    assert reach.why is not None
+    assert reach.why.startswith("source version 3 (UPDATE) changed rows: rows through version 3 count as the table holds them now")
+    found = reading_of(_runnable(table), read_source_table(str(table)), reach)
+    assert (sorted(_rows(table, found)[:-2]), _rows(table, found)[-2:]) == ([1, 2, 3, 4, 5, 6], [8, 7])
+    assert found.commits[-1] == 4
+
+
+@pytest.mark.covers("S4")
+def test_a_backfill_reads_rows_that_were_changed_after_the_last_run(table):
+    """Also where the spec refuses such versions, so that no run has read past them."""
+    _deleted(table)
+    before = [_plan(from_version=-1, to_version=2)]
+    reach = _current(table, before)
+    assert reach == Reach(-1, 2, 3)
+    found = reading_of(_runnable(table), read_source_table(str(table)), reach)
+    assert sorted(_rows(table, found)) == [1, 2, 3, 4, 6]
+
+
+@pytest.mark.covers("S4")
+def test_a_backfill_leaves_out_changes_after_unread_rows_and_says_so(table):
+    before = [_plan(from_version=-1, to_version=1)]
+    _updated(table)
+    reach = _current(table, before)
+    assert reach == Reach(-1, 1, None)
+    assert reach.why == "source version 3 (UPDATE) changed rows after rows that are still unread, and is left out; run the pipeline first"
+
+
+@pytest.mark.covers("S1", "S4")
+@pytest.mark.parametrize("trouble", [_compacted, _clean_log, _all_of_it], ids=["compacted and vacuumed", "log cleaned up", "changed, too"])
+def test_a_backfill_reads_the_table_where_the_order_of_arrival_is_no_longer_known(table, trouble):
+    trouble(table)
+    runnable, before = _runnable(table), [_plan(from_version=-1, to_version=1), _plan(from_version=1, to_version=2)]
+    if trouble is _all_of_it:
+        before.append(_plan(from_version=2, to_version=DeltaTable(str(table)).version()))
+    source = read_source_table(str(table))
+    reach = _current(table, before)
+    assert reach.after == -1
+    assert reach.snapshot is not None
+    assert "as the table holds them now, in event-time order" in (reach.why or "")
+    found = check_readable(runnable, source, reach, again=True)
+    assert sorted(_rows(table, found)) == [t for t in range(1, 7) if trouble is not _all_of_it or t != 5]
+
+
+def test_a_backfill_reads_the_newest_snapshot_where_files_after_a_change_are_gone(table):
+    _updated(table)
+    _land(table, [8, 7])
+    _compacted(table)
+    before = [_plan(from_version=-1, to_version=2), _plan(from_version=2, to_version=4)]
+    reach = _current(table, before, changes="ignore")
+    source = read_source_table(str(table))
+    assert (reach.through, reach.snapshot) == (4, source.version)
+    found = check_readable(_runnable(table), source, reach, again=True)
+    assert (found.settled, sorted(_rows(table, found))) == (1, [1, 2, 3, 4, 5, 6, 7, 8])
+
+
+def test_a_backfill_from_a_starting_version_cannot_read_a_snapshot(table):
+    before = [_plan(from_version=0, to_version=2)]
+    assert _current(table, before) == Reach(0, 2, None)
+    _updated(table)
+    with pytest.raises(UnsupportedError, match=r"version 3 \(UPDATE\) changed rows.*\(startingVersion\).*--as-arrived"):
+        _current(table, before)
+
+
 def test_a_backfill_reads_a_first_snapshot_and_then_the_log(table):
     _compacted(table)
     _land(table, [8, 7])

@@ -77,10 +77,10 @@ def test_a_backfill_whose_order_of_arrival_is_lost_is_refused_or_goes_by_event_t
     _compact(bench.source)
     ends = sorted(row["window_end"] for row in before)
     with pytest.raises(ArrivalUnknownError, match="--arrival event_time"):
-        loop.backfill(bench.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1])
+        loop.backfill(bench.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1], history="log")
     assert bench.rows() == before or differences(bench.rows(), before) == []
     assert [done.commit.rows_read for done in bench.run()] == [0], "nothing is stuck"
-    loop.backfill(bench.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1], arrival="event_time")
+    loop.backfill(bench.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1], history="event_time")
     want = [row for row in bench.expected(_in_time(rows)).rows if row["window_end"] <= ends[-1]]
     assert differences(bench.rows(), want) == []
 

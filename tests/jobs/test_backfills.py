@@ -1,0 +1,85 @@
+"""Backfills of a running pipeline whose source has changed since: which rows count, and what is said. No Spark."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from rich.console import Console
+
+from tests.jobs.test_steps import SPEC, row
+from tests.spark.harness import BASE, MINUTE, Bench, differences
+from windowmill.jobs.batch import loop
+from windowmill.jobs.batch.engine import VARIABLE
+from windowmill.jobs.batch.progress import Progress
+from windowmill.windowing.errors import ArrivalUnknownError
+
+#: Holds for the row at the first minute.
+FIRST = "id = 'e1'"
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Three runs, the second with a row that comes too late."""
+    monkeypatch.setenv(VARIABLE, "local")
+    each = Bench(tmp_path, SPEC | {"source": {"path": str(tmp_path / "source"), "changes": "ignore"}})
+    for minutes in ([1, 12], [25, 3], [47]):
+        each.land([row(minute) | {"id": f"e{minute}"} for minute in minutes])
+        each.run()
+    return each
+
+
+def backfill(bench: Bench, **options: Any) -> str:
+    """Recompute all windows; what is said."""
+    said = io.StringIO()
+    loop.backfill(bench.pipeline, Progress(Console(file=said, soft_wrap=True)), begin=BASE - 1, end=BASE + 100 * MINUTE, **options)
+    return said.getvalue()
+
+
+def totals(bench: Bench) -> list[tuple[int, int, int]]:
+    """Minute of the window's end, rows and sum of each window."""
+    return [((each["window_end"] - BASE) // MINUTE, each["n"], each["total"]) for each in bench.rows()]
+
+
+def test_a_backfill_gives_what_runs_gave_where_the_source_has_only_appended(bench):
+    before = bench.rows()
+    assert totals(bench) == [(10, 1, 1), (20, 1, 1), (30, 1, 1)]
+    assert "--as-arrived" not in backfill(bench)
+    assert differences(bench.rows(), before) == []
+
+
+def test_a_backfill_after_an_update_gives_the_new_values_each_time_and_the_old_ones_only_when_asked(bench):
+    DeltaTable(bench.source).update(predicate=FIRST, updates={"i": "100"})
+    corrected = [(10, 2, 101), (20, 1, 1), (30, 1, 1)]
+    for _ in range(2):
+        said = backfill(bench)
+        assert "source version 3 (UPDATE) changed rows: rows through version 2 count as the table holds them now" in said
+        assert "--as-arrived reads what earlier batches read" in said
+        assert totals(bench) == corrected
+    assert "changed rows" not in backfill(bench, history="log")
+    assert totals(bench) == [(10, 1, 1), (20, 1, 1), (30, 1, 1)]
+    backfill(bench)
+    assert totals(bench) == corrected
+
+
+def test_rows_that_come_after_a_change_are_late_as_they_were(bench):
+    DeltaTable(bench.source).update(predicate=FIRST, updates={"i": "100"})
+    for minutes in ([58], [36, 69]):
+        bench.land([row(minute) for minute in minutes])
+        bench.run()
+    assert "rows through version 3" in backfill(bench)
+    assert totals(bench) == [(10, 2, 101), (20, 1, 1), (30, 1, 1), (50, 1, 1), (60, 1, 1)]
+
+
+def test_rows_as_they_arrived_are_refused_where_their_files_are_gone(bench):
+    DeltaTable(bench.source).delete(FIRST)
+    DeltaTable(bench.source).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    before = bench.rows()
+    with pytest.raises(ArrivalUnknownError, match=r"is gone \(VACUUM\).*without --as-arrived"):
+        backfill(bench, history="log")
+    assert differences(bench.rows(), before) == []
+    backfill(bench)
+    assert totals(bench) == [(10, 1, 1), (20, 1, 1), (30, 1, 1)], "the deleted row is gone, the one that came too late counts"
