@@ -77,7 +77,9 @@ def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Pla
     as_arrived = Reach(first.from_version, through, None if first.snapshot is None else _held(source, first.snapshot))
     if history == "log":
         return as_arrived
-    reach = _current(runnable, source, as_arrived) if history == "current" else Reach(-1, through, _held(source, through))
+    restated = next((plan.snapshot for plan in reversed(before) if plan.replaces_state), None)
+    current = history == "current"
+    reach = _current(runnable, source, as_arrived, restated) if current else Reach(-1, through, _held(source, through))
     if reach.after < first.from_version:
         asked = "--arrival event_time" if history == "event_time" else reach.why
         raise UnsupportedError(
@@ -88,34 +90,47 @@ def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Pla
     return reach
 
 
-def _current(runnable: Runnable, source: SourceTable, as_arrived: Reach) -> Reach:
+def _current(runnable: Runnable, source: SourceTable, as_arrived: Reach, restated: int | None) -> Reach:
     """The versions of ``as_arrived`` with their rows as the table holds them now.
 
-    Versions that changed rows after the last one of ``as_arrived`` count too, up to the first unread one that appended rows.
+    Versions that changed rows after the last one of ``as_arrived`` count too, up to the first unread one that appended rows. ``restated``
+    is the version whose snapshot the last restatement read, so that its results stay; null if there was none.
     """
-    through, changed, unread, left_out = as_arrived.through, None, False, None
-    try:
-        for version in source.versions(as_arrived.after if as_arrived.snapshot is None else as_arrived.snapshot, source.version):
-            if version.changes and unread:
-                left_out = version
-            elif version.changes:
-                changed = version
-            unread = unread or (version.version > through and not version.changes and bool(version.added))
-        known = changed is not None or _is_readable(runnable, source, as_arrived)
-    except SourceRangeGoneError:
-        known = False
-    later = None if left_out is None else f"{_changed(left_out)} after rows that are still unread, and is left out; run the pipeline first"
-    if known and changed is None:
+    through, base = as_arrived.through, as_arrived.after if as_arrived.snapshot is None else as_arrived.snapshot
+    changed, later = _changed_since(source, through)
+    known = True
+    if changed is None:
+        try:
+            changed = next((version for version in reversed(list(source.versions(base, through))) if version.changes), None)
+            known = changed is not None or restated is not None or _is_readable(runnable, source, as_arrived)
+        except SourceRangeGoneError:
+            known = False
+    if known and changed is None and restated is None:
         return replace(as_arrived, why=later)
-    snapshot = _held(source, through if changed is None else changed.version)
+    snapshot = _held(source, max(changed.version if changed else -1, restated or -1) if known else through)
     if not _is_readable(runnable, source, Reach(-1, through, snapshot)):
         snapshot = _held(source, max(through, snapshot))
-    what = "the order in which earlier batches read the rows is no longer known" if changed is None else _changed(changed)
+    what = "the order in which earlier batches read the rows is no longer known"
+    if changed is not None:
+        what = _said(changed)
+    elif known:
+        what = "a restatement has read the source anew"
     counted = f"rows through version {min(through, snapshot)} count as the table holds them now, in event-time order, none of them late"
     return Reach(-1, through, snapshot, "; ".join(filter(None, (f"{what}: {counted}", later))))
 
 
-def _changed(version: LoggedVersion) -> str:
+def _changed_since(source: SourceTable, through: int) -> tuple[LoggedVersion | None, str | None]:
+    """The last version after ``through`` that changed rows, before any that appended some; and what a later one did, as a sentence."""
+    changed, unread = None, False
+    for version in source.versions(through, source.version):
+        if version.changes and unread:
+            return changed, f"{_said(version)} after rows that are still unread, and is left out; run the pipeline first"
+        changed = version if version.changes else changed
+        unread = unread or (bool(version.added) and not version.changes)
+    return changed, None
+
+
+def _said(version: LoggedVersion) -> str:
     return f"source version {version.version} ({version.operation}) changed rows"
 
 

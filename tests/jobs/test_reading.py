@@ -19,6 +19,7 @@ from tests.checkpoints.records import plan
 from tests.specs import SECONDS, TENS, a_spec
 from windowmill.checkpoints.batches import Plan
 from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import RestatePlan
 from windowmill.jobs.sources import delta_log, reading
 from windowmill.jobs.sources.base import Reading
 from windowmill.jobs.sources.delta_log import read_source_table
@@ -37,6 +38,8 @@ from windowmill.windowing.errors import (
 )
 from windowmill.windowing.specfile import parse_pipeline
 
+#: Fields of a plan that a test does not give.
+PINNED = ("batch", "attempt", "generation", "source_id", "now_us", "meaning", "source_schema")
 LIMITS = {"max_files": 10_000, "max_bytes": 1 << 40}
 
 
@@ -284,6 +287,16 @@ def test_a_backfill_reads_the_table_where_the_order_of_arrival_is_no_longer_know
     assert "as the table holds them now, in event-time order" in (reach.why or "")
     found = check_readable(runnable, source, reach, again=True)
     assert sorted(_rows(table, found)) == [t for t in range(1, 7) if trouble is not _all_of_it or t != 5]
+
+
+def test_a_backfill_keeps_what_a_restatement_has_read(table):
+    """Also one of rows that came too late, after which no version has changed rows."""
+    restated = RestatePlan(**{name: getattr(_plan(), name) for name in PINNED} | {"from_version": 2, "to_version": 2, "snapshot": 2})
+    _land(table, [8, 7])
+    before = [_plan(from_version=-1, to_version=2), restated, _plan(from_version=2, to_version=3)]
+    reach = _current(table, before)
+    assert reach == Reach(-1, 3, 2)
+    assert (reach.why or "").startswith("a restatement has read the source anew: rows through version 2 count")
 
 
 def test_a_backfill_reads_the_newest_snapshot_where_files_after_a_change_are_gone(table):
