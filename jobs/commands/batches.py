@@ -89,14 +89,15 @@ def backfill(
         Literal["log", "event_time"] | None,
         typer.Option("--arrival", help="log: as --as-arrived; event_time: all rows that the table holds, in event-time order, none late."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be read and replaced, and about how long it takes; change nothing.")
+    ] = False,
     accept_changes: AcceptChanges = False,
     accept_code: AcceptCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Recompute the windows that end in (from, to] from the rows that the source holds now, as one batch."""
-    from windowmill.jobs.batch import loop
     from windowmill.jobs.batch.planning import Acceptance
-    from windowmill.jobs.batch.progress import Progress
 
     pipeline = load_pipeline(spec)
     first, last = _instant("--from", begin, pipeline), _instant("--to", end, pipeline)
@@ -106,6 +107,14 @@ def backfill(
         raise SpecError("--as-arrived and --arrival event_time contradict each other; give one of them")
     history: History = "log" if as_arrived else arrival or "current"
     accepted = Acceptance(changes=accept_changes, code=accept_code)
+    if dry_run:
+        from windowmill.jobs.commands.previews import backfill_preview
+
+        show(backfill_preview(pipeline, first, last, history=history, accepted=accepted), as_json)
+        return
+    from windowmill.jobs.batch import loop
+    from windowmill.jobs.batch.progress import Progress
+
     done = loop.backfill(pipeline, Progress(errors, as_written), begin=first, end=last, history=history, accepted=accepted)
     _show_summary(pipeline, [done], as_json)
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from deltalake import DeltaTable
 from rich.console import Console
 
 from tests.jobs.test_steps import SPEC, row
-from tests.spark.harness import BASE, MINUTE, Bench, differences
+from tests.spark.harness import BASE, MINUTE, Bench, differences, quiet
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.cli import main
+from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import ArrivalUnknownError
 
 #: Holds for the row at the first minute.
@@ -83,3 +88,45 @@ def test_rows_as_they_arrived_are_refused_where_their_files_are_gone(bench):
     assert differences(bench.rows(), before) == []
     backfill(bench)
     assert totals(bench) == [(10, 1, 1), (20, 1, 1), (30, 1, 1)], "the deleted row is gone, the one that came too late counts"
+
+
+def preview(bench: Bench, begin: int, end: int, *options: str) -> dict[str, Any]:
+    """The answer of ``backfill --dry-run`` for windows that end in these minutes."""
+    told = bench.folder / "spec.yaml"
+    told.write_text(yaml.safe_dump(bench.spec))
+    bounds = ["--from", str(from_us(BASE + begin * MINUTE)), "--to", str(from_us(BASE + end * MINUTE))]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert main(["backfill", str(told), *bounds, "--dry-run", "--json", *options]) == 0
+    return json.loads(said.getvalue())
+
+
+def files(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.name != "spec.yaml"}
+
+
+def test_a_dry_run_says_what_would_be_read_and_replaced_and_changes_nothing(bench):
+    before = files(bench.folder)
+    told = preview(bench, 10, 1000)
+    assert files(bench.folder) == before
+    assert (told["versions"], told["snapshot"], told["reason"], told["builds_state"]) == ([0, 2], None, None, False)
+    assert (told["files"], told["rows"], told["rows_replaced"], told["windows"]) == (3, 5, 2, {"slots": 2})
+    assert told["bytes"] == sum(path.stat().st_size for path in Path(bench.source).glob("*.parquet"))
+    assert told["seconds"] > 0
+    done = loop.backfill(bench.pipeline, quiet(), begin=BASE + 10 * MINUTE, end=BASE + 1000 * MINUTE)
+    assert (done.commit.rows_read, done.commit.rows_published) == (told["rows"], told["rows_replaced"])
+
+
+def test_a_dry_run_says_why_other_rows_would_count(bench):
+    DeltaTable(bench.source).update(predicate=FIRST, updates={"i": "100"})
+    told = preview(bench, -1, 100)
+    assert told["snapshot"] == 3
+    assert told["reason"].startswith("source version 3 (UPDATE) changed rows")
+    assert preview(bench, -1, 100, "--as-arrived")["reason"] is None
+
+
+def test_a_dry_run_of_a_first_batch_replaces_nothing(bench):
+    bench.changes["sink"] = {"path": f"{bench.sink}-2"}
+    told = preview(bench, -1, 100)
+    assert (told["builds_state"], told["rows_replaced"], told["windows"], told["seconds"]) == (True, 0, {}, None)
+    assert not Path(f"{bench.sink}-2").exists()

@@ -1,0 +1,111 @@
+"""``backfill --dry-run``: what a backfill would read and replace, and about how long it would take. No JVM, and nothing is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from windowmill.checkpoints.batches import BackfillPlan, Batch
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.replacing import ReplacedRange
+from windowmill.checkpoints.stores import filesystem_of, is_table, table_at
+from windowmill.jobs.batch import planning
+from windowmill.jobs.commands.answers import bound
+from windowmill.jobs.commands.terminal import Answer
+from windowmill.jobs.sources.base import Reading, SourceTable
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from windowmill.jobs.sources.reading import History
+
+#: Newest batches by whose seconds those of a backfill are estimated.
+_BATCHES = 50
+
+
+def backfill_preview(pipeline: Pipeline, begin: int, end: int, *, history: History, accepted: planning.Acceptance) -> Answer:
+    """What ``windowmill backfill`` would do with these arguments; raises what it would raise before its work."""
+    runnable, ledger = runnable_of(pipeline), Ledger.open(pipeline)
+    readings: list[Reading] = []
+    reasons: list[str] = []
+
+    def found(_source: SourceTable, reading: Reading) -> None:
+        readings.append(reading)
+
+    plan = planning.next_backfill(
+        runnable, ledger, begin=begin, end=end, history=history, accepted=accepted, on_reading=found, on_other_rows=reasons.append
+    )
+    [reading] = readings
+    counts = [file.rows for file in reading.files]
+    rows = None if None in counts else sum(count for count in counts if count is not None)
+    replaced = {} if plan.builds_state else _replaced(runnable, plan)
+    instants = pipeline.time.unit is None
+    data: dict[str, Any] = {
+        "pipeline": pipeline.pipeline,
+        "status": "dry run",
+        "action": plan.action,
+        "from": bound(begin, instants),
+        "to": bound(end, instants),
+        "emitted": bound(plan.emitted, instants),
+        "builds_state": plan.builds_state,
+        "versions": [plan.from_version + 1, plan.to_version],
+        "snapshot": plan.snapshot,
+        "reason": reasons[0] if reasons else None,
+        "files": len(reading.files),
+        "bytes": reading.size_bytes,
+        "rows": rows,
+        "rows_replaced": sum(replaced.values()),
+        "windows": replaced,
+        "seconds": _seconds(ledger.recent(_BATCHES), rows),
+    }
+    return Answer(data, "\n".join(_lines(data, plan, instants=instants)))
+
+
+def _lines(data: dict[str, Any], plan: BackfillPlan, *, instants: bool) -> list[str]:
+    name, rows, seconds = data["pipeline"], data["rows"], data["seconds"]
+    counted = "rows not counted by the log" if rows is None else f"{rows:,} rows"
+    lines = [f"{name}: {plan.describe(instants=instants)}"]
+    if data["reason"] is not None:
+        lines.append(f"  {data['reason']}")
+    lines.append(f"  reads {counted} in {data['files']:,} files ({data['bytes'] / 1e6:,.1f} MB)")
+    if data["builds_state"]:
+        lines.append("  replaces nothing: it is the pipeline's first batch, and builds the state")
+    else:
+        by_window = ", ".join(f"{window} {n:,}" for window, n in data["windows"].items())
+        lines.append(f"  replaces {data['rows_replaced']:,} rows in the sink{f' ({by_window})' if by_window else ''}")
+    took = "no earlier batch tells how long it takes" if seconds is None else f"takes about {seconds:,.1f} s, by what earlier batches took"
+    return [*lines, f"  {took}", f"{name}: nothing has been changed"]
+
+
+def _replaced(runnable: Runnable, plan: BackfillPlan) -> dict[str, int]:
+    """Rows of the sink in the plan's range, by window."""
+    if not is_table(runnable.sink_path):
+        return {}
+    begin, end = plan.range
+    through = begin if plan.emitted is None else max(begin, min(end, plan.emitted))
+    replaced = ReplacedRange.of(runnable.sink_path, table_at(runnable.sink_path), (begin, through))
+    fs, root = filesystem_of(runnable.sink_path)
+    counts: Counter[str] = Counter()
+    for path in replaced.files:
+        with pq.ParquetFile(f"{root}/{path}", filesystem=fs, coerce_int96_timestamp_unit="us") as file:
+            rows = file.read(["window", "window_end"])
+        ends = rows.column("window_end").cast(pa.int64())
+        within = pc.and_(pc.greater(ends, begin), pc.less_equal(ends, through)).fill_null(False)
+        for each in pc.value_counts(rows.column("window").filter(within)).to_pylist():
+            counts[each["values"]] += each["counts"]
+    return {window.name: counts[window.name] for window in runnable.pipeline.windows if counts[window.name]}
+
+
+def _seconds(batches: Sequence[Batch], rows: int | None) -> float | None:
+    """An estimate for so many ``rows``: the least seconds of a batch, and those per row of the largest; null if none is known."""
+    took = [(batch.outcome.rows_read, sum(batch.outcome.timings.values())) for batch in batches if batch.outcome.rows_read]
+    if rows is None or not took:
+        return None
+    least, (most_rows, most) = min(seconds for _, seconds in took), max(took)
+    return round(least + max(0.0, most - least) * rows / most_rows, 3)
