@@ -13,10 +13,10 @@ PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-long-life bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint fmt doctor s3-jars lock clean
+.PHONY: help setup demo cluster-demo example-glucose example-stocks example-clickstream up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-long-life bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint fmt doctor s3-jars lock clean
 
 help: ## List the commands
-	@awk -F ' *## ' '/^[a-z0-9-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ' *## ' '/^[a-z0-9-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMPS)/ready ## Make this machine ready: packages, Java, Delta jars, compiled kernels
 	@scripts/setup.sh java
@@ -26,6 +26,15 @@ demo: setup ## Run the example from raw flights to checked aggregates under a re
 
 cluster-demo: setup ## Send the example's runs through Airflow to a Spark master with two workers, and compare (minutes)
 	@FLIGHTS_FOLDER=.demo-cluster $(PY) -m examples.flights.demo cluster
+
+example-glucose: setup ## Play the example of glucose sensors: time-weighted means, episodes as sessions (seconds)
+	@$(PY) -m examples.glucose
+
+example-stocks: setup ## Play the example of stock prices: windows by trades and by shares, linear trends (seconds)
+	@$(PY) -m examples.stocks
+
+example-clickstream: setup ## Play the example of a shop's visits: sessions that are shown early and revised (seconds)
+	@$(PY) -m examples.clickstream
 
 up: setup ## Keep the example's Airflow and its user interface running
 	@$(PY) -m examples.flights.demo up

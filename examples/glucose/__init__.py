@@ -1,0 +1,1 @@
+"""Glucose sensors: time-weighted means of a day, and episodes of high glucose."""
