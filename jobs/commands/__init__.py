@@ -15,6 +15,7 @@ from windowmill.windowing.registry import Registry
 COMMANDS: Registry[Callable[..., Any]] = Registry(
     "command",
     {
+        "tutorial": machine.tutorial,
         "validate": specs.validate,
         "explain": specs.explain,
         "try": specs.try_,

@@ -1,14 +1,16 @@
-"""The commands about this machine: ``doctor`` and ``serve``."""
+"""Commands that need no spec: ``doctor``, ``serve``, ``tutorial``."""
 
 from __future__ import annotations
 
+import json
 import signal
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from windowmill.jobs.commands.terminal import Answer, AsJson, errors, show
+from windowmill.jobs.commands.terminal import Answer, AsJson, console, errors, show
 
 
 def doctor(as_json: AsJson = False) -> None:
@@ -44,3 +46,15 @@ def serve(
         signal.signal(number, lambda *_: server.end())
     errors.print(f"windowmill: starting and warming up Spark on port {server.port}, which takes about a minute")
     errors.print(f"windowmill: the server has ended: {server.keep(ready)}")
+
+
+def tutorial(
+    folder: Annotated[Path | None, typer.Option("--folder", help="A new folder for its files; a temporary one unless given.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show windows, late rows and a held batch on a small shop's orders, in seconds; no JVM."""
+    from windowmill.jobs.commands.tutorial import run_tutorial
+
+    data = run_tutorial(folder, (lambda _: None) if as_json else console.print)
+    if as_json:
+        print(json.dumps(data))
