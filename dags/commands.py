@@ -27,7 +27,7 @@ from windowmill.windowing.errors import RefusedError, SpecError, WindowmillError
 from windowmill.windowing.redaction import redacted
 
 #: Parameters of a manual run; any other name in ``dag_run.conf`` is refused.
-PARAMS = ("from", "to", "max_batches")
+PARAMS = ("from", "to", "max_batches", "as_arrived")
 #: The module for ``python -m``; it has the arguments and exit codes of the command ``windowmill``.
 COMMAND = "windowmill.jobs.cli"
 
@@ -39,7 +39,8 @@ NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 def command_of(context: Mapping[str, Any], *, vouches: bool = False) -> list[str]:
     """The windowmill command (without spec) for a DAG run.
 
-    A run of type backfill recomputes its data interval, and a manual run with ``from`` and ``to`` recomputes that range. Every other run
+    A run of type backfill recomputes its data interval, and a manual run with ``from`` and ``to`` recomputes that range; with
+    ``as_arrived`` from the rows that runs have read, and else from those that the source holds now. Every other run
     advances the pipeline from its ledger, whatever its data interval, so no batch is repeated.
 
     Parameters
@@ -58,7 +59,9 @@ def command_of(context: Mapping[str, Any], *, vouches: bool = False) -> list[str
     unknown = sorted(set(dag_run.conf or {}) - set(PARAMS))
     if unknown:
         raise SpecError(f"dag_run.conf: unknown {', '.join(map(repr, unknown))}; known are {', '.join(PARAMS)}")
-    start, end, max_batches = (params.get(name) for name in PARAMS)
+    start, end, max_batches, as_arrived = (params.get(name) for name in PARAMS)
+    if as_arrived not in (None, False, True):
+        raise SpecError(f"params: as_arrived: got {as_arrived!r}; expected true or false")
     # An enum or its value, depending on the origin of the context.
     if getattr(dag_run.run_type, "value", dag_run.run_type) == "backfill":
         if not (start is end is max_batches is None):
@@ -66,13 +69,15 @@ def command_of(context: Mapping[str, Any], *, vouches: bool = False) -> list[str
         begin, until = context.get("data_interval_start"), context.get("data_interval_end")
         if begin is None or until is None:
             raise SpecError("this backfill run has no data interval to recompute; trigger a run with from and to instead")
-        return _recompute(begin, until)
+        return _recompute(begin, until, as_arrived=as_arrived)
     if (start is None) != (end is None):
         raise SpecError(f"params: got from={start!r}, to={end!r}; give both (windows that end in (from, to] are recomputed) or neither")
     if start is not None:
         if max_batches is not None:
             raise SpecError("params: max_batches limits a run that advances; a range from … to is recomputed in one batch")
-        return _recompute(_instant("from", start), _instant("to", end))
+        return _recompute(_instant("from", start), _instant("to", end), as_arrived=as_arrived)
+    if as_arrived:
+        raise SpecError("params: as_arrived says which rows a range from … to is recomputed from; give from and to")
     command = ["run"] if max_batches is None else ["run", "--max-batches", str(int(max_batches))]
     if vouches and context.get("data_interval_end") is not None:
         command += ["--data-interval-end", f"{context['data_interval_end'].astimezone(UTC):%Y-%m-%dT%H:%M:%S}"]
@@ -97,10 +102,10 @@ def failing_fast() -> Iterator[None]:
         raise AirflowFailException(redacted(str(err))) from None
 
 
-def _recompute(start: datetime, end: datetime) -> list[str]:
+def _recompute(start: datetime, end: datetime, *, as_arrived: bool | None) -> list[str]:
     if end <= start:
         raise SpecError(f"params: got from={start.isoformat()}, to={end.isoformat()}; expected from to be earlier")
-    return ["backfill", "--from", _utc(start), "--to", _utc(end)]
+    return ["backfill", "--from", _utc(start), "--to", _utc(end), *(["--as-arrived"] if as_arrived else [])]
 
 
 def _instant(name: str, value: object) -> datetime:

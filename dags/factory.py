@@ -14,7 +14,7 @@ from airflow.sdk import DAG, Asset, BaseOperator, Param
 from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator, retrying
 from windowmill.dags.pools import pool_of
 from windowmill.dags.schedules import check_new_versions, source_asset, timetable_of
-from windowmill.dags.specs import name_of, read_pipeline
+from windowmill.dags.specs import BACKFILL, name_of, read_pipeline
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import MASK, redacted
 from windowmill.windowing.spec import Pipeline
@@ -83,14 +83,11 @@ def build_dag(
         With file, line and field of each problem. In a DAG file it becomes the import error.
     """
     pipeline = read_pipeline(spec)
-    _check_options(name_of(spec), pipeline, conn_id, connect_conn_id, submit, new_versions)
+    check_options(name_of(spec), pipeline, conn_id, connect_conn_id, submit, new_versions)
     arguments = _arguments(spec, pipeline, watched=new_versions == "watch") | {"start_date": start_date}
     dag_kwargs["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
     with DAG(**arguments | dag_kwargs) as dag:
-        # Higher priority than maintenance, which uses the same pool.
-        common: dict[str, Any] = {"task_id": "micro_batch", "pool": pool_of(pipeline.pipeline), "priority_weight": 10, "spec": spec}
-        own = {"connect_conn_id": connect_conn_id, "storage_conn_id": storage_conn_id}
-        batch = MicroBatchOperator(**common, **own) if conn_id is None else _submitted(**common, conn_id=conn_id, **dict(submit or {}))
+        batch = batch_operator("micro_batch", spec, pipeline, conn_id, connect_conn_id, storage_conn_id, submit)
         first = _waiting(spec, batch) if new_versions == "wait" else batch
         for step in before:
             _added(step, dag) >> first
@@ -101,6 +98,25 @@ def build_dag(
         # As arguments each operator would copy them, and DAG validate them: two fifths of the time to build a DAG.
         dag.params.update({name: copy(param) for name, param in PARAMS.items()})
     return dag
+
+
+def batch_operator(
+    task_id: str,
+    spec: str | os.PathLike[str] | Pipeline,
+    pipeline: Pipeline,
+    conn_id: str | None,
+    connect_conn_id: str | None,
+    storage_conn_id: str | None,
+    submit: Mapping[str, Any] | None,
+) -> BaseOperator:
+    """The task that computes a batch, in the pipeline's pool; the arguments are those of :func:`build_dag`."""
+    # Higher priority than maintenance, which uses the same pool.
+    common: dict[str, Any] = {"task_id": task_id, "pool": pool_of(pipeline.pipeline), "priority_weight": 10, "spec": spec}
+    if conn_id is None:
+        return MicroBatchOperator(**common, connect_conn_id=connect_conn_id, storage_conn_id=storage_conn_id)
+    from windowmill.dags.submit import SubmittedBatchOperator  # loads the Spark provider, which few DAG files need
+
+    return SubmittedBatchOperator(**common, conn_id=conn_id, **dict(submit or {}))
 
 
 def sink_asset(pipeline: Pipeline) -> Asset:
@@ -129,14 +145,15 @@ def _arguments(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, *, w
     }
 
 
-def _check_options(
+def check_options(
     where: str,
     pipeline: Pipeline,
     conn_id: str | None,
     connect_conn_id: str | None,
     submit: Mapping[str, Any] | None,
-    new_versions: str | None,
+    new_versions: str | None = None,
 ) -> None:
+    """Refuse options of :func:`build_dag` that contradict each other or the pipeline; raises ``SpecError``."""
     if pipeline.sink is None:
         raise SpecError(f"{where}: sink: missing; a pipeline that runs on a schedule needs a table to publish to")
     if submit and conn_id is None:
@@ -147,12 +164,6 @@ def _check_options(
         if new_versions not in get_args(NewVersions):
             raise SpecError(f"{where}: new_versions: got {new_versions!r}; expected {' or '.join(map(repr, get_args(NewVersions)))}")
         check_new_versions(where, pipeline)
-
-
-def _submitted(**arguments: Any) -> BaseOperator:
-    from windowmill.dags.submit import SubmittedBatchOperator  # loads the Spark provider, which few DAG files need
-
-    return SubmittedBatchOperator(**arguments)
 
 
 def _waiting(spec: str | os.PathLike[str] | Pipeline, batch: BaseOperator) -> BaseOperator:
@@ -180,5 +191,5 @@ def _doc(pipeline: Pipeline) -> str:
         f"**{pipeline.pipeline}** publishes {aggregates} to `{sink}`.\n\n"
         f"Keys: {keys}. Windows:\n\n{windows}\n\n"
         "A scheduled run takes up what is new in the source; a backfill recomputes its data interval. "
-        "To recompute any other range, trigger the DAG with `from` and `to`."
+        f"To recompute any other range, trigger `{pipeline.pipeline}{BACKFILL}`, or this DAG with `from` and `to`."
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.configuration import conf
 
-from windowmill.dags.specs import MAINTENANCE, ParsedFile
+from windowmill.dags.specs import BACKFILL, MAINTENANCE, ParsedFile
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import redacted
 
@@ -84,13 +84,14 @@ def build_all(build: Callable[[ParsedFile], Sequence[DAG]], wanted: str | None =
     dags: dict[str, DAG] = {}
     owners: dict[str, Path] = {}
     problems: list[str] = []
+    pipeline = None if wanted is None else wanted.removesuffix(MAINTENANCE).removesuffix(BACKFILL)
     try:
         files = spec_files()
     except SpecError as err:
         return BuiltDags({}, (str(err),))
     for path in files:
         try:
-            if wanted is not None and wanted.removesuffix(MAINTENANCE) not in path.read_text(encoding="utf-8", errors="replace"):
+            if pipeline is not None and pipeline not in path.read_text(encoding="utf-8", errors="replace"):
                 continue
             spec = ParsedFile.of(path)
             name = spec.pipeline.pipeline

@@ -1,4 +1,4 @@
-"""The DAG file that Airflow loads: both DAGs of every pipeline in the configured folders, with their connections (see dags/folders.py).
+"""The DAG file that Airflow loads: the DAGs of every pipeline in the configured folders, with their connections (see dags/folders.py).
 
 A spec that cannot be read is reported by broken_pipelines.py: Airflow stops scheduling every DAG of a file that has an import error.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, get_parsing_context
 
+from windowmill.dags.backfill import build_backfill_dag
 from windowmill.dags.factory import build_dag
 from windowmill.dags.folders import build_all, connections, options_of
 from windowmill.dags.maintenance import build_maintenance_dag
@@ -15,8 +16,10 @@ from windowmill.windowing.errors import SpecError
 
 
 def dags_of(spec: ParsedFile) -> list[DAG]:
-    """Build the DAG of a pipeline's runs and that of its maintenance."""
-    return [build_dag(spec, **options_of(spec.pipeline)), build_maintenance_dag(spec, storage_conn_id=connections()["storage_conn_id"])]
+    """Build the DAGs of a pipeline: that of its runs, and those of backfills and maintenance."""
+    # Airflow takes each DAG as it is built, so the one that finds the problems of a spec comes first.
+    runs, own = build_dag(spec, **options_of(spec.pipeline)), connections()
+    return [runs, build_backfill_dag(spec, **own), build_maintenance_dag(spec, storage_conn_id=own["storage_conn_id"])]
 
 
 wanted = get_parsing_context().dag_id

@@ -7,6 +7,7 @@ An executor's worker and the DAG processor start each task and each parse by for
 from __future__ import annotations
 
 import windowmill.checkpoints.ledger
+import windowmill.dags.backfill
 import windowmill.dags.folders
 import windowmill.dags.maintenance
 import windowmill.dags.triggers

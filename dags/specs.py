@@ -19,8 +19,8 @@ from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
-#: Suffix of the id of a pipeline's maintenance DAG.
-MAINTENANCE = "__maintenance"
+#: Suffixes of the ids of a pipeline's other DAGs.
+MAINTENANCE, BACKFILL = "__maintenance", "__backfill"
 
 
 def read_pipeline(spec: str | os.PathLike[str] | Pipeline) -> Pipeline:

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.dag
 
 INTERVAL = {"data_interval_start": datetime(2013, 2, 1, tzinfo=UTC), "data_interval_end": datetime(2013, 2, 2, tzinfo=UTC)}
 NO_PARAMS = {"from": None, "to": None, "max_batches": None}
+JANUARY = {"from": "2013-01-01T00:00:00Z", "to": "2013-02-01T00:00:00Z"}
 
 
 def run(run_type: str, conf: dict | None = None, interval: dict | None = None, **params) -> dict:
@@ -41,6 +42,13 @@ def test_a_manual_run_can_recompute_a_range():
     assert command_of(asked) == ["backfill", "--from", "2013-01-01T00:00:00+00:00", "--to", "2013-01-02T01:00:00+00:00"]
 
 
+@pytest.mark.parametrize("context", [run("manual", as_arrived=True, **JANUARY), run("backfill", as_arrived=True)])
+def test_a_range_is_recomputed_from_the_rows_that_arrived_only_when_asked(context):
+    command = command_of(context)
+    assert command[-1] == "--as-arrived"
+    assert command_of(context | {"params": context["params"] | {"as_arrived": False}}) == command[:-1]
+
+
 def test_a_run_can_stop_early():
     assert command_of(run("manual", max_batches=2)) == ["run", "--max-batches", "2"]
 
@@ -59,6 +67,8 @@ def test_an_interval_is_vouched_for_only_when_the_spec_says_so():
         (run("manual", **{"from": "; rm -rf /", "to": "{{ ds }}"}), "expected an instant"),
         (run("manual", **{"from": "2013-01-02T00:00:00Z", "to": "2013-01-01T00:00:00Z"}), "expected from to be earlier"),
         (run("manual", max_batches=1, **{"from": "2013-01-01T00:00:00Z", "to": "2013-01-02T00:00:00Z"}), "max_batches limits"),
+        (run("manual", as_arrived=True), "give from and to"),
+        (run("manual", as_arrived="yes", **JANUARY), "expected true or false"),
         (run("backfill", max_batches=1), "a backfill recomputes"),
         (run("backfill", interval={}), "no data interval"),
     ],

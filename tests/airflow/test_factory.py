@@ -12,6 +12,7 @@ from airflow.sdk.definitions.asset import AssetNameRef
 from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
+from windowmill.dags.backfill import build_backfill_dag
 from windowmill.dags.factory import build_dag
 from windowmill.dags.maintenance import build_maintenance_dag
 from windowmill.dags.specs import Spec
@@ -109,8 +110,40 @@ def test_the_form_of_a_manual_run_has_the_parameters(write_spec):
     assert build_dag(write_spec("fourth")).params["max_batches"] is None
 
 
+def test_a_range_is_recomputed_by_a_dag_of_its_own(write_spec):
+    spec = write_spec()
+    dag, runs = build_backfill_dag(spec), build_dag(spec)
+    assert (dag.dag_id, dag.schedule, dag.max_active_runs) == ("delays__backfill", None, 1)
+    assert {t.task_id: t.downstream_task_ids for t in dag.tasks} == {"backfill": {"announce"}, "announce": set()}
+    assert dag.get_task("announce").outlets == runs.get_task("announce").outlets
+    assert dag.get_task("backfill").pool == runs.get_task("micro_batch").pool
+    assert dag.get_task("backfill").retries == 3
+
+
+def test_the_form_of_a_backfill_asks_for_its_range(write_spec):
+    dag = build_backfill_dag(write_spec())
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(dag)).params
+    assert stored.get_param("from").schema == stored.get_param("to").schema == {"type": "string", "format": "date-time"}
+    assert (stored.get_param("as_arrived").schema, stored["as_arrived"]) == ({"type": "boolean"}, False)
+    with pytest.raises(ParamValidationError):
+        dag.params.validate()
+    dag.params.update({"from": "2013-01-01T00:00:00Z", "to": "2013-02-01T00:00:00Z"})
+    dag.params.validate()
+    with pytest.raises(ParamValidationError):
+        dag.params["as_arrived"] = "yes"
+    mine = build_backfill_dag(write_spec("other"), params={"colour": "red"}, tags=["mine"])
+    assert (mine.params.dump(), mine.tags) == ({"colour": "red"}, {"mine"})
+
+
+def test_a_backfill_is_submitted_where_runs_are(write_spec):
+    submitted = build_backfill_dag(write_spec(), conn_id="spark", submit={"conf": {"spark.executor.memory": "2g"}})
+    assert type(submitted.get_task("backfill")).__name__ == "SubmittedBatchOperator"
+    with pytest.raises(SpecError, match="conn_id and connect_conn_id are both given"):
+        build_backfill_dag(write_spec("other"), conn_id="spark", connect_conn_id="warm")
+
+
 def test_dags_survive_airflows_database(write_spec):
-    for dag in (build_dag(write_spec()), build_maintenance_dag(write_spec("other"))):
+    for dag in (build_dag(write_spec()), build_backfill_dag(write_spec("third")), build_maintenance_dag(write_spec("other"))):
         dag.validate()
         restored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
         assert restored.task_ids == dag.task_ids

@@ -41,10 +41,15 @@ def parsed() -> tuple[list[str], dict[str, str]]:
     return sorted(bag.dag_ids), {Path(file).name: error for file, error in bag.import_errors.items()}
 
 
-def test_each_spec_gives_its_dag_and_its_maintenance(specs, write_spec):
+def dags_of(*pipelines: str) -> list[str]:
+    """The ids of the DAGs of ``pipelines``."""
+    return [f"{name}{suffix}" for name in pipelines for suffix in ("", "__backfill", "__maintenance")]
+
+
+def test_each_spec_gives_its_dag_its_backfill_and_its_maintenance(specs, write_spec):
     write_spec("first", specs)
     write_spec("second", specs)
-    assert parsed() == (["first", "first__maintenance", "second", "second__maintenance"], {})
+    assert parsed() == (dags_of("first", "second"), {})
 
 
 def test_a_spark_connect_server_for_all_pipelines(specs, write_spec, monkeypatch):
@@ -52,6 +57,7 @@ def test_a_spark_connect_server_for_all_pipelines(specs, write_spec, monkeypatch
     monkeypatch.setenv("WINDOWMILL_SPARK_CONNECT_CONN_ID", "warm")
     bag = DagBag(DAGS)
     assert bag.dags["first"].get_task("micro_batch").connect_conn_id == "warm"
+    assert bag.dags["first__backfill"].get_task("backfill").connect_conn_id == "warm"
     monkeypatch.setenv("WINDOWMILL_SPARK_CONN_ID", "cluster")
     [problem] = DagBag(DAGS).import_errors.values()
     assert "conn_id and connect_conn_id are both given; name a Spark master or a Spark Connect server" in problem
@@ -106,7 +112,7 @@ def test_a_broken_spec_is_an_import_error_and_leaves_the_others_alone(specs, wri
     write_spec("good", specs)
     broken = write_spec("broken", specs, **{old: new})
     ids, errors = parsed()
-    assert ids == ["good", "good__maintenance"]
+    assert ids == dags_of("good")
     # An error of pipelines.py itself would take the good DAGs off the schedule.
     assert list(errors) == ["broken_pipelines.py"]
     assert str(broken) in errors["broken_pipelines.py"]
@@ -124,7 +130,7 @@ def test_an_id_used_twice_is_refused(specs, write_spec):
     first = write_spec("delays", specs)
     (specs / "later.yaml").write_text(first.read_text())
     ids, errors = parsed()
-    assert ids == ["delays", "delays__maintenance"]
+    assert ids == dags_of("delays")
     assert f"later.yaml: pipeline: 'delays' is also the id in {first}" in errors["broken_pipelines.py"]
 
 
@@ -141,9 +147,9 @@ def test_a_starting_task_reads_its_own_spec_only(specs, write_spec, monkeypatch)
     write_spec("wanted", specs)
     write_spec("other", specs)
     write_spec("broken", specs, **{"size: 1 hour": "sise: 1 hour"})
-    for dag_id in ("wanted", "wanted__maintenance"):
+    for dag_id in dags_of("wanted"):
         monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", dag_id)
-        assert parsed() == (["wanted", "wanted__maintenance"], {})
+        assert parsed() == (dags_of("wanted"), {})
 
 
 def test_a_task_whose_spec_has_broken_is_told_why(specs, write_spec, monkeypatch):
@@ -192,7 +198,7 @@ print(json.dumps({"seconds": time.process_time() - begun, "modules": list(sys.mo
         check=True,
     )
     seen = json.loads(done.stdout.splitlines()[-1])
-    assert seen["dags"] == 20
+    assert seen["dags"] == 30
     heavy = {"pyspark", "delta", "great_expectations", "numba", "numpy", "pandas", "pyarrow", "deltalake", "matplotlib"}
     assert not heavy & {name.partition(".")[0] for name in seen["modules"]}
     assert seen["seconds"] < 1.0  # 0.15 s on an idle core

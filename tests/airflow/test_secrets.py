@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
 
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.dags.backfill import build_backfill_dag
 from windowmill.dags.commands import JobFailedError
 from windowmill.dags.factory import build_dag, sink_asset
 from windowmill.dags.maintenance import build_maintenance_dag
@@ -42,7 +43,7 @@ def told(write_spec) -> Pipeline:
 
 
 def test_stored_dags_hold_no_credential(told):
-    for dag in (build_dag(told), build_maintenance_dag(told)):
+    for dag in (build_dag(told), build_backfill_dag(told), build_maintenance_dag(told)):
         stored = json.dumps(DagSerialization.to_dict(dag))
         assert dag.dag_id in stored
         assert CANARY not in stored
@@ -107,7 +108,7 @@ def test_import_errors_hold_no_credential(tmp_path, monkeypatch, write_spec, old
     good = write_spec("good", tmp_path / "specs")
     bad = write_spec("bad", tmp_path / "specs", **{old: new})
     bag = DagBag(DAGS)
-    assert sorted(bag.dag_ids) == [good.stem, f"{good.stem}__maintenance"]
+    assert sorted(bag.dag_ids) == [good.stem, f"{good.stem}__backfill", f"{good.stem}__maintenance"]
     (error,) = bag.import_errors.values()
     assert str(bad) in error
     assert CANARY not in error
