@@ -133,8 +133,8 @@ def table(tmp_path) -> str:
         ({"aggregates": {"x": {"sum": "s"}}}, "aggregates.x: sum of column 's'"),
         ({"aggregates": {"x": {"sum": "v", "where": "w > 1"}}}, "aggregates.x.where: the source has no column 'w'"),
         ({"aggregates": {"x": {"collect": "w"}}}, "'w'"),
-        ({"aggregates": {"x": {"sum": "vv"}}}, "p.yaml:8: aggregates.x: the source has no column 'vv'; did you mean 'v'? Its columns are"),
-        ({"keys": ["tt"]}, "p.yaml:2: keys.0: the source has no column 'tt'; did you mean 't'?"),
+        ({"aggregates": {"x": {"sum": "vv"}}}, "p.yaml:2: aggregates.x: the source has no column 'vv'; did you mean 'v'? Its columns are"),
+        ({"keys": ["tt"]}, "p.yaml:5: keys.0: the source has no column 'tt'; did you mean 't'?"),
         (
             {"windows": [{"name": "w", "type": "tumbling", "evict": {"punctuation": "w > 1"}}]},
             "windows.0.evict.punctuation: the source has no",
