@@ -103,14 +103,15 @@ def sessions_of(gap: int, ahead: int, closed: int, fragments: FragmentColumns) -
     most = 0
     for key in range(len(fragments.offsets) - 1):
         most = max(most, fragments.offsets[key + 1] - fragments.offsets[key])
-    slots = np.empty((5, most), np.int64)
-    flags = np.empty((2, most), np.bool_)
+    # Sessions begin in the middle, so that the fewer of them move where a fragment comes between.
+    slots = np.empty((5, 2 * most), np.int64)
+    flags = np.empty((2, 2 * most), np.bool_)
     sessions = _Open(slots[0], slots[1], slots[2], flags[0], flags[1], slots[3], slots[4], np.empty(2 * n, np.int64))
     # Each session that is shown has got a fragment since it was last shown. Each node takes at least two parts for one.
     found = _Found(np.empty((n, 5), np.int64), np.zeros(n + 1, np.int64), np.empty(2 * n, np.int64), np.zeros(3, np.int64))
     kept, n_kept, accepted = np.empty((n, 5), np.int64), 0, np.ones(n, np.bool_)
     for key in range(len(fragments.offsets) - 1):
-        low = high = 0
+        low = high = most
         settled = BEFORE
         for part in range(fragments.offsets[key], fragments.offsets[key + 1]):
             mark = fragments.marks[part]
@@ -121,7 +122,7 @@ def sessions_of(gap: int, ahead: int, closed: int, fragments: FragmentColumns) -
             if joined == stop and fragments.suspect[part] and fragments.last[part] + gap < mark:
                 accepted[part] = False
                 continue
-            high = _join(joined, stop, high, part, fragments, sessions)
+            low, high = _join(joined, stop, low, high, part, fragments, sessions)
         low = _settle(gap, key, low, high, closed + ahead, closed, sessions, found)
         for slot in range(low, high):
             if sessions.fresh[slot]:
@@ -194,9 +195,13 @@ def _settle(gap: int, key: int, low: int, high: int, shown: int, closed: int, se
 @inner
 def _neighbours(gap: int, low: int, high: int, first: int, last: int, sessions: _Open) -> Any:
     """The slots of the sessions that a fragment from ``first`` to ``last`` joins, as a range; an empty one stands where it belongs."""
-    begin = high
-    while begin > low and sessions.last[begin - 1] >= first - gap:
-        begin -= 1
+    begin, past = low, high
+    while begin < past:
+        middle = (begin + past) // 2
+        if sessions.last[middle] < first - gap:
+            begin = middle + 1
+        else:
+            past = middle
     end = begin
     while end < high and sessions.first[end] <= last + gap:
         end += 1
@@ -204,8 +209,8 @@ def _neighbours(gap: int, low: int, high: int, first: int, last: int, sessions: 
 
 
 @inner
-def _join(begin: int, end: int, high: int, part: int, fragments: FragmentColumns, sessions: _Open) -> Any:
-    """Make one session of a fragment and the sessions of slots ``begin:end``; returns the new ``high``.
+def _join(begin: int, end: int, low: int, high: int, part: int, fragments: FragmentColumns, sessions: _Open) -> Any:
+    """Make one session of a fragment and the sessions of slots ``begin:end``; returns the new ``low`` and ``high``.
 
     Its version is the one after the greatest that was shown of these.
     """
@@ -216,17 +221,28 @@ def _join(begin: int, end: int, high: int, part: int, fragments: FragmentColumns
         revision = max(revision, sessions.revision[slot] + (1 if sessions.shown[slot] else 0))
         sessions.after[sessions.tail[slot]] = head
         head = sessions.head[slot]
-    shift = 1 - (end - begin)
-    if shift > 0:
-        for slot in range(high, begin, -1):
-            _move(slot - 1, slot, sessions)
-    elif shift < 0:
-        for slot in range(end, high):
-            _move(slot, slot + shift, sessions)
-    sessions.first[begin], sessions.last[begin], sessions.revision[begin] = first, last, revision
-    sessions.head[begin], sessions.tail[begin] = head, tail
-    sessions.shown[begin], sessions.fresh[begin] = fragments.shown[part], fragments.fresh[part]
-    return high + shift
+    shift, own = 1 - (end - begin), begin
+    if begin - low < high - end:
+        own = end - 1
+        if shift > 0:
+            for slot in range(low, begin):
+                _move(slot, slot - shift, sessions)
+        elif shift < 0:
+            for slot in range(begin - 1, low - 1, -1):
+                _move(slot, slot - shift, sessions)
+        low -= shift
+    else:
+        if shift > 0:
+            for slot in range(high - 1, begin - 1, -1):
+                _move(slot, slot + shift, sessions)
+        elif shift < 0:
+            for slot in range(end, high):
+                _move(slot, slot + shift, sessions)
+        high += shift
+    sessions.first[own], sessions.last[own], sessions.revision[own] = first, last, revision
+    sessions.head[own], sessions.tail[own] = head, tail
+    sessions.shown[own], sessions.fresh[own] = fragments.shown[part], fragments.fresh[part]
+    return low, high
 
 
 @inner

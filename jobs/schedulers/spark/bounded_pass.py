@@ -38,6 +38,7 @@ from windowmill.jobs.spark.access import mapped
 from windowmill.jobs.spark.column_types import sql_type
 from windowmill.jobs.ways.choose import parts_of
 from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.lateness import usable
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.watermark import COMMIT_SHIFT
 from windowmill.windowing.ways import Parts, Rows, divide
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from windowmill.jobs.schedulers.files.scan import FileScan
+    from windowmill.jobs.sources.event_times import EventTimes
     from windowmill.jobs.ways.base import Part
     from windowmill.windowing.columnar.slices import Reading
 
@@ -87,13 +89,15 @@ class BoundedPass:
 
     @classmethod
     def of(cls, batch: Input, seen: int | None = None, *, arrives: bool = False) -> Self:
-        """The pass over the rows of ``batch``, of which only the pipeline, the types and the end of the input count."""
-        own = _TaskInput(pipeline=batch.pipeline, types=batch.types, ended=batch.ended)
+        """The pass over the rows of ``batch``, of which only the pipeline, the types, the end of the input and the latest time count."""
+        own = _TaskInput(pipeline=batch.pipeline, types=batch.types, ended=batch.ended, latest=batch.latest)
         return cls(own, seen, arrives, [part.reading for part in _parts(own, arrives=arrives)])
 
     def results(self, rows: DataFrame, partitions: int) -> DataFrame:
-        """The result rows of ``rows``, none of which is late; they have event times, reasons and numbers."""
-        return self._without_constants(self._by_key(self._read(rows), partitions), _together)
+        """The result rows of ``rows``, none of which is late; they have what event times are made of, and numbers."""
+        times = self.batch.times
+        sent = rows.select(NUMBER_OF, *inputs(rows, *self.readings, also=times.columns))
+        return self._without_constants(self._by_key(sent, partitions), partial(_usable, times))
 
     def results_of_files(self, spark: SparkSession, scan: FileScan, partitions: int) -> DataFrame:
         """As :meth:`results`, of the rows of ``scan``."""
@@ -108,14 +112,11 @@ class BoundedPass:
         return RowsByKey(scan, partial(_rows_of_scan, scan, schema), schema, pa.schema([]), keys)
 
     def outcome(self, rows: DataFrame, partitions: int) -> DataFrame:
-        """As :meth:`results`, with the numbers of refused rows; ``rows`` have the watermark at their arrival, too."""
+        """As :meth:`results`, with the numbers of refused rows; ``rows`` have event times, reasons and the watermark at their arrival."""
         schema = pa.schema([(RESULT, pa.struct(list(self.batch.sink_schema))), (REFUSED, pa.int64())])
-        return mapped(self._by_key(self._read(rows, WATERMARK_OF), partitions), partial(_outcome, self, schema), schema)
-
-    def _read(self, rows: DataFrame, *own: str) -> DataFrame:
-        """What the parts read of the usable ``rows``."""
-        names = [TIME, NUMBER_OF, *own, *([UNTIL_OF] if self.batch.pipeline.time.end is not None else [])]
-        return rows.where(F.col(REASON).isNull()).select(*inputs(rows, *self.readings), *names)
+        names = [TIME, NUMBER_OF, WATERMARK_OF, *([UNTIL_OF] if self.batch.pipeline.time.end is not None else [])]
+        sent = rows.where(F.col(REASON).isNull()).select(*inputs(rows, *self.readings), *names)
+        return mapped(self._by_key(sent, partitions), partial(_outcome, self, schema), schema)
 
     def _by_key(self, rows: DataFrame, partitions: int) -> DataFrame:
         keys = [backquoted(key) for key in self.batch.pipeline.keys]
@@ -211,6 +212,12 @@ def _together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     arrived = [batch for batch in batches if batch.num_rows]
     if arrived:
         yield pa.Table.from_batches(arrived).combine_chunks()
+
+
+def _usable(times: EventTimes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Runs in an executor: the usable rows of one Spark partition as one group, with their event times."""
+    for rows in _together(batches):
+        yield usable(times.of(rows)).drop_columns([REASON])
 
 
 def _new_rows(
