@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import os
 import platform
 import resource
@@ -30,7 +31,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from windowmill.windowing.columnar import ColumnarEngine
+from windowmill.jobs.commands import try_engine
+from windowmill.jobs.commands.try_kernel import KernelEngine
 from windowmill.windowing.kernels.flatfat import tree_windows
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import lift
@@ -162,8 +164,8 @@ def engine(n: int, delta: bool, tuples: int) -> float:
     rng, t = np.random.default_rng(7), np.arange(tuples)
     rows = pa.table({"t": t, "v": rng.random(tuples), "at": t + rng.integers(0, max(1, n // 8), tuples)})
     begun = time.process_time()
-    running = ColumnarEngine(pipeline({"delta": {"column": "at", "by": n}} if delta else {"count": n}))
-    running.feed(rows, {})
+    running = KernelEngine(pipeline({"delta": {"column": "at", "by": n}} if delta else {"count": n}), math.inf)
+    running.feed(try_engine.Batch(rows, {}, t))
     running.finish(final=True)
     return time.process_time() - begun
 

@@ -14,7 +14,7 @@ from tests.specs import a_spec
 from windowmill.jobs.json_lines import read as reader
 from windowmill.jobs.json_lines.blocks import read_blocks
 from windowmill.jobs.json_lines.write import result_lines
-from windowmill.windowing.columnar import ResultTable
+from windowmill.windowing.columnar.results import ResultTable
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 

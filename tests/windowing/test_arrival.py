@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from windowmill.windowing.columnar import ColumnarEngine
+from tests.kernel_runs import KernelRun
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
@@ -54,13 +54,12 @@ def by_reference(spec: Pipeline, commits: Commits) -> tuple[list[Any], list[tupl
 
 
 def by_kernel(spec: Pipeline, commits: Commits, commits_per_batch: int) -> tuple[list[Any], list[tuple[int, str]]]:
-    engine = ColumnarEngine(spec)
+    engine = KernelRun(spec)
     for first in range(0, len(commits), commits_per_batch):
         batch = [(number, row) for number, rows in enumerate(commits) for row in rows if first <= number < first + commits_per_batch]
         columns = {"k": pa.array([key for _, (key, _) in batch], pa.string()), "t": pa.array([time for _, (_, time) in batch], pa.int64())}
-        engine.feed(pa.table(columns), {}, np.array([number for number, _ in batch], np.int64))
-    rows, refused = engine.finish(final=True)
-    return list(rows), refused
+        engine.feed(pa.table(columns), commits=np.array([number for number, _ in batch], np.int64))
+    return engine.finish(final=True)
 
 
 def outcomes(spec: Pipeline, commits: Commits) -> Iterator[tuple[list[Shown], Refused]]:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kernel_runs import KernelRun
 from tests.strategies import ARRIVALS, FLOATS, Arrival, between_commits, shared
-from windowmill.windowing.columnar import ColumnarEngine, Found
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
@@ -235,21 +235,16 @@ def computed(
     final: bool = True,
     latest: float = math.inf,
 ) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
-    """What the columnar engine says of ``rows`` cut at ``cuts``, its state taken and restored in between.
+    """What the parts of a run say of ``rows`` cut at ``cuts``.
 
     ``commits`` are as those of the oracle.
     """
-    found = Found()
-    engine = ColumnarEngine(spec, latest, found)
+    engine = KernelRun(spec, latest)
     for begin, end in pairwise([0, *sorted(cuts), len(rows)]):
         table = pa.Table.from_pylist([row._asdict() for row in rows[begin:end]], schema=SCHEMA)
         large = pa.array([row.v is not None and row.v > 2 for row in rows[begin:end]], pa.bool_())
         engine.feed(table, {"v > 2": large}, None if commits is None else np.array(commits[begin:end], np.int64))
-        state = engine.snapshot()
-        engine = ColumnarEngine(spec, latest, found)
-        engine.restore(state)
-    table, quarantined = engine.finish(final=final)
-    return [dict(row) for row in table], quarantined
+    return engine.finish(final=final)
 
 
 def recomputed(

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kernel_runs import KernelRun
 from tests.strategies import shared
 from tests.windowing.test_columnar import assert_same
 from windowmill.expectations.suites import identity_columns
 from windowmill.windowing.axis import from_us, to_us
-from windowmill.windowing.columnar import ColumnarEngine
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.reference import Record, evaluate
@@ -64,13 +64,12 @@ def pipeline(window: dict[str, Any], **time: Any) -> Pipeline:
 
 
 def computed(spec: Pipeline, batches: Sequence[Sequence[int | dict[str, int]]]) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
-    engine = ColumnarEngine(spec)
+    engine = KernelRun(spec)
     for batch in batches:
         rows = [cells if isinstance(cells, dict) else {"t": cells} for cells in batch]
         names = dict.fromkeys(["t", *(name for cells in rows for name in cells)])
-        engine.feed(pa.table({name: pa.array([cells[name] for cells in rows], pa.timestamp("us")) for name in names}), {})
-    found, quarantined = engine.finish(final=True)
-    return [dict(row) for row in found], quarantined
+        engine.feed(pa.table({name: pa.array([cells[name] for cells in rows], pa.timestamp("us")) for name in names}))
+    return engine.finish(final=True)
 
 
 @pytest.mark.covers("I7")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kernel_runs import KernelRun
 from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, between_commits, shared
-from windowmill.windowing.columnar import ColumnarEngine
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -43,12 +43,11 @@ def by_reference(
 def by_kernel(
     spec: Any, rows: list[tuple[str, int]], cuts: list[int], arrival: Arrival = ROW_BY_ROW
 ) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
-    engine, commits = ColumnarEngine(spec), arrival.commits(len(rows))
+    engine, commits = KernelRun(spec), arrival.commits(len(rows))
     table = pa.table({"k": pa.array([key for key, _ in rows], pa.string()), "t": pa.array([time for _, time in rows], pa.int64())})
     for begin, end in pairwise([0, *between_commits(cuts, commits), len(rows)]):
-        engine.feed(table.slice(begin, end - begin), {}, np.array(commits[begin:end], np.int64))
-    found, refused = engine.finish(final=True)
-    return list(found), refused
+        engine.feed(table.slice(begin, end - begin), commits=np.array(commits[begin:end], np.int64))
+    return engine.finish(final=True)
 
 
 ENGINES = pytest.mark.parametrize("engine", [by_reference, by_kernel])

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from datetime import datetime
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from windowmill.jobs.commands.try_engine import Batch
-from windowmill.jobs.commands.try_kernel import KernelEngine
+from tests.kernel_runs import KernelRun
 from windowmill.windowing.axis import CumulativeGrid, Grid
 from windowmill.windowing.columnar.aggregation import LeafPartials
-from windowmill.windowing.columnar.engine import ColumnarEngine
 from windowmill.windowing.columnar.position_batch import FrontSequence
 from windowmill.windowing.columnar.position_deltas import DeltaSequence
 from windowmill.windowing.costs import Shape
@@ -24,7 +20,7 @@ from windowmill.windowing.reference.events import Course, Tally
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.ways import divide
+from windowmill.windowing.ways import Parts, Rows, divide
 from windowmill.windowing.windows.base import TYPES, ColumnUse, Spacing, Window, register
 from windowmill.windowing.windows.events import Session
 
@@ -115,6 +111,8 @@ def test_the_engine_that_explain_names_is_the_one_that_runs(monkeypatch, name, f
                 return aggregate(sequence, *given)
 
             monkeypatch.setattr(sequence, "_aggregate", noting_nodes)
+    else:
+        monkeypatch.setattr("windowmill.jobs.ways.choose.divide", lambda pipeline, _: Parts(rows=Rows(pipeline)))
     combine = LeafPartials.combine
 
     def noting(lifted: LeafPartials, windows: Windows) -> Any:
@@ -124,14 +122,9 @@ def test_the_engine_that_explain_names_is_the_one_that_runs(monkeypatch, name, f
     monkeypatch.setattr(LeafPartials, "combine", noting)
     rows = pa.table({"k": ["a"] * 60, "t": range(0, 120, 2), "v": [n % 5 for n in range(60)], "f": [n / 7 for n in range(60)]})
     conditions = {text: pa.array([n % 5 > 2 for n in range(60)]) for text in pipeline.conditions()}
-    if pipeline.windows[0].follows_policies:
-        engine = KernelEngine(pipeline, math.inf)
-        engine.feed(Batch(rows, conditions, np.arange(60)))
-        assert engine.finish(final=True).rows
-    else:
-        rows_engine = ColumnarEngine(pipeline)
-        rows_engine.feed(rows, conditions)
-        rows_engine.finish(final=True)
+    engine = KernelRun(pipeline)
+    engine.feed(rows, conditions)
+    assert engine.finish(final=True)[0]
     [choice] = plan(pipeline, refusal="for its rows").windows[0].choices
     assert ran == {choice.engine}
 

@@ -63,40 +63,6 @@ class Chunk:
     values: Mapping[str, Column]
 
 
-def ordered(chunks: Sequence[Chunk], names: Sequence[str], aggregates: Sequence[str], keys: pa.Table) -> ResultTable:
-    """The rows of all ``chunks``, sorted; ``names`` are the spec's windows, row k of ``keys`` is the key of index k. O(n log n)."""
-    chunks = [chunk for chunk in chunks if len(chunk.windows)]
-    if not chunks:
-        return ResultTable({}, 0)
-
-    def gather(column: str) -> Ints:
-        return np.concatenate([getattr(chunk.windows, column) for chunk in chunks])
-
-    key, start, end, trigger, revision = (gather(name) for name in ("key", "start", "end", "trigger", "revision"))
-    window = np.concatenate([np.full(len(chunk.windows), chunk.window) for chunk in chunks])
-    by_name = np.argsort(np.argsort(np.array(names)))
-    # Without key columns all rows belong to one group.
-    group = (key_ranks(keys)[key] if keys.num_columns else key) * len(names) + by_name[window]
-    sorting = [column for column in (start, revision, trigger) if len(column) and (column != column[0]).any()]
-    order = np.lexsort((*sorting, end, group))
-    columns: dict[str, Column] = {name: keys.column(name).combine_chunks().take(pa.array(key[order])) for name in keys.column_names}
-    columns["window"] = pa.array(names).take(pa.array(window[order]))
-    columns["window_start"] = pa.array(start[order], mask=start[order] == BEFORE)
-    columns["window_end"] = pa.array(end[order])
-    columns["trigger"] = pa.array(trigger[order], mask=trigger[order] == NO_TRIGGER)
-    columns["revision"] = pa.array(revision[order])
-    for name in aggregates:
-        columns[name] = _gathered([chunk.values[name] for chunk in chunks], order)
-    return ResultTable(columns, len(order))
-
-
-def _gathered(parts: list[Column], order: Ints) -> Column:
-    if any(isinstance(part, list) for part in parts):
-        values = [value for part in parts for value in (part if isinstance(part, list) else part.to_pylist())]
-        return [values[index] for index in order]
-    return pa.chunked_array(parts).combine_chunks().take(pa.array(order))
-
-
 def key_ranks(keys: pa.Table) -> Ints:
     """Rank of each key in key order: nulls first, NaN last; int64, shape (n_keys,)."""
     sorting: list[Ints] = []

@@ -30,10 +30,12 @@ _REVISED: list[dict[str, Any]] = [{"type": "hopping", "size": 5, "hop": 2, "empt
 _AGGREGATES: dict[str, dict[str, Any]] = {"n": {"count": "*"}, "deviation": {"stddev_samp": "v"}, "level": {"time_weighted_mean": "v"}}
 
 
-def _run(windows: list[dict[str, Any]], emit: str) -> None:
+def _live_rows(windows: list[dict[str, Any]], emit: str) -> None:
     """Two batches and the end of the input, so that every kernel gets arrays of the types that runs pass."""
-    from windowmill.windowing.columnar import ColumnarEngine, Found
+    from windowmill.windowing.columnar.keyed import KeyedWindows
+    from windowmill.windowing.columnar.rows import KEY, NUMBER, TIME, UNTIL, WATERMARK
     from windowmill.windowing.specfile import parse_pipeline
+    from windowmill.windowing.watermark import AFTER, Clock
 
     pipeline = parse_pipeline(
         {
@@ -45,15 +47,16 @@ def _run(windows: list[dict[str, Any]], emit: str) -> None:
             "emit": emit,
         }
     )
-    found, tables = Found(), dict[str, pa.Table]()
+    clock, stored = Clock.of(pipeline), dict[str, pa.Table]()
     for first in (0, 20):
-        engine = ColumnarEngine(pipeline, found=found)
-        engine.restore(tables)
-        time_, keys = pa.array(range(first, first + 9)), pa.array(["a", "b", "a"] * 3)
-        values = pa.array(np.arange(9.0))
-        engine.feed(pa.table({"k": keys, "t": time_, "e": time_, "v": values}), {})
-        tables = engine.snapshot()
-    engine.finish(final=True)
+        keyed, times = KeyedWindows(pipeline), np.arange(first, first + 9)
+        if stored:
+            keyed.restore(stored)
+        clock, watermarks = clock.arrive(times, np.ones(9, np.bool_), times)
+        own = {KEY: keyed.learn({"k": pa.array(["a", "b", "a"] * 3)}, 9), NUMBER: times, TIME: times, UNTIL: times, WATERMARK: watermarks}
+        keyed.advance(pa.table({"v": np.arange(9.0)} | own), first, clock)
+        clock, stored = clock.passed(), keyed.snapshot()
+    keyed.advance(None, AFTER, clock.end())
 
 
 def _slice(*, revises: bool) -> None:
@@ -158,8 +161,8 @@ def warm() -> float:
     _sessions()
     _positions()
     _checksums()
-    _run(_POINTS, "final")
-    _run(_REVISED, "revise")
+    _live_rows(_POINTS, "final")
+    _live_rows(_REVISED, "revise")
     return time.perf_counter() - begun
 
 
