@@ -57,6 +57,16 @@ def connections() -> dict[str, Any]:
     }
 
 
+def verified_rows() -> int | None:
+    """Number of published rows that the maintenance DAGs verify, ``WINDOWMILL_VERIFY``; null: none."""
+    text = os.environ.get("WINDOWMILL_VERIFY")
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise SpecError(f"WINDOWMILL_VERIFY: got {text!r}; expected a number of rows such as 100, or leave it out")
+    return int(text)
+
+
 def options_of(pipeline: Pipeline) -> dict[str, Any]:
     """Arguments of :func:`.build_dag` that the environment gives to ``pipeline``."""
     by_rows = isinstance(pipeline.schedule, str) and pipeline.time.watermark != "data_interval_end"

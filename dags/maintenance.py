@@ -1,4 +1,4 @@
-"""Builds the DAG that maintains a pipeline's tables: compaction, vacuum, removal of expired slices."""
+"""Builds the DAG that maintains a pipeline's tables: compaction, vacuum, removal of expired slices; and that verifies published rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from windowmill.dags.operators import MaintainOperator, retrying
+from windowmill.dags.operators import MaintainOperator, VerifyOperator, retrying
 from windowmill.dags.pools import pool_of
 from windowmill.dags.schedules import cron_timetable
 from windowmill.dags.specs import MAINTENANCE, read_pipeline
@@ -16,9 +16,14 @@ from windowmill.windowing.spec import Pipeline
 
 
 def build_maintenance_dag(
-    spec: str | os.PathLike[str] | Pipeline, *, schedule: str | None = "@daily", storage_conn_id: str | None = None, **dag_kwargs: Any
+    spec: str | os.PathLike[str] | Pipeline,
+    *,
+    schedule: str | None = "@daily",
+    storage_conn_id: str | None = None,
+    verify: int | None = None,
+    **dag_kwargs: Any,
 ) -> DAG:
-    """Build the DAG ``<pipeline>__maintenance``; its only task shares the pool of the pipeline's runs, so they never overlap.
+    """Build the DAG ``<pipeline>__maintenance``; its tasks share the pool of the pipeline's runs, so they never overlap.
 
     Parameters
     ----------
@@ -28,6 +33,8 @@ def build_maintenance_dag(
         A cron expression in UTC; none: only when triggered.
     storage_conn_id
         As in :func:`.build_dag`.
+    verify
+        Number of published rows that a task ``verify`` recomputes from the source after maintenance; none: there is no such task.
     **dag_kwargs
         Further arguments of ``DAG``; they override those set by this function. ``default_args`` are merged.
     """
@@ -44,5 +51,9 @@ def build_maintenance_dag(
     arguments |= dag_kwargs
     arguments["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
     with DAG(**arguments) as dag:
-        MaintainOperator(task_id="maintain", spec=spec, storage_conn_id=storage_conn_id, pool=pool_of(pipeline.pipeline))
+        shared: dict[str, Any] = {"spec": spec, "storage_conn_id": storage_conn_id, "pool": pool_of(pipeline.pipeline)}
+        maintain = MaintainOperator(task_id="maintain", **shared)
+        if verify is not None:
+            # No retry: it would take another sample, and a difference that one has found is there to stay.
+            maintain >> VerifyOperator(task_id="verify", sample=verify, retries=0, **shared)
     return dag

@@ -127,6 +127,26 @@ class MaintainOperator(CommandOperator):
             raise_for("maintain", self.run_job(["maintain", path]))
 
 
+class VerifyOperator(CommandOperator):
+    """Recomputes a random sample of published rows from the source; fails if one differs, with the rows in its log.
+
+    Parameters
+    ----------
+    sample
+        Number of rows.
+    """
+
+    def __init__(self, *, sample: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.sample = sample
+
+    def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow passes it
+        with failing_fast(), self.spec.file() as path:
+            finished = self.run_job(["verify", path, "--sample", str(self.sample)])
+            self.log.info("%s", redacted(finished.output))
+            raise_for("verify", finished)
+
+
 class QualityReportOperator(PipelineOperator):
     """Writes the pipeline's report page and returns a summary of its last batch, whether published or held.
 

@@ -9,7 +9,7 @@ from airflow.sdk import DAG, get_parsing_context
 
 from windowmill.dags.backfill import build_backfill_dag
 from windowmill.dags.factory import build_dag
-from windowmill.dags.folders import build_all, connections, options_of
+from windowmill.dags.folders import build_all, connections, options_of, verified_rows
 from windowmill.dags.maintenance import build_maintenance_dag
 from windowmill.dags.specs import ParsedFile
 from windowmill.windowing.errors import SpecError
@@ -19,7 +19,8 @@ def dags_of(spec: ParsedFile) -> list[DAG]:
     """Build the DAGs of a pipeline: that of its runs, and those of backfills and maintenance."""
     # Airflow takes each DAG as it is built, so the one that finds the problems of a spec comes first.
     runs, own = build_dag(spec, **options_of(spec.pipeline)), connections()
-    return [runs, build_backfill_dag(spec, **own), build_maintenance_dag(spec, storage_conn_id=own["storage_conn_id"])]
+    upkeep = build_maintenance_dag(spec, storage_conn_id=own["storage_conn_id"], verify=verified_rows())
+    return [runs, build_backfill_dag(spec, **own), upkeep]
 
 
 wanted = get_parsing_context().dag_id

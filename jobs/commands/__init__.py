@@ -30,6 +30,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "quality": tables.quality,
         "state": tables.state,
         "report": tables.report,
+        "verify": tables.verify,
         "maintain": tables.maintain,
         "serve": machine.serve,
         "doctor": machine.doctor,

@@ -19,6 +19,7 @@ from windowmill.jobs.commands.terminal import (
     as_written,
     errors,
     exit_code_of,
+    instant_of,
     load_pipeline,
     show,
 )
@@ -100,7 +101,7 @@ def backfill(
     from windowmill.jobs.batch.planning import Acceptance
 
     pipeline = load_pipeline(spec)
-    first, last = _instant("--from", begin, pipeline), _instant("--to", end, pipeline)
+    first, last = instant_of("--from", begin, pipeline), instant_of("--to", end, pipeline)
     if first >= last:
         raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are recomputed")
     if as_arrived and arrival == "event_time":
@@ -151,16 +152,6 @@ def _rule(spec: Path, ruling: Ruling, *, changes: bool, code: bool, as_json: boo
         loop.run(pipeline, Progress(errors, as_written), ruling=ruling, accepted=Acceptance(changes=changes, code=code)),
         as_json,
     )
-
-
-def _instant(option: str, text: str, pipeline: Pipeline) -> int:
-    from windowmill.windowing.axis import to_us
-
-    try:
-        return int(text) if pipeline.time.unit else to_us(datetime.fromisoformat(text))
-    except ValueError as err:
-        wanted = "an integer (time.unit is given)" if pipeline.time.unit else "an instant such as 2013-01-01 or 2013-01-01T06:00:00Z"
-        raise SpecError(f"{option}: got {text!r}; expected {wanted}") from err
 
 
 def _show_summary(pipeline: Pipeline, done: list[CommittedBatch], as_json: bool) -> None:

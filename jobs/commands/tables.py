@@ -1,13 +1,14 @@
-"""Commands about what runs have left: ``status``, ``history``, ``quality``, ``state``, ``report``, ``maintain``."""
+"""Commands about what runs have left: ``status``, ``history``, ``quality``, ``state``, ``report``, ``verify``, ``maintain``."""
 
 from __future__ import annotations
 
+import random
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, errors, load_pipeline, show
+from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, errors, instant_of, load_pipeline, show
 from windowmill.windowing.redaction import redacted
 
 
@@ -63,6 +64,26 @@ def report(
     pipeline = load_pipeline(spec)
     page = redacted(write_report(pipeline, out=str(out) if out else None))
     show(Answer({"pipeline": pipeline.pipeline, "report": page}, Text(page)), as_json)
+
+
+def verify(
+    spec: Spec,
+    sample: Annotated[int, typer.Option("--sample", min=1, help="Number of published rows to recompute.")] = 100,
+    begin: Annotated[str | None, typer.Option("--from", help="Only windows that end after this instant (ISO 8601, UTC).")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="… and at or before this one.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Choose the same rows as an earlier verification with this seed.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Recompute random published rows from the source as it is now, by Spark SQL, and compare; exit code 1 if one differs."""
+    from windowmill.jobs.batch.progress import Progress
+    from windowmill.jobs.commands.verify import verification_of
+
+    pipeline = load_pipeline(spec)
+    bounds = [None if text is None else instant_of(option, text, pipeline) for option, text in (("--from", begin), ("--to", end))]
+    chosen = random.randrange(1 << 31) if seed is None else seed
+    answer, agrees = verification_of(pipeline, Progress(errors, as_written), number=sample, seed=chosen, ends=(bounds[0], bounds[1]))
+    show(answer, as_json)
+    return 0 if agrees else 1
 
 
 def maintain(spec: Spec, as_json: AsJson = False) -> None:

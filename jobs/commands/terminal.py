@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ import typer
 from rich.console import Console
 from typer.exceptions import TyperException
 
-from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.errors import SpecError, WindowmillError
 from windowmill.windowing.redaction import as_written as text_as_written
 from windowmill.windowing.redaction import redacted
 
@@ -70,6 +71,17 @@ def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] |
     read = read_spec(path, environment)
     _hidden.update(read.hidden)
     return read.pipeline
+
+
+def instant_of(option: str, text: str, pipeline: Pipeline) -> int:
+    """The instant on the axis that ``option`` gives as ``text``; raises ``SpecError`` for another text."""
+    from windowmill.windowing.axis import to_us
+
+    try:
+        return int(text) if pipeline.time.unit else to_us(datetime.fromisoformat(text))
+    except ValueError as err:
+        wanted = "an integer (time.unit is given)" if pipeline.time.unit else "an instant such as 2013-01-01 or 2013-01-01T06:00:00Z"
+        raise SpecError(f"{option}: got {text!r}; expected {wanted}") from err
 
 
 def as_written(text: str) -> str:

@@ -68,6 +68,14 @@ def test_one_run_at_a_time_in_a_pool_shared_with_maintenance(write_spec):
     assert maintenance.dag_id == "delays__maintenance"
 
 
+def test_published_rows_are_verified_after_maintenance_where_it_is_asked_for(write_spec):
+    spec = write_spec()
+    assert build_maintenance_dag(spec).task_ids == ["maintain"]
+    dag = build_maintenance_dag(spec, verify=50)
+    task = dag.get_task("verify")
+    assert (task.upstream_task_ids, task.pool, task.retries, task.sample) == ({"maintain"}, "windowmill_delays", 0, 50)
+
+
 def test_conflicts_are_retried_and_a_wrong_spec_is_not(write_spec):
     batch = build_dag(write_spec()).get_task("micro_batch")
     assert batch.retries == 3

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.dags.commands import JobFailedError
-from windowmill.dags.operators import MaintainOperator, MicroBatchOperator, QualityReportOperator
+from windowmill.dags.operators import MaintainOperator, MicroBatchOperator, QualityReportOperator, VerifyOperator
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.report import ReportError
@@ -47,6 +47,12 @@ def test_only_a_failure_is_retried(command, write_spec, kind, code, error):
     command(f"print('windowmill: why', file=sys.stderr); sys.exit({code})")
     with pytest.raises(error, match="why"):
         kind(task_id="it", spec=write_spec()).execute(CONTEXT)
+
+
+def test_published_rows_that_differ_fail_the_task_with_the_rows_in_its_log(command, write_spec, caplog):
+    command("print('total: 1 published, 2 recomputed'); sys.exit(1 if '--sample' in sys.argv else 0)")
+    with pytest.raises(JobFailedError, match="verify: failed with exit code 1"):
+        VerifyOperator(task_id="verify", spec=write_spec(), sample=7).execute(CONTEXT)
 
 
 def test_a_run_that_no_command_fits_fails_before_anything_starts(command, write_spec, tmp_path):

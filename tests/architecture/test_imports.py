@@ -26,7 +26,7 @@ ALLOWED = {
     "dags": {"windowing", "airflow", "checkpoints", "jobs"},
 }
 #: Where jobs speak to Spark; the first are folders.
-SPARK_FOLDERS = {"schedulers/spark", "schedulers/files", "spark", "conditions", "warm"}
+SPARK_FOLDERS = {"schedulers/spark", "schedulers/files", "spark", "conditions", "verify", "warm"}
 SPARK_MODULES = {
     "arrival_order.py",
     "batch/compute.py",

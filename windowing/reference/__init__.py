@@ -7,7 +7,7 @@ Events are judged commit by commit in order of arrival, so no result depends on 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from windowmill.windowing.reference.values import compute
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
 
-__all__ = ["Evaluation", "Record", "evaluate"]
+__all__ = ["Evaluation", "Record", "WindowResult", "evaluate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ def evaluate(
     commits: Sequence[int] | None = None,
     final: bool = True,
     latest: float = math.inf,
+    wanted: Callable[[Window, WindowResult], bool] = lambda _window, _fired: True,
 ) -> Evaluation:
     """Evaluate ``pipeline`` over ``records``, given in order of arrival.
 
@@ -53,6 +54,8 @@ def evaluate(
         Whether the input has ended; the watermark is then infinite.
     latest
         Greatest accepted event time; infinity for no bound.
+    wanted
+        Whether the aggregates of a window's result are computed; the rows of all others are left out.
     """
     quarantined: dict[int, str] = {}
     events: list[Event] = []
@@ -68,7 +71,7 @@ def evaluate(
     course = Course(pipeline.time.unit is not None, pipeline.emit == "revise", watermark, closed, clock.seen)
     for window in pipeline.windows:
         results = _windows(window, events, tally, course)
-        rows.extend(_row(pipeline, window, fired) for fired in results)
+        rows.extend(_row(pipeline, window, fired) for fired in results if wanted(window, fired))
     quarantined |= dict.fromkeys(tally.refused - tally.counted, "too_late")
     return Evaluation(sorted(rows, key=lambda row: _sort_key(pipeline, row)), sorted(quarantined.items()))
 

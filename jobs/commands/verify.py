@@ -1,0 +1,103 @@
+"""``windowmill verify``: random published rows recomputed from the source, as data and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from windowmill.jobs.commands.terminal import Answer
+from windowmill.jobs.verify.check import Verification, verify
+from windowmill.windowing.axis import from_us
+
+if TYPE_CHECKING:
+    from windowmill.jobs.batch.progress import Progress
+    from windowmill.jobs.verify.compare import ComparedRow
+    from windowmill.windowing.spec import Pipeline
+
+#: Rows that differ, of which the text shows each with its query.
+_SHOWN = 5
+
+
+def verification_of(
+    pipeline: Pipeline, progress: Progress, *, number: int, seed: int, ends: tuple[int | None, int | None]
+) -> tuple[Answer, bool]:
+    """Verify ``number`` published rows; returns what was found, and whether all of them are as the source has them."""
+    found = verify(pipeline, progress, number=number, seed=seed, ends=ends)
+    comparison, differing = found.comparison, found.comparison.differing
+    data = {
+        "pipeline": pipeline.pipeline,
+        "batch": found.batch,
+        "seed": seed,
+        "source_version": found.source_version,
+        "rows": len(comparison.rows),
+        "differing": len(differing),
+        "recomputed_by": dict(comparison.methods),
+        "columns": {name: {"compared": n, "equal": comparison.equal[name]} for name, n in comparison.compared.items()},
+        "not_compared": [{"what": what, "why": why, "rows": rows} for (what, why), rows in comparison.left_out.items()],
+        "source_changes": [{"version": version, "operation": operation} for version, operation in found.changed],
+        "differences": [_row(row, pipeline) for row in differing],
+    }
+    return Answer(data, "\n".join(_lines(found, pipeline))), not differing
+
+
+def _lines(found: Verification, pipeline: Pipeline) -> Iterator[str]:
+    comparison, differing = found.comparison, found.comparison.differing
+    for row in differing[:_SHOWN]:
+        place = _row(row, pipeline)
+        key = ", ".join(f"{name}={value}" for name, value in place["key"].items())
+        yield f"{row.row.window} [{place['window_start']}, {place['window_end']}) {key}: batch {row.row.batch}, revision {row.row.revision}"
+        for each in place["columns"]:
+            yield f"  {each['column'] or 'window'}: {each['published']!r} published, {each['recomputed']!r} recomputed"
+        if row.sql is not None:
+            yield "  " + row.sql.replace("\n", "\n  ") + ";"
+    if len(differing) > _SHOWN:
+        yield f"… and {len(differing) - _SHOWN} more rows that differ; --json has all"
+    for name, compared in comparison.compared.items():
+        if comparison.equal[name] < compared:
+            yield f"{name}: {comparison.equal[name]} of {compared} equal ({comparison.equal[name] / compared:.1%})"
+    for (what, why), rows in comparison.left_out.items():
+        yield f"{what}: not compared in {rows} rows: {why}"
+    if differing and found.changed:
+        version, operation = found.changed[-1]
+        yield f"the source has changed rows since (version {version}, {operation}): `windowmill restate` takes that up"
+    if not comparison.rows:
+        yield f"{pipeline.pipeline}: no published rows to verify"
+        return
+    methods = ", ".join(f"{rows} by {method}" for method, rows in comparison.methods.items())
+    result = f"{len(differing)} differ" if differing else "none differs"
+    yield (
+        f"{pipeline.pipeline}: {len(comparison.rows)} rows recomputed from the source at version {found.source_version} ({methods}; seed "
+        f"{found.seed}): {result}"
+    )
+
+
+def _row(row: ComparedRow, pipeline: Pipeline) -> dict[str, Any]:
+    published = row.row
+    return {
+        "key": {name: _plain(value) for name, value in zip(pipeline.keys, published.key, strict=True)},
+        "window": published.window,
+        "window_start": _instant(published.start, pipeline),
+        "window_end": _instant(published.end, pipeline),
+        "trigger": published.trigger,
+        "revision": published.revision,
+        "batch": published.batch,
+        "columns": [
+            {"column": each.column, "published": _plain(each.published), "recomputed": _plain(each.recomputed)} for each in row.differences
+        ],
+        "sql": row.sql,
+    }
+
+
+def _instant(point: int | None, pipeline: Pipeline) -> str | int | None:
+    return point if point is None or pipeline.time.unit is not None else from_us(point).isoformat().replace("+00:00", "Z")
+
+
+def _plain(value: Any) -> Any:
+    """``value`` as JSON has it."""
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return str(value) if isinstance(value, date | datetime | Decimal | bytes) else value

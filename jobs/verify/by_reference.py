@@ -1,0 +1,90 @@
+"""Windows that plain operators do not express, recomputed by the reference engine over all rows of the sampled keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.column_names import FILE, ROW
+from windowmill.jobs.verify.compare import Expected
+from windowmill.jobs.verify.source_rows import with_conditions
+from windowmill.windowing import reference
+from windowmill.windowing.axis import to_us
+from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
+from windowmill.windowing.columnar.chunks import without_empty_chunks
+from windowmill.windowing.reference.events import ranks
+
+if TYPE_CHECKING:
+    from windowmill.jobs.verify.plain import Plain
+    from windowmill.jobs.verify.published import PublishedRow
+    from windowmill.jobs.verify.source_rows import SourceRows
+    from windowmill.windowing.windows.base import Window
+
+#: Most rows of the sampled keys that the reference engine is given; it keeps every row and recomputes every window.
+MAX_ROWS = 50_000
+_COMMIT = "_commit"
+
+
+def recomputed(
+    plain: Plain, source: SourceRows, sampled: Sequence[PublishedRow], keys: pa.Table
+) -> list[dict[str, Expected] | None] | None:
+    """The values of the rows ``sampled``, each null if there is no such window; null if their keys have too many rows."""
+    pipeline = plain.pipeline
+    rows = plain.of_keys(sampled, keys)
+    if rows.count() > MAX_ROWS:
+        return None
+    # What moves the watermark: a row of the greatest event time of each commit, whatever its key.
+    latest = pa.table(
+        {FILE: pa.array([file for file, _ in source.latest], pa.int32()), ROW: pa.array([n for _, n in source.latest], pa.int64())}
+    )
+    others = plain.rows.join(F.broadcast(plain.spark.createDataFrame(without_empty_chunks(latest))), [FILE, ROW], "left_semi")
+    every, conditions = with_conditions(rows.unionByName(others.select(*rows.columns)), pipeline, plain.types)
+    names = list(dict.fromkeys([*plain.columns, TIME, UNTIL_OF, FILE, ROW, *conditions.values()]))
+    found = every.select(*map(backquoted, names)).dropDuplicates([FILE, ROW]).toArrow()
+    records, commits = _records(found, plain, source, conditions)
+    wanted = {_place_of(row) for row in sampled}
+
+    def asked(window: Window, fired: reference.WindowResult) -> bool:
+        return (ranks(fired.key), window.name, fired.span.start, fired.span.end, fired.trigger) in wanted
+
+    outcome = reference.evaluate(pipeline, records, commits=commits, final=False, wanted=asked)
+    # In order of revisions, so that the latest one is left.
+    newest = {_place(row, [row[name] for name in pipeline.keys]): row for row in outcome.rows}
+    values = [newest.get(_place_of(row)) for row in sampled]
+    return [None if row is None else {name: Expected(row[name]) for name in pipeline.aggregates} for row in values]
+
+
+def _records(found: pa.Table, plain: Plain, source: SourceRows, conditions: Mapping[str, str]) -> tuple[list[reference.Record], list[int]]:
+    """The rows in order of arrival, with the number of each one's commit; those of settled files arrive one by one."""
+    time = plain.pipeline.time
+    columns = {
+        name: (
+            found.column(name).cast(pa.int64()) if pa.types.is_timestamp(found.schema.field(name).type) else found.column(name)
+        ).to_pylist()
+        for name in found.column_names
+    }
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    for row in rows:
+        commit = source.commits[row[FILE]] if source.order_known else None
+        row[_COMMIT] = -1 if commit is None else commit
+    rows.sort(key=lambda row: (row[_COMMIT], row[TIME] if row[_COMMIT] < 0 else 0, row[FILE], row[ROW]))
+    records, commits = [], []
+    for number, row in enumerate(rows):
+        commits.append(number if row[_COMMIT] < 0 else len(rows) + row[_COMMIT])
+        values = row | {time.column: row[TIME]} | ({time.end: row[UNTIL_OF]} if time.end else {})
+        records.append(reference.Record(values, frozenset(text for text, name in conditions.items() if row[name])))
+    return records, commits
+
+
+def _place_of(row: PublishedRow) -> tuple[Any, ...]:
+    key = ranks([to_us(value) if isinstance(value, datetime) else value for value in row.key])
+    return key, row.window, row.start, row.end, row.trigger
+
+
+def _place(row: Mapping[str, Any], key: Sequence[Any]) -> tuple[Any, ...]:
+    return ranks(key), row["window"], row["window_start"], row["window_end"], row["trigger"]

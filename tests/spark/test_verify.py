@@ -1,0 +1,146 @@
+"""``windowmill verify``: what runs published is what Spark's plain operators make of the source, and what was changed since is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.spark.harness import AGGREGATES, SCHEMA, Bench, Row, events, quiet, run_over
+from windowmill.jobs.commands.answers import quality_of
+from windowmill.jobs.verify.check import Verification, verify
+from windowmill.windowing.catalogue import DECLARED
+
+pytestmark = pytest.mark.spark
+EVERY = AGGREGATES | {
+    "different": {"count_distinct": "label"},
+    "about": {"approx_distinct": "id"},
+    "geometric": {"geometric_mean": "w"},
+    "times": {"product": "w"},
+    "weighted": {"weighted_mean": ["v", "w"]},
+    "least_times": {"min_count": "i"},
+    "greatest_times": {"max_count": "v"},
+    "width": {"range": "v"},
+    "top": {"top_k": {"column": "v", "k": 3}},
+    "bottom": {"bottom_k": {"column": "i", "k": 2}},
+    "var": {"var_pop": "v"},
+    "skew": {"skewness": "w"},
+    "peak": {"kurtosis": "w"},
+    "together": {"covar_samp": ["i", "w"]},
+    "alike": {"corr": ["i", "w"]},
+    "trend": {"linear_trend": ["i", "w"]},
+    "every": {"collect": "label"},
+    "each": {"collect_distinct": "i", "where": "v > 50"},
+    "text": {"concat": "label"},
+    "middle": {"median": "w"},
+    "p90": {"quantile": {"column": "w", "q": 0.9}},
+    "bins": {"histogram": {"column": "w", "edges": [0, 20, 40.5, 80]}},
+    "when": {"max": "t"},
+}
+FEW = {name: AGGREGATES[name] for name in ("n", "total", "worst", "closing")}
+SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
+VISITS = {"name": "visits", "type": "session", "gap": "9 minutes"}
+FORMS: dict[str, dict[str, Any]] = {
+    "grids": {},
+    "empty": {"windows": [SLOTS | {"empty": "emit"}], "aggregates": FEW},
+    "sessions": {"windows": [VISITS], "aggregates": FEW},
+    "sessions_on_time": {"windows": [VISITS], "aggregates": FEW, "time": {"column": "t", "tie_break": ["id"], "disorder": "6 hours"}},
+    "cut_sessions": {"windows": [VISITS | {"max_size": "20 minutes"}], "aggregates": FEW},
+    "positions": {
+        "windows": [
+            {"name": "five", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
+            {"name": "ticks", "type": "sliding", "evict": {"time": "20 minutes"}, "trigger": {"time": "7 minutes"}},
+        ],
+        "aggregates": FEW,
+    },
+    "spans": {"windows": [{"name": "spans", "type": "snapshot"}, {"name": "three", "type": "count", "count": 3}], "aggregates": FEW},
+    "revise": {"windows": [SLOTS, VISITS], "aggregates": FEW, "emit": "revise"},
+}
+
+
+def weighed(rows: list[Row]) -> pa.Table:
+    """``rows`` with a column of positive numbers, some of them null."""
+    weights = [None if row["v"] is None else 1.0 + abs(row["v"] if row["v"] == row["v"] else 7.5) for row in rows]
+    return pa.Table.from_pylist(rows, schema=SCHEMA).append_column("w", pa.array(weights, pa.float64()))
+
+
+def check(bench: Bench, number: int = 150, seed: int = 3) -> Verification:
+    return verify(bench.pipeline, quiet(), number=number, seed=seed)
+
+
+def told(found: Verification) -> list[Any]:
+    return [
+        (row.row.window, row.row.key, row.row.start, [(d.column, d.published, d.recomputed) for d in row.differences])
+        for row in found.comparison.differing
+    ]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_published_rows_are_what_plain_operators_make_of_the_source(spark, tmp_path, monkeypatch, form):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
+    bench = Bench(tmp_path, FORMS[form])
+    run_over(bench, 5, events(21, 700), 5)
+    found = check(bench)
+    assert told(found) == []
+    assert len(found.comparison.rows) > 40
+    assert not found.comparison.left_out
+    assert all(found.comparison.equal[name] == n for name, n in found.comparison.compared.items())
+    assert set(found.comparison.compared) == set(bench.pipeline.aggregates)
+    bench.land(events(22, 30))
+    assert bench.run(), "runs go on beside what verification has added to the quality table"
+
+
+def missing_forms() -> set[str]:
+    """Aggregates of the catalogue that ``EVERY`` lacks."""
+    return set(DECLARED.built_in()) - {name for spec in EVERY.values() for name in spec} - {"var_samp", "stddev_pop", "bool_and", "bool_or"}
+
+
+def every_aggregate(folder: Any) -> Bench:
+    bench = Bench(folder, {"aggregates": EVERY, "windows": [SLOTS]})
+    for seed in (21, 22):
+        bench.append(weighed([row for row in events(seed, 250) if row["t"] is not None]))
+        bench.run()
+    return bench
+
+
+def test_every_aggregate_of_the_catalogue_has_a_form_and_changed_rows_are_found(spark, tmp_path, monkeypatch):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
+    bench = every_aggregate(tmp_path)
+    found = check(bench)
+    assert told(found) == []
+    assert not found.comparison.left_out
+    assert set(found.comparison.compared) == set(EVERY)
+    assert missing_forms() == {"time_weighted_mean"}, "the catalogue has aggregates that this test does not verify"
+
+    spoilt = next(each.row for each in found.comparison.rows if each.row.key[0] is not None)
+    where = f"k = '{spoilt.key[0]}' AND site = {spoilt.key[1]} AND window_end = timestamp_micros({spoilt.end})"
+    spark.sql(f"UPDATE delta.`{bench.sink}` SET whole = whole + 1, n = n + 1 WHERE {where}")
+    again = check(bench)
+    assert [start for _, _, start, _ in told(again)] == [spoilt.start]
+    assert again.comparison.equal["n"] == again.comparison.compared["n"] - 1
+    [row] = again.comparison.differing
+    assert row.sql is not None
+    [plain] = spark.sql(row.sql).collect()
+    assert (plain["n"], plain["whole"]) == (spoilt.values["n"], spoilt.values["whole"])
+    [kept] = [row for row in quality_of(bench.pipeline, 9).data if row["origin"] == "verify" and row["unexpected"]]
+    assert (kept["outcome"], kept["elements"]) == ("failed", len(again.comparison.rows))
+
+
+def test_a_row_that_was_changed_in_the_source_is_found(spark, tmp_path, monkeypatch):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
+    time = {"column": "t", "tie_break": ["id"], "disorder": "12 hours"}
+    bench = Bench(tmp_path, {"aggregates": FEW, "windows": [SLOTS], "time": time})
+    rows = [row for row in events(23, 1_200) if row["t"] is not None]
+    run_over(bench, 5, rows, 3)
+    assert check(bench).comparison.differing == []
+    changed = min(rows, key=lambda row: row["t"])
+    DeltaTable(bench.source).update(predicate=f"id = '{changed['id']}'", updates={"v": "1234.5"})
+    found = check(bench, number=5_000)
+    assert {each.column for row in found.comparison.differing for each in row.differences} >= {"total"}
+    [row] = found.comparison.differing
+    assert row.row.start is not None
+    assert row.row.start <= changed["t"] < row.row.end
+    assert found.changed
+    assert found.changed[-1][1] == "UPDATE"
