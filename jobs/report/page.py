@@ -1,4 +1,4 @@
-"""Renders the page: turns facts into texts, figures and chart geometry, and fills the template."""
+"""Renders the page: turns facts into texts, figures and the data of charts, and fills the template."""
 
 from __future__ import annotations
 
@@ -7,28 +7,33 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from windowmill.checkpoints.assembling import Totals
 from windowmill.checkpoints.batches import Batch, RunPlan
 from windowmill.checkpoints.places import Places, local_path
 from windowmill.jobs.batch.engine import describe_briefly
 from windowmill.jobs.batch.progress import warnings_of
-from windowmill.jobs.report import charts
-from windowmill.jobs.report.charts import elapsed, instant, moment, short
-from windowmill.jobs.report.curves import Curves, TimeChart, WindowCurves, key_text
+from windowmill.jobs.report.chart_data import bars_of, charts_of
+from windowmill.jobs.report.curves import Curves, WindowCurves
 from windowmill.jobs.report.quality import Quality
+from windowmill.jobs.report.result_rows import key_text
 from windowmill.jobs.report.tables import Quarantine, clipped
+from windowmill.jobs.report.texts import elapsed, instant, moment, short
+from windowmill.windowing.durations import DAY_US
 from windowmill.windowing.redaction import holds_credentials, redacted
 from windowmill.windowing.spec import AssetSchedule, Pipeline
 
 #: Steps of a run in their order -> the colour of each; ``start`` is that of Spark.
-_STEPS = {"start": "start"} | {
-    step: f"t{i}" for i, step in enumerate(("survey", "restore", "apply", "validate", "publish", "remember", "commit"))
+_STEPS = {"start": "b-start"} | {
+    step: f"b-t{i}" for i, step in enumerate(("survey", "restore", "apply", "validate", "publish", "remember", "commit"))
 }
 #: Verdict or status -> (tone of its badge, words).
 _VERDICTS = {
@@ -68,8 +73,10 @@ def render(facts: Facts, target: str) -> str:
     )
     environment.filters |= {"short": short, "moment": moment, "elapsed": elapsed, "clipped": clipped}
     environment.filters["engine"] = describe_briefly
+    environment.filters["inlined"] = _inlined
     last_advance = facts.last_advance
     committed = next((batch for batch in reversed(facts.batches) if batch.status == "committed"), None)
+    bars = {"rows": _rows_bars(facts.batches, facts.quarantine), "timings": _timings_bars(facts.batches)}
     return environment.get_template("template.html.j2").render(
         pipeline=facts.pipeline,
         about=_about(facts.pipeline),
@@ -81,22 +88,33 @@ def render(facts: Facts, target: str) -> str:
         emitted=last_advance.emitted if last_advance else None,
         totals=_totals(facts),
         windows=[_window(window, facts) for window in facts.curves.windows],
-        first_window=next((i for i, window in enumerate(facts.curves.windows) if window.overlapping), 0),
         curves=facts.curves,
         batches=facts.batches,
         batch_count=facts.batches[-1].number + 1 if facts.batches else 0,
-        rows_plot=_rows_plot(facts.batches, facts.quarantine),
+        bars=bars,
+        data={"bars": bars} | charts_of(facts.curves, facts.pipeline),
         quarantine=facts.quarantine,
         committed=committed,
         warnings=warnings_of(committed.outcome, facts.pipeline, facts.places) if committed and committed.outcome else [],
         quality=facts.quality,
         outcomes=OUTCOMES,
         verdicts=_VERDICTS,
-        timings_plot=_timings_plot(facts.batches),
         timings=_timings(facts.batches),
         links=_links(facts, target),
-        box=(charts.WIDTH, charts.HEIGHT),
+        uplot=_uplot(),
     )
+
+
+def _inlined(data: object) -> Markup:
+    """``data`` as JSON inside of a script element, which ``<`` cannot end."""
+    return Markup(orjson.dumps(data).decode().replace("<", "\\u003c"))
+
+
+def _uplot() -> dict[str, Markup]:
+    """Script, styles and licence of uPlot, without the script's first line, which only names its home."""
+    folder = files("windowmill.jobs.report") / "uplot"
+    script, styles, licence = ((folder / name).read_text(encoding="utf-8") for name in ("uPlot.iife.min.js", "uPlot.min.css", "LICENSE"))
+    return {"script": Markup(script.partition("\n")[2]), "styles": Markup(styles), "licence": Markup(licence)}
 
 
 def _about(pipeline: Pipeline) -> list[tuple[str, str]]:
@@ -151,25 +169,32 @@ def _totals(facts: Facts) -> dict[str, int]:
 
 
 def _window(window: WindowCurves, facts: Facts) -> dict[str, Any]:
-    integer_axis = facts.pipeline.time.unit is not None
-    views = [_view(view, window, facts.curves.aggregates, integer_axis=integer_axis) for view in window.views]
+    integer_axis, keys = facts.pipeline.time.unit is not None, {key: i for i, key in enumerate(facts.curves.keys)}
+
+    def at(t: int) -> str:
+        return moment(t if integer_axis else instant(t))
+
     return {
         "name": window.name,
         "about": window.about,
-        "step": window.step or 0,
-        # Neighbours of overlapping windows share most of their events, so even the whole history is a smooth curve.
-        "first_view": len(views) - 1 if window.overlapping else 0,
-        "series": [(slot, key_text(rest) or facts.pipeline.pipeline) for slot, rest in enumerate(window.series)],
-        "views": views,
-        "faceted": len(window.facets) > 1 or window.facets != [()],
+        "near": f"Latest {_length(window.high - window.near, integer_axis=integer_axis)}",
+        "span": f"{at(window.low)} – {at(window.high)}",
         "left_out": _left_out(window, facts.pipeline),
         "latest": [
-            (
-                key_text(key) or "all",
-                moment(end if integer_axis else instant(end)),
-                ["–" if v is None else short(v) for v in values],
-            )
-            for key, end, values in window.latest
+            (key_text(found.key) or "all", at(found.last_end), [figure and figure.last for figure in found.figures])
+            for found in window.figures
+        ],
+        "worst": [
+            {
+                "key": key_text(worst.key) or "all",
+                "drawn": keys.get(worst.key),
+                "end": at(worst.end),
+                "at": worst.end,
+                "aggregate": worst.aggregate,
+                "value": worst.value,
+                "broken": worst.broken,
+            }
+            for worst in window.worst
         ],
     }
 
@@ -177,53 +202,38 @@ def _window(window: WindowCurves, facts: Facts) -> dict[str, Any]:
 def _left_out(window: WindowCurves, pipeline: Pipeline) -> str:
     if not pipeline.keys:
         return f"{window.rows:,} rows."
-    columns = ", ".join(pipeline.keys)
-    chosen = f"all {window.keys:,}" if window.keys_drawn == window.keys else f"the {window.keys_drawn:,} with most rows of {window.keys:,}"
-    return f"{window.rows:,} rows. Keys drawn ({columns}): {chosen}."
+    columns, drawn = ", ".join(pipeline.keys), len(window.figures)
+    most = f"{drawn:,} of {window.keys:,}, those with the greatest volume, the highest value or the greatest change"
+    return f"{window.rows:,} rows. Keys on this page ({columns}): {f'all {drawn:,}' if drawn == window.keys else most}."
 
 
-def _view(view: TimeChart, window: WindowCurves, aggregates: Sequence[str], *, integer_axis: bool) -> dict[str, Any]:
-    x_ticks = charts.axis_ticks(view.start, view.end, integer_axis=integer_axis)
-    split = len(window.facets[0])
-    groups: list[dict[str, Any]] = []
-    for aggregate in aggregates:
-        lines = view.lines[aggregate]
-        scale = charts.value_scale([value for points in lines.values() for _, value in points])
-        if scale is None:
-            groups.append({"aggregate": aggregate, "plots": [], "note": "no values in this stretch"})
-            continue
-        plots = []
-        for facet in window.facets:
-            drawn = [
-                charts.draw_line(slot, key_text(rest), lines[facet + rest], scale, view.start, view.end, view.gap)
-                for slot, rest in enumerate(window.series)
-                if facet + rest in lines
-            ]
-            plots.append(charts.LinePlot(key_text(facet) if split else aggregate, drawn, scale, view.start, view.end, x_ticks))
-        note = f"{scale.beyond:,} points lie beyond the scale ({short(scale.least)} to {short(scale.greatest)})" if scale.beyond else ""
-        groups.append({"aggregate": aggregate, "plots": plots, "note": note})
-    start, end = (view.start, view.end) if integer_axis else (instant(view.start), instant(view.end))
-    return {"title": view.title, "span": f"{moment(start)} – {moment(end)}", "groups": groups}
+def _length(ticks: int, *, integer_axis: bool) -> str:
+    if integer_axis:
+        return f"{ticks:,}"
+    for unit, name in ((DAY_US, "days"), (DAY_US // 24, "hours"), (DAY_US // 1440, "minutes")):
+        if ticks >= 3 * unit:
+            return f"{ticks / unit:.0f} {name}"
+    return f"{ticks / 1e6:.3g} seconds"
 
 
-def _rows_plot(shown: Sequence[Batch], quarantine: Quarantine) -> charts.BarPlot | None:
+def _rows_bars(shown: Sequence[Batch], quarantine: Quarantine) -> dict[str, Any] | None:
     reasons = list(quarantine.by_batch)
     named, rest = reasons[:4], reasons[4:]
-    stacks: dict[str, tuple[str, Sequence[float]]] = {"late": ("late, still counted", [batch.rows_late for batch in shown])}
+    stacks: dict[str, tuple[str, Sequence[float]]] = {"b-late": ("late, still counted", [batch.rows_late for batch in shown])}
     for slot, reason in enumerate(named):
-        stacks[f"q{slot}"] = (f"quarantined: {reason}", [quarantine.by_batch[reason].get(batch.number, 0) for batch in shown])
+        stacks[f"b-q{slot}"] = (f"quarantined: {reason}", [quarantine.by_batch[reason].get(batch.number, 0) for batch in shown])
     # The ledger's counts are authoritative; the quarantine table supplies only the reasons.
     explained = [sum(quarantine.by_batch[reason].get(batch.number, 0) for reason in named) for batch in shown]
     others = [max(batch.rows_quarantined - known, 0) for batch, known in zip(shown, explained, strict=True)]
     if any(others):
-        stacks["other"] = ("quarantined: other reasons" if rest else "quarantined", others)
-    return charts.stacked_bars([str(batch.number) for batch in shown], stacks, "Batch {label}: {value:,} {name}")
+        stacks["b-other"] = ("quarantined: other reasons" if rest else "quarantined", others)
+    return bars_of([batch.number for batch in shown], stacks)
 
 
-def _timings_plot(shown: Sequence[Batch]) -> charts.BarPlot | None:
+def _timings_bars(shown: Sequence[Batch]) -> dict[str, Any] | None:
     stacks = {slot: (step, [batch.timings.get(step, 0.0) for batch in shown]) for step, slot in _STEPS.items()}
     taken = {slot: (step, seconds) for slot, (step, seconds) in stacks.items() if any(seconds)}
-    return charts.stacked_bars([str(batch.number) for batch in shown], taken, "Batch {label}: {name} {value:.2f} s")
+    return bars_of([batch.number for batch in shown], taken)
 
 
 def _timings(shown: Sequence[Batch]) -> list[tuple[str, float, float, float]]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,10 @@ from tests.checkpoints.records import plan
 from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.report import charts, quality, write_report
-from windowmill.jobs.report.charts import time_ticks
+from windowmill.jobs.report import quality, write_report
+from windowmill.jobs.report.chart_data import bars_of
 from windowmill.jobs.report.curves import read_curves
+from windowmill.jobs.report.limits import Limit
 from windowmill.jobs.report.quality import read_quality
 from windowmill.jobs.report.tables import ReportError, open_table, read_quarantine
 from windowmill.windowing.axis import to_us
@@ -100,6 +104,8 @@ class Page(HTMLParser):
         self._said: list[str] = []
         self.feed(html)
         self.words = " ".join(" ".join(self._said).split())
+        #: The data of the charts.
+        self.data: dict[str, Any] = json.loads(re.findall(r'<script id="data" type="application/json">(.*?)</script>', html)[0])
         assert not self._open, f"left open: {self._open}"
 
     @classmethod
@@ -149,9 +155,10 @@ def test_page_can_be_read_aloud_and_without_scripts(pipeline):
     commit(pipeline)
     page = Page.of(pipeline)
     assert page.values("lang", "html") == ["en"]
-    drawings = page.tags.count("svg")
+    drawings = page.values("role").count("img") + page.tags.count("svg")
     assert drawings > 1
-    assert len(page.values("aria-label", "svg")) + len(page.values("aria-hidden", "svg")) == drawings
+    assert len(page.values("aria-label", "div")) + len(page.values("aria-hidden", "svg")) == drawings
+    assert "EWR · UA 1 Feb 2013 01:00" in page.words, "without scripts, a table has the latest values"
     hidden = [tag for tag, name, _ in page.attributes if name == "hidden"]
     assert hidden == ["button"], "only the light and dark button waits for the script"
 
@@ -241,9 +248,10 @@ def test_strings_of_the_tables_are_text_not_markup(pipeline):
     examples = json.dumps([{"origin": wicked}])
     write_deltalake(places.quality, pa.Table.from_pylist([checked(0, "failed", message=wicked, column=wicked, examples=examples)]))
     page = Page.of(pipeline)
-    assert page.tags.count("script") == 1
+    assert page.tags.count("script") == 3, "the data, uPlot, and the page's own"
     assert page.words.count(wicked) >= 5
     assert f"{wicked} · a&b'\"" in page.words
+    assert page.data["keys"] == [f"{wicked} · a&b'\""]
 
 
 def test_curves_are_the_rows(pipeline):
@@ -252,40 +260,95 @@ def test_curves_are_the_rows(pipeline):
     assert [window.name for window in curves.windows] == ["hourly"]
     assert curves.aggregates == ["mean_delay", "flights"]
     assert curves.aggregates_left_out == ["worst"]
-    [view] = curves.windows[0].views
-    assert view.lines["flights"] == {("EWR", "UA"): [(to_us(START + n * HOUR), float(n)) for n in range(5)]}
+    [window] = curves.windows
+    assert window.near == window.low
+    assert window.lines["flights"] == {("EWR", "UA"): [(to_us(START + n * HOUR), float(n)) for n in range(5)]}
 
 
 def test_long_lines_keep_their_extremes(pipeline):
     values = [(n * 7919) % 1009 for n in range(6_000)]
     publish(pipeline, [result_row(START + n * HOUR, flights=value) for n, value in enumerate(values)])
     curves = read_curves(pipeline, open_table(pipeline.sink.path))
-    near, whole = curves.windows[0].views
-    for view in (near, whole):
-        points = view.lines["flights"]["EWR", "UA"]
-        assert len(points) <= 500
-        rows = {to_us(START + n * HOUR): float(value) for n, value in enumerate(values)}
-        assert all(rows[t] == value for t, value in points), "every point drawn is a row"
-        drawn = [rows[t] for t in rows if t >= view.start]
-        assert (min(drawn), max(drawn)) == (min(value for _, value in points), max(value for _, value in points))
-        assert points == sorted(points)
+    [window] = curves.windows
+    points = window.lines["flights"]["EWR", "UA"]
+    assert len(points) <= 500
+    assert window.low < window.near < window.high
+    rows = {to_us(START + n * HOUR): float(value) for n, value in enumerate(values)}
+    assert all(rows[t] == value for t, value in points), "every point drawn is a row"
+    for start, end in ((window.low, window.near), (window.near, window.high + 1)):
+        drawn, shown = ([value for t, value in line if start <= t < end] for line in (rows.items(), points))
+        assert (min(drawn), max(drawn)) == (min(shown), max(shown))
+    assert [t for t, _ in points if t >= window.near] == [t for t in rows if t >= window.near], "the latest stretch has all its rows"
+    assert points == sorted(points)
 
 
-def test_only_keys_with_most_rows_are_drawn(pipeline):
-    rows = [result_row(START + n * HOUR, origin=f"O{o}", carrier=f"C{c}") for o in range(6) for c in range(9) for n in range(1 + o + c)]
+def test_keys_that_matter_are_drawn(pipeline, monkeypatch):
+    """Of volume, highest value and change in turn; the page says how many are left out."""
+    monkeypatch.setattr("windowmill.jobs.report.curves.KEYS_SHOWN", 6)
+    rows = [
+        result_row(START + n * HOUR, origin=f"O{o}", flights=10 * o, mean_delay=100.0 - 10 * o + (50.0 if o == 3 and n == 9 else 0.0))
+        for o in range(9)
+        for n in range(10)
+    ]
+    publish(pipeline, rows)
+    curves = read_curves(pipeline, open_table(pipeline.sink.path))
+    assert [key[0] for key in curves.keys] == ["O8", "O3", "O7", "O0", "O6", "O1"]
+    [window] = curves.windows
+    assert (window.rows, window.keys, len(window.figures)) == (90, 9, 6)
+    assert set(window.lines["flights"]) == set(curves.keys)
+    page = Page.of(pipeline)
+    assert "6 of 9, those with the greatest volume, the highest value or the greatest change" in page.words
+    assert page.data["keys"] == [f"{origin} · UA" for origin in ("O8", "O3", "O7", "O0", "O6", "O1")]
+
+
+def test_worst_values_begin_with_those_that_break_a_rule(tmp_path):
+    between = "expect_column_values_to_be_between"
+    rules = [
+        {"type": between, "column": "mean_delay", "max_value": 50, "severity": "warning"},
+        {"type": between, "column": "flights", "min_value": 3, "severity": "critical"},
+        {"type": between, "column": "mean_delay", "max_value": 10, "severity": "info", "row_condition": 'col("flights") > 5'},
+    ]
+    pipeline = pipeline_at(tmp_path, expectations=rules)
+    values = {"A": (9, 60.0), "B": (2, 10.0), "C": (9, 40.0), "D": (9, 80.0), "E": (9, 45.0)}
+    rows = [
+        result_row(START + n * HOUR, origin=origin, flights=flights if n else 9, mean_delay=delay if n else 1.0)
+        for origin, (flights, delay) in values.items()
+        for n in range(2)
+    ]
     publish(pipeline, rows)
     [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
-    assert (window.rows, window.keys, window.keys_drawn) == (len(rows), 54, 24)
-    assert window.facets == [("O2",), ("O3",), ("O4",), ("O5",)]
-    assert window.series == [("C3",), ("C4",), ("C5",), ("C6",), ("C7",), ("C8",)]
-    assert "the 24 with most rows of 54" in Page.of(pipeline).words
+    warned, held = Limit("warning", None, 50.0), Limit("critical", 3.0, None)
+    later = to_us(START + HOUR)
+    assert [(worst.key[0], worst.aggregate, worst.value, worst.broken) for worst in window.worst] == [
+        ("B", "flights", 2.0, held),
+        ("D", "mean_delay", 80.0, warned),
+        ("A", "mean_delay", 60.0, warned),
+        ("E", "mean_delay", 45.0, None),
+        ("C", "mean_delay", 40.0, None),
+        ("B", "mean_delay", 10.0, None),
+    ]
+    assert {worst.end for worst in window.worst} == {later}
+    page = Page.of(pipeline)
+    assert "D · UA 1 Feb 2013 01:00 mean_delay 80 ✕ at most 50 [warning]" in page.words
+    assert [int(key) for key in page.values("data-key", "a")] == [page.data["keys"].index(f"{key} · UA") for key in "BDAECB"]
+
+
+def test_lines_share_their_instants_in_the_data(pipeline):
+    publish(pipeline, [result_row(START + n * n * HOUR, origin=o, flights=n) for o in ("A", "B") for n in range(4)])
+    [window] = Page.of(pipeline).data["windows"]
+    assert window["low"] == to_us(START)
+    assert window["unit"] == 3_600_000_000
+    assert (window["near"], window["end"]) == (0, 9)
+    assert window["times"] == [[0, 1, 3, 5]]
+    assert window["lines"][1] == [[0, [0, 1, 2, 3]], [0, [0, 1, 2, 3]]]
+    assert window["gaps"][1] == pytest.approx(4, rel=0.01)
 
 
 def test_newest_revision_is_drawn(tmp_path):
     pipeline = pipeline_at(tmp_path, emit="revise")
     publish(pipeline, [result_row(START, revision=revision, flights=flights) for revision, flights in ((1, 7), (0, 3), (2, 5))])
     [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
-    assert window.views[0].lines["flights"] == {("EWR", "UA"): [(to_us(START), 5.0)]}
+    assert window.lines["flights"] == {("EWR", "UA"): [(to_us(START), 5.0)]}
 
 
 @pytest.mark.parametrize("keys", [[], ["origin"], ["origin", "carrier", "flight"]], ids=len)
@@ -297,7 +360,7 @@ def test_any_number_of_keys(tmp_path, keys):
         [{name: value for name, value in row.items() if name in keys or name not in ("origin", "carrier", "flight")} for row in rows],
     )
     [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
-    assert list(window.views[0].lines["flights"]) == [tuple({"origin": "EWR", "carrier": "UA", "flight": "7"}[key] for key in keys)]
+    assert list(window.lines["flights"]) == [tuple({"origin": "EWR", "carrier": "UA", "flight": "7"}[key] for key in keys)]
     Page.of(pipeline)
 
 
@@ -306,7 +369,7 @@ def test_null_and_quoted_keys_are_told_apart(tmp_path):
     rows = [{'or"igin': key} | result_row(START + n * HOUR, flights=n) for n, key in enumerate([None, "null", "O'Hare"])]
     publish(pipeline, rows)
     [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
-    assert set(window.views[0].lines["flights"]) == {(None,), ("null",), ("O'Hare",)}
+    assert set(window.lines["flights"]) == {(None,), ("null",), ("O'Hare",)}
 
 
 def test_integer_axis(tmp_path):
@@ -317,15 +380,17 @@ def test_integer_axis(tmp_path):
     page = Page.of(pipeline)
     assert "−200 – 700" in page.words
     assert "Watermark 1,229 results complete to 1,200" in page.words
-    assert page.values("data-axis") == ["integer"]
+    assert page.data["integer"] is True
 
 
 def test_aggregates_without_values_leave_a_word(pipeline):
     publish(pipeline, [result_row(START + n * HOUR, mean_delay=value) for n, value in enumerate([None, float("nan"), float("inf")])])
     commit(pipeline)
     page = Page.of(pipeline)
-    assert "mean_delay no values in this stretch" in page.words
-    assert not re.search(r"\bnan\b|\binf\b", " ".join(page.values("d")))
+    assert "1 Feb 2013 02:00 – 1" in page.words
+    mean_delay, flights = page.data["windows"][0]["lines"]
+    assert mean_delay == [None]
+    assert flights == [[0, [1, 1, 1]]]
 
 
 def test_structs_and_lists_are_not_drawn(tmp_path):
@@ -334,7 +399,7 @@ def test_structs_and_lists_are_not_drawn(tmp_path):
     publish(pipeline, [row | {"trend": {"slope": 1.0}, "all": [1.0]}])
     page = Page.of(pipeline)
     assert "None of the aggregates is a number" in page.words
-    assert "line" not in page.values("class", "figure")
+    assert page.data["windows"] == []
 
 
 def test_quarantine_counts_by_reason_and_batch(pipeline):
@@ -352,8 +417,14 @@ def test_quarantine_counts_by_reason_and_batch(pipeline):
     page = Page.of(pipeline)
     assert "origin=EWR, departed_at=null" in page.words
     assert "secret" not in page.html
-    titles = re.findall(r"<title>(Batch [^<]*)</title>", page.html)
-    assert {"Batch 0: 1 late, still counted", "Batch 2: 2 quarantined: too_late", "Batch 1: 2 quarantined"} <= set(titles)
+    bars = page.data["bars"]["rows"]
+    assert bars["labels"] == [0, 1, 2]
+    assert {series["name"]: series["values"] for series in bars["series"]} == {
+        "late, still counted": [1, 1, 1],
+        "quarantined: too_late": [1, 0, 2],
+        "quarantined: null_time": [1, 0, 0],
+        "quarantined": [0, 2, 0],
+    }
 
 
 def test_quality_shows_the_last_attempt_and_tells_warnings_and_broken_rules(pipeline):
@@ -426,7 +497,9 @@ def test_many_batches_show_the_latest(pipeline, monkeypatch):
     commit(pipeline, 7)
     page = Page.of(pipeline)
     assert "the latest 4 of 7 batches" in page.words
-    assert page.html.count("<title>Batch ") == 4 * 3, "late, quarantined and apply of each"
+    bars = page.data["bars"]
+    assert bars["rows"]["labels"] == bars["timings"]["labels"] == [3, 4, 5, 6]
+    assert [series["name"] for plot in bars.values() for series in plot["series"]] == ["late, still counted", "quarantined", "apply"]
 
 
 def test_links_start_from_the_page(pipeline, tmp_path):
@@ -459,11 +532,12 @@ def test_out_may_be_a_link_or_a_pipe(pipeline, tmp_path):
     assert (tmp_path / "link.html").is_symlink()
     assert "never run" in (tmp_path / "page.html").read_text(encoding="utf-8")
     os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    write_report(pipeline, out=str(tmp_path / "pipe"))
-    assert (tmp_path / "pipe").is_fifo()
-    assert b"<title>" in os.read(reader, 1 << 16)
-    os.close(reader)
+    with ThreadPoolExecutor() as threads:
+        # A page is longer than what a pipe holds.
+        read = threads.submit((tmp_path / "pipe").read_text)
+        write_report(pipeline, out=str(tmp_path / "pipe"))
+        assert (tmp_path / "pipe").is_fifo()
+        assert "<title>" in read.result(timeout=60)
 
 
 def test_damaged_table_leaves_the_old_page(pipeline):
@@ -482,45 +556,20 @@ def pipeline_files(pipeline: Pipeline) -> list[Path]:
     return files
 
 
-def test_lines_break_at_gaps_and_lone_points_are_dots():
-    scale = charts.value_scale([0.0, 10.0])
-    line = charts.draw_line(0, "x", [(0, 0.0), (1, 10.0), (9, 5.0)], scale, 0, 10, gap=2)
-    assert line.path.count("M") == 2
-    assert line.path.count("L") == 1
-    assert line.dots.startswith("M18000 ")
+def test_bars_without_values_are_not_drawn():
+    assert bars_of([0, 1], {"s0": ("late", [1, 0.5])}) == {
+        "labels": [0, 1],
+        "series": [{"colour": "s0", "name": "late", "values": [1, 0.5]}],
+    }
+    assert bars_of([0], {"s0": ("late", [0])}) is None
 
 
-@pytest.mark.parametrize(
-    ("values", "low", "high", "beyond"),
-    [
-        ([0.0, 10.0], 0.0, 10.5, 0),
-        ([90.0, 100.0], 89.5, 100.5, 0),
-        ([5.0], 2.25, 7.75, 0),
-        ([float(n % 10) for n in range(1000)] + [500.0], 0.0, 20.79, 1),
-    ],
-    ids=["from zero", "far from zero", "constant", "lone peak"],
-)
-def test_value_scale(values, low, high, beyond):
-    scale = charts.value_scale(values)
-    assert (scale.low, scale.high) == pytest.approx((low, high))
-    assert scale.beyond == beyond
-
-
-def test_stacked_bars_fill_up_from_the_bottom():
-    plot = charts.stacked_bars(["0", "1"], {"a": ("late", [1, 0]), "b": ("other", [3, 2])}, "{label} {name} {value}")
-    assert [bar.words for bar in plot.bars] == ["0 late 1", "0 other 3", "1 other 2"]
-    first, second, _ = plot.bars
-    assert first.y + first.height == pytest.approx(100)
-    assert second.y + second.height == pytest.approx(first.y)
-    assert charts.stacked_bars(["0"], {"a": ("late", [0])}, "") is None
-
-
-@pytest.mark.parametrize("span", [1, 10**6, 3 * 10**9, 10**11, 10**13, 10**15, 10**17], ids="{:.0e} us".format)
-@pytest.mark.parametrize("start", [-(10**14), 0, to_us(START) + 12_345])
-def test_time_ticks_lie_inside_and_are_few(start, span):
-    ticks = time_ticks(start, start + span)
-    assert all(start <= tick <= start + span for tick, _ in ticks)
-    assert len(ticks) <= 7
-    assert [tick for tick, _ in ticks] == sorted({tick for tick, _ in ticks})
-    if span >= 10**10:
-        assert ticks
+def test_uplot_is_the_package_that_is_named():
+    """Its version and digests are noted in one place."""
+    folder = resources.files("windowmill.jobs.report") / "uplot"
+    named, *sums = (folder / "SHA256SUMS").read_text().splitlines()
+    version = named.removeprefix("# uPlot ").partition(",")[0]
+    digests = {name: digest for digest, name in (line.split("  ") for line in sums)}
+    assert set(digests) == {file.name for file in folder.iterdir()} - {"SHA256SUMS"}
+    assert {name: sha256((folder / name).read_bytes()).hexdigest() for name in digests} == digests
+    assert f"(v{version})" in (folder / "uPlot.iife.min.js").read_text().partition("\n")[0]

@@ -1,0 +1,65 @@
+"""Figures, instants and durations as short texts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from windowmill.windowing.axis import from_us
+
+
+def instant(t_us: int) -> datetime:
+    """The instant ``t_us`` microseconds after the epoch, clipped to the range of ``datetime``.
+
+    >>> instant(1_000_000)
+    datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.timezone.utc)
+    """
+    try:
+        return from_us(t_us)
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC) if t_us < 0 else datetime.max.replace(tzinfo=UTC)
+
+
+def short(value: float) -> str:
+    """A figure in few characters.
+
+    Examples
+    --------
+    >>> short(12_345.0), short(0.12345), short(3_400_000), short(-7)
+    ('12,345', '0.123', '3.4M', '−7')
+    """
+    sign, size = ("−" if value < 0 else ""), abs(value)
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if size >= limit:
+            return f"{sign}{size / limit:,.4g}{unit}" if size < 1e15 else f"{value:.2e}"
+    if size and size < 1e-3:
+        return f"{value:.2e}"
+    text = f"{size:,.0f}" if size >= 1000 or size == int(size) else f"{size:.3g}"
+    return f"{sign}{text}"
+
+
+def moment(at: datetime | int | None, *, seconds: bool = False) -> str:
+    """An instant in UTC, or a point of an integer axis, as text; a dash for none.
+
+    >>> moment(1234), moment(None)
+    ('1,234', '–')
+    """
+    if at is None:
+        return "–"
+    if not isinstance(at, datetime):
+        return f"{at:,}".replace("-", "−")
+    at = at.astimezone(UTC)
+    return f"{at.day} {at:%b %Y %H:%M:%S}" if seconds else f"{at.day} {at:%b %Y %H:%M}"
+
+
+def elapsed(seconds: float) -> str:
+    """A duration as text; one unit, rounded.
+
+    Examples
+    --------
+    >>> elapsed(0.042), elapsed(7.31), elapsed(312), elapsed(93_600)
+    ('42 ms', '7.3 s', '5 min', '26 h')
+    """
+    for limit, unit, name in ((1, 0.001, "ms"), (90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.1f} {name}" if name == "s" else f"{seconds / unit:.0f} {name}"
+    return f"{seconds / 86_400:.0f} days"
