@@ -66,9 +66,9 @@ def schema(
     as_json: AsJson = False,
 ) -> None:
     """Print the JSON schema of a spec, by which editors complete fields and mark mistakes."""
-    from windowmill.windowing.spec import Pipeline
+    from windowmill.windowing.spec_guide import described_schema
 
-    described = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Pipeline.model_json_schema()
+    described = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | described_schema()
     if out is None:
         print(json.dumps(described, indent=None if as_json else 2))
         return

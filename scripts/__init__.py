@@ -1,0 +1,1 @@
+"""Scripts of the project: set-up, and pages that are made from the code."""

@@ -1,0 +1,137 @@
+"""What each field of a spec says, with an example: for the JSON schema that editors read, and for the reference pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from windowmill.windowing.spec import Pipeline
+
+#: Fields of every window.
+_EVERY_WINDOW: Mapping[str, tuple[str, Any]] = {
+    "name": ("Name of the window in the column `window` of the sink.", "hourly"),
+    "type": ("Type of the window.", None),
+    "output": ("Either is accepted: rows carry `window_start` and `window_end` in both cases.", "window_end"),
+    "empty": ("`emit`: also a row, with count 0 and nulls, for each known key whose window holds nothing.", "emit"),
+}
+_ORIGIN = ("Instant from which windows are counted; the Unix epoch unless given.", "2013-01-01T06:00:00Z")
+_TIMEZONE = ("Time zone whose calendar and clock days, weeks and months follow.", "Europe/Vienna")
+_IDLE = ("A key without events for this long is forgotten.", "7 days")
+_PATH = ("Folder of the table, or its URI on object storage.", "${WAREHOUSE}/flights")
+_STORAGE = (
+    "Options of delta-rs for object storage; each names the environment variable that holds its value.",
+    {"aws_region": "${LAKE_REGION}"},
+)
+_TABLE = ("Name of a table of Spark's catalog, in place of `path`.", "lake.shop.orders")
+
+#: Class of the spec's model -> field -> what it says, and an example; null where the class has one value only.
+GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
+    "Pipeline": {
+        "pipeline": ("Name of the pipeline; it stays with the sink.", "flight_delays"),
+        "renamed_from": ("The name under which the pipeline built its sink, if it has been renamed since.", "delays"),
+        "source": ("Where events come from; `windowmill try` and `aggregate` do without.", {"path": "${WAREHOUSE}/flights"}),
+        "keys": ("Columns by which events are grouped; none: one global group.", ["origin", "carrier"]),
+        "time": ("The time axis, and how long rows are waited for.", {"column": "departed_at", "disorder": "30 minutes"}),
+        "windows": ("The windows, each with a name.", [{"name": "hourly", "type": "tumbling", "size": "1 hour"}]),
+        "aggregates": ("Columns of the result -> the aggregate; see the page of aggregates.", {"mean_delay": {"mean": "delay"}}),
+        "emit": ("`final`: each row once, when its window is complete; `revise`: earlier, and again for late rows.", "revise"),
+        "strict": ("Refuse a pipeline that would keep raw rows in its state.", True),
+        "sink": ("The table that receives result rows.", {"path": "${WAREHOUSE}/flight_delays"}),
+        "checkpoints": ("Folder of ledger and state; `<sink>.windowmill` unless given.", {"path": "${WAREHOUSE}/state/flight_delays"}),
+        "expectations": (
+            "Great Expectations rules over the rows about to be published.",
+            [{"type": "expect_column_values_to_be_between", "column": "mean_delay", "max_value": 2880, "severity": "critical"}],
+        ),
+        "quarantine": ("Shares of a batch's rows above which quarantined rows are a warning, or hold it.", {"warn": "1 %", "hold": "10 %"}),
+        "schedule": ("When Airflow runs it: five cron fields, a word such as `@hourly`, or an asset.", "*/30 * * * *"),
+        "compute": ("Who computes a batch: Spark, this process where a batch is small (`auto`), or this process alone (`local`).", "local"),
+    },
+    "Source": {
+        "path": _PATH,
+        "storage_options": _STORAGE,
+        "table": _TABLE,
+        "format": ("Kind of the source: `delta`, or one that a plugin brings.", "delta"),
+        "options": ("Options of the source kind, by its own names.", {"maxFilesPerTrigger": "1000"}),
+        "filter": ("A Spark SQL condition; other rows are not read: neither applied nor quarantined.", "cancelled = false"),
+        "changes": ("Versions that update or remove rows: `refuse` stops the run, `ignore` skips them.", "ignore"),
+    },
+    "Table": {"path": _PATH, "storage_options": _STORAGE, "table": _TABLE},
+    "Time": {
+        "column": ("The column that says when an event happened: timestamp, date, text that reads as one, or integer.", "departed_at"),
+        "end": ("Column of an event's end, if events last from `column` until then.", "arrived_at"),
+        "unit": ("What an integer column counts since 1970; `none`: an axis that is no time.", "ms"),
+        "tie_break": ("Columns that order equal times of a key.", ["flight_id"]),
+        "disorder": ("The watermark trails the latest event time by this much.", "30 minutes"),
+        "arrival": ("`commit`: rows of one commit arrive together; `row`: one after another.", "row"),
+        "lateness": ("Behind the watermark a row still counts this long.", "6 hours"),
+        "max_future_skew": ("A row later than this after the run's own time is quarantined; null: no limit.", "1 hour"),
+        "watermark": ("`data_interval_end`: the scheduler vouches that the data interval is complete.", "data_interval_end"),
+    },
+    "Tumbling": {
+        **_EVERY_WINDOW,
+        "size": ("Length of a window; either this or `evict`.", "1 hour"),
+        "evict": ("Policy that flushes the window, in place of a size.", {"count": 100}),
+        "origin": _ORIGIN,
+        "timezone": _TIMEZONE,
+        "idle_after": _IDLE,
+    },
+    "Hopping": {
+        **_EVERY_WINDOW,
+        "size": ("Length of a window.", "24 hours"),
+        "hop": ("Distance of the starts of two windows; beyond `size`, events between two belong to none.", "30 minutes"),
+        "origin": _ORIGIN,
+        "timezone": _TIMEZONE,
+    },
+    "Cumulative": {
+        **_EVERY_WINDOW,
+        "size": ("Length of the longest window.", "1 day"),
+        "step": ("Windows of step, 2·step … size share their start.", "1 hour"),
+        "origin": _ORIGIN,
+        "timezone": _TIMEZONE,
+    },
+    "Sliding": {
+        **_EVERY_WINDOW,
+        "evict": ("When tuples leave the window.", {"time": "10 minutes"}),
+        "trigger": ("When the window is evaluated; with every tuple unless given.", {"count": 10}),
+        "partial": ("Whether a window that has not been full yet gives rows.", False),
+        "origin": _ORIGIN,
+        "idle_after": _IDLE,
+    },
+    "Session": {
+        **_EVERY_WINDOW,
+        "gap": ("Events at most this far apart share a window.", "30 minutes"),
+        "max_size": ("A session that lasts longer is cut.", "12 hours"),
+    },
+    "Snapshot": {**_EVERY_WINDOW},
+    "Count": {**_EVERY_WINDOW, "count": ("A window spans this many different event times.", 10)},
+    "Custom": {**_EVERY_WINDOW, "function": ("`module:name` of the function that begins and ends windows.", "shop_windows:by_shift")},
+    "Policy": {
+        "count": ("Number of tuples.", 100),
+        "time": ("Length of event time.", "10 minutes"),
+        "delta": ("Difference of a column's values.", {"column": "odometer_km", "by": 5}),
+        "punctuation": ("Condition of the tuple that closes the window (tumbling only).", "kind = 'end of shift'"),
+    },
+    "Delta": {"column": ("A column of numbers or instants.", "odometer_km"), "by": ("The difference above which the policy acts.", 5)},
+    "Expectation": {
+        "type": ("Name of the rule, as Great Expectations has it; its arguments stand beside it.", "expect_column_values_to_be_between"),
+        "severity": ("`critical` holds the batch, `warning` publishes and flags, `info` records.", "warning"),
+    },
+    "QuarantineLimits": {
+        "warn": ("Share above which the batch has a warning; `never`: none has.", "1 %"),
+        "hold": ("Share above which the batch is held; `never`: none is.", "10 %"),
+    },
+    "AssetSchedule": {"asset": ("Name of the Airflow asset whose updates start a run.", "flights")},
+}
+
+
+def described_schema() -> dict[str, Any]:
+    """The JSON schema of a spec, with a description and an example of each field of windowmill's own."""
+    schema = Pipeline.model_json_schema()
+    for name, described in {"Pipeline": schema, **schema["$defs"]}.items():
+        for field, settings in described.get("properties", {}).items():
+            text, example = GUIDE.get(name, {}).get(field, (None, None))
+            if text is not None:
+                settings["description"] = text
+            if example is not None:
+                settings["examples"] = [example]
+    return schema
