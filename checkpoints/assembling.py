@@ -215,7 +215,9 @@ def _changes(body: Mapping[str, Any], record: LedgerRecord, path: str) -> dict[s
     found = body.get(CHANGES)
     if not isinstance(found, dict):
         raise _corrupt(path, f"the {record.kind} record of batch {record.batch} has no changes")
-    return {role: _built(Changes, values, record, path) for role, values in found.items()}
+    # Records from before specs could be changed lack these fields.
+    later = {"windows": None, "widens": False}
+    return {role: _built(Changes, later | values if isinstance(values, dict) else values, record, path) for role, values in found.items()}
 
 
 def changes_in(content: bytes, batch: Batch, path: str) -> dict[str, Changes]:

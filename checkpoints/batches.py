@@ -15,11 +15,13 @@ from windowmill.checkpoints.data_files import DataFile, stored_type
 from windowmill.windowing.axis import from_us
 
 Status = Literal["held", "committed", "abandoned"]
+#: For each earlier batch, the last source version that it read, and the instant through which windows were closed to its rows.
+FoundClosed = list[tuple[int, int | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ABC):
-    """What a batch will do, pinned before any work: what runs and backfills have in common.
+    """What a batch will do, pinned before any work: what all kinds of batches have in common.
 
     Attributes
     ----------
@@ -86,6 +88,16 @@ class Plan(ABC):
         """Whether the batch reads no state, and what it builds takes the place of the state that is there."""
         return False
 
+    @property
+    def rereads(self) -> bool:
+        """Whether earlier batches have read the same rows, and quarantined those of them that did not count."""
+        return not self.builds_state
+
+    @property
+    def reads_from(self) -> int:
+        """The version after which the batch reads."""
+        return self.from_version
+
     @abstractmethod
     def describe(self, *, instants: bool) -> str:
         """What the batch does, for messages; ``instants`` says whether the axis is time."""
@@ -100,7 +112,7 @@ class Plan(ABC):
         return f"windowmill/{self.generation}/{role}"
 
     def _versions(self) -> str:
-        versions = f"source versions {self.from_version + 1} to {self.to_version}"
+        versions = f"source versions {self.reads_from + 1} to {self.to_version}"
         return versions if self.snapshot is None else f"{versions}, from the snapshot at version {self.snapshot}, in event-time order"
 
 
@@ -147,7 +159,7 @@ class BackfillPlan(Plan):
     range_to: int
     # A bare annotation would take the inherited property for its default.
     builds_state: bool = field()
-    found_closed: list[tuple[int, int | None]] = field(default_factory=list)
+    found_closed: FoundClosed = field(default_factory=list)
 
     @property
     def range(self) -> tuple[int, int]:
@@ -181,6 +193,10 @@ class Changes:
         Range (begin, end] of window ends whose rows are replaced; null to append.
     schema
         The table's schema (Delta JSON), from which it is made, or widened. Null in a record if the table had all columns.
+    windows
+        Names of the windows whose rows of the range ``replaces`` are meant; null for all.
+    widens
+        Whether columns are added to a sink that lacks some. Other tables of a pipeline are always widened.
     """
 
     adds: tuple[DataFile, ...] = ()
@@ -188,6 +204,8 @@ class Changes:
     removes: tuple[str, ...] = ()
     replaces: tuple[int, int] | None = None
     schema: str | None = None
+    windows: tuple[str, ...] | None = None
+    widens: bool = False
 
     @classmethod
     def of(
@@ -198,12 +216,14 @@ class Changes:
         kept: Iterable[DataFile] = (),
         removes: Iterable[str] = (),
         replaces: tuple[int, int] | None = None,
+        windows: tuple[str, ...] | None = None,
+        widens: bool = False,
     ) -> Changes:
         """Changes of a table with the columns ``schema``, all nullable."""
         from deltalake import Schema  # an executor makes no changes
 
         stored = pa.schema([pa.field(field.name, stored_type(field.type)) for field in schema])
-        return cls(tuple(adds), tuple(kept), tuple(removes), replaces, Schema.from_arrow(stored).to_json())
+        return cls(tuple(adds), tuple(kept), tuple(removes), replaces, Schema.from_arrow(stored).to_json(), windows, widens)
 
     @property
     def files(self) -> tuple[DataFile, ...]:

@@ -138,8 +138,9 @@ class DeltaRsCommitter:
         elif schema is not None and publication.replaces_all and DeltaSchema.from_json(schema) != table.schema():
             _replace_schema(table, schema)
             table = newest(place)
-        elif schema is not None and role != "sink":
-            check_format(table, role)
+        elif schema is not None and (role != "sink" or publication.changes.widens):
+            if role != "sink":
+                check_format(table, role)
             missed = lacking(table, schema)
             if missed and not Features.of(table).beyond_delta_rs:
                 table.alter.add_columns(missed, commit_properties=own_commit("widen"))
@@ -231,7 +232,7 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
         from windowmill.checkpoints.replacing import ReplacedRange  # imports numba, which is seldom needed here
 
         assert changes.replaces is not None
-        moved = ReplacedRange.of(place, table, changes.replaces)
+        moved = ReplacedRange.of(place, table, changes.replaces, changes.windows)
         files = changes.adds + moved.keep(moved.partly, batch=publication.batch, attempt=str(note.get("attempt", "")), task=0)
         removes, note["rewritten"] = list(moved.files), True
     now = time.time_ns() // 1_000_000
@@ -302,7 +303,7 @@ def _misfit(role: str, table: DeltaTable, changes: Changes) -> str | None:
     if changes.schema is None:
         return None
     written = {each["name"]: each for each in json.loads(changes.schema)["fields"]}
-    missed = lacking(table, changes.schema) if role == "sink" else []
+    missed = lacking(table, changes.schema) if role == "sink" and not changes.widens else []
     if missed:
         return f"has no column {missed[0].name}, which the results have; put it back"
     for stored in json.loads(table.schema().to_json())["fields"]:

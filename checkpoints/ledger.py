@@ -46,12 +46,15 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import FORMAT, LedgerRecord, RecordStore
 from windowmill.checkpoints.stores import make_folder, store_of, use_options_of
+from windowmill.windowing.changes import compare
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError, first_line
 from windowmill.windowing.meanings import describe_difference
 from windowmill.windowing.spec import Pipeline
 
 #: Batches whose records are read at a time. A record takes kilobytes, most of them for the source's schema.
 READ_AT_ONCE = 4_096
+#: What to do about a spec that makes another pipeline.
+NEW_SINK = "give the new definition its own sink and backfill it there"
 #: Most files whose entries a record holds itself, each about a kilobyte.
 MAX_FILES = 32
 
@@ -184,13 +187,16 @@ class Ledger:
     def check_meaning(self, pipeline: Pipeline) -> None:
         """Refuse a spec whose results would not be consistent with those already published; raises ``SpecChangedError``."""
         last = self.newest_kept
-        if last is not None and last.plan.meaning != pipeline.meaning_hash():
-            difference = describe_difference(last.plan.definition, pipeline.shown_meaning(), pipeline.meaning())
-            raise SpecChangedError(
-                f"pipeline {pipeline.pipeline}: keys, time, windows, aggregates, filter or emit differ from those that built {self.path} "
-                f"(last batch {last.number}){f': {difference}' if difference else ''}; put the old ones back, or give the new "
-                "definition its own sink and backfill it there"
-            )
+        if last is None or pipeline.means(last.plan.definition, last.plan.meaning):
+            return
+        difference = describe_difference(last.plan.definition, pipeline.shown_meaning(), pipeline.meaning())
+        same_variables = pipeline.has_variables_of(last.plan.definition, last.plan.meaning)
+        others = compare(last.plan.definition, pipeline, {}, same_variables=same_variables).others
+        ways = NEW_SINK if others else "see what the change does by `windowmill plan SPEC`, and carry it out by `windowmill apply SPEC`"
+        raise SpecChangedError(
+            f"pipeline {pipeline.pipeline}: keys, time, windows, aggregates, filter or emit differ from those that built {self.path} "
+            f"(last batch {last.number}){f': {difference}' if difference else ''}; put the old ones back, or {ways}"
+        )
 
     def record(self, plan: Plan, outcome: Commit, changes: Mapping[str, Changes], at: datetime) -> None:
         """Record a batch: its commit point, unless its verdict is ``held``.

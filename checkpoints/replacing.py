@@ -17,7 +17,7 @@ from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.stores import filesystem_of
 from windowmill.windowing.axis import to_us
 
-_END = "window_end"
+_END, _WINDOW = "window_end", "window"
 #: Writers cut off a timestamp in a statistic to milliseconds.
 _CUT_OFF_US = 999
 
@@ -30,6 +30,8 @@ class ReplacedRange:
     ----------
     schema
         All columns of the table.
+    windows
+        Names of the windows whose rows of the range are meant; null for all.
     whole
         Paths of files with rows of the range alone.
     partly
@@ -40,23 +42,27 @@ class ReplacedRange:
     schema: pa.Schema
     begin: int
     end: int
+    windows: tuple[str, ...] | None = None
     whole: tuple[str, ...] = ()
     partly: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, table: str, snapshot: DeltaTable, ends: tuple[int, int]) -> ReplacedRange:
-        """The files of ``snapshot``, the table at ``table``, that may hold rows of the range ``ends``; reads only its log."""
+    def of(cls, table: str, snapshot: DeltaTable, ends: tuple[int, int], windows: tuple[str, ...] | None = None) -> ReplacedRange:
+        """The files of ``snapshot``, the table at ``table``, that may hold rows of these ``windows`` in the range ``ends``.
+
+        Reads only its log.
+        """
         begin, end = ends
         whole, partly = [], []
         for file in files_of(snapshot):
             low, high = _point(file.get(f"min.{_END}")), _point(file.get(f"max.{_END}"), cut_off=_CUT_OFF_US)
             if low is None or high is None or file.get(f"null_count.{_END}") != 0:
                 partly.append(file["path"])
-            elif low > begin and high <= end:
+            elif low > begin and high <= end and windows is None:
                 whole.append(file["path"])
             elif high > begin and low <= end:
                 partly.append(file["path"])
-        return cls(table, pa.schema(snapshot.schema().to_arrow()), begin, end, tuple(whole), tuple(partly))
+        return cls(table, pa.schema(snapshot.schema().to_arrow()), begin, end, windows, tuple(whole), tuple(partly))
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -77,6 +83,8 @@ class ReplacedRange:
                 for batch in file.iter_batches(use_threads=False):
                     ends = batch.column(_END).cast(pa.int64())
                     within = pc.and_(pc.greater(ends, self.begin), pc.less_equal(ends, self.end)).fill_null(False)
+                    if self.windows is not None:
+                        within = pc.and_(within, pc.is_in(batch.column(_WINDOW).cast(pa.string()), pa.array(self.windows)))
                     rows = batch.filter(pc.invert(within))
                     columns = [
                         rows.column(field.name).cast(field.type) if field.name in rows.schema.names else pa.nulls(len(rows), field.type)

@@ -31,6 +31,33 @@ def module_names(pipeline: Pipeline) -> list[str]:
     return sorted({place.partition(":")[0] for place in functions} | plugin_modules(pipeline) | part_modules(pipeline))
 
 
+def edited_parts(pipeline: Pipeline, plan: Plan) -> dict[tuple[str, str], str]:
+    """The windows and aggregates, each by its field and its name, whose module or time zone differs from that of ``plan``, with the reason.
+
+    Raises
+    ------
+    CodeChangedError
+        If a module of the source differs, which belongs to none of them.
+    """
+    digests, own = module_digests(pipeline), pipeline.model_copy(update={"source": None})
+    edited = {name for name, digest in plan.modules.items() if digests.get(name, digest) != digest}
+    zones = {name for name in _zones(pipeline) if name in plan.zones and _zone_digest(name, plan.now_us) != plan.zones[name]}
+    alone = {("windows", each.name): own.model_copy(update={"windows": (each,), "aggregates": {}}) for each in pipeline.windows}
+    alone |= {
+        ("aggregates", name): own.model_copy(update={"windows": (), "aggregates": {name: spec}})
+        for name, spec in pipeline.aggregates.items()
+    }
+    found: dict[tuple[str, str], str] = {}
+    for part, one in alone.items():
+        reasons = [f"module {name} was edited (digest {digests[name]})" for name in module_names(one) if name in edited]
+        reasons += [f"time zone {name} has other offsets in the time zone data of this machine" for name in _zones(one) if name in zones]
+        if reasons:
+            found[part] = "; ".join(reasons)
+    if edited - {name for one in alone.values() for name in module_names(one)}:
+        check_modules(pipeline, plan)
+    return found
+
+
 def plugin_modules(pipeline: Pipeline) -> set[str]:
     """Modules of plugins that have registered what the spec names. A notebook is none: it has no file to compare or to bring elsewhere."""
     modules = {DECLARED.module_of(spec.function) for spec in pipeline.aggregates.values() if spec.use is None}

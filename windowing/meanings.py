@@ -29,32 +29,37 @@ def describe_difference(before: Mapping[str, Any], now: Mapping[str, Any], actua
     >>> describe_difference({"time": {"column": "t", "disorder": "1 hour"}}, *2 * ({"time": {"column": "t"}, "emit": "revise"},))
     'time.disorder was "1 hour" and is not given; emit was not given and is "revise"'
     """
-    found = [f"{where} was {_shown(old)} and is {_shown(new)}" for where, old, new in _differences(before, now, actual, "")]
+    found = differences(before, now, actual)
     if not found:
         # As written they are the same, so the value of a variable must differ.
-        found = [f"{where}: the value of {name} is another one" for where, name in _variables(now, "")]
+        found = [f"{where}: the value of {name} is another one" for where, name in variables(now)]
     more = f"; and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
     return "; ".join(found[:_MAX_NAMED]) + more or None
+
+
+def differences(before: Any, now: Any, actual: Any) -> list[str]:
+    """The differences between two values of a spec, each as field, old and new value; arguments as those of :func:`describe_difference`."""
+    return [
+        f"{f'{where} ' if where else ''}was {_shown(old)} and is {_shown(new)}" for where, old, new in _differences(before, now, actual, "")
+    ]
 
 
 def _differences(before: Any, now: Any, actual: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
     # A text that now comes from the environment may still be the same.
     if before in (now, actual):
         return
-    parts = [_parts(value) for value in (before, now, actual)]
+    parts = [parts_of(value) for value in (before, now, actual)]
     old, new, new_actual = parts
     if old is None or new is None or new_actual is None:
         yield where, before, now
         return
     names = list(dict.fromkeys([*old, *new]))
-    if list(old) != list(new) and old.keys() == new.keys() and not isinstance(now, Mapping):
-        yield f"the order of {where}", list(old), list(new)
     for name in names:
         old_part, new_part, actual_part = (part.get(name, _ABSENT) for part in (old, new, new_actual))
         yield from _differences(old_part, new_part, actual_part, f"{where}.{name}" if where else name)
 
 
-def _parts(value: Any) -> Mapping[str, Any] | None:
+def parts_of(value: Any) -> Mapping[str, Any] | None:
     """The fields of ``value``, or its items by their names; null if it has neither."""
     if isinstance(value, Mapping):
         return value
@@ -63,16 +68,16 @@ def _parts(value: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def _variables(value: Any, where: str) -> Iterator[tuple[str, str]]:
+def variables(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
     """The variables in the texts of ``value``, each with the path of its field."""
     if isinstance(value, str):
         for name in VARIABLE.findall(value):
             yield where, f"${{{name}}}"
-    elif isinstance(value, list) and _parts(value) is None:
+    elif isinstance(value, list) and parts_of(value) is None:
         for item in value:
-            yield from _variables(item, where)
-    for name, item in (_parts(value) or {}).items():
-        yield from _variables(item, f"{where}.{name}" if where else name)
+            yield from variables(item, where)
+    for name, item in (parts_of(value) or {}).items():
+        yield from variables(item, f"{where}.{name}" if where else name)
 
 
 def _shown(value: Any) -> str:

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import date, datetime
+from functools import reduce
 from itertools import combinations
 from typing import Annotated, Any, Literal, Self
 
@@ -202,6 +203,8 @@ class Pipeline(SpecMapping):
     schedule: str | AssetSchedule | None = None
     #: Who computes a batch: Spark's tasks, this process where a batch is small and no cluster is configured, or this process alone.
     compute: Compute = "spark"
+    #: Whether a run carries out a changed spec itself, if it only adds windows or aggregates; otherwise ``windowmill apply`` does.
+    apply: Literal["manual", "auto"] = "manual"
     #: Text with variables as written -> the text with their values.
     _variables: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -311,7 +314,31 @@ class Pipeline(SpecMapping):
 
     def meaning_hash(self) -> str:
         """SHA-256 of :meth:`meaning` and of :data:`LABELS` in hexadecimal, independent of the order of mappings."""
-        return hashlib.sha256(json.dumps(self.meaning() | {"labels": LABELS}, sort_keys=True).encode()).hexdigest()
+        return _hash_of(self.meaning())
+
+    def means(self, written: Mapping[str, Any], meaning_hash: str) -> bool:
+        """Whether the spec means what one meant with the :meth:`shown_meaning` ``written`` and this hash, whatever the order of windows."""
+        meaning = self.meaning()
+        places = {window["name"]: place for place, window in enumerate(written.get("windows", ()))}
+        if places.keys() == {window["name"] for window in meaning["windows"]}:
+            meaning["windows"].sort(key=lambda window: places[window["name"]])
+        return _hash_of(meaning) == meaning_hash
+
+    def has_variables_of(self, written: Mapping[str, Any], meaning_hash: str) -> bool:
+        """Whether the variables in an earlier :meth:`shown_meaning`, whose hash was ``meaning_hash``, have the values of now."""
+
+        def filled(value: Any) -> Any:
+            if isinstance(value, str):
+                return reduce(lambda text, pair: text.replace(*pair), self._variables.items(), value)
+            if isinstance(value, dict):
+                return {name: filled(item) for name, item in value.items()}
+            return [filled(item) for item in value] if isinstance(value, list) else value
+
+        return _hash_of(filled(dict(written))) == meaning_hash
+
+
+def _hash_of(meaning: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps({**meaning, "labels": LABELS}, sort_keys=True).encode()).hexdigest()
 
 
 def _durations(part: BaseModel, where: str = "") -> list[tuple[str, Duration]]:

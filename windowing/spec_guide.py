@@ -45,6 +45,7 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "quarantine": ("Shares of a batch's rows above which quarantined rows are a warning, or hold it.", {"warn": "1 %", "hold": "10 %"}),
         "schedule": ("When Airflow runs it: five cron fields, a word such as `@hourly`, or an asset.", "*/30 * * * *"),
         "compute": ("Who computes a batch: Spark, this process where a batch is small (`auto`), or this process alone (`local`).", "local"),
+        "apply": ("Whether a run carries out a changed spec itself where it only adds windows or aggregates (`auto`).", "auto"),
     },
     "Source": {
         "path": _PATH,

@@ -67,15 +67,16 @@ class State(Protocol):
 
 @dataclass(frozen=True)
 class DeltaState:
-    """The state table at the path ``name``; ``check`` verifies rows."""
+    """The state table at the path ``name``; ``check`` verifies rows, and ``replaced`` is whether a batch replaces all of them."""
 
     name: str
     check: RowCheck
+    replaced: bool = False
 
     @property
     def holds_nodes(self) -> bool:
-        # This is fixed when the table is created.
-        return not is_table(self.name) or has_nodes(self.name)
+        # This is fixed when the rows are first written.
+        return self.replaced or not is_table(self.name) or has_nodes(self.name)
 
     def partials(self, schema: pa.Schema, /) -> PartialTable:
         return PartialTable(self.name, schema, self.check)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from windowmill.checkpoints.batches import BackfillPlan, Changes
+from windowmill.checkpoints.batches import Changes, Plan
 from windowmill.checkpoints.data_files import DataFile, remove
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.plans import ApplyPlan
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.base import order_of
 from windowmill.checkpoints.state.compaction import joint_schema
@@ -40,9 +41,10 @@ from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.base import BatchSurvey, Part
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.lateness import TOO_LATE
-from windowmill.jobs.ways.output import Output, check_balance, counted
+from windowmill.jobs.ways.output import Output, Published, check_balance, counted
 from windowmill.jobs.ways.quarantine import quarantine_schema, quarantined
 from windowmill.jobs.ways.returning import RETURNED, returned, taken
+from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import KIND, LEVEL, REACHING
 
 if TYPE_CHECKING:
@@ -124,6 +126,7 @@ def _targets(job: Job, parts: Sequence[Part]) -> Targets:
             "refused": Target(quarantine, REFUSED_SCHEMA),
         },
         job.options,
+        Published(job.plan.fills, AXIS_END if job.plan.history is None else job.plan.history) if isinstance(job.plan, ApplyPlan) else None,
     )
 
 
@@ -156,11 +159,18 @@ def _with_quarantined(
 
 
 def _replaced(job: Job, emission: Emission) -> ReplacedRange | None:
-    """What a backfill of a running pipeline replaces; null for any other batch, and for a sink that Spark must write."""
-    sink = job.runnable.sink_path
-    if not isinstance(job.plan, BackfillPlan) or job.plan.builds_state or not delta_rs_can_write(sink):
+    """What a batch replaces of the rows that earlier ones have published; null for nothing, and for a sink that Spark must write."""
+    sink, ends = job.runnable.sink_path, _replaced_ends(job.plan, emission)
+    if ends is None or not delta_rs_can_write(sink):
         return None
-    return ReplacedRange.of(sink, newest(sink), (emission.after, emission.through))
+    return ReplacedRange.of(sink, newest(sink), ends, job.plan.fills if isinstance(job.plan, ApplyPlan) else None)
+
+
+def _replaced_ends(plan: Plan, emission: Emission) -> tuple[int, int] | None:
+    """The range (begin, end] of window ends whose published rows the batch replaces; null for none."""
+    if isinstance(plan, ApplyPlan):
+        return plan.replaced
+    return None if plan.builds_state else (emission.after, emission.through)
 
 
 def _keep(job: Job, replaced: ReplacedRange, paths: Sequence[str]) -> tuple[DataFile, ...]:
@@ -188,9 +198,11 @@ def _computed(
     emission, plan = surveyed.emission, job.plan
     changes = {role: Changes.of(targets.of[role].schema, output.files[role]) for role in ("state", "quarantine") if output.files.get(role)}
     results, schema = output.files.get("sink", ()), targets.of["sink"].schema
-    if not plan.builds_state:
+    ends, applies = _replaced_ends(plan, emission), isinstance(plan, ApplyPlan)
+    if ends is not None or applies:
         removes = () if replaced is None else replaced.files
-        changes["sink"] = Changes.of(schema, results, kept=kept, removes=removes, replaces=(emission.after, emission.through))
+        windows = plan.fills if isinstance(plan, ApplyPlan) else None
+        changes["sink"] = Changes.of(schema, results, kept=kept, removes=removes, replaces=ends, windows=windows, widens=applies)
     elif results or not is_table(job.runnable.sink_path):
         changes["sink"] = Changes.of(schema, results)
     return ComputedBatch(

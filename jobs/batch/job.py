@@ -77,7 +77,7 @@ class Job:
         """The state before the batch."""
         from windowmill.checkpoints.state.readers import DeltaState  # the driver of a task reads no state
 
-        return DeltaState(self.runnable.places.state, self.check)
+        return DeltaState(self.runnable.places.state, self.check, replaced=self.plan.replaces_state)
 
     def parts(self) -> list[Part]:
         """The parts of the pipeline."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import BackfillPlan, Plan
@@ -15,6 +16,7 @@ from windowmill.checkpoints.delta_tables import tables_kept
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import ApplyPlan
 from windowmill.checkpoints.writers import check_conditional_writes, lease
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.engine import has_brief_use, is_sure_to_use_spark
@@ -24,11 +26,28 @@ from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.reading import Arrival, History
 from windowmill.jobs.spark import launch
 from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import OutOfTurnError, ServerGoneError
 from windowmill.windowing.spec import Pipeline
 
+if TYPE_CHECKING:
+    from windowmill.jobs.batch.applying import Application
+
 #: How long a run waits for another run of the same pipeline on this machine.
 LEASE_WAIT_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Where a pipeline was when a plan was made: the identity of its ledger, and the number of the next batch."""
+
+    generation: str
+    batch: int
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> Expected:
+        """Where it is now."""
+        return cls(ledger.generation, ledger.count)
 
 
 def run(
@@ -62,6 +81,8 @@ def run(
     with _leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
         if ruling or ledger.held_batch:
             done.append(_rule(runnable, ledger, progress, ruling, accepted))
+        else:
+            done.extend(_changed(runnable, ledger, progress))
         while not ruling and (max_batches is None or len(done) < max_batches):
             plan = planning.next_run(
                 runnable,
@@ -121,6 +142,58 @@ def restate(
     with _leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, _):
         plan = planning.next_restatement(runnable, ledger, changed=changed, ends=ends, late=late, accepted=accepted)
         return [_execute(runnable, plan, ledger, progress)]
+
+
+def apply(pipeline: Pipeline, progress: Progress, *, history: int | None, expected: Expected | None = None) -> CommittedBatch | None:
+    """Carry out a changed spec in one batch; null if there is nothing to do.
+
+    Parameters
+    ----------
+    history
+        Windows that are new, or get new values, are published where they end after this instant; null for none.
+    expected
+        The position of the pipeline for which a kept plan was made.
+
+    Raises
+    ------
+    SpecChangedError
+        If the spec cannot be applied.
+    OutOfTurnError
+        If the pipeline has moved past ``expected``, or a batch is held.
+    """
+    with _leased(pipeline, progress) as (runnable, ledger, done):
+        if done and isinstance(done[0].plan, ApplyPlan) and pipeline.means(done[0].plan.definition, done[0].plan.meaning):
+            return done[0]
+        found = _application(runnable, ledger, history)
+        if found is not None and expected not in (None, Expected.of(ledger)):
+            raise OutOfTurnError(
+                f"pipeline {pipeline.pipeline}: has moved past the plan, which was not made for batch {ledger.count}, the next one; "
+                "make another plan by `windowmill plan`"
+            )
+        return None if found is None else _execute(runnable, found.plan, ledger, progress)
+
+
+def _changed(runnable: Runnable, ledger: Ledger, progress: Progress) -> list[CommittedBatch]:
+    """Say what a changed spec means, and carry it out if the spec allows that (``apply: auto``); otherwise planning refuses it."""
+    pipeline, last = runnable.pipeline, ledger.newest_kept
+    if last is None or pipeline.means(last.plan.definition, last.plan.meaning):
+        return []
+    from windowmill.jobs.batch import applying
+
+    changes = applying.changes_of(pipeline, ledger)
+    assert changes is not None
+    for line in applying.lines_of(changes):
+        progress.say(f"  {line}")
+    if pipeline.apply != "auto" or not changes.only_add:
+        return []
+    found = _application(runnable, ledger, AXIS_BEGIN)
+    return [] if found is None else [_execute(runnable, found.plan, ledger, progress)]
+
+
+def _application(runnable: Runnable, ledger: Ledger, history: int | None) -> Application | None:
+    from windowmill.jobs.batch import applying
+
+    return applying.next_apply(runnable, ledger, history=history, on_reading=partial(_begin_spark_if_sure, runnable))
 
 
 def abandon(pipeline: Pipeline, progress: Progress) -> Plan:

@@ -50,7 +50,7 @@ NOTHING_ACCEPTED = Acceptance()
 OnReading = Callable[[SourceTable, Reading], None]
 
 
-def _ignore(source: SourceTable, reading: Reading) -> None:
+def ignore(source: SourceTable, reading: Reading) -> None:
     """The default of ``on_reading``."""
 
 
@@ -69,7 +69,7 @@ def next_run(
     interval_end: datetime | None = None,
     arrival: Arrival = "log",
     accepted: Acceptance = NOTHING_ACCEPTED,
-    on_reading: OnReading = _ignore,
+    on_reading: OnReading = ignore,
 ) -> Plan | None:
     """The plan of the next batch, of the new source versions; null if nothing is to do. The last batch must be settled, and not held.
 
@@ -78,7 +78,7 @@ def next_run(
     pipeline = runnable.pipeline
     check_owner(pipeline, ledger)
     ledger.check_meaning(pipeline)
-    source, last = _source(runnable, ledger), ledger.last_commit
+    source, last = source_of(runnable, ledger), ledger.last_commit
     after = last.plan.to_version if last else -1
     vouched = _vouched(pipeline, interval_end)
     if source.version <= after and not _moves_on(pipeline, ledger, vouched):
@@ -98,8 +98,8 @@ def next_run(
     # The interval is complete only once the backlog is drained: later versions may hold more of its rows.
     interval_end_us = vouched if reach.through == source.version else None
     seen = last.outcome.seen if last and last.outcome else None
-    plan = RunPlan(**_pinned(pipeline, ledger, source, reach), seen=seen, interval_end=interval_end_us)
-    _check(runnable, ledger, source, plan)
+    plan = RunPlan(**pinned(pipeline, ledger, source, reach), seen=seen, interval_end=interval_end_us)
+    check_plan(runnable, ledger, source, plan)
     return plan
 
 
@@ -111,7 +111,7 @@ def next_backfill(
     end: int,
     history: History = "current",
     accepted: Acceptance = NOTHING_ACCEPTED,
-    on_reading: OnReading = _ignore,
+    on_reading: OnReading = ignore,
     on_other_rows: Callable[[str], None] = _say_nothing,
 ) -> BackfillPlan:
     """The plan of a backfill of the windows that end in (``begin``, ``end``], instants on the axis.
@@ -129,7 +129,7 @@ def next_backfill(
             f"pipeline {runnable.name}: batch {ledger.held_batch.number} is held; `windowmill run`, release, discard or abandon it, then "
             "backfill"
         )
-    source, last = _source(runnable, ledger), ledger.last_commit
+    source, last = source_of(runnable, ledger), ledger.last_commit
     check_tables(runnable, ledger, accepted)
     before = [batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state]
     reach = backfill_reach(runnable, source, before, history)
@@ -137,14 +137,14 @@ def next_backfill(
         on_other_rows(reach.why)
     on_reading(source, check_readable(runnable, source, reach, again=bool(before)))
     plan = BackfillPlan(
-        **_pinned(pipeline, ledger, source, reach),
+        **pinned(pipeline, ledger, source, reach),
         seen=None,
         range_from=begin,
         range_to=end,
         found_closed=[(plan.to_version, plan.emitted) for plan in before] if pipeline.time.watermark == "data_interval_end" else [],
         builds_state=last is None,
     )
-    _check(runnable, ledger, source, plan)
+    check_plan(runnable, ledger, source, plan)
     return plan
 
 
@@ -174,7 +174,7 @@ def next_restatement(
     pipeline = runnable.pipeline
     check_owner(pipeline, ledger)
     ledger.check_meaning(pipeline)
-    source, last = _source(runnable, ledger), ledger.last_commit
+    source, last = source_of(runnable, ledger), ledger.last_commit
     if ledger.held_batch or last is None:
         what = "has committed no batch" if last is None else f"holds batch {ledger.count - 1}"
         raise OutOfTurnError(f"pipeline {runnable.name}: {what}; `windowmill run` first, or release, discard or abandon it, then restate")
@@ -188,7 +188,7 @@ def next_restatement(
     after = last.plan.to_version
     to_version = after if through is None else through
     plan = RestatePlan(
-        **_pinned(pipeline, ledger, source, Reach(after, to_version, to_version)),
+        **pinned(pipeline, ledger, source, Reach(after, to_version, to_version)),
         seen=last.outcome.seen,
         changed=changed,
         range_from=ends[0],
@@ -196,11 +196,11 @@ def next_restatement(
         shown_after=first.range_from if isinstance(first, BackfillPlan) else None,
         late=late,
     )
-    _check(runnable, ledger, source, plan)
+    check_plan(runnable, ledger, source, plan)
     return plan
 
 
-def _pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> dict[str, Any]:
+def pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> dict[str, Any]:
     """The fields of :class:`Plan` that runs and backfills have in common."""
     last = ledger.last_commit
     outcome, now_us = last.outcome if last else None, time.time_ns() // 1_000
@@ -235,7 +235,7 @@ def check_tables(runnable: Runnable, ledger: Ledger, accepted: Acceptance) -> No
         user_code.check_zones(runnable.pipeline, ledger.newest_kept.plan)
 
 
-def _check(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) -> None:
+def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) -> None:
     """Refuse a new ``plan`` that could not be carried out over this source and these tables."""
     from windowmill.jobs.sources.columns import Columns, check_unchanged
     from windowmill.windowing.columnar.results import result_types
@@ -267,7 +267,7 @@ def check_owner(pipeline: Pipeline, ledger: Ledger) -> None:
         )
 
 
-def _source(runnable: Runnable, ledger: Ledger) -> SourceTable:
+def source_of(runnable: Runnable, ledger: Ledger) -> SourceTable:
     source, newest = open_source(runnable.pipeline), ledger.newest_kept
     path = source.path
     if newest and newest.plan.source_id != source.table_id:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,10 +13,11 @@ from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import Publication, beyond_delta_rs, names_need_mapping
 from windowmill.checkpoints.own_tables import OwnTable, own_tables
 from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.quoting import spark_text
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.engine import VARIABLE, compute_of
 from windowmill.jobs.spark.object_storage import literal_path
-from windowmill.windowing.axis import from_us
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, from_us
 from windowmill.windowing.errors import LocalComputeError, SinkRefusedError
 
 #: Prefix of properties of a table that hold its constraints.
@@ -57,12 +58,12 @@ class SparkCommitter:
             writer.mode("overwrite").option("overwriteSchema", True).save(place)
             return
         if changes.replaces is not None:
-            begin, end = (_literal(bound, rows) for bound in changes.replaces)
-            writer.mode("overwrite").option("replaceWhere", f"window_end > {begin} AND window_end <= {end}").save(place)
+            writer = writer.mode("overwrite").option("replaceWhere", _condition(changes.replaces, changes.windows, rows))
+            writer.option("mergeSchema", changes.widens).save(place)
             return
         if changes.schema is not None and names_need_mapping(publication.role, changes.schema) and not is_table(place):
             writer = writer.option("delta.columnMapping.mode", "name")
-        writer.mode("append").option("mergeSchema", publication.role != "sink").save(place)
+        writer.mode("append").option("mergeSchema", publication.role != "sink" or changes.widens).save(place)
 
     def _rows(self, place: str, changes: Changes) -> DataFrame:
         files, schema = changes.adds, changes.schema
@@ -112,6 +113,15 @@ def _constraints(place: str) -> dict[str, str]:
         return {}
     configuration = table_at(place).metadata().configuration
     return {name.removeprefix(_CONSTRAINT): condition for name, condition in configuration.items() if name.startswith(_CONSTRAINT)}
+
+
+def _condition(replaces: tuple[int, int], windows: Sequence[str] | None, rows: DataFrame) -> str:
+    """Holds for the rows to replace."""
+    begin, end = replaces
+    bounds = [] if begin == AXIS_BEGIN else [f"window_end > {_literal(begin, rows)}"]
+    bounds += [] if end == AXIS_END else [f"window_end <= {_literal(end, rows)}"]
+    bounds += [] if windows is None else [f"window IN ({', '.join(map(spark_text, windows))})"]
+    return " AND ".join(bounds) or "true"
 
 
 def _literal(bound: int, rows: DataFrame) -> str:

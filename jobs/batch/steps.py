@@ -175,7 +175,7 @@ class _Steps:
         reach("record.begin")
         with self.progress.step("record", "the batch and its files in the ledger"):
             at = datetime.now(UTC)
-            if not self.plan.builds_state and "quarantine" in self.changes:
+            if self.plan.rereads and "quarantine" in self.changes:
                 # Earlier batches have quarantined these rows already.
                 self.tables["quarantine"].remove(self.changes.pop("quarantine").adds)
             quality = closing.quality_changes(self.runnable, self.plan, verdict, "0", at)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from windowmill.jobs.commands import batches, machine, specs, tables
+from windowmill.jobs.commands import batches, changes, machine, specs, tables
 from windowmill.windowing.registry import Registry
 
 #: In the order in which ``windowmill --help`` lists them.
@@ -22,6 +22,8 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "schema": specs.schema,
         "run": batches.run,
         "backfill": batches.backfill,
+        "plan": changes.plan,
+        "apply": changes.apply,
         "release": batches.release,
         "discard": batches.discard,
         "abandon": batches.abandon,

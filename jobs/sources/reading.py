@@ -152,7 +152,7 @@ def reading_of(runnable: Runnable, source: SourceTable, plan: Plan | Reach) -> R
     NonAppendCommitError
         If one of the versions changed or removed rows, and the spec does not ignore changes.
     """
-    reach = plan if isinstance(plan, Reach) else Reach(plan.from_version, plan.to_version, plan.snapshot)
+    reach = plan if isinstance(plan, Reach) else Reach(plan.reads_from, plan.to_version, plan.snapshot)
     files = [] if reach.snapshot is None else source.snapshot(reach.snapshot)
     as_of = reach.snapshot if files and source.deletion_vectors else None
     if as_of is not None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from windowmill.checkpoints.batches import BackfillPlan, Plan
 from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import ApplyPlan, RestatePlan
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.event_times import EventTimes
@@ -182,7 +183,10 @@ class TableInput(SourceInput):
         cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, plain: PlainRows | None, check: RowCheck
     ) -> TableInput:
         """The input of ``plan``, from a ``source`` with the columns that it has pinned; ``check`` verifies rows of the state."""
-        pipeline = runnable.pipeline
+        pipeline, latest = runnable.pipeline, runnable.pipeline.time.latest(plan.now_us)
+        if isinstance(plan, ApplyPlan) and plan.seen is not None:
+            # Later ones were quarantined when they arrived: they lay too far in the future.
+            latest = plan.seen if latest is None else min(latest, plan.seen)
         return cls(
             pipeline=pipeline,
             columns=Columns.of(plan.source_schema),
@@ -196,7 +200,7 @@ class TableInput(SourceInput):
             closed_by_file=_closed_by_file(plan, reading) if pipeline.time.watermark == "data_interval_end" else None,
             expected_rows=sum(file.rows or 0 for file in reading.files),
             size_bytes=reading.size_bytes,
-            latest=pipeline.time.latest(plan.now_us),
+            latest=latest,
             check=check,
             runnable=runnable,
             plan=plan,
@@ -244,10 +248,10 @@ class TableInput(SourceInput):
 
 
 def _closed_by_file(plan: Plan, reading: Reading) -> tuple[int, ...]:
-    """For each file, the instant through which windows were closed when its rows arrived; in a backfill, when they first arrived."""
-    if plan.replaces_state:
+    """For each file, the instant through which windows were closed when its rows arrived; if they are reread, when they first arrived."""
+    if isinstance(plan, RestatePlan):
         return (AXIS_BEGIN,) * len(reading.files)
-    if not isinstance(plan, BackfillPlan):
+    if not isinstance(plan, BackfillPlan | ApplyPlan):
         return (AXIS_BEGIN if plan.emitted is None else plan.emitted,) * len(reading.files)
     if not plan.found_closed:
         return (AXIS_BEGIN,) * len(reading.files)

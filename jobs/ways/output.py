@@ -82,6 +82,20 @@ def _joined(one: Windows, other: Windows) -> Windows:
     return joined
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The result rows that a batch publishes, where it does not publish all: those of ``windows`` that end after an instant."""
+
+    windows: tuple[str, ...]
+    after: int
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """Those of ``rows``, result rows of one window of the spec."""
+        if not rows.num_rows or rows.column("window")[0].as_py() not in self.windows:
+            return rows.slice(0, 0)
+        return rows.filter(pc.greater(rows.column("window_end").cast(pa.int64()), self.after))
+
+
 class RowWriter(ABC):
     """Takes the rows that parts compute; ``windows`` are the spans of the result rows so far."""
 

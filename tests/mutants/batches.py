@@ -18,7 +18,7 @@ MIXED_BATCHES = "tests/jobs/test_mixed_batches.py::test_"
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
     f"{STEPS}a_backfill_of_a_running_pipeline_sets_no_rows_aside_again": [
-        ("quarantined-again-by-a-backfill", "jobs.batch.steps:_Steps.record", never("not self.plan.builds_state and _ in self.changes")),
+        ("quarantined-again-by-a-backfill", "jobs.batch.steps:_Steps.record", never("self.plan.rereads and _ in self.changes")),
     ],
     f"{STEPS}the_record_tells_what_was_read_and_which_files_were_written": [
         ("ignored-changes-not-recorded", "jobs.batch.steps:_Steps._outcome", without("rows_ignored=_")),

@@ -11,7 +11,7 @@ CODE = "tests/jobs/test_code.py::test_"
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
     f"{PLANS}a_column_of_another_type_is_refused_by_the_next_batch": [
-        ("columns-of-a-plan-unchecked", "jobs.batch.planning:_check", without("check_unchanged(...)")),
+        ("columns-of-a-plan-unchecked", "jobs.batch.planning:check_plan", without("check_unchanged(...)")),
     ],
     f"{COLUMNS}what_would_change_results_is_refused": [
         ("columns-unchecked", "jobs.sources.columns:check_unchanged", always("_.name not in _ and _")),
@@ -20,21 +20,21 @@ MUTANTS = {
         ("renamed-column-taken", "jobs.sources.columns:check_unchanged", without("_check_same(...)")),
     ],
     f"{PLANS}a_copy_of_the_source_that_others_have_written_to_is_refused": [
-        ("copied-source-unnoticed", "jobs.batch.planning:_pinned", without('"source_mark": _')),
+        ("copied-source-unnoticed", "jobs.batch.planning:pinned", without('"source_mark": _')),
     ],
     f"{PLANS}the_ledger_of_another_pipeline_is_refused": [
         ("another-pipelines-ledger-taken", "jobs.batch.planning:check_owner", never("_ not in (_.pipeline, _.renamed_from)")),
     ],
     f"{PLANS}a_source_that_was_rolled_back_or_exchanged_is_refused": [
-        ("rolled-back-source-unnoticed", "jobs.batch.planning:_source", never("_ and _.version < _.to_version")),
-        ("exchanged-source-unnoticed", "jobs.batch.planning:_source", never("_ and _.source_id != _.table_id")),
+        ("rolled-back-source-unnoticed", "jobs.batch.planning:source_of", never("_ and _.version < _.to_version")),
+        ("exchanged-source-unnoticed", "jobs.batch.planning:source_of", never("_ and _.source_id != _.table_id")),
     ],
     f"{PLANS}own_tables_are_verified_before_each_plan": [
         ("verify-skipped-before-a-run", "jobs.batch.planning:next_run", without("check_tables(...)")),
         ("verify-skipped-before-a-backfill", "jobs.batch.planning:next_backfill", without("check_tables(...)")),
     ],
     f"{PLANS}a_plan_whose_number_has_landed_is_not_made": [
-        ("refuse-landed-removed", "jobs.batch.planning:_check", without("refuse_landed(...)")),
+        ("refuse-landed-removed", "jobs.batch.planning:check_plan", without("refuse_landed(...)")),
     ],
     f"{PLANS}an_edited_module_is_refused_unless_it_is_accepted": [
         ("edited-modules-accepted", "jobs.batch.planning:check_tables", never("_.newest_kept and not _.code")),
@@ -51,10 +51,10 @@ MUTANTS = {
         ("generation-of-each-question", "checkpoints.ledger:Ledger.generation", instead("self._new_generation", "uuid.uuid4().hex[:12]")),
     ],
     f"{LEDGER}a_changed_meaning_is_refused_and_changed_expectations_are_not": [
-        ("meaning-not-compared", "checkpoints.ledger:Ledger.check_meaning", never("_ is not None and _.meaning != _.meaning_hash()")),
+        ("meaning-not-compared", "checkpoints.ledger:Ledger.check_meaning", always("_ is None or _.means(...)")),
     ],
     f"{PLANS}a_plan_goes_on_from_what_the_last_batch_left": [
-        ("progress-forgotten", "jobs.batch.planning:_pinned", instead("_.emitted", "None")),
+        ("progress-forgotten", "jobs.batch.planning:pinned", instead("_.emitted", "None")),
     ],
     f"{PLANS}a_backfill_reads_no_further_than_the_schedule_has_come": [
         (

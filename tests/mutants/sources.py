@@ -67,7 +67,7 @@ MUTANTS = {
         ("backfill-reads-on", "jobs.sources.reading:backfill_reach", instead("_[-1].to_version", "source.version")),
     ],
     f"{READING}a_backfill_reads_changed_rows_as_they_are_now_and_later_ones_in_the_order_of_the_log": [
-        ("old-values-brought-back", "jobs.sources.reading:_current", instead("_ and _ is None", "known")),
+        ("old-values-brought-back", "jobs.sources.reading:_current", instead("_ and _ is None and _ is None", "known")),
     ],
     f"{READING}a_file_that_is_gone_is_found_before_anything_is_planned": [
         ("missing-files-planned", "jobs.sources.reading:check_readable", without("raise SourceRangeGoneError(...)")),

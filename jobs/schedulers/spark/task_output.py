@@ -20,7 +20,7 @@ from pyspark import TaskContext
 
 from windowmill.checkpoints.data_files import DataFile, FileWriter
 from windowmill.checkpoints.stores import Options, filesystem_of, use_options
-from windowmill.jobs.ways.output import Output, Role, RowWriter
+from windowmill.jobs.ways.output import Output, Published, Role, RowWriter
 from windowmill.jobs.ways.returning import taken
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
 
@@ -47,12 +47,15 @@ class Targets:
     ----------
     options
         For each place in object storage, the settings of its client; they hold credentials.
+    published
+        Which result rows are written; null for all.
     """
 
     batch: int
     attempt: str
     of: Mapping[Role, Target]
     options: Mapping[str, Options] = field(default_factory=dict)
+    published: Published | None = None
 
     def writer(self, role: Role, task: int) -> FileWriter:
         """A writer for the rows of ``role`` in the task of this number."""
@@ -76,6 +79,10 @@ class OutputWriter(RowWriter):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.__exit__(kind, error, trace)
+
+    def results(self, rows: pa.Table) -> None:
+        published = self._targets.published
+        super().results(rows if published is None else published.of(rows))
 
     def quarantined(self, rows: pa.Table) -> None:
         """Write rows of the quarantine table."""

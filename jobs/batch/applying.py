@@ -1,0 +1,153 @@
+"""Compares a changed spec with the one that runs, and plans the batch that carries it out. Writes nothing. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from windowmill.checkpoints.batches import Changes as TableChanges
+from windowmill.checkpoints.batches import Plan
+from windowmill.checkpoints.ledger import NEW_SINK, Ledger
+from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import ApplyPlan, RestatePlan
+from windowmill.jobs import user_code
+from windowmill.jobs.batch import planning
+from windowmill.jobs.sources.base import Reading, SourceTable
+from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.reading import History, Reach, backfill_reach, check_readable
+from windowmill.jobs.spec_checks import check_conditions
+from windowmill.windowing.changes import Changes, Fate, compare
+from windowmill.windowing.errors import (
+    ArrivalUnknownError,
+    OutOfTurnError,
+    SinkRefusedError,
+    SpecChangedError,
+    StateError,
+    UnsupportedError,
+)
+from windowmill.windowing.spec import Pipeline
+
+#: What becomes of windows and aggregates, in words.
+FATES: Mapping[Fate, str] = {"kept": "kept", "filled": "filled from the source", "dropped": "dropped"}
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A changed spec: what it means for the pipeline, the batch that carries it out, and what that batch reads."""
+
+    changes: Changes
+    plan: ApplyPlan
+    reading: Reading
+
+
+def changes_of(pipeline: Pipeline, ledger: Ledger) -> Changes | None:
+    """What ``pipeline`` means for what runs by this ledger; null if it means the same, or nothing runs yet."""
+    last = ledger.newest_kept
+    if last is None:
+        return None
+    edited, same = user_code.edited_parts(pipeline, last.plan), pipeline.means(last.plan.definition, last.plan.meaning)
+    if same and not edited:
+        return None
+    same_variables = same or pipeline.has_variables_of(last.plan.definition, last.plan.meaning)
+    return compare(last.plan.definition, pipeline, edited, same_variables=same_variables)
+
+
+def next_apply(
+    runnable: Runnable, ledger: Ledger, *, history: int | None, on_reading: planning.OnReading = planning.ignore
+) -> Application | None:
+    """The batch that carries out a changed spec; null if there is nothing to do. The last batch must be settled.
+
+    Parameters
+    ----------
+    history
+        Windows that are new, or get new values, are published where they end after this instant; null for none.
+    """
+    pipeline = runnable.pipeline
+    planning.check_owner(pipeline, ledger)
+    changes = changes_of(pipeline, ledger)
+    if changes is None:
+        return None
+    refuse(pipeline, ledger, changes)
+    last = ledger.last_commit
+    assert last is not None  # a batch that is not held has been committed
+    check_conditions(pipeline)
+    source = planning.source_of(runnable, ledger)
+    planning.check_tables(runnable, ledger, planning.Acceptance(code=True))
+    before = [batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state]
+    reach, reading = _reach(runnable, source, before)
+    on_reading(source, reading)
+    vouched = pipeline.time.watermark == "data_interval_end"
+    plan = ApplyPlan(
+        **planning.pinned(pipeline, ledger, source, reach) | {"from_version": reach.through},
+        seen=last.outcome.seen,
+        read_from=reach.after,
+        fills=() if history is None else changes.filled,
+        history=history,
+        found_closed=[(plan.to_version, plan.emitted) for plan in before] if vouched else [],
+    )
+    planning.check_plan(runnable, ledger, source, plan)
+    _check_columns(runnable, plan)
+    return Application(changes, plan, reading)
+
+
+def refuse(pipeline: Pipeline, ledger: Ledger, changes: Changes) -> None:
+    """Refuse ``changes`` that no batch can carry out now."""
+    if changes.others:
+        raise SpecChangedError(
+            f"pipeline {pipeline.pipeline}: keys, time, filter or emit differ from those that built {ledger.path}: "
+            f"{'; '.join(changes.others)}; they make another pipeline: put the old ones back, or {NEW_SINK}"
+        )
+    if ledger.held_batch:
+        raise OutOfTurnError(
+            f"pipeline {pipeline.pipeline}: batch {ledger.held_batch.number} is held; release, discard or abandon it by the spec that it "
+            "was made for, then change the spec"
+        )
+
+
+def _reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -> tuple[Reach, Reading]:
+    """What earlier batches have read: in the order in which they read it, or of event time where that order is no longer known.
+
+    Rows that have been restated are read as the table holds them now.
+    """
+    as_read: History = "current" if any(isinstance(plan, RestatePlan) for plan in before) else "log"
+    try:
+        reach = backfill_reach(runnable, source, before, as_read)
+        return reach, check_readable(runnable, source, reach, again=True)
+    except ArrivalUnknownError:
+        reach = backfill_reach(runnable, source, before, "event_time")
+        return reach, check_readable(runnable, source, reach, again=True)
+
+
+def _check_columns(runnable: Runnable, plan: ApplyPlan) -> None:
+    """Refuse a spec whose results or state have a column that is of another type in their table."""
+    from windowmill.checkpoints.committer import refuse_misfit
+    from windowmill.checkpoints.delta_tables import newest
+    from windowmill.checkpoints.state.compaction import joint_schema
+    from windowmill.checkpoints.state.memory import MemoryState
+    from windowmill.checkpoints.stores import is_table
+    from windowmill.jobs.ways.choose import parts_of
+    from windowmill.jobs.ways.input import Input
+    from windowmill.windowing.columnar.results import result_schema
+
+    pipeline, types = runnable.pipeline, Columns.of(plan.source_schema).arrow
+    parts = parts_of(Input(pipeline=pipeline, types=types, builds_state=True), MemoryState())
+    schemas = {"sink": result_schema(pipeline, types), "state": joint_schema(pipeline, [part.schema for part in parts])}
+    for role, place in (("sink", runnable.sink_path), ("state", runnable.places.state)):
+        if not is_table(place):
+            continue
+        try:
+            refuse_misfit(role, place, newest(place), TableChanges.of(schemas[role], widens=True))
+        except (SinkRefusedError, StateError) as err:
+            raise UnsupportedError(
+                f"pipeline {pipeline.pipeline}: {err}; or give the window or the aggregate that has changed another name"
+            ) from err
+
+
+def lines_of(changes: Changes) -> Iterator[str]:
+    """A line for each window and aggregate that is not kept, and for each other difference, with its reason."""
+    for kind, found in (("window", changes.windows), ("aggregate", changes.aggregates)):
+        for each in found:
+            if each.fate != "kept":
+                yield f"{kind} {each.name}: {FATES[each.fate]}: {each.why}"
+    for other in changes.others:
+        yield f"new generation: {other}"

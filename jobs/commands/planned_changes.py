@@ -1,0 +1,186 @@
+"""The answer of ``windowmill plan``: a tree in which each window and aggregate has its reason, and a last line to be read first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group
+from rich.filesize import decimal
+from rich.text import Text
+from rich.tree import Tree
+
+from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import own_tables
+from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.protocol import outstanding
+from windowmill.jobs.batch import engine
+from windowmill.jobs.batch.applying import FATES, Application, next_apply
+from windowmill.jobs.commands.answers import bound
+from windowmill.jobs.commands.terminal import Answer, as_written
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.changes import Change
+from windowmill.windowing.spec import Pipeline
+
+#: Bytes of files that one task of Spark reads.
+_TASK_BYTES = 128 << 20
+
+
+def planned(pipeline: Pipeline, history: int | None, spec: str) -> Answer:
+    """What ``windowmill apply`` would do about ``pipeline``, the spec at the path ``spec``; raises what it would raise."""
+    runnable, ledger = runnable_of(pipeline), Ledger.open(pipeline)
+    if ledger.newest_kept is None:
+        text = f"{pipeline.pipeline}: nothing runs yet; `windowmill run {spec}` begins"
+        return Answer({"pipeline": pipeline.pipeline, "status": "nothing runs yet"}, text)
+    outstanding(ledger, own_tables(runnable))  # notes the commits that are there
+    found = next_apply(runnable, ledger, history=history)
+    if found is None:
+        text = f"{pipeline.pipeline}: nothing to do: the spec means what batch {ledger.newest_kept.number} was computed by"
+        return Answer({"pipeline": pipeline.pipeline, "status": "nothing to do"}, text)
+    return _answer(runnable, ledger, found, spec)
+
+
+def _answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -> Answer:
+    pipeline, changes, plan, reading = runnable.pipeline, found.changes, found.plan, found.reading
+    batches = [batch for batch in ledger.batches() if batch.status == "committed"]
+    rows = _Rows.of(batches, pipeline)
+    counts = [file.rows for file in reading.files]
+    n_rows = None if None in counts else sum(count or 0 for count in counts)
+    read = {
+        "files": len(reading.files),
+        "bytes": reading.size_bytes,
+        "rows": n_rows,
+        "from_version": plan.read_from + 1,
+        "to_version": plan.to_version,
+        "order": plan.arrival,
+    }
+    data = {
+        "pipeline": pipeline.pipeline,
+        "status": "changed",
+        "batch": plan.batch,
+        "generation": plan.generation,
+        "history": _history(plan.history, pipeline),
+        "windows": [_shown(each, rows.of_window(each, plan.fills)) for each in changes.windows],
+        "aggregates": [_shown(each, None) for each in changes.aggregates],
+        "reads": read,
+        "seconds": _seconds(batches, n_rows),
+        "tasks": _tasks(runnable, found),
+    }
+    data["summary"] = f"{_summary(found)}; `windowmill apply {spec}` does it"
+    return Answer(data, Group(_tree(data, found), Text(str(data["summary"]), style="bold")))
+
+
+def _shown(change: Change, rows: int | None) -> dict[str, Any]:
+    return {"name": change.name, "fate": change.fate, "why": as_written(change.why), "rows": rows}
+
+
+def _history(history: int | None, pipeline: Pipeline) -> str | int | None:
+    if history is None or history == AXIS_BEGIN:
+        return "none" if history is None else "all"
+    return bound(history, pipeline.time.unit is None)
+
+
+def _tree(data: Mapping[str, Any], found: Application) -> Tree:
+    tree = Tree(Text(f"{data['pipeline']}: the spec has changed since batch {data['batch'] - 1}", style="bold"), guide_style="dim")
+    added = [each.name for each in found.changes.aggregates if each.fate == "filled"]
+    for field in ("windows", "aggregates"):
+        branch, changes = tree.add(field), data[field]
+        width = max(len(each["name"]) for each in changes)
+        for each in changes:
+            branch.add(_line(f"{each['name']:<{width}}", _told(each, added if field == "windows" else (), data["history"])))
+    read = data["reads"]
+    order = "in the order in which earlier batches read them" if read["order"] == "log" else "in order of event time, so that none is late"
+    seconds = "unknown" if data["seconds"] is None else f"about {data['seconds']:,.0f} s"
+    versions = f"source versions {read['from_version']} to {read['to_version']}"
+    tree.add(_line("reads     ", f"{_files(read['files'], read['bytes'])}: {versions}, {order}"))
+    tree.add(_line("state     ", "computed anew"))
+    tree.add(_line("takes     ", f"{seconds}, {data['tasks']:,} Spark task{'s' if data['tasks'] != 1 else ''}"))
+    return tree
+
+
+def _line(name: str, told: str) -> Text:
+    """A line of the tree, which is wrapped where the terminal ends."""
+    return Text(f"{name}  {told}", no_wrap=False, overflow="fold")
+
+
+def _told(change: Mapping[str, Any], added: Sequence[str], history: Any) -> str:
+    fate, rows = FATES[change["fate"]], "" if change["rows"] is None else f", about {change['rows']:,} rows"
+    if change["fate"] == "dropped":
+        return f"{fate}: {change['why']}; what has been published stays"
+    since = {"all": "its whole history", "none": "what comes from now on"}.get(history, f"windows that end after {history}")
+    if change["fate"] == "kept" and added:
+        columns = ", ".join(added)
+        filled = f"its rows have no {columns}" if history == "none" else f"{columns} filled from the source in {since}{rows}"
+        return f"{fate}: {change['why']}; {filled}"
+    return f"{fate}: {change['why']}" + (f"; {since}{rows}" if change["fate"] == "filled" else "")
+
+
+def _summary(found: Application) -> str:
+    parts = []
+    for what, changes in (("window", found.changes.windows), ("aggregate", found.changes.aggregates)):
+        fates = Counter(each.fate for each in changes)
+        parts += [f"{n} {what}{'s' if n != 1 else ''} {fate}" for fate in FATES if (n := fates[fate])]
+    return f"{', '.join(parts)}: reads {_files(len(found.reading.files), found.reading.size_bytes)}"
+
+
+def _files(n: int, size: int) -> str:
+    return f"{n:,} file{'s' if n != 1 else ''} ({decimal(size)})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Numbers of rows that batches have published, by window; and of windows on grids, how many rows a tick of their step has."""
+
+    published: Mapping[str, int]
+    steps: Mapping[str, int]
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch], pipeline: Pipeline) -> _Rows:
+        published = Counter[str]()
+        for batch in batches:
+            published.update(batch.outcome.windows if batch.verdict != "discarded" else {})
+        return cls(published, dict(_steps(pipeline)))
+
+    def of_window(self, change: Change, fills: Sequence[str]) -> int | None:
+        """About how many rows of a window the batch publishes; null if it publishes none, or this is not known."""
+        if change.name not in fills:
+            return None
+        if change.fate == "kept":
+            return self.published.get(change.name, 0)
+        step = self.steps.get(change.name)
+        # As many keys, over as long a time, as the window on a grid of which most is known.
+        known = max((n, name) for name, n in [*self.published.items(), ("", 0)] if name in self.steps or not name)
+        n, name = known
+        return n * self.steps[name] // step if step and n and name != change.name else None
+
+
+def _steps(pipeline: Pipeline) -> Iterator[tuple[str, int]]:
+    for window in pipeline.windows:
+        step = window.spacing().step
+        if step is not None and not step.months and (length := step.elapsed()):
+            yield window.name, length
+
+
+def _seconds(batches: Sequence[Batch], rows: int | None) -> float | None:
+    """Seconds that a batch of so many ``rows`` takes, by the batch that has read most."""
+    largest = max((batch.outcome for batch in batches), key=lambda outcome: outcome.rows_read, default=None)
+    if rows is None or largest is None or not largest.rows_read:
+        return None
+    return round(sum(largest.timings.values()) * max(1.0, rows / largest.rows_read), 1)
+
+
+def _tasks(runnable: Runnable, found: Application) -> int:
+    """About how many tasks of Spark the batch takes."""
+    from windowmill.jobs.ways import limits  # imports numba
+
+    if engine.compute_of(runnable.pipeline) == "local":
+        return 0
+    try:
+        limits.check_files(found.reading.files, None)
+    except limits.TooLargeError:
+        return max(2, -(-found.reading.size_bytes // _TASK_BYTES))
+    return 0 if engine.tries_this_process(runnable.pipeline) else 1
