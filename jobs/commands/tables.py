@@ -62,7 +62,7 @@ def report(
     from windowmill.jobs.report import write_report
 
     pipeline = load_pipeline(spec)
-    page = redacted(write_report(pipeline, out=str(out) if out else None))
+    page = redacted(write_report(pipeline, out=out, spec=str(spec)))
     show(Answer({"pipeline": pipeline.pipeline, "report": page}, Text(page)), as_json)
 
 

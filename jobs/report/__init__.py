@@ -12,15 +12,17 @@ from windowmill.checkpoints.stores import remote_store_of, use_options_of
 from windowmill.expectations.docs import Folder
 from windowmill.jobs.report import page
 from windowmill.jobs.report.curves import Curves, read_curves
+from windowmill.jobs.report.held import read_held
 from windowmill.jobs.report.quality import read_quality
 from windowmill.jobs.report.tables import BATCHES_SHOWN, ReportError, open_table, read_quarantine, rows_of
 from windowmill.windowing.errors import first_line
+from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
 __all__ = ["write_report"]
 
 
-def write_report(pipeline: Pipeline, *, out: str | None = None) -> str:
+def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPEC") -> str:
     """Write the report page of ``pipeline`` and return its path.
 
     The section of a table that does not exist yet says so. The page stays below 3 MB. Memory grows with the number of distinct keys,
@@ -30,6 +32,9 @@ def write_report(pipeline: Pipeline, *, out: str | None = None) -> str:
     ----------
     out
         Path or URI of the page; by default ``report.html`` among the pipeline's own tables.
+
+    spec
+        The pipeline's file, as the page names it in commands.
 
     Raises
     ------
@@ -52,6 +57,8 @@ def write_report(pipeline: Pipeline, *, out: str | None = None) -> str:
         curves=read_curves(pipeline, sink) if sink else Curves([], [], [], [], []),
         quarantine=read_quarantine(places.quarantine, first_shown, (*pipeline.keys, pipeline.time.column, *pipeline.time.tie_break)),
         quality=read_quality(places.quality, first_shown),
+        held=read_held(ledger.held_batch, pipeline, places),
+        spec=redacted(spec),
         made_at=datetime.now(UTC),
     )
     target = out or places.report

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,7 +21,10 @@ from windowmill.checkpoints.places import Places, local_path
 from windowmill.jobs.batch.engine import describe_briefly
 from windowmill.jobs.batch.progress import warnings_of
 from windowmill.jobs.report.chart_data import bars_of, charts_of
+from windowmill.jobs.report.cost import bytes_of, cost_bars, seconds_of, timings_of, trend_of
 from windowmill.jobs.report.curves import Curves, WindowCurves
+from windowmill.jobs.report.freshness import WORTH_A_LOOK, freshness_of, share_of
+from windowmill.jobs.report.held import Held
 from windowmill.jobs.report.quality import Quality
 from windowmill.jobs.report.result_rows import key_text
 from windowmill.jobs.report.tables import Quarantine, clipped
@@ -31,10 +33,6 @@ from windowmill.windowing.durations import DAY_US
 from windowmill.windowing.redaction import holds_credentials, redacted
 from windowmill.windowing.spec import AssetSchedule, Pipeline
 
-#: Steps of a run in their order -> the colour of each; ``start`` is that of Spark.
-_STEPS = {"start": "b-start"} | {
-    step: f"b-t{i}" for i, step in enumerate(("survey", "restore", "apply", "validate", "publish", "remember", "commit"))
-}
 #: Verdict or status -> (tone of its badge, words).
 _VERDICTS = {
     "passed": ("good", "passed"),
@@ -45,6 +43,7 @@ _VERDICTS = {
     "abandoned": ("idle", "abandoned"),
     "none": ("idle", "never run"),
 }
+_DISCARDED_SHOWN = 5
 OUTCOMES = {"passed": "✓", "warned": "!", "failed": "✕", "broken": "?"}
 
 
@@ -63,6 +62,9 @@ class Facts:
     curves: Curves
     quarantine: Quarantine
     quality: Quality
+    held: Held | None
+    #: The spec as commands name it.
+    spec: str
     made_at: datetime
 
 
@@ -73,17 +75,24 @@ def render(facts: Facts, target: str) -> str:
     )
     environment.filters |= {"short": short, "moment": moment, "elapsed": elapsed, "clipped": clipped}
     environment.filters["engine"] = describe_briefly
-    environment.filters["inlined"] = _inlined
+    environment.filters |= {"inlined": _inlined, "window_ends": _window_ends, "seconds": seconds_of, "bytes_written": bytes_of}
     last_advance = facts.last_advance
     committed = next((batch for batch in reversed(facts.batches) if batch.status == "committed"), None)
-    bars = {"rows": _rows_bars(facts.batches, facts.quarantine), "timings": _timings_bars(facts.batches)}
+    bars = {"rows": _rows_bars(facts.batches, facts.quarantine), **cost_bars(facts.batches)}
+    last_ended = next((batch.ended_at for batch in reversed(facts.batches) if batch.ended_at), None)
     return environment.get_template("template.html.j2").render(
         pipeline=facts.pipeline,
         about=_about(facts.pipeline),
         made_at=facts.made_at,
         verdict=_verdict(facts.batches),
         last=facts.batches[-1] if facts.batches else None,
-        last_ended=next((batch.ended_at for batch in reversed(facts.batches) if batch.ended_at), None),
+        last_ended=last_ended,
+        freshness=freshness_of(facts.pipeline, last_advance.seen if last_advance else None, last_ended, facts.made_at),
+        seen=last_advance.seen if last_advance else None,
+        shares=_shares(facts),
+        held=facts.held,
+        spec=facts.spec,
+        discarded=[batch for batch in facts.batches if batch.verdict == "discarded"][-_DISCARDED_SHOWN:],
         watermark=_watermark(facts.pipeline, last_advance),
         emitted=last_advance.emitted if last_advance else None,
         totals=_totals(facts),
@@ -99,7 +108,8 @@ def render(facts: Facts, target: str) -> str:
         quality=facts.quality,
         outcomes=OUTCOMES,
         verdicts=_VERDICTS,
-        timings=_timings(facts.batches),
+        timings=timings_of(facts.batches),
+        trend=trend_of(facts.batches),
         links=_links(facts, target),
         uplot=_uplot(),
     )
@@ -150,6 +160,25 @@ def _watermark(pipeline: Pipeline, last: Batch | None) -> datetime | int | None:
         if last.seen is None
         else last.seen - disorder
     )
+
+
+def _window_ends(batch: Batch) -> str:
+    """First and last end of the windows whose rows the batch computed; empty if it computed none."""
+    first, last = batch.outcome.window_end_min, batch.outcome.window_end_max
+    if first is None or last is None:
+        return ""
+    return " – ".join(moment(end if batch.integer_axis else instant(end)) for end in (first, last))
+
+
+def _shares(facts: Facts) -> dict[str, dict[str, Any]]:
+    """Late and quarantined rows as shares of the rows read, in all batches and in the latest; whether either is worth a look."""
+    totals, latest = facts.totals, facts.batches[-1] if facts.batches else None
+    shares = {}
+    for name in ("late", "quarantined"):
+        all_batches = share_of(getattr(totals, f"rows_{name}"), totals.rows_read)
+        of_latest = share_of(getattr(latest, f"rows_{name}"), latest.rows_read) if latest else 0.0
+        shares[name] = {"all": all_batches, "latest": of_latest, "warn": max(all_batches, of_latest) >= WORTH_A_LOOK}
+    return shares
 
 
 def _totals(facts: Facts) -> dict[str, int]:
@@ -228,22 +257,6 @@ def _rows_bars(shown: Sequence[Batch], quarantine: Quarantine) -> dict[str, Any]
     if any(others):
         stacks["b-other"] = ("quarantined: other reasons" if rest else "quarantined", others)
     return bars_of([batch.number for batch in shown], stacks)
-
-
-def _timings_bars(shown: Sequence[Batch]) -> dict[str, Any] | None:
-    stacks = {slot: (step, [batch.timings.get(step, 0.0) for batch in shown]) for step, slot in _STEPS.items()}
-    taken = {slot: (step, seconds) for slot, (step, seconds) in stacks.items() if any(seconds)}
-    return bars_of([batch.number for batch in shown], taken)
-
-
-def _timings(shown: Sequence[Batch]) -> list[tuple[str, float, float, float]]:
-    """Step, median, maximum and sum of its seconds over the batches shown; the last row is the whole run."""
-    timed = [batch.timings for batch in shown if batch.timings]
-    if not timed:
-        return []
-    columns = {step: [timings.get(step, 0.0) for timings in timed] for step in _STEPS if any(step in timings for timings in timed)}
-    columns["whole run"] = [sum(timings.get(step, 0.0) for step in _STEPS) for timings in timed]
-    return [(name, statistics.median(values), max(values), sum(values)) for name, values in columns.items()]
 
 
 def _links(facts: Facts, target: str) -> list[dict[str, str]]:

@@ -40,10 +40,18 @@ class Failure:
     earlier: int
     title: str
     column: str
+    arguments: str
     outcome: str
+    severity: str
     message: str
     observed: str
-    examples: list[str]
+    #: Rows that break the rule, by the columns that identify them.
+    rows: list[Any]
+
+    @property
+    def examples(self) -> list[str]:
+        """These rows, each in one line."""
+        return [clipped(named(row) if isinstance(row, dict) else row, 200) for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,15 @@ def read_quality(path: str, first_batch: int = 0) -> Quality:
     return Quality(columns, ordered[:_RULES_SHOWN], len(ordered[_RULES_SHOWN:]), dict(counts), _failures(table, attempts))
 
 
+def read_failures(path: str, batch: int) -> list[Failure]:
+    """The rules that the last attempt at ``batch`` broke."""
+    table = open_table(path)
+    if table is None:
+        return []
+    found = query(table, f"SELECT DISTINCT generation, batch FROM t WHERE batch = {batch:d}").to_pylist()
+    return _failures(table, _last_attempts([(row["generation"], row["batch"]) for row in found])) if found else []
+
+
 def _last_attempts(columns: Sequence[tuple[str, int]]) -> str:
     """The SQL query for the rows that the last attempt at each of these batches wrote."""
     chosen = " OR ".join(f"(generation = {literal(generation)} AND batch = {int(batch)})" for generation, batch in columns)
@@ -107,10 +124,12 @@ def _failures(table: DeltaTable, attempts: str) -> list[Failure]:
             earlier=row["times"] - 1,
             title=_title(row),
             column=row["column"] or "",
+            arguments=_arguments(row["arguments"]),
             outcome=_outcome(row),
+            severity=row["severity"] or "",
             message=clipped(row["message"]),
             observed=_observed(row),
-            examples=_examples(row["examples"]),
+            rows=_rows(row["examples"]),
         )
         for row in rows
     ]
@@ -169,10 +188,9 @@ def _trouble(rule: RuleRow) -> int:
     return sum(weight.get(outcome, 0) for outcome in rule.outcomes.values())
 
 
-def _examples(text: str | None) -> list[str]:
+def _rows(text: str | None) -> list[Any]:
     try:
         values = json.loads(text or "[]")
     except ValueError:
         return [clipped(text, 300)]
-    listed = values if isinstance(values, list) else [values]
-    return [clipped(named(value) if isinstance(value, dict) else value, 200) for value in listed[:5]]
+    return values[:5] if isinstance(values, list) else [values]

@@ -81,7 +81,7 @@ class ResultRows:
         texts = [text_of(column) for column in self.pipeline.keys]
         named = [f"{text} AS {name}" for text, name in zip(texts, self._key_names, strict=True)]
         values = [_finite(aggregate, f"v{i}") for i, aggregate in enumerate(self.aggregates)]
-        columns = ", ".join(["arrow_cast(window_end, 'Int64') AS e", '"trigger" AS g', "revision AS r", *named, *values])
+        columns = ["arrow_cast(window_end, 'Int64') AS e", '"trigger" AS g', "revision AS r", *named, *values]
         where = [f'"window" = {literal(self.window)}']
         if start is not None:
             instant = str(start) if self.pipeline.time.unit else f"arrow_cast({start}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
@@ -89,12 +89,17 @@ class ResultRows:
             where.append(f"window_end >= {instant}")
         if keys is not None and texts:
             where.append(f"{joined(texts)} IN ({', '.join(literal(_joined(key)) for key in keys)})")
-        rows = f"SELECT {columns} FROM t WHERE {' AND '.join(where)}"
-        if self.pipeline.emit == "final":
+        # The column exists once a window has become empty that was published before.
+        retracts = any(field.name == "retracted" for field in self.table.schema().fields)
+        columns += ["coalesce(retracted, false) AS d"] if retracts else []
+        rows = f"SELECT {', '.join(columns)} FROM t WHERE {' AND '.join(where)}"
+        if self.pipeline.emit == "final" and not retracts:
             return rows
         one = ", ".join(["e", "g", *self._key_names])
-        newest = ", ".join(f"last_value(v{i} ORDER BY r) AS v{i}" for i in range(len(self.aggregates)))
-        return f"SELECT {one}, {newest} FROM ({rows}) GROUP BY {one}"
+        names = [f"v{i}" for i in range(len(self.aggregates))] + (["d"] if retracts else [])
+        newest = ", ".join(f"last_value({name} ORDER BY r) AS {name}" for name in names)
+        latest = f"SELECT {one}, {newest} FROM ({rows}) GROUP BY {one}"
+        return f"SELECT * FROM ({latest}) WHERE NOT d" if retracts else latest
 
     def figures(self, keys_count: int) -> list[KeyFigures]:
         """Figures of each key; of more than ``KEYS_COUNTED`` keys, of some with the most rows. One scan, or two."""

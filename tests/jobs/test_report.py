@@ -26,6 +26,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.jobs.report import quality, write_report
 from windowmill.jobs.report.chart_data import bars_of
 from windowmill.jobs.report.curves import read_curves
+from windowmill.jobs.report.freshness import freshness_of
 from windowmill.jobs.report.limits import Limit
 from windowmill.jobs.report.quality import read_quality
 from windowmill.jobs.report.tables import ReportError, open_table, read_quarantine
@@ -239,6 +240,91 @@ def test_held_batch_shows_in_the_badge(pipeline):
     assert "1 held" in words
 
 
+def held_back(pipeline: Pipeline, verdict: str = "held") -> None:
+    """A second batch, which a critical rule holds back."""
+    commit(pipeline)
+    ledger = Ledger.open(pipeline)
+    planned = replace(ledger.newest.plan, batch=1, from_version=0, to_version=1)
+    ends = {"window_end_min": to_us(START), "window_end_max": to_us(START + HOUR), "rows_published": 2}
+    ledger.record(planned, replace(ledger.newest.outcome, verdict="held", **ends), {}, START)
+    if verdict != "held":
+        ledger.rule(replace(ledger.newest.outcome, verdict=verdict), None, START)
+
+
+def test_held_batch_says_why_and_what_next(pipeline):
+    held_back(pipeline)
+    places = Places.of(pipeline)
+    broken = {"origin": "EWR", "carrier": "UA", "window": "hourly", "window_end": (START + HOUR).isoformat()}
+    rows = [result_row(START + n * HOUR, mean_delay=1000.5 * n) for n in range(2)]
+    ends = pa.timestamp("us", "UTC")
+    columns = {name: pa.array([row[name] for row in rows], {"window_start": ends, "window_end": ends}.get(name)) for name in rows[0]}
+    write_deltalake(places.held, pa.table(columns | {"trigger": pa.nulls(2, pa.int64())}))
+    results = [
+        checked(1, "failed", message="1 of 2 rows break the rule", examples=json.dumps([broken]), unexpected=1),
+        checked(1, "failed", severity="warning", message="only a warning", rule=1, type="expect_column_max_to_be_between"),
+    ]
+    write_deltalake(places.quality, pa.Table.from_pylist(results))
+    words = Page.of(pipeline, spec="specs/delays.yaml").words
+    section = words[words.index("Batch 1 is held") : words.index("Newest event")]
+    assert "its 2 rows are not published" in section
+    assert "Windows that end 1 Feb 2013 00:00 – 1 Feb 2013 01:00." in section
+    assert "values to be between mean_delay max value 9 1 of 2 rows break the rule" in section
+    assert "origin=EWR, carrier=UA, window=hourly, window_end=2013-02-01T01:00:00+00:00 mean_delay=1000.5" in section
+    assert "windowmill release specs/delays.yaml" in section
+    assert "windowmill discard specs/delays.yaml" in section
+    assert "only a warning" not in section
+
+
+def test_a_discarded_batch_says_its_range(pipeline):
+    held_back(pipeline, "discarded")
+    words = Page.of(pipeline).words
+    assert "Batch 1 was discarded by hand: rows of windows that end 1 Feb 2013 00:00 – 1 Feb 2013 01:00 UTC are not published." in words
+    assert "is held" not in words
+
+
+@pytest.mark.parametrize(("rows", "amber"), [((1_000, 9, 9), 0), ((1_000, 10, 9), 1), ((1_000, 10, 10), 2)], ids=str)
+def test_shares_from_one_per_cent_on_are_amber(pipeline, rows, amber):
+    read, late, quarantined = rows
+    commit(pipeline, rows_read=read, rows_applied=read - quarantined, rows_late=late, rows_quarantined=quarantined)
+    page = Page.of(pipeline)
+    assert page.values("class", "div").count("card amber") == amber
+    assert f"{late / read:.2g}"[2:].strip("0") in page.words
+
+
+@pytest.mark.parametrize(
+    ("schedule", "hours", "batch", "missed"),
+    [
+        ("@daily", 30, "30 h ago; 1 scheduled instant since without a batch", 1),
+        ("0 * * * *", 3, "3 h ago; 3 scheduled instants since without a batch", 3),
+        ("*/5 * * * *", 240, "10 days ago; 1,000 or more scheduled instants since without a batch", 1_000),
+        ("0 * * * *", 0, "0 ms ago", 0),
+        ("@continuous", 3, "3 h ago", None),
+        (None, 3, "3 h ago", None),
+    ],
+)
+def test_freshness(tmp_path, schedule, hours, batch, missed):
+    pipeline = pipeline_at(tmp_path, schedule=schedule)
+    ended = START + timedelta(minutes=30)
+    found = freshness_of(pipeline, START - 4 * 24 * HOUR, ended, ended + hours * HOUR)
+    assert (found.batch, found.missed) == (batch, missed)
+    assert found.event == f"{4 + (hours + 0.5) / 24:.0f} days behind"
+    assert freshness_of(pipeline, ended + HOUR, None, ended).event == "60 min ahead"
+    assert freshness_of(pipeline, 1_234, None, ended).event == "1,234"
+
+
+def test_cost_of_each_batch_and_its_trend(pipeline):
+    for n in range(8):
+        compute = {"engine": "spark", "application": "app", "jobs": 1, "stages": 1, "tasks": n, "executors": 1}
+        commit(pipeline, timings={"survey": 1.0, "apply": 1.0 if n < 4 else 2.0}, rows_read=10 + n, compute=compute)
+    page = Page.of(pipeline)
+    bars = page.data["bars"]
+    assert [series["name"] for series in bars["timings"]["series"]] == ["survey", "apply"]
+    assert bars["tasks"]["series"][0]["values"] == list(range(8))
+    assert bars["read"]["series"][0]["values"] == list(range(10, 18))
+    assert bars["bytes"] is None
+    assert "median of the latest 4 runs 3.0 s, of the 4 before 2.0 s, +50%" in page.words
+
+
 def test_strings_of_the_tables_are_text_not_markup(pipeline):
     wicked = '<script>alert("x")</script>'
     publish(pipeline, [result_row(START, origin=wicked, carrier="a&b'\""), result_row(START + HOUR, origin=wicked, carrier="a&b'\"")])
@@ -349,6 +435,14 @@ def test_newest_revision_is_drawn(tmp_path):
     publish(pipeline, [result_row(START, revision=revision, flights=flights) for revision, flights in ((1, 7), (0, 3), (2, 5))])
     [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
     assert window.lines["flights"] == {("EWR", "UA"): [(to_us(START), 5.0)]}
+
+
+def test_retracted_windows_are_not_drawn(pipeline):
+    told = [(START, 0, 7, None), (START, 1, 0, True), (START + HOUR, 0, 3, None), (START + HOUR, 1, 4, None)]
+    rows = [result_row(end, revision=revision, flights=flights, retracted=gone) for end, revision, flights, gone in told]
+    publish(pipeline, rows)
+    [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
+    assert window.lines["flights"] == {("EWR", "UA"): [(to_us(START + HOUR), 4.0)]}
 
 
 @pytest.mark.parametrize("keys", [[], ["origin"], ["origin", "carrier", "flight"]], ids=len)
@@ -499,7 +593,8 @@ def test_many_batches_show_the_latest(pipeline, monkeypatch):
     assert "the latest 4 of 7 batches" in page.words
     bars = page.data["bars"]
     assert bars["rows"]["labels"] == bars["timings"]["labels"] == [3, 4, 5, 6]
-    assert [series["name"] for plot in bars.values() for series in plot["series"]] == ["late, still counted", "quarantined", "apply"]
+    names = [series["name"] for plot in bars.values() if plot for series in plot["series"]]
+    assert names == ["late, still counted", "quarantined", "apply", "rows read"]
 
 
 def test_links_start_from_the_page(pipeline, tmp_path):

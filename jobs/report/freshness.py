@@ -1,0 +1,67 @@
+"""How far a pipeline is behind: its newest event against now, and its newest batch against its schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from windowmill.jobs.report.texts import elapsed, moment
+from windowmill.windowing.spec import Pipeline
+
+#: Instants of the schedule are counted up to so many.
+_COUNTED = 1_000
+#: From this share of late or quarantined rows on, their numbers are marked.
+WORTH_A_LOOK = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """The newest event and the newest batch in words.
+
+    Attributes
+    ----------
+    event
+        Distance of the newest event from now, such as ``4 days behind``; for an integer axis the event itself.
+    batch
+        Time since the newest batch ended, and how many instants of the schedule have passed since.
+    missed
+        Number of these instants; null without a schedule by the clock.
+    """
+
+    event: str
+    batch: str
+    missed: int | None
+
+
+def freshness_of(pipeline: Pipeline, seen: datetime | int | None, ended: datetime | None, now: datetime) -> Freshness:
+    """Compare the newest event ``seen`` and the end of the newest batch with ``now``."""
+    missed = _missed(pipeline.schedule, ended, now) if isinstance(pipeline.schedule, str) else None
+    batch = "no batch yet" if ended is None else f"{elapsed(max((now - ended).total_seconds(), 0))} ago"
+    if missed:
+        counted = f"{missed:,}{' or more' if missed == _COUNTED else ''}"
+        batch += f"; {counted} scheduled instant{'' if missed == 1 else 's'} since without a batch"
+    return Freshness(_behind(seen, now), batch, missed)
+
+
+def _behind(seen: datetime | int | None, now: datetime) -> str:
+    if not isinstance(seen, datetime):
+        return moment(seen)
+    seconds = (now - seen).total_seconds()
+    return f"{elapsed(abs(seconds))} {'behind' if seconds >= 0 else 'ahead'}"
+
+
+def _missed(schedule: str, ended: datetime | None, now: datetime) -> int | None:
+    from croniter import croniter
+
+    if ended is None or not croniter.is_valid(schedule):
+        return None
+    instants = croniter(schedule, ended)
+    missed = 0
+    while missed < _COUNTED and instants.get_next(datetime) <= now.astimezone(UTC):
+        missed += 1
+    return missed
+
+
+def share_of(part: int, whole: int) -> float:
+    """``part`` of ``whole`` from 0 to 1; 0 of nothing."""
+    return part / whole if whole else 0.0
