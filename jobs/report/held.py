@@ -14,8 +14,9 @@ from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.quoting import quoted
 from windowmill.jobs.report.quality import Failure, read_failures
-from windowmill.jobs.report.result_rows import text_of
+from windowmill.jobs.report.result_rows import key_text, text_of
 from windowmill.jobs.report.tables import clipped, literal, named, open_table, query
+from windowmill.jobs.report.texts import moment
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.spec import Pipeline
 
@@ -51,8 +52,17 @@ def _rows(failure: Failure, pipeline: Pipeline, results: DeltaTable | None) -> l
     identities = [row for row in failure.rows[:_ROWS_SHOWN] if isinstance(row, dict)]
     columns = [column for column in (failure.column or "").split(", ") if column in pipeline.aggregates]
     if results is None or not columns:
-        return [(clipped(named(row), 200), "") for row in identities]
-    return [(clipped(named(row), 200), _values(row, columns, pipeline, results)) for row in identities]
+        return [(_row_text(row, pipeline), "") for row in identities]
+    return [(_row_text(row, pipeline), _values(row, columns, pipeline, results)) for row in identities]
+
+
+def _row_text(identity: Mapping[str, Any], pipeline: Pipeline) -> str:
+    """Key, window and window end of a row; all that is known of a row of another kind."""
+    if "window_end" not in identity:
+        return clipped(named(identity), 200)
+    end, key = identity["window_end"], tuple(None if identity.get(name) is None else str(identity[name]) for name in pipeline.keys)
+    ended = moment(end if isinstance(end, int) or end is None else datetime.fromisoformat(end))
+    return ", ".join(filter(None, [key_text(key), identity.get("window"), f"window end {ended}"]))
 
 
 def _values(identity: Mapping[str, Any], columns: Sequence[str], pipeline: Pipeline, results: DeltaTable) -> str:

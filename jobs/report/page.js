@@ -3,7 +3,7 @@
   const root = document.documentElement;
   const data = JSON.parse(document.getElementById("data").textContent);
   const { made, figure, moment } = charts;
-  const CHOSEN = 6, MOST_CHOSEN = 8, PANELS = 48;
+  const CHOSEN = 6, MOST_CHOSEN = 8, PANEL_ROWS = 6, PANEL_WIDTH = 176;
 
   const button = document.getElementById("theme");
   const dark = () => (root.style.colorScheme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
@@ -244,7 +244,8 @@
       const lines = this.found.map((key) => [key, this.points(this.aggregate, key)]).filter(([, line]) => line);
       const constant = lines.filter(([, line]) => line.constant);
       const changing = lines.filter(([, line]) => !line.constant);
-      const shown = changing.slice(0, this.everyPanel ? changing.length : PANELS);
+      const panels = PANEL_ROWS * Math.max(2, Math.floor(this.grid.clientWidth / PANEL_WIDTH));
+      const shown = changing.slice(0, this.everyPanel ? changing.length : panels);
       let [low, high] = [Infinity, -Infinity];
       for (const [, { points: [, ys] }] of changing) {
         for (const y of ys) if (y !== null) [low, high] = [Math.min(low, y), Math.max(high, y)];
