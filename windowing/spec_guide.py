@@ -54,7 +54,10 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "format": ("Kind of the source: `delta`, or one that a plugin brings.", "delta"),
         "options": ("Options of the source kind, by its own names.", {"maxFilesPerTrigger": "1000"}),
         "filter": ("A Spark SQL condition; other rows are not read: neither applied nor quarantined.", "cancelled = false"),
-        "changes": ("Versions that update or remove rows: `refuse` stops the run, `ignore` skips them.", "ignore"),
+        "changes": (
+            "Versions that update or remove rows: `refuse` stops the run, `ignore` skips them, `restate` is not supported yet.",
+            "ignore",
+        ),
     },
     "Table": {"path": _PATH, "storage_options": _STORAGE, "table": _TABLE},
     "Time": {

@@ -1,0 +1,77 @@
+"""Commands on pages of docs/how-to print what the pages show; README's pipeline runs as it stands; links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.docs.console import HOW_TO, ROOT, play, settled
+from windowmill.jobs.cli import main
+
+README = ROOT / "README.md"
+PAGES = [
+    README,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
+LINK = re.compile(r"(?<!!)\[[^]]+\]\((?!https?:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
+
+
+@pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
+def test_a_page_shows_what_its_commands_print(tmp_path, page):
+    text = page.read_text()
+    assert settled(play(text, tmp_path)) == settled(text), f"{page}: `python -m tests.docs.console` writes what is printed now"
+
+
+def test_most_pages_show_commands():
+    assert sum("```console" in page.read_text() for page in HOW_TO) >= 4
+
+
+def test_the_readmes_pipeline_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WAREHOUSE", str(tmp_path))
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    text = README.read_text()
+    [spec] = re.findall(r"^```yaml\n(pipeline:.*?)^```", text, re.MULTILINE | re.DOTALL)
+    Path("pipeline.yaml").write_text(spec)
+    at = [datetime(2013, 1, 3 + hour // 24, hour % 24, 5, tzinfo=UTC) for hour in range(48)]
+    flights = {"origin": ["JFK", "LGA"] * 24, "carrier": ["B6"] * 48, "departed_at": at, "delay": list(range(48))}
+    write_deltalake("flights", pa.table(flights | {"flight_id": [f"f{hour}" for hour in range(48)]}))
+    Path("rows.jsonl").write_text(
+        '{"origin": "JFK", "carrier": "B6", "departed_at": "2013-01-01T10:05:00Z", "delay": 12, "flight_id": "a"}'
+    )
+    commands = [line.partition("#")[0].split() for line in text.splitlines() if line.startswith("windowmill ")]
+    assert {words[1] for words in commands} >= {"validate", "explain", "backfill", "run", "status"}
+    for words in commands:
+        if words[1] != "serve":  # which goes on until it is stopped
+            assert main(words[1:]) == 0, words
+    status = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (status["rows_read"], status["rows_quarantined"], status["versions_waiting"]) == (48, 0, 0)
+    assert set(DeltaTable("flight_delays").to_pyarrow_table()["window"].to_pylist()) >= {"hourly", "rolling_day", "rolling_week"}
+
+
+def test_the_readme_is_one_page():
+    assert len(README.read_text().splitlines()) < 100
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for link in LINK.finditer(page.read_text()):
+        target = (page.parent / link["path"]).resolve() if link["path"] else page
+        assert target.exists(), f"{page}: {link[0]}"
+        if link["anchor"] and target.suffix == ".md":
+            assert link["anchor"] in anchors(target), f"{page}: {link[0]}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", heading).lower()).replace(" ", "-") for heading in headings}
