@@ -26,8 +26,9 @@ class Places:
 
     Attributes
     ----------
-    ledger, state, quarantine, quality, held
-        Delta tables: batches; what later batches need of earlier ones; rows never applied; validation results; rows of held batches.
+    ledger, state, quarantine, quality, held, source_files
+        Delta tables: batches; what later batches need of earlier ones; rows never applied; validation results; rows of held batches; files
+        of a source that is a folder.
     docs
         Folder of the Data Docs pages.
     report
@@ -40,6 +41,7 @@ class Places:
     quarantine: str
     quality: str
     held: str
+    source_files: str
     docs: str
     report: str
 
@@ -53,7 +55,7 @@ class Places:
         """The places below the folder ``root``; a ``file:`` URI becomes the path that it names."""
         local = local_path(root)
         root = root.rstrip("/") if local is None else str(local)
-        tables = {name: f"{root}/{name}" for name in ("ledger", "state", "quarantine", "quality", "held", "docs")}
+        tables = {name: f"{root}/{name}" for name in ("ledger", "state", "quarantine", "quality", "held", "source_files", "docs")}
         return cls(root=root, **tables, report=f"{root}/report.html")
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 from windowmill.checkpoints import protocol
@@ -90,10 +89,11 @@ def run(
                 interval_end=interval_end,
                 arrival="log" if done else arrival,
                 accepted=replace(accepted, changes=False) if done else accepted,
-                on_reading=partial(_begin_spark_if_sure, runnable),
+                on_reading=(planned := _Planned(runnable)),
             )
             if plan is None:
                 break
+            planned.remember(plan)
             done.append(_execute(runnable, plan, ledger, progress))
     return done
 
@@ -115,7 +115,7 @@ def backfill(
     with _leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
         if done and isinstance(done[0].plan, BackfillPlan) and done[0].plan.range == (begin, end):
             return done[0]
-        begin_spark = partial(_begin_spark_if_sure, runnable)
+        planned = _Planned(runnable)
         plan = planning.next_backfill(
             runnable,
             ledger,
@@ -123,9 +123,10 @@ def backfill(
             end=end,
             history=history,
             accepted=accepted,
-            on_reading=begin_spark,
+            on_reading=planned,
             on_other_rows=lambda why: progress.say(f"{runnable.name}: {why}; --as-arrived reads what earlier batches read"),
         )
+        planned.remember(plan)
         return _execute(runnable, plan, ledger, progress)
 
 
@@ -193,7 +194,11 @@ def _changed(runnable: Runnable, ledger: Ledger, progress: Progress) -> list[Com
 def _application(runnable: Runnable, ledger: Ledger, history: int | None) -> Application | None:
     from windowmill.jobs.batch import applying
 
-    return applying.next_apply(runnable, ledger, history=history, on_reading=partial(_begin_spark_if_sure, runnable))
+    planned = _Planned(runnable)
+    found = applying.next_apply(runnable, ledger, history=history, on_reading=planned)
+    if found is not None:
+        planned.remember(found.plan)
+    return found
 
 
 def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
@@ -222,9 +227,22 @@ def _leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) ->
         yield runnable, ledger, done
 
 
-def _begin_spark_if_sure(runnable: Runnable, source: SourceTable, reading: Reading) -> None:
-    if is_sure_to_use_spark(runnable, source, reading):
-        launch.begin(brief=has_brief_use(runnable, source, reading))
+class _Planned:
+    """Called with the source that a plan will read: keeps it, and begins to start Spark where the batch is sure to use it."""
+
+    def __init__(self, runnable: Runnable) -> None:
+        self._runnable = runnable
+        self._source: SourceTable | None = None
+
+    def __call__(self, source: SourceTable, reading: Reading) -> None:
+        self._source = source
+        if is_sure_to_use_spark(self._runnable, source, reading):
+            launch.begin(brief=has_brief_use(self._runnable, source, reading))
+
+    def remember(self, plan: Plan) -> None:
+        """Fix the versions that ``plan`` reads, before any work."""
+        if self._source is not None:
+            self._source.remember(plan.to_version)
 
 
 def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> CommittedBatch:

@@ -90,7 +90,7 @@ def _failing_by_name(name: str, path: str) -> Iterator[None]:
 
 
 def _own(places: Places) -> list[tuple[str, str]]:
-    return [("quarantine", places.quarantine), ("quality", places.quality)]
+    return [("quarantine", places.quarantine), ("quality", places.quality), ("source files", places.source_files)]
 
 
 def _compact_state(pipeline: Pipeline, ledger: Ledger) -> Callable[[str], int]:

@@ -10,10 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from windowmill.jobs.sources.text_files import TextForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class LoggedVersion:
         Whether the version updated, removed or restored rows, so that ``added`` may contain rows that existed before.
     rows_changed
         Number of rows that such a version inserted, updated or removed according to its metrics; without metrics, the rows of ``added``.
+        Of a source that does not count rows, the number of files.
     pipeline
         The windowmill pipeline that wrote the version, if one did.
     """
@@ -91,7 +94,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class PlainFile:
-    """A Parquet file that this process and tasks can open.
+    """A Parquet file that this process and tasks can open, or a text file that this process can.
 
     Attributes
     ----------
@@ -103,12 +106,15 @@ class PlainFile:
         For each other column, its value in all rows of the file, as a text.
     least
         For columns of instants, as far as the source knows, an instant (µs) before which no value is.
+    text
+        How a text file is read; null for Parquet.
     """
 
     path: str
     names: Mapping[str, str]
     constants: Mapping[str, str | None]
     least: Mapping[str, int] = field(default_factory=dict)
+    text: TextForm | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,8 @@ class SourceTable(ABC):
     version: int
     schema_json: str
     deletion_vectors: bool = False
+    #: Whether this process reads event times of its plain files that are dates, texts or instants without a zone; Spark does of others.
+    has_plain_times: ClassVar[bool] = False
 
     @abstractmethod
     def versions(self, after: int, through: int) -> Iterator[LoggedVersion]:
@@ -158,6 +166,16 @@ class SourceTable(ABC):
     def mark(self, version: int) -> str | None:  # noqa: ARG002 - for kinds whose ids are copied with a table
         """What differs between the commit of ``version`` and that of a copy of the table with commits of its own; null if unknown."""
         return None
+
+    def remember(self, through: int) -> None:  # noqa: B027 - for kinds that number their versions themselves
+        """Make sure that each version up to ``through`` is the same at all later openings; called before a batch that reads them."""
+
+    def when_missing(self) -> str:
+        """What to do about a file that :meth:`missing` gives, for messages."""
+        return (
+            "(VACUUM); bring it back, or rebuild this pipeline in a new sink with backfill; keep delta.deletedFileRetentionDuration longer "
+            "than runs may pause"
+        )
 
     @abstractmethod
     def missing(self, files: Sequence[AddedFile]) -> AddedFile | None:

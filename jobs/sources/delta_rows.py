@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
     from windowmill.jobs.sources.delta_log import DeltaSource
+    from windowmill.jobs.sources.folder import FolderSource
 
 #: Up to this many files, index, version and partition values of each file are constants in the query; for more files they are joined.
 _FEW_FILES = 16
 
 
-def rows_of(spark: SparkSession, table: DeltaSource, reading: Reading) -> DataFrame:
+def rows_of(spark: SparkSession, table: DeltaSource | FolderSource, reading: Reading) -> DataFrame:
     """Implements :meth:`.SourceTable.rows` for a Delta table."""
     struct = Columns.of(table.schema_json).struct
     by_delta = reading.settled if reading.as_of is not None else 0
@@ -41,7 +42,9 @@ def rows_of(spark: SparkSession, table: DeltaSource, reading: Reading) -> DataFr
     return reduce(DataFrame.unionByName, parts)
 
 
-def _by_files(spark: SparkSession, table: DeltaSource, files: Sequence[AddedFile], struct: StructType, *, first: int) -> DataFrame:
+def _by_files(
+    spark: SparkSession, table: DeltaSource | FolderSource, files: Sequence[AddedFile], struct: StructType, *, first: int
+) -> DataFrame:
     """The rows of Parquet files without deletion vectors; ``first`` is the index of the first file."""
     stored, partitions = _stored(struct), set(files[0].partition)
     data = StructType([field for field in stored if field.name not in partitions])
@@ -71,7 +74,7 @@ def _of_partition(name: str, field: StructField, fixed: int | None) -> Column:
     return F.expr(f"rpad({raw}, greatest({fixed}, length({raw})), ' ')").alias(field.name, metadata=_declaration(field))
 
 
-def _by_delta(spark: SparkSession, table: DeltaSource, reading: Reading, struct: StructType) -> DataFrame:
+def _by_delta(spark: SparkSession, table: DeltaSource | FolderSource, reading: Reading, struct: StructType) -> DataFrame:
     """The rows of the snapshot, read by Delta's own reader, which applies deletion vectors."""
     version = reading.as_of
     reader = spark.read.format("delta").options(**reader_options(table.path)).option("versionAsOf", str(version))

@@ -102,10 +102,12 @@ class OpenFile:
     Raises
     ------
     NotPlainError
-        If it counts days by another calendar.
+        If it counts days by another calendar, or is no Parquet file.
     """
 
     def __init__(self, file: PlainFile, form: Form) -> None:
+        if file.text is not None:
+            raise NotPlainError(file.path)
         self._file, self._form = file, form
         store, path = filesystem_of(file.path)
         self._opened = pq.ParquetFile(path, filesystem=store, coerce_int96_timestamp_unit="us")
@@ -203,10 +205,12 @@ class OpenFile:
         for column in columns:
             kind, own = self._form.types[column], names.get(column)
             if own is None:
-                cell = pa.repeat(_constant(self._file.constants.get(column), kind), n_rows)
+                cell = pa.repeat(constant(self._file.constants.get(column), kind), n_rows)
             else:
                 cell = stored[own]
                 _check_type(cell.type, kind, int96=own in self._int96)
+                if pa.types.is_timestamp(cell.type) and cell.type.unit == "ns":
+                    cell = pc.floor_temporal(cell, unit="microsecond")
                 cell = cell if cell.type == kind else cell.cast(kind)
             if column in self._form.fixed_lengths:
                 cell = pc.utf8_rpad(cell, self._form.fixed_lengths[column])
@@ -229,11 +233,11 @@ def _check_type(stored: pa.DataType, kind: pa.DataType, *, int96: bool) -> None:
     # Arrow's own schema in the footer may name other forms of a text, and another zone for the same instants.
     texts = (pa.types.is_string(stored) or pa.types.is_large_string(stored) or pa.types.is_string_view(stored)) and pa.types.is_string(kind)
     instants = pa.types.is_timestamp(stored) and pa.types.is_timestamp(kind) and (stored.tz is None) == (kind.tz is None)
-    if not (stored == kind or texts or (instants and stored.unit in ("ms", "us"))):
+    if not (stored == kind or texts or (instants and stored.unit in ("ms", "us", "ns"))):
         raise NotPlainError(kind)
 
 
-def _constant(text: str | None, kind: pa.DataType) -> pa.Scalar:
+def constant(text: str | None, kind: pa.DataType) -> pa.Scalar:
     """A partition value of the log in the type ``kind``."""
     if text is None or pa.types.is_string(kind):
         return pa.scalar(text, kind)

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import IntegralType, TimestampType
+from pyspark.sql.types import DataType, DateType, IntegralType, StringType, TimestampNTZType, TimestampType
 
 from windowmill.jobs.conditions.duckdb import Conditions, columns_of
 from windowmill.jobs.conditions.spark import every_condition
@@ -29,6 +29,9 @@ from windowmill.windowing.spec import Pipeline
 
 #: Metadata of a column whose values Spark compares in another way, or fills in where a file lacks the column.
 _CHANGED_BY_SPARK = ("__COLLATIONS", "EXISTS_DEFAULT")
+#: Types of event times that this process reads of every source, and others that :class:`.EventTimes` takes.
+TIMES = (IntegralType, TimestampType)
+_OTHER_TIMES = (DateType, StringType, TimestampNTZType)
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class PlainRows:
     def of(cls, pipeline: Pipeline, source: SourceTable, reading: Reading) -> PlainRows | None:
         """The rows of ``reading``, as far as is known without opening the files; null if only Spark can read them."""
         columns = Columns.of(source.schema_json)
-        conditions = local_conditions(pipeline, columns)
+        conditions = local_conditions(pipeline, columns, (*TIMES, *_OTHER_TIMES) if source.has_plain_times else TIMES)
         files = None if conditions is None else source.plain_files(reading)
         if conditions is None or files is None:
             return None
@@ -96,9 +99,7 @@ class PlainRows:
 
     def _stored(self, index: int, columns: Sequence[str]) -> pa.Table:
         """The ``columns`` of one file, with its index, the index of each row and the file's version."""
-        with OpenFile(self.files[index], self.form) as opened:
-            opened.check(columns)
-            batches = list(opened.batches(columns))
+        batches = list(batches_of(self.files[index], self.form, columns))
         if not batches:
             batches = [pa.record_batch([pa.array([], self.form.types[name]) for name in columns], names=columns)]
         rows = pa.Table.from_batches(batches)
@@ -127,11 +128,23 @@ class PlainRows:
         return rows.select([*added, *dict.fromkeys(columns)])
 
 
-def local_conditions(pipeline: Pipeline, columns: Columns) -> Conditions | None:
-    """All conditions of the spec; null if only Spark can evaluate one on a row, or make event times of the columns."""
-    # Texts and dates become instants by Spark's rules. A source that lacks the column is refused later.
+def batches_of(file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The ``columns`` of all rows of a file, in order; raises ``NotPlainError`` if only Spark can read them."""
+    if file.text is not None:
+        from windowmill.jobs.sources.text_files import OpenText
+
+        yield from OpenText(file, form).batches(columns)
+        return
+    with OpenFile(file, form) as opened:
+        opened.check(columns)
+        yield from opened.batches(columns)
+
+
+def local_conditions(pipeline: Pipeline, columns: Columns, times: tuple[type[DataType], ...] = TIMES) -> Conditions | None:
+    """All conditions of the spec; null if only Spark can evaluate one on a row, or if event times are of another type than ``times``."""
+    # A source that lacks the column is refused later.
     for name in filter(None, (pipeline.time.column, pipeline.time.end)):
-        if name not in columns.struct.names or not isinstance(columns.type_of(name), IntegralType | TimestampType):
+        if name not in columns.struct.names or not isinstance(columns.type_of(name), times):
             return None
     if columns.taken is not None or any(key.startswith(_CHANGED_BY_SPARK) for field in columns.struct for key in field.metadata):
         return None

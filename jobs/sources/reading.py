@@ -184,8 +184,7 @@ def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, aga
         gone = source.missing(reading.files)
         if gone is not None:
             raise SourceRangeGoneError(
-                f"source {source.path}: the file {gone.path} of version {gone.version} is gone (VACUUM); bring it back, or rebuild this "
-                "pipeline in a new sink with backfill; keep delta.deletedFileRetentionDuration longer than runs may pause"
+                f"source {source.path}: the file {gone.path} of version {gone.version} is gone {source.when_missing()}"
             )
         return reading
     except SourceRangeGoneError as err:

@@ -101,14 +101,14 @@ def _width(layout: Layout) -> int:
 
 def check_files(files: Sequence[AddedFile], layout: Layout | None) -> None:
     """Raise ``TooLargeError`` if the rows of ``files`` are too many for this process, or their number is not in the source's log."""
+    size = sum(file.size_bytes for file in files)
+    if size > MAX_BYTES:
+        raise TooLargeError(f"{size / 2**20:,.0f} MB of new files, and one process takes at most {MAX_BYTES >> 20} MB")
     if any(file.rows is None for file in files):
         raise TooLargeError(f"the source's log does not tell the number of new rows, and one process takes at most {MAX_ROWS:,}")
     if len(files) > MAX_FILES:
         raise TooLargeError(f"{len(files):,} new files, and one process takes at most {MAX_FILES:,}")
     check_rows(sum(file.rows or 0 for file in files), layout)
-    size = sum(file.size_bytes for file in files)
-    if size > MAX_BYTES:
-        raise TooLargeError(f"{size / 2**20:,.0f} MB of new files, and one process takes at most {MAX_BYTES >> 20} MB")
 
 
 def state_beyond(path: str) -> TooLargeError:

@@ -36,7 +36,10 @@ SPARK_MODULES = {
     "batch/validating.py",
     "commands/try_spark.py",
     "dataframe.py",
-    *(f"sources/{name}.py" for name in ("base", "columns", "delta_log", "delta_rows", "plain_rows", "rows")),
+    *(
+        f"sources/{name}.py"
+        for name in ("arrow_rows", "base", "columns", "delta_log", "delta_rows", "folder", "folder_schema", "plain_rows", "rows")
+    ),
 }
 
 

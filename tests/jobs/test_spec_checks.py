@@ -98,7 +98,7 @@ def test_a_schedule_is_taken(schedule):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"source": {"path": "/in", "format": "csv"}}, {"sink": {"table": "a.b"}}, {"checkpoints": {"table": "a.b"}}]
+    "changes", [{"source": {"path": "/in", "format": "avro"}}, {"sink": {"table": "a.b"}}, {"checkpoints": {"table": "a.b"}}]
 )
 def test_validate_refuses_what_runs_refuse(changes):
     [found] = problems(**changes)

@@ -93,7 +93,8 @@ def test_what_no_kind_knows_is_refused_with_what_is_known(plug, spec, capsys, so
 
 def test_without_the_plugin_the_kind_is_unknown(plug, spec, capsys):
     assert main(["validate", spec()]) == 2
-    told = "source.format: got 'numbered_parquet'; runs read Delta tables, land the data in one first\n"
+    told = "source.format: got 'numbered_parquet'; runs read Delta tables, land the data in one first, or name one of delta, "
+    told += "parquet, csv, json\n"
     assert capsys.readouterr().err.endswith(told)
 
 

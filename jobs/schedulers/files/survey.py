@@ -111,7 +111,10 @@ def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> li
     decides = decides and not any(failed for _, failed, _ in plain.conditions.sql.values())
     least, greatest = accepted_times(pipeline)
     greatest = greatest if batch.latest is None else min(greatest, batch.latest)
-    instants = pa.types.is_timestamp(batch.types[pipeline.time.column])
+    axis = batch.types[pipeline.time.column]
+    instants = pa.types.is_timestamp(axis)
+    # The log writes dates and times without a zone in forms of their own.
+    decides = decides and (pa.types.is_integer(axis) or (instants and axis.tz is not None))
     final = {part.index: place for place, part in enumerate(parts)}
     spans: dict[int, tuple[int, int, int] | None] = {}
     found = []

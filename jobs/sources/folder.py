@@ -1,0 +1,258 @@
+"""A folder of Parquet, CSV or JSON files as a source: each file is a version, in the order in which the pipeline has first seen them.
+
+Files that appeared since the last look follow those before by (time of change, path). The order is kept in a table of the pipeline's own
+(:mod:`windowmill.checkpoints.source_files`), so a file that comes later with an older time of change is read as any new one is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import pyarrow.fs as pa_fs
+
+from windowmill.checkpoints.places import local_path
+from windowmill.checkpoints.source_files import SeenFile, SeenFiles
+from windowmill.checkpoints.stores import store_of
+from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
+from windowmill.jobs.sources.folder_options import declared
+from windowmill.jobs.sources.folder_schema import as_json, counts_nanoseconds, partition_of, rows_in, schema_of, text_form
+from windowmill.windowing.errors import SourceError, SourceMissingError, SourceSchemaError, first_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from windowmill.windowing.spec import Source
+
+#: Names of files that are being written, or are no data.
+_UNFINISHED = (".tmp", ".crc", "._COPYING_")
+
+#: Files whose rows are counted before any of them is planned, and of them at one time: most of it is waiting for a store.
+_COUNTED_AT_A_TIME, _COUNTED_AT_ONCE = 256, 16
+
+
+class Stat(NamedTuple):
+    """Size of a file, and when it was last changed."""
+
+    size: int
+    mtime_ns: int
+
+
+def open_folder(settings: Source, record: str | None) -> FolderSource:
+    """The folder of a spec's source.
+
+    Parameters
+    ----------
+    record
+        Place of the table of the files that the pipeline has seen; null for a pipeline without a place for it.
+    """
+    assert settings.path is not None  # `not_run` refuses a source without a path
+    listed = _listed(settings.path, settings.options.get("pathGlobFilter", "*"))
+    _check_folders(settings.path, listed)
+    known, schema = ([], None) if record is None else SeenFiles(record).load()
+    seen = [*known, *_events(known, listed)]
+    schema_json = _schema_json(settings, schema, sorted((path for path in listed), key=lambda path: (listed[path].mtime_ns, path)))
+    return FolderSource(
+        path=settings.path,
+        table_id=f"files/{settings.format}",
+        version=len(seen) - 1,
+        schema_json=schema_json,
+        settings=settings,
+        seen=tuple(seen),
+        recorded=len(known),
+        listed=listed,
+        record=record,
+    )
+
+
+def _listed(root: str, pattern: str) -> dict[str, Stat]:
+    """The files of the folder that are data, by path."""
+    local = local_path(root)
+    try:
+        if local is not None and local.exists() and not local.is_dir():
+            raise SourceError(f"source {root}: is a file; source.path names the folder in which files arrive")
+        found = store_of(root).get_file_info(pa_fs.FileSelector("", recursive=True))
+    except FileNotFoundError as err:
+        raise SourceMissingError(f"source {root}: there is no such folder; make it, or correct source.path") from err
+    except OSError as err:
+        raise SourceError(f"source {root}: cannot be listed ({first_line(err)}); check the path and its permissions") from err
+    files = {info.path.strip("/"): Stat(info.size, info.mtime_ns) for info in found if info.type == pa_fs.FileType.File and info.size}
+    return {path: stat for path, stat in files.items() if _is_data(path) and fnmatchcase(path.rpartition("/")[2], pattern)}
+
+
+def _check_folders(root: str, listed: Mapping[str, Stat]) -> None:
+    """Refuse files of which some lie in folders ``name=value`` and others do not, or in folders of other names."""
+    first: str | None = None
+    for path in listed:
+        first = first or path
+        if partition_of(path).keys() != partition_of(first).keys():
+            raise SourceSchemaError(f"source {root}: {path!r} lies in folders of other columns (name=value) than {first!r}; move it away")
+
+
+def _is_data(path: str) -> bool:
+    *folders, name = path.split("/")
+    hidden = any(folder.startswith((".", "_")) and "=" not in folder for folder in folders)
+    return not hidden and not name.startswith((".", "_")) and not name.endswith(_UNFINISHED)
+
+
+def _events(known: Sequence[SeenFile], listed: Mapping[str, Stat]) -> list[SeenFile]:
+    """What has happened to the folder since ``known``: files changed, removed and new."""
+    latest = {file.path: file for file in known}
+    found = []
+    for path, file in latest.items():
+        stat = listed.get(path)
+        if stat is None:
+            if file.event != "removed":
+                found.append((file.mtime_ns, path, file.size_bytes, "removed"))
+        elif file.event == "removed" or stat != (file.size_bytes, file.mtime_ns):
+            found.append((stat.mtime_ns, path, stat.size, "changed"))
+    new = sorted((stat.mtime_ns, path, stat.size, "added") for path, stat in listed.items() if path not in latest)
+    last, events = (known[-1] if known else None), []
+    for mtime_ns, path, size, event in [*sorted(found), *new]:
+        last = SeenFile.after(last, path, size, mtime_ns, event)  # type: ignore[arg-type]
+        events.append(last)
+    return events
+
+
+def _schema_json(settings: Source, recorded: str | None, paths: Sequence[str]) -> str:
+    given = settings.options.get("schema")
+    if recorded is not None and given is None:
+        return recorded
+    if not paths and recorded is None:
+        if given is None:
+            raise SourceMissingError(
+                f"source {settings.path}: there are no {settings.format} files in the folder yet; write the first one, correct "
+                "source.path, or give the columns as source.options.schema"
+            )
+        return as_json(declared(given))
+    return as_json(schema_of(settings, settings.path.rstrip("/") if settings.path else "", paths))
+
+
+@dataclass(frozen=True)
+class FolderSource(SourceTable):
+    """A folder as it is listed now.
+
+    Attributes
+    ----------
+    seen
+        What has happened to its files, by version.
+    recorded
+        How many of them the record holds.
+    listed
+        The files that are there, by path.
+    record
+        Place of the record; null if there is none.
+    counts
+        Rows of those files that have been counted since.
+    """
+
+    has_plain_times: ClassVar[bool] = True
+
+    settings: Source = field(kw_only=True)
+    seen: tuple[SeenFile, ...] = field(repr=False, kw_only=True)
+    recorded: int = field(kw_only=True)
+    listed: Mapping[str, Stat] = field(repr=False, kw_only=True)
+    record: str | None = field(kw_only=True)
+    counts: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the list of files, which tasks do without: they get those that they read."""
+        return self.__dict__ | {"seen": (), "listed": {}, "counts": {}}
+
+    def versions(self, after: int, through: int) -> Iterator[LoggedVersion]:
+        before = {file.path: file for file in self.seen if file.event == "added"}
+        for begin in range(after + 1, through + 1, _COUNTED_AT_A_TIME):
+            files = self.seen[begin : min(begin + _COUNTED_AT_A_TIME, through + 1)]
+            for file, rows in zip(files, self._rows(files), strict=True):
+                if file.event == "added":
+                    yield LoggedVersion(file.version, "new file", (_added(file, rows),))
+                else:
+                    rows = before[file.path].rows or 1  # noqa: PLW2901 - those that were read
+                    yield LoggedVersion(file.version, f"{file.path}: {file.event}", (), changes=True, rows_changed=rows)
+
+    def snapshot(self, version: int) -> list[AddedFile]:
+        latest = {file.path: file.event for file in self.seen[: version + 1]}
+        there = [file for file in self.seen[: version + 1] if file.event == "added" and latest[file.path] != "removed"]
+        return [_added(file, rows) for file, rows in zip(there, self._rows(there), strict=True)]
+
+    def remember(self, through: int) -> None:
+        new = self.seen[self.recorded : through + 1]
+        if not new or self.record is None:
+            return
+        files = SeenFiles(self.record)
+        known, _ = files.load()
+        if len(known) != self.recorded:
+            raise SourceError(f"source {self.path}: another run has listed the folder meanwhile; run again")
+        files.append([replace(file, rows=self.counts.get(file.path)) for file in new], self.schema_json)
+
+    def _rows(self, files: Sequence[SeenFile]) -> list[int | None]:
+        """Number of rows of each of ``files`` that is new; null for one that has not been counted and takes long to count."""
+        root, header = self.path.rstrip("/"), self.settings.options.get("header", "").lower() == "true"
+        wanted = [file.path for file in files if file.event == "added" and file.rows is None and file.path not in self.counts]
+        wanted = [path for path in wanted if path in self.listed]
+
+        def count(path: str) -> int | None:
+            return rows_in(f"{root}/{path}", self.settings.format, self.listed[path].size, header=header)
+
+        if wanted:
+            with ThreadPoolExecutor(_COUNTED_AT_ONCE) as pool:
+                self.counts.update(zip(wanted, pool.map(count, wanted), strict=True))
+        return [self.counts.get(file.path) if file.rows is None else file.rows for file in files]
+
+    def mark(self, version: int) -> str | None:
+        return self.seen[version].digest if 0 <= version < len(self.seen) else None
+
+    def missing(self, files: Sequence[AddedFile]) -> AddedFile | None:
+        return next((file for file in files if file.path not in self.listed), None)
+
+    def when_missing(self) -> str:
+        return "(removed from the folder); bring it back, or rebuild in a new sink; keep files as long as backfills read them"
+
+    def first_version_at(self, instant: datetime) -> int | None:
+        at = int(instant.timestamp() * 1_000_000) * 1_000
+        return next((file.version for file in self.seen if file.mtime_ns >= at), None)
+
+    def plain_files(self, reading: Reading) -> list[PlainFile]:
+        names, root = [column["name"] for column in json.loads(self.schema_json)["fields"]], self.path.rstrip("/")
+        found = []
+        for file in reading.files:
+            folders = partition_of(file.path)
+            own = [name for name in names if name not in folders]
+            found.append(
+                PlainFile(
+                    f"{root}/{file.path}",
+                    {name: name for name in own},
+                    {name: folders[name] for name in names if name in folders},
+                    text=text_form(self.settings, own),
+                )
+            )
+        return found
+
+    def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        files = self.plain_files(reading)
+        if self.settings.format == "parquet" and not _any_counts_nanoseconds(files):
+            from windowmill.jobs.sources.delta_rows import rows_of
+
+            return rows_of(spark, self, reading)
+        from windowmill.jobs.sources.arrow_rows import rows_by_arrow
+
+        return rows_by_arrow(spark, self, files, reading)
+
+    def stored_names(self, version: int | None = None) -> dict[str, str]:  # noqa: ARG002 - as of a Delta table
+        """The name of each column in the files."""
+        return {column["name"]: column["name"] for column in json.loads(self.schema_json)["fields"]}
+
+
+def _any_counts_nanoseconds(files: Sequence[PlainFile]) -> bool:
+    """Whether a Parquet file holds instants in nanoseconds, as pandas writes them, which Spark does not read."""
+    with ThreadPoolExecutor(_COUNTED_AT_ONCE) as pool:
+        return any(pool.map(lambda file: counts_nanoseconds(file.path), files))
+
+
+def _added(file: SeenFile, rows: int | None) -> AddedFile:
+    return AddedFile(file.path, file.version, file.size_bytes, rows, partition_of(file.path))

@@ -1,0 +1,86 @@
+"""The options of a folder of files, by Spark's names, and the schemas that they may give."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from windowmill.windowing.errors import SpecError
+
+if TYPE_CHECKING:
+    from windowmill.windowing.spec import Source
+
+#: Options by format, beside those of every source.
+OPTIONS = {
+    "parquet": ("pathGlobFilter", "schema"),
+    "csv": ("escape", "header", "multiLine", "nullValue", "pathGlobFilter", "quote", "schema", "sep"),
+    "json": ("pathGlobFilter", "schema"),
+}
+#: Values of options that are true or false.
+LOGICAL = {"true": True, "false": False}
+_DDL = {
+    **dict.fromkeys(("tinyint", "byte"), pa.int8()),
+    **dict.fromkeys(("smallint", "short"), pa.int16()),
+    **dict.fromkeys(("int", "integer"), pa.int32()),
+    **dict.fromkeys(("bigint", "long"), pa.int64()),
+    **dict.fromkeys(("float", "real"), pa.float32()),
+    **dict.fromkeys(("double",), pa.float64()),
+    **dict.fromkeys(("string",), pa.string()),
+    **dict.fromkeys(("boolean",), pa.bool_()),
+    **dict.fromkeys(("date",), pa.date32()),
+    **dict.fromkeys(("timestamp", "timestamp_ltz"), pa.timestamp("us", "UTC")),
+    **dict.fromkeys(("timestamp_ntz",), pa.timestamp("us")),
+}
+_COLUMN = re.compile(
+    r"\s*(?:`((?:[^`]|``)+)`|(\w+))\s*:?\s+(\w+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*(?:not\s+null)?\s*", re.IGNORECASE
+)
+
+
+def option_problems(settings: Source) -> Iterator[tuple[str, str]]:
+    """Problems with the values of options, as pairs (path of the field, problem and remedy)."""
+    for name, value in settings.options.items():
+        if name in ("header", "multiLine") and value.lower() not in LOGICAL:
+            yield f"source.options.{name}", f"got {value!r}; expected true or false"
+        if (name == "sep" and len(value.encode()) != 1) or (name in ("quote", "escape") and len(value.encode()) > 1):
+            yield f"source.options.{name}", f"got {value!r}; expected one ASCII character"
+        if name == "schema":
+            try:
+                declared(value)
+            except SpecError as err:
+                yield "source.options.schema", str(err)
+
+
+def declared(ddl: str) -> pa.Schema:
+    """The columns of a schema as Spark writes it.
+
+    Raises
+    ------
+    SpecError
+        If it is none, or has a type that files are not read in.
+
+    Examples
+    --------
+    >>> declared("origin STRING, at TIMESTAMP, `air time` DECIMAL(8, 2)").names
+    ['origin', 'at', 'air time']
+    """
+    fields, at = [], 0
+    while at < len(ddl):
+        found = _COLUMN.match(ddl, at)
+        kind = None if found is None else _declared_type(found[3].lower(), found[4], found[5])
+        if found is None or kind is None or (found.end() < len(ddl) and ddl[found.end()] != ","):
+            known = ", ".join(name.upper() for name in (*_DDL, "decimal(p, s)"))
+            raise SpecError(f"got {ddl[at : at + 80].strip()!r}; expected name TYPE, …, each type one of {known}")
+        fields.append(pa.field((found[1] or found[2]).replace("``", "`"), kind))
+        at = found.end() + 1
+    if not fields:
+        raise SpecError("got no column; expected name TYPE, …")
+    return pa.schema(fields)
+
+
+def _declared_type(name: str, precision: str | None, scale: str | None) -> pa.DataType | None:
+    if name in ("decimal", "dec", "numeric"):
+        return pa.decimal128(int(precision or 10), int(scale or 0)) if 0 < int(precision or 10) <= 38 else None
+    return _DDL.get(name) if precision is None else None

@@ -1,0 +1,104 @@
+"""Parses the texts of CSV files and JSON lines into values of a column's type, and finds the type that takes all texts of a column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import date
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.jobs.instants import PATTERN, instants_or_null
+
+_WHOLE = r"[+-]?[0-9]{1,19}"
+_NUMBER = r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|NaN|Inf|Infinity)"
+_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_LOGICAL = "(?i:true|false)"
+_SPACES = " \t\r\n"
+
+
+def parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """``texts`` as values of ``kind``; null for a text that is none. What is no text is cast."""
+    if texts.type == kind:
+        return texts
+    if not pa.types.is_string(texts.type):
+        return _narrowed(texts, kind)
+    if pa.types.is_string(kind):
+        return texts
+    if pa.types.is_timestamp(kind):
+        return instants_or_null(texts).cast(pa.timestamp("us")).cast(kind)
+    texts = pc.utf8_trim(texts, _SPACES)
+    pattern, each = _FORMS[_form(kind)]
+    fitting = pc.if_else(pc.match_substring_regex(texts, f"^(?:{pattern})$"), texts, pa.scalar(None, pa.string()))
+    if _form(kind) == "number" or _form(kind) == "whole":
+        fitting = pc.utf8_ltrim(fitting, "+")
+    try:
+        return _narrowed(fitting.cast(_WIDE.get(_form(kind), kind)), kind)
+    except pa.ArrowInvalid:  # a value is out of the type's range
+        return pa.array([None if text is None else each(text, kind) for text in fitting.to_pylist()], kind)
+
+
+def _form(kind: pa.DataType) -> str:
+    if pa.types.is_integer(kind):
+        return "whole"
+    if pa.types.is_floating(kind):
+        return "number"
+    return "logical" if pa.types.is_boolean(kind) else "day" if pa.types.is_date(kind) else "decimal"
+
+
+def _narrowed(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """``values`` in a type that may hold fewer; null for one that it does not hold."""
+    if pa.types.is_integer(kind) and values.type != kind:
+        bits = kind.bit_width - 1
+        fits = pc.and_(pc.greater_equal(values, -(1 << bits)), pc.less_equal(values, (1 << bits) - 1))
+        values = pc.if_else(fits, values, pa.scalar(None, values.type))
+    return values.cast(kind, safe=not pa.types.is_floating(kind))
+
+
+def _whole(text: str, kind: pa.DataType) -> int | None:
+    value, bits = int(text), kind.bit_width - 1
+    return value if -(1 << bits) <= value < 1 << bits else None
+
+
+def _day(text: str, _: pa.DataType) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _decimal(text: str, kind: pa.DataType) -> Decimal | None:
+    try:
+        value = Decimal(text).quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP)
+    except InvalidOperation:
+        return None
+    return value if value.is_finite() and len(value.as_tuple().digits) <= kind.precision else None
+
+
+_FORMS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+    "whole": (_WHOLE, _whole),
+    "number": (_NUMBER, lambda text, _: float(text)),
+    "logical": (_LOGICAL, lambda text, _: text.lower() == "true"),
+    "day": (_DAY, _day),
+    "decimal": (_NUMBER, _decimal),
+}
+_WIDE = {"whole": pa.int64(), "number": pa.float64()}
+#: Types of a column, each with the texts that it takes; the first that takes all of them is that of the column.
+_GUESSES = (
+    (re.compile("(?:[+-]?[0-9]{1,18})"), pa.int64()),
+    (re.compile(_NUMBER), pa.float64()),
+    (re.compile(_LOGICAL), pa.bool_()),
+    (re.compile(_DAY), pa.date32()),
+    (re.compile(PATTERN), pa.timestamp("us", "UTC")),
+)
+
+
+def guessed(texts: set[str]) -> pa.DataType:
+    """The type that takes all of a column's ``texts``; text for none."""
+    for pattern, kind in _GUESSES:
+        if texts and all(pattern.fullmatch(text.strip(_SPACES)) for text in texts):
+            return kind
+    return pa.string()

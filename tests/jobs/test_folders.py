@@ -1,0 +1,395 @@
+"""Folders of files as sources: each file once, in the order in which it was first seen, whatever its clock says and wherever a run dies."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from deltalake import DeltaTable
+
+from windowmill.checkpoints.failpoints import InjectedError, arm, disarm
+from windowmill.checkpoints.source_files import SeenFiles
+from windowmill.jobs.cli import main
+from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.reading import Reach, reading_of
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.errors import FencedError, LedgerCorruptError
+from windowmill.windowing.specfile import parse_pipeline
+
+FORMATS = ("parquet", "csv", "json")
+NAMES = ("k", "t", "v")
+Row = tuple[str, int, float | None]
+
+
+def written(path: Path, rows: Iterable[Row], mtime: int | None = None) -> None:
+    """Write a file in the format that its suffix names: columns ``NAMES``, instants in minutes of a day."""
+    cells = [(k, f"2024-01-01 {t // 60:02}:{t % 60:02}:00", v) for k, t, v in rows]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        frame = pd.DataFrame(cells, columns=list(NAMES))
+        frame.assign(t=pd.to_datetime(frame["t"]), v=frame["v"].astype(float)).to_parquet(path, index=False)  # nanoseconds, without a zone
+    elif path.suffix == ".csv":
+        path.write_text("".join(",".join("" if cell is None else str(cell) for cell in row) + "\n" for row in [NAMES, *cells]))
+    else:
+        path.write_text("".join(json.dumps(dict(zip(NAMES, row, strict=True))) + "\n" for row in cells))
+    if mtime is not None:
+        os.utime(path, (mtime, mtime))
+
+
+class Pipe:
+    """A pipeline over a folder, and what its runs tell."""
+
+    def __init__(self, folder: Path, format_: str, **changes: Any) -> None:
+        self.inputs, self.format, self.path = folder / "in", format_, folder / "spec.yaml"
+        self.inputs.mkdir(parents=True)
+        self.spec: dict[str, Any] = {
+            "pipeline": "visits",
+            "source": {"path": str(self.inputs), "format": format_, **({"options": {"header": True}} if format_ == "csv" else {})},
+            "keys": ["k"],
+            "time": {"column": "t"},
+            "windows": [{"name": "hourly", "type": "tumbling", "size": "1 hour"}],
+            "aggregates": {"n": {"count": "*"}, "total": {"sum": "v"}},
+            "sink": {"path": str(folder / "out")},
+            "quarantine": {"warn": "100 %", "hold": "100 %"},
+        } | changes
+        self.write()
+
+    def write(self, **source: Any) -> None:
+        self.spec = self.spec | {"source": self.spec["source"] | source}
+        self.path.write_text(yaml.safe_dump(self.spec))
+
+    def land(self, name: str, *rows: Row, mtime: int | None = None) -> Path:
+        path = self.inputs / f"{name}.{self.format}"
+        written(path, rows, mtime)
+        return path
+
+    def run(self, capsys: pytest.CaptureFixture[str]) -> list[int]:
+        """Rows read by each batch of a run."""
+        code = main(["run", str(self.path), "--json"])
+        told = capsys.readouterr()
+        assert code == 0, told.err
+        return [batch["rows_read"] for batch in json.loads(told.out)["batches"]]
+
+    def results(self) -> dict[tuple[Any, str], tuple[int, float | None]]:
+        rows = DeltaTable(self.spec["sink"]["path"]).to_pyarrow_table().to_pylist()
+        return {(row["k"], row["window_end"].strftime("%H")): (row["n"], row["total"]) for row in rows}
+
+
+@pytest.fixture(autouse=True)
+def _locally(monkeypatch):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+
+
+@pytest.fixture(params=FORMATS)
+def pipe(request, tmp_path) -> Pipe:
+    return Pipe(tmp_path, request.param)
+
+
+def test_each_run_reads_each_new_file_once_whatever_its_clock_says(pipe, capsys):
+    pipe.land("b", ("a", 10, 1), ("a", 70, 2), mtime=2_000)
+    pipe.land("a", ("a", 130, 3), mtime=3_000)
+    assert main(["validate", str(pipe.path), "--source"]) == 0
+    capsys.readouterr()
+    assert pipe.run(capsys) == [3]
+    assert pipe.run(capsys) == []
+    pipe.land("0", ("a", 140, 4), mtime=1)
+    pipe.land("deep/in/folders", ("b", 250, 5), mtime=5)
+    assert main(["status", str(pipe.path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["versions_waiting"] == 2
+    assert pipe.run(capsys) == [2]
+    assert pipe.run(capsys) == []
+    assert pipe.results() == {("a", "01"): (1, 1.0), ("a", "02"): (1, 2.0), ("a", "03"): (2, 7.0)}
+
+
+def test_files_are_versions_in_the_order_in_which_they_were_first_seen(pipe, capsys):
+    pipe.land("late", ("a", 60, 1), mtime=20)
+    pipe.land("early", ("a", 0, 1), mtime=10)
+    pipe.land("also_early", ("a", 1, 1), mtime=10)
+    assert pipe.run(capsys) == [3]
+    pipe.land("again", ("a", 120, 1), mtime=5)
+    pipeline = parse_pipeline(pipe.spec)
+    source, runnable = open_source(pipeline), runnable_of(pipeline)
+    files = reading_of(runnable, source, Reach(-1, source.version)).files
+    assert [file.path.partition(".")[0] for file in files] == ["also_early", "early", "late", "again"]
+    assert [file.rows for file in files] == [1] * 4
+
+
+@pytest.mark.parametrize("name", ["_a", ".a", "_temporary/0/a", ".hidden/a", "a{}.tmp", ".a{}.crc", "a{}._COPYING_"])
+def test_files_that_are_being_written_are_not_read(pipe, capsys, name):
+    pipe.land("a", ("a", 10, 1))
+    path = pipe.land("x", ("a", 20, 1))
+    target = pipe.inputs / (name.format(f".{pipe.format}") if "{}" in name else f"{name}.{pipe.format}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    path.rename(target)
+    (pipe.inputs / f"empty.{pipe.format}").touch()
+    assert pipe.run(capsys) == [1]
+    target.rename(path)
+    assert pipe.run(capsys) == [1]
+
+
+def test_one_file_a_batch_gives_what_one_batch_gives(tmp_path, capsys):
+    rows = [("a", 10, 1), ("b", 70, 2), ("a", 20, 3), ("a", 200, 4), ("b", 150, 5), ("a", 400, 6)]
+    found = []
+    for limit in (1, 100):
+        pipe = Pipe(tmp_path / str(limit), "json")
+        pipe.write(options={"maxFilesPerTrigger": limit})
+        for number, row in enumerate(rows):
+            pipe.land(str(number), row, mtime=number)
+        assert pipe.run(capsys) == ([1] * len(rows) if limit == 1 else [len(rows)])
+        found.append(pipe.results())
+        assert json.loads(_answer(capsys, "status", pipe))["rows_quarantined"] == 2
+    assert found[0] == found[1]
+
+
+def _answer(capsys: pytest.CaptureFixture[str], command: str, pipe: Pipe) -> str:
+    assert main([command, str(pipe.path), "--json"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("what", ["changed", "removed"])
+def test_a_file_that_was_read_and_has_changed_is_refused_or_ignored_with_its_rows(pipe, capsys, what):
+    path = pipe.land("a", ("a", 10, 1), ("a", 20, 2), mtime=1_000)
+    assert pipe.run(capsys) == [2]
+    before = path.read_bytes()
+    if what == "changed":
+        pipe.land("a", ("a", 10, 7), ("a", 70, 2))
+    else:
+        path.unlink()
+    assert main(["run", str(pipe.path)]) == 2
+    assert f"version 1 (a.{pipe.format}: {what}) changed or removed rows" in capsys.readouterr().err
+    changed = path.read_bytes() if path.exists() else None
+    path.write_bytes(before)
+    os.utime(path, (1_000, 1_000))
+    assert pipe.run(capsys) == [], "as it was"
+    path.unlink()
+    if changed is not None:
+        path.write_bytes(changed)
+    pipe.write(changes="ignore")
+    pipe.land("b", ("a", 130, 3))
+    assert pipe.run(capsys) == [1]
+    assert pipe.run(capsys) == []
+    assert json.loads(_answer(capsys, "status", pipe))["rows_ignored"] == 2
+    assert pipe.results() == {("a", "01"): (2, 3.0)}
+
+
+MOMENTS = ["batch.before", "batch.after", "sink.before", "state.after", "compute.begin", "record.begin"]
+OF_FILES = ["files.before", "files.after"]
+
+
+@pytest.mark.parametrize(
+    ("format_", "moment"), [*(("json", moment) for moment in MOMENTS), *((name, moment) for name in FORMATS for moment in OF_FILES)]
+)
+def test_a_run_that_dies_reads_no_file_twice_and_none_less(tmp_path, capsys, monkeypatch, format_, moment):
+    pipes = [Pipe(tmp_path / name, format_) for name in ("dies", "does_not")]
+    append = SeenFiles.append
+
+    def die(*_: object) -> None:
+        raise InjectedError
+
+    def dying(self: SeenFiles, *given: Any) -> None:
+        if moment == "files.after":
+            append(self, *given)
+        raise InjectedError
+
+    for pipe in pipes:
+        pipe.land("a", ("a", 10, 1), ("b", 20, 2), mtime=1_000)
+        if pipe is pipes[0]:
+            if moment in MOMENTS:
+                arm(moment, die)
+            else:
+                monkeypatch.setattr(SeenFiles, "append", dying)
+            assert main(["run", str(pipe.path)]) == 1
+            disarm()
+            monkeypatch.setattr(SeenFiles, "append", append)
+            capsys.readouterr()
+        else:
+            pipe.run(capsys)
+        pipe.land("0", ("a", 15, 4), mtime=1)
+        pipe.land("c", ("a", 90, 5), ("b", 150, 6), mtime=2_000)
+        pipe.run(capsys)
+        status = json.loads(_answer(capsys, "status", pipe))
+        assert (status["rows_read"], status["rows_quarantined"]) == (5, status["rows_quarantined"])
+        assert status["versions_waiting"] == 0
+    assert sum(n for n, _ in pipes[0].results().values()) in (3, 4)
+
+
+def test_folders_named_by_a_column_give_its_values(pipe, capsys):
+    pipe.spec["keys"] = ["site"]
+    pipe.write()
+    pipe.land("day=2024-01-01/site=7/x", ("a", 10, 1))
+    pipe.land("day=2024-01-01/site=__HIVE_DEFAULT_PARTITION__/x", ("a", 20, 2))
+    pipe.land("day=2024-01-02/site=8/x", ("a", 300, 2))
+    pipeline = parse_pipeline(pipe.spec)
+    kinds = {field["name"]: field["type"] for field in json.loads(open_source(pipeline).schema_json)["fields"]}
+    assert (kinds["day"], kinds["site"]) == ("date", "long")
+    assert pipe.run(capsys) == [3]
+    rows = DeltaTable(pipe.spec["sink"]["path"]).to_pyarrow_table().to_pylist()
+    assert {row["site"]: row["n"] for row in rows} == {7: 1, None: 1}
+    pipe.land("stray", ("a", 300, 2))
+    assert main(["run", str(pipe.path)]) == 2
+    assert "lies in folders of other columns (name=value) than" in capsys.readouterr().err
+
+
+def test_columns_are_found_once_or_given(tmp_path, capsys):
+    pipe = Pipe(tmp_path, "csv")
+    pipe.land("a", ("7", 10, 1))
+    assert pipe.run(capsys) == [1]
+    pipe.land("b", ("x", 70, 2.5))
+    assert pipe.run(capsys) == [1]
+    source = open_source(parse_pipeline(pipe.spec))
+    assert {field["name"]: field["type"] for field in json.loads(source.schema_json)["fields"]} == {
+        "k": "long",
+        "t": "timestamp",
+        "v": "long",
+    }
+    pipe.write(options={"header": True, "schema": "k STRING, t TIMESTAMP, v DOUBLE"})
+    assert main(["run", str(pipe.path)]) == 0, "nothing is new"
+    pipe.land("c", ("x", 130, 2.5))
+    assert main(["run", str(pipe.path)]) == 2
+    assert "column 'k' was bigint and is now string" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        ("k,t,v\na,2024-01-01,1\n", {"header": True}, [("a", "2024-01-01", 1.0)]),
+        ("\ufeffk,t,v\r\na,2024-01-01,1\r\n", {"header": True}, [("a", "2024-01-01", 1.0)]),
+        ("v,k,other\n1,a,z\n,b,z\n", {"header": True}, [("a", None, 1.0), ("b", None, None)]),
+        ("a;2024-01-01;1\nNA;2024-01-02;NA\n", {"sep": ";", "nullValue": "NA"}, [("a", "2024-01-01", 1.0), (None, "2024-01-02", None)]),
+        ('"a,b",,"1"\n"",2024-01-01,x\n', {}, [("a,b", None, 1.0), ("", "2024-01-01", None)]),
+        ('"a ""b""",,1\n', {}, [('a "b"', None, 1.0)]),
+        ('"a\nb",,1\n', {"multiLine": True}, [("a\nb", None, 1.0)]),
+        ("'a,b',,1\n", {"quote": "'"}, [("a,b", None, 1.0)]),
+        (
+            "a,2024-01-01\nb,2024-01-02,2,3\nc,2024-01-03,3\n",
+            {},
+            [("c", "2024-01-03", 3.0), ("a", "2024-01-01", None), ("b", "2024-01-02", 2.0)],
+        ),
+        ("a,2024-02-31, 1 \nb,24-01-01,1e3\n", {}, [("a", None, 1.0), ("b", None, 1000.0)]),
+        (
+            "a,,NaN\nb,,-Infinity\nc,,0x1\nd,,1_000\n",
+            {},
+            [("a", None, "nan"), ("b", None, float("-inf")), ("c", None, None), ("d", None, None)],
+        ),
+    ],
+)
+def test_csv_is_read_by_sparks_options(tmp_path, text, options, expected):
+    assert _rows(tmp_path, "csv", text, {"schema": "k STRING, t DATE, v DOUBLE"} | options) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"k": "a", "t": "2024-01-01", "v": 1}\n', [("a", "2024-01-01", 1.0)]),
+        ('\ufeff{"v": 1.5, "more": [1]}\n\n{"k": null}\n', [(None, None, 1.5), (None, None, None)]),
+        ('{"k": 7, "t": 5, "v": "x"}\n', [("7", None, None)]),
+        ('{"k": {"b": [1, "ä"]}, "v": true}\n', [('{"b":[1,"ä"]}', None, None)]),
+        ('{"k": "a"\n[1]\n{"k": "b", "v": NaN}\n', [(None, None, None), (None, None, None), ("b", None, "nan")]),
+        ('{"k": "a"} {"k": "b"}\n{"k": "c"}', [(None, None, None), ("c", None, None)]),
+    ],
+)
+def test_json_lines_give_null_for_what_does_not_fit(tmp_path, text, expected):
+    assert _rows(tmp_path, "json", text, {"schema": "k STRING, t DATE, v DOUBLE"}) == expected
+
+
+def _rows(folder: Path, format_: str, text: str, options: dict[str, Any]) -> list[tuple[Any, ...]]:
+    from windowmill.jobs.sources.columns import Columns
+    from windowmill.jobs.sources.plain_files import Form
+    from windowmill.jobs.sources.text_files import OpenText
+
+    pipe = Pipe(folder, format_)
+    pipe.write(options=options)
+    (pipe.inputs / f"a.{format_}").write_text(text, newline="")
+    (pipe.inputs / f"b.{format_}.gz").write_bytes(gzip.compress(text.encode()))
+    pipeline = parse_pipeline(pipe.spec)
+    source, runnable = open_source(pipeline), runnable_of(pipeline)
+    columns, form = list("ktv"), Form(Columns.of(source.schema_json).arrow)
+    found = []
+    for file in source.plain_files(reading_of(runnable, source, Reach(-1, source.version))) or ():
+        table = pa.Table.from_batches(list(OpenText(file, form).batches(columns)))
+        cells = [[str(c) if not isinstance(c, str | float) or c != c else c for c in row.values()] for row in table.to_pylist()]
+        found.append([tuple(None if cell == "None" else cell for cell in row) for row in cells])
+    assert found[0] == found[1], "a compressed file holds the same rows"
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "values"),
+    [
+        ("TINYINT", ["127", "128", "-128", "+1", "1.0", ""], [127, None, -128, 1, None, None]),
+        ("BIGINT", ["9223372036854775807", "9223372036854775808", "x"], [9223372036854775807, None, None]),
+        ("BOOLEAN", ["TRUE", "false", "yes", "1"], [True, False, None, None]),
+        ("DECIMAL(4, 2)", ["12.345", "123.4", "1e1", "x"], [12.35, None, 10.0, None]),
+        ("TIMESTAMP", ["2024-01-01T00:00:00+01:00", "2024-13-01", "now"], [datetime(2023, 12, 31, 23, tzinfo=UTC), None, None]),
+        ("TIMESTAMP_NTZ", ["2024-01-01 00:00:00.5"], [datetime(2024, 1, 1, 0, 0, 0, 500_000, UTC).replace(tzinfo=None)]),
+    ],
+)
+def test_texts_become_values_of_their_type_or_null(kind, texts, values):
+    from windowmill.jobs.sources.folder_options import declared
+    from windowmill.jobs.sources.text_values import parsed
+
+    found = parsed(pa.array(texts), declared(f"x {kind}").field(0).type).to_pylist()
+    assert [float(value) if kind.startswith("DEC") and value is not None else value for value in found] == values
+
+
+@pytest.mark.parametrize(
+    ("prepare", "code", "told"),
+    [
+        (lambda folder: folder.rmdir(), 1, "there is no such folder; make it, or correct source.path"),
+        (lambda folder: None, 1, "there are no parquet files in the folder yet; write the first one"),
+        (lambda folder: (folder / "x.txt").write_text("hello"), 1, "is no Parquet file"),
+        (
+            lambda folder: pq.write_table(pa.table({"t": pa.array([1], pa.time64("us"))}), folder / "a"),
+            2,
+            "column 't' is time64[us], which is",
+        ),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_told(tmp_path, capsys, prepare: Callable[[Path], object], code, told):
+    pipe = Pipe(tmp_path, "parquet")
+    prepare(pipe.inputs)
+    assert main(["run", str(pipe.path)]) == code
+    assert told in capsys.readouterr().err
+
+
+def test_an_empty_folder_with_given_columns_has_nothing_new(tmp_path, capsys):
+    pipe = Pipe(tmp_path, "json")
+    pipe.write(options={"schema": "k STRING, t TIMESTAMP, v DOUBLE"})
+    assert pipe.run(capsys) == []
+    pipe.land("a", ("a", 10, 1))
+    assert pipe.run(capsys) == [1]
+
+
+def test_the_record_of_files_is_fenced_checked_and_merged(tmp_path, capsys):
+    pipe = Pipe(tmp_path, "json")
+    for number in range(3):
+        pipe.land(str(number), ("a", 10 * number, 1), mtime=number)
+        assert pipe.run(capsys) == [1]
+    place = str(tmp_path / "out.windowmill" / "source_files")
+    one, other = SeenFiles(place), SeenFiles(place)
+    (seen, _), _ = one.load(), other.load()
+    next_one = type(seen[-1]).after(seen[-1], "3.json", 1, 1, "added")
+    one.append([next_one], "{}")
+    with pytest.raises(FencedError, match="another run has listed the folder"):
+        other.append([next_one], "{}")
+    assert main(["maintain", str(pipe.path)]) == 0
+    assert len(DeltaTable(place).file_uris()) == 1
+    found, schema = SeenFiles(place).load()
+    assert [file.path for file in found] == ["0.json", "1.json", "2.json", "3.json"]
+    assert json.loads(schema or "")["type"] == "struct"
+    SeenFiles(place).load()
+    broken = SeenFiles(place)
+    broken.load()
+    broken.append([next_one], "{}")
+    with pytest.raises(LedgerCorruptError, match="row 4 is damaged, missing or doubled"):
+        SeenFiles(place).load()
