@@ -32,6 +32,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "quality": tables.quality,
         "state": tables.state,
         "report": tables.report,
+        "views": tables.views,
         "verify": tables.verify,
         "maintain": tables.maintain,
         "serve": machine.serve,

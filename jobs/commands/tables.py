@@ -1,4 +1,4 @@
-"""Commands about what runs have left: ``status``, ``history``, ``quality``, ``state``, ``report``, ``verify``, ``maintain``."""
+"""Commands about what runs left: ``status``, ``history``, ``quality``, ``state``, ``report``, ``views``, ``verify``, ``maintain``."""
 
 from __future__ import annotations
 
@@ -92,3 +92,17 @@ def maintain(spec: Spec, as_json: AsJson = False) -> None:
     from windowmill.jobs.commands.maintenance import maintain as maintain_tables
 
     show(maintain_tables(load_pipeline(spec), Progress(errors, as_written)), as_json)
+
+
+def views(
+    spec: Spec,
+    schema: Annotated[str | None, typer.Option("--schema", help="Schema of the views; by default the current one.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the statements of Spark's SQL that make views of the sink: all rows, and the newest revisions."""
+    from windowmill.jobs.published import view_statements
+
+    pipeline = load_pipeline(spec)
+    statements = view_statements(pipeline, schema)
+    text = Text("\n".join(f"{statement};" for statement in statements.values()))
+    show(Answer({"pipeline": pipeline.pipeline, "views": statements}, text), as_json)

@@ -77,7 +77,7 @@ def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Pla
     as_arrived = Reach(first.from_version, through, None if first.snapshot is None else _held(source, first.snapshot))
     if history == "log":
         return as_arrived
-    restated = next((plan.snapshot for plan in reversed(before) if plan.replaces_state), None)
+    restated = next((plan.snapshot for plan in reversed(before) if plan.replaces_state and plan.snapshot is not None), None)
     current = history == "current"
     reach = _current(runnable, source, as_arrived, restated) if current else Reach(-1, through, _held(source, through))
     if reach.after < first.from_version:

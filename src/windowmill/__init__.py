@@ -13,15 +13,19 @@ if TYPE_CHECKING:
     from windowmill.dags.factory import build_dag
     from windowmill.jobs.dataframe import aggregate
     from windowmill.jobs.spark.session import spark_session
+    from windowmill.jobs.views import as_of, create_views, latest
     from windowmill.windowing.spec import Pipeline
     from windowmill.windowing.specfile import load_pipeline
 
-__all__ = ["Pipeline", "aggregate", "build_dag", "load_pipeline", "spark_session"]
+__all__ = ["Pipeline", "aggregate", "as_of", "build_dag", "create_views", "latest", "load_pipeline", "spark_session"]
 
 _HOMES = {
     "Pipeline": "windowmill.windowing.spec",
     "aggregate": "windowmill.jobs.dataframe",
+    "as_of": "windowmill.jobs.views",
     "build_dag": "windowmill.dags.factory",
+    "create_views": "windowmill.jobs.views",
+    "latest": "windowmill.jobs.views",
     "load_pipeline": "windowmill.windowing.specfile",
     "spark_session": "windowmill.jobs.spark.session",
 }

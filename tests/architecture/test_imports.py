@@ -36,6 +36,7 @@ SPARK_MODULES = {
     "batch/validating.py",
     "commands/try_spark.py",
     "dataframe.py",
+    "views.py",
     *(
         f"sources/{name}.py"
         for name in ("arrow_rows", "base", "columns", "delta_log", "delta_rows", "folder", "folder_schema", "plain_rows", "rows")

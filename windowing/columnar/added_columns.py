@@ -36,3 +36,5 @@ KIND = "_kind"
 DUE = "_due"
 #: Checksum of a row of the state.
 SUM = "_sum"
+#: Of a result row: true if its window holds nothing any more, else null. Only where windows have been retracted.
+RETRACTED = "retracted"

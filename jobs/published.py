@@ -1,0 +1,232 @@
+"""What a pipeline has published, for readers: the newest revision of each window in SQL, and the table at an earlier batch. No JVM.
+
+Rows are versions of one window if they have the same key, name and trigger; without a trigger, the same bounds, or what the window's type
+says. A version counts unless another of greater revision takes its place, or it is retracted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from deltalake.exceptions import DeltaError
+
+from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places, absolute
+from windowmill.checkpoints.quoting import backquoted, spark_text
+from windowmill.checkpoints.state.base import files_of
+from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.jobs.instants import instant_us
+from windowmill.jobs.sources.delta_log import read_source_table
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.axis import from_us
+from windowmill.windowing.columnar.added_columns import RETRACTED
+from windowmill.windowing.errors import ArgumentError, SinkError, SourceError, SpecError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import load_pipeline, parse_pipeline
+from windowmill.windowing.windows.base import TYPES
+
+#: A pipeline's sink: the path of the table or of the spec's YAML file, the pipeline, or the spec's fields.
+SinkLike = str | os.PathLike[str] | Pipeline | Mapping[str, object]
+#: Names that the SQL gives to columns of its own.
+_REACH, _ISLAND, _VERSIONS, _PLACE = (f"_windowmill_{name}" for name in ("reach", "island", "versions", "place"))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Rows of the sink at ``version`` whose batch is at most ``batch``, null for all: the table as it stood after that batch."""
+
+    version: int
+    batch: int | None = None
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A pipeline's sink as readers see it.
+
+    Attributes
+    ----------
+    path
+        The Delta table.
+    name
+        The pipeline's.
+    keys
+        Its key columns.
+    types
+        For each of its windows, the name of its type.
+    ledger
+        Path of its ledger.
+    """
+
+    path: str
+    name: str
+    keys: tuple[str, ...]
+    types: Mapping[str, str]
+    ledger: str
+
+    @classmethod
+    def of(cls, sink: SinkLike) -> PublishedTable:
+        """The sink of a pipeline.
+
+        Raises
+        ------
+        SpecError
+            If the spec is wrong.
+        SinkError
+            If there is no table, or a path of a table does not say whose it is.
+        """
+        if isinstance(sink, str | os.PathLike):
+            path = os.fspath(sink)
+            if not path.endswith((".yaml", ".yml", ".json")):
+                return cls._at(absolute(path))
+            sink = load_pipeline(path)
+        runnable = runnable_of(parse_pipeline(sink))
+        pipeline = runnable.pipeline
+        types = {window.name: window.type for window in pipeline.windows}
+        return cls(runnable.sink_path, runnable.name, pipeline.keys, types, runnable.places.ledger)
+
+    @classmethod
+    def _at(cls, path: str) -> PublishedTable:
+        """The sink at ``path``, described by the ledger beside it."""
+        ledger = Places.below(f"{path.rstrip('/')}.windowmill").ledger
+        newest = Ledger(ledger).newest_kept if is_table(ledger) else None
+        if newest is None:
+            raise SinkError(f"sink {path}: there is no ledger at {ledger}, which would describe it; give the pipeline's spec instead")
+        meaning: Mapping[str, Any] = newest.plan.definition
+        types = {window["name"]: window["type"] for window in meaning.get("windows", ())}
+        return cls(path, newest.plan.pipeline, tuple(meaning.get("keys", ())), types, ledger)
+
+    def __post_init__(self) -> None:
+        if not is_table(self.path):
+            raise SinkError(f"sink {self.path}: there is no table yet; run the pipeline first")
+
+    def columns(self, version: int | None = None) -> list[str]:
+        """Names of the table's columns."""
+        return [field["name"] for field in json.loads(table_at(self.path, version).schema().to_json())["fields"]]
+
+    def has_revisions(self, version: int) -> bool:
+        """Whether the table at ``version`` may hold several versions of a window; reads only its log."""
+        return any(file.get("max.revision") != 0 for file in files_of(table_at(self.path, version)))
+
+    def latest_sql(self, rows: str, columns: list[str]) -> str:
+        """A query of Spark for the versions that count, without :data:`RETRACTED`, among ``rows``: a table, in its SQL."""
+        counts = "" if RETRACTED not in columns else f" AND NOT coalesce({RETRACTED}, false)"
+        shown = ", ".join(backquoted(name) for name in columns if name != RETRACTED)
+        moving, by_start = (self._windows(share) for share in ("instants", "start"))
+        key = ", ".join(map(backquoted, [*self.keys, "window"]))
+        numbered = "`trigger` IS NOT NULL"
+        no_end = f"{numbered} OR `window` IN ({by_start})" if by_start else numbered
+        known_by = f"`trigger`, IF({numbered}, NULL, window_start), IF({no_end}, NULL, window_end)"
+        fixed = (
+            f"SELECT {shown} FROM (SELECT *, row_number() OVER (PARTITION BY {key}, {known_by} ORDER BY revision DESC) AS {_PLACE} "
+            f"FROM {rows}{f' WHERE `window` NOT IN ({moving})' if moving else ''}) WHERE {_PLACE} = 1{counts}"
+        )
+        if not moving:
+            return fixed
+        # Rows that overlapping ones join make an island; within it each is compared with each.
+        before = f"OVER (PARTITION BY {key} ORDER BY window_start, window_end ROWS BETWEEN UNBOUNDED PRECEDING AND"
+        islands = (
+            f"SELECT *, sum(IF(window_start < {_REACH}, 0, 1)) {before} CURRENT ROW) AS {_ISLAND} FROM "
+            f"(SELECT *, max(window_end) {before} 1 PRECEDING) AS {_REACH} FROM {rows} WHERE `window` IN ({moving}))"
+        )
+        version = "named_struct('a', window_start, 'z', window_end, 'n', revision)"
+        versions = f"SELECT *, collect_list({version}) OVER (PARTITION BY {key}, {_ISLAND}) AS {_VERSIONS} FROM ({islands})"
+        newer = "v -> v.n > revision AND v.a < window_end AND window_start < v.z"
+        overlapping = f"SELECT {shown} FROM ({versions}) WHERE NOT exists({_VERSIONS}, {newer}){counts}"
+        return overlapping if self.types.keys() == set(self._named("instants")) else f"{fixed} UNION ALL {overlapping}"
+
+    def _named(self, share: str) -> list[str]:
+        return [name for name, kind in self.types.items() if kind in TYPES and TYPES[kind].versions_share == share]
+
+    def _windows(self, share: str) -> str:
+        """Names of the windows whose versions ``share`` this, as a list in Spark's SQL."""
+        return ", ".join(map(spark_text, self._named(share)))
+
+    @property
+    def version(self) -> int:
+        """The table's newest version."""
+        return table_at(self.path).version()
+
+    def standing(self, batch: int | None, time: datetime | str | None) -> Standing:
+        """Where to find the table as it stood after ``batch``, or at ``time``; exactly one of them is given.
+
+        Raises
+        ------
+        ArgumentError
+            If ``batch`` does not exist, or both or none are given.
+        SinkError
+            If rows have been replaced since, and the table's version before that is no longer kept.
+        """
+        if (batch is None) == (time is None):
+            raise ArgumentError("as_of: give either batch=, the number of a batch, or time=, an instant")
+        batches = Ledger(self.ledger).batches()
+        if batch is None:
+            at = _instant(time)
+            batch = max((each.number for each in batches if each.status == "committed" and each.ended_at <= at), default=-1)
+        elif not 0 <= batch < len(batches):
+            newest = f"the newest is {batches[-1].number}" if batches else "there are none"
+            raise ArgumentError(f"as_of: got batch {batch}, but {newest}; `windowmill history` lists them")
+        replacing = next((each for each in batches if each.number > batch and self._replaces(each)), None)
+        if replacing is None:
+            return Standing(self.version, batch)
+        written = replacing.outcome.written.get("sink")
+        if written is None:  # there was no table before
+            return Standing(self.version, -1)
+        self._check_kept(written.version, replacing)
+        return Standing(written.version, batch)
+
+    def _replaces(self, batch: Batch) -> bool:
+        """Whether ``batch`` has removed rows of earlier ones from the sink."""
+        if batch.status != "committed" or batch.verdict == "discarded":
+            return False
+        changes = Ledger(self.ledger).changes_of(batch).get("sink")
+        return changes is not None and bool(changes.removes)
+
+    def _check_kept(self, version: int, replacing: Batch) -> None:
+        """Refuse a version of the table that can no longer be read, because its log or files have been cleaned up."""
+        try:
+            table = read_source_table(self.path)
+            gone = table.missing(table.snapshot(version))
+            what = None if gone is None else f"its file {gone.path} is gone (VACUUM)"
+        except (SourceError, DeltaError) as err:
+            what = f"its log is gone ({err})".splitlines()[0]
+        if what is not None:
+            raise SinkError(
+                f"sink {self.path}: batch {replacing.number} ({replacing.action}) has replaced rows since, and version {version} of the "
+                f"table, from before, is no longer kept: {what}; ask for batch {replacing.number} or later"
+            )
+
+
+def _instant(time: datetime | str | None) -> datetime:
+    try:
+        at = from_us(instant_us(time)) if isinstance(time, str) else time
+    except ValueError:
+        at = None
+    if not isinstance(at, datetime):
+        raise ArgumentError(f"as_of: got {time!r} as time; expected a datetime, or a text such as 2026-01-31T06:00:00Z")
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def view_statements(sink: SinkLike, schema: str | None = None) -> dict[str, str]:
+    """By name, the statements of Spark's SQL that make views of a pipeline's sink: all rows, and the versions that count.
+
+    Parameters
+    ----------
+    schema
+        Schema of the views, as SQL names it (``analytics``, ``main.analytics``); null for the current one.
+    """
+    from windowmill.jobs.spark.object_storage import spark_path
+
+    table = PublishedTable.of(sink)
+    if schema is not None and not all(part.strip() for part in schema.split(".")):
+        raise SpecError(f"schema: got {schema!r}; expected the name of a schema, such as analytics or main.analytics")
+    prefix = "" if schema is None else ".".join(backquoted(part) for part in schema.split(".")) + "."
+    rows = f"delta.{backquoted(spark_path(table.path))}"
+    bodies = {table.name: f"SELECT * FROM {rows}", f"{table.name}_latest": table.latest_sql(rows, table.columns())}
+    names = {name: f"{prefix}{backquoted(name)}" for name in bodies}
+    return {names[name]: f"CREATE OR REPLACE VIEW {names[name]} AS {body}" for name, body in bodies.items()}

@@ -1,0 +1,136 @@
+"""Where the table as it stood is found, after backfills that replaced rows too; and the statements of views. No Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from deltalake import DeltaTable
+
+from tests.jobs.test_steps import SPEC, row
+from tests.spark.harness import BASE, MINUTE, Bench, Row, quiet
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.jobs.batch import loop
+from windowmill.jobs.batch.engine import VARIABLE
+from windowmill.jobs.cli import main
+from windowmill.jobs.published import PublishedTable, Standing, view_statements
+from windowmill.windowing.errors import ArgumentError, SinkError, SpecError
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setenv(VARIABLE, "local")
+    return Bench(tmp_path, dict(SPEC))
+
+
+def stood(bench: Bench, standing: Standing) -> list[Row]:
+    """The rows of the sink as of ``standing``."""
+    rows = DeltaTable(bench.sink, version=standing.version).to_pyarrow_table().to_pylist()
+    return sorted((each for each in rows if each["batch"] <= (standing.batch or 0)), key=lambda each: each["window_end"])
+
+
+def by_end(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda each: each["window_end"])
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_the_table_as_it_stood_after_each_batch_is_found_whatever_came_later(bench, compacted):
+    was, times = [], []
+    for minutes in ([1, 12], [25], None, [47], None, [58]):
+        if minutes is None:
+            loop.backfill(bench.pipeline, quiet(), begin=BASE - 1, end=BASE + 20 * MINUTE)
+        else:
+            bench.land([row(minute) for minute in minutes])
+            bench.run()
+        was.append(by_end(DeltaTable(bench.sink).to_pyarrow_table().to_pylist()))
+        times.append(Ledger.open(bench.pipeline).batches()[-1].ended_at)
+        if compacted:
+            DeltaTable(bench.sink).optimize.compact()
+    table = PublishedTable.of(bench.pipeline)
+    for batch, rows in enumerate(was):
+        assert stood(bench, table.standing(batch, None)) == rows
+        assert stood(bench, table.standing(None, times[batch])) == rows
+    assert stood(bench, table.standing(None, times[0] - timedelta(microseconds=1))) == []
+    assert table.standing(5, None) == Standing(DeltaTable(bench.sink).version(), 5)
+
+
+def test_a_table_before_replaced_rows_that_is_gone_is_refused(bench):
+    bench.land([row(1), row(12), row(25)])
+    bench.run()
+    loop.backfill(bench.pipeline, quiet(), begin=BASE - 1, end=BASE + 20 * MINUTE)
+    table = PublishedTable.of(bench.pipeline)
+    assert len(stood(bench, table.standing(0, None))) == 2
+    DeltaTable(bench.sink).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(SinkError, match=r"batch 1 \(backfill\) has replaced rows since, and version 1 .* is gone \(VACUUM\); ask"):
+        table.standing(0, None)
+    assert len(stood(bench, table.standing(1, None))) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": None, "time": None}, "give either"),
+        ({"batch": 0, "time": "2026-01-01"}, "give either"),
+        ({"batch": 1, "time": None}, "got batch 1, but the newest is 0"),
+        ({"batch": -1, "time": None}, "got batch -1"),
+        ({"batch": None, "time": "yesterday"}, "got 'yesterday' as time"),
+        ({"batch": None, "time": 5}, "got 5 as time"),
+    ],
+)
+def test_what_names_no_batch_is_refused(bench, options, message):
+    bench.land([row(1), row(12)])
+    bench.run()
+    with pytest.raises(ArgumentError, match=message):
+        PublishedTable.of(bench.pipeline).standing(**options)
+
+
+def test_instants_without_a_zone_are_utc(bench):
+    bench.land([row(1), row(12)])
+    bench.run()
+    table, later = PublishedTable.of(bench.pipeline), datetime.now(UTC) + timedelta(days=1)
+    for time in (later, later.replace(tzinfo=None), later.isoformat(timespec="seconds"), later.isoformat(timespec="seconds")[:19]):
+        assert table.standing(None, time) == Standing(1, 0)
+
+
+def test_a_sink_is_named_in_each_way(bench, tmp_path):
+    with pytest.raises(SinkError, match="there is no table yet"):
+        PublishedTable.of(bench.pipeline)
+    bench.land([row(1), row(12)])
+    bench.run()
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(yaml.safe_dump(bench.spec))
+    found = [PublishedTable.of(sink) for sink in (bench.pipeline, bench.spec, spec, str(spec), bench.sink, Path(bench.sink))]
+    assert all(each == found[0] for each in found)
+    assert (found[0].name, found[0].keys, found[0].types) == ("bench", ("k", "site"), {"slots": "tumbling"})
+    with pytest.raises(SinkError, match=r"there is no ledger at .*; give the pipeline's spec"):
+        PublishedTable.of(bench.source)
+
+
+def test_a_sink_without_revisions_is_known_by_its_log(bench):
+    bench.land([row(1), row(12)])
+    bench.run()
+    assert not PublishedTable.of(bench.pipeline).has_revisions(0)
+    bench.changes["emit"] = "revise"
+    bench.changes["time"] = {"column": "t", "lateness": "1 hour"}
+    bench.changes["sink"] = {"path": f"{bench.sink}-2"}
+    bench.land([row(2), row(25)])
+    bench.land([row(3)])
+    bench.run()
+    table = PublishedTable.of(bench.pipeline)
+    assert table.has_revisions(table.version)
+
+
+def test_the_statements_of_views_are_printed(bench, tmp_path, capsys):
+    bench.land([row(1), row(12)])
+    bench.run()
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(yaml.safe_dump(bench.spec))
+    assert main(["views", str(spec), "--schema", "main.an`alytics"]) == 0
+    every, latest = capsys.readouterr().out.splitlines()
+    assert every == f"CREATE OR REPLACE VIEW `main`.`an``alytics`.`bench` AS SELECT * FROM delta.`{bench.sink}`;"
+    assert latest.startswith("CREATE OR REPLACE VIEW `main`.`an``alytics`.`bench_latest` AS SELECT `k`, `site`, `window`, ")
+    assert list(view_statements(spec)) == ["`bench`", "`bench_latest`"]
+    with pytest.raises(SpecError, match=r"schema: got 'a\.\.b'"):
+        view_statements(spec, "a..b")
