@@ -139,11 +139,12 @@ def test_a_window_is_asked_and_its_type_is_not_looked_at():
 
 @pytest.mark.thorough
 def test_what_users_import():
-    code = "from windowmill import *; print(Pipeline, aggregate, build_dag, load_pipeline, spark_session)"
+    names = {"Pipeline", "aggregate", "as_of", "build_dag", "create_views", "latest", "load_pipeline", "spark_session"}
+    code = f"from windowmill import *; print({', '.join(sorted(names))})"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     import windowmill
 
-    assert set(windowmill.__all__) == {"Pipeline", "aggregate", "build_dag", "load_pipeline", "spark_session"} <= set(dir(windowmill))
+    assert set(windowmill.__all__) == names <= set(dir(windowmill))
     with pytest.raises(AttributeError, match="has no attribute 'agregate'"):
         windowmill.agregate  # noqa: B018
 
