@@ -19,6 +19,8 @@ from windowmill.windowing.errors import LedgerCorruptError
 
 #: A record of a batch, and one of a ruling on a held batch.
 BATCH, RULING = "batch", "ruling"
+#: Part of a ruling that names who ruled.
+BY = "by"
 #: Names in the body of a record. Totals are sums over all committed batches up to this one.
 PLAN, OUTCOME, CHANGES, MANIFEST, TOTALS = "plan", "outcome", "changes", "manifest", "totals"
 _COMMON = tuple(common.name for common in fields(Plan))
@@ -208,7 +210,15 @@ def _batch(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) ->
         [each["quality"] for each in changes[1:] if "quality" in each],
         sum(outcome.verdict == "held" for outcome in outcomes),
         integer_axis,
+        _ruled_by(bodies[-1], end, path),
     )
+
+
+def _ruled_by(body: Mapping[str, Any], record: LedgerRecord, path: str) -> str | None:
+    by = body.get(BY)
+    if not (by is None or isinstance(by, str)):
+        raise _corrupt(path, f"the {record.kind} record of batch {record.batch} names {by!r} for who ruled")
+    return by
 
 
 def _changes(body: Mapping[str, Any], record: LedgerRecord, path: str) -> dict[str, Changes]:

@@ -319,6 +319,8 @@ class Batch:
         Changes of the quality table by later validations of a held batch, oldest first.
     holds
         How often a validation has held it.
+    ruled_by
+        Who released, discarded or abandoned it; null if nobody did or nobody was named.
     """
 
     plan: Plan
@@ -330,6 +332,7 @@ class Batch:
     validations: Sequence[Changes] = ()
     holds: int = 0
     integer_axis: bool = False
+    ruled_by: str | None = None
 
     number = property(lambda self: self.plan.batch)
     action = property(lambda self: self.plan.action)

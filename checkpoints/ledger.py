@@ -25,6 +25,7 @@ import pyarrow.fs as pa_fs
 
 from windowmill.checkpoints.assembling import (
     BATCH,
+    BY,
     CHANGES,
     MANIFEST,
     OUTCOME,
@@ -214,15 +215,16 @@ class Ledger:
             body |= {CHANGES: {}, MANIFEST: write_manifest(self.path, plan, json.dumps(manifest).encode())}
         self._append(BATCH, plan, replace(outcome, written=self.written()), body, at)
 
-    def rule(self, outcome: Commit, validation: Changes | None, at: datetime) -> None:
-        """Record a ruling on the held batch, with what its validation adds to the quality table; raises as :meth:`record`."""
+    def rule(self, outcome: Commit, validation: Changes | None, at: datetime, by: str | None = None) -> None:
+        """Record a ruling on the held batch, with what its validation adds to the quality table and who ruled; raises as :meth:`record`."""
         held = self.held_batch
         if held is None:
             raise FencedError(f"ledger {self.path}: no batch is held any more; another attempt has been here")
         # The tables as they were before the batch, of which no other commit can have landed, and what the user has accepted since.
         accepted = {role: written for role, written in self.written().items() if written.digest is None}
         outcome = replace(outcome, written=held.outcome.written | accepted)
-        self._append(RULING, held.plan, outcome, {CHANGES: {} if validation is None else _as_json({"quality": validation})}, at)
+        body = {CHANGES: {} if validation is None else _as_json({"quality": validation}), BY: by}
+        self._append(RULING, held.plan, outcome, body, at)
 
     def _append(self, kind: str, plan: Plan, outcome: Commit, body: dict[str, Any], at: datetime) -> None:
         body[OUTCOME] = asdict(outcome)

@@ -143,7 +143,15 @@ def outstanding(ledger: Ledger, tables: Mapping[str, OwnTable]) -> list[str]:
     return lacking
 
 
-def rule(ledger: Ledger, verdict: str, tables: Mapping[str, OwnTable], at: datetime, *, validation: Changes | None = None) -> Commit:
+def rule(
+    ledger: Ledger,
+    verdict: str,
+    tables: Mapping[str, OwnTable],
+    at: datetime,
+    *,
+    validation: Changes | None = None,
+    by: str | None = None,
+) -> Commit:
     """Record a ruling on the held batch, and publish or drop its files; returns the outcome.
 
     Parameters
@@ -153,6 +161,8 @@ def rule(ledger: Ledger, verdict: str, tables: Mapping[str, OwnTable], at: datet
         dropped; its number is not used again. ``held``: it stays held.
     validation
         What another validation adds to the quality table.
+    by
+        Who ruled, for the record.
     """
     held = ledger.held_batch
     if held is None:
@@ -160,7 +170,7 @@ def rule(ledger: Ledger, verdict: str, tables: Mapping[str, OwnTable], at: datet
     outcome = replace(held.outcome, verdict=verdict)
     if verdict in ("discarded", "abandoned"):
         outcome = replace(outcome, windows={}, rows_published=0)
-    ledger.rule(outcome, validation, at)
+    ledger.rule(outcome, validation, at, by)
     settle(ledger, tables)
     return outcome
 

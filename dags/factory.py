@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -51,6 +51,7 @@ def build_dag(
     storage_conn_id: str | None = None,
     submit: Mapping[str, Any] | None = None,
     new_versions: NewVersions | None = None,
+    ask_when_held: timedelta | None = None,
     **dag_kwargs: Any,
 ) -> DAG:
     """Build the DAG of a pipeline: ``[before…] → [wait_for_source] → micro_batch → [quality_report, announce]``.
@@ -74,6 +75,8 @@ def build_dag(
     new_versions
         ``"watch"``: at the instants of the spec's schedule the triggerer looks at the source, and a run starts only if it has new rows.
         ``"wait"``: each scheduled run waits in the triggerer until there are some.
+    ask_when_held
+        Ask in the user interface what becomes of a held batch, and wait so long for an answer; without one it stays held.
     **dag_kwargs
         Further arguments of ``DAG``; they override those set by this function. ``default_args`` are merged.
 
@@ -91,13 +94,30 @@ def build_dag(
         first = _waiting(spec, batch) if new_versions == "wait" else batch
         for step in before:
             _added(step, dag) >> first
-        # Also after a held batch, when the report is needed most.
-        batch >> QualityReportOperator(task_id="quality_report", spec=spec, storage_conn_id=storage_conn_id, trigger_rule="all_done")
-        batch >> AnnounceOperator(task_id="announce", spec=spec, storage_conn_id=storage_conn_id, asset=sink_asset(pipeline))
+        _add_followers(batch, spec, pipeline, storage_conn_id, ask_when_held)
     if "params" not in dag_kwargs:
         # As arguments each operator would copy them, and DAG validate them: two fifths of the time to build a DAG.
         dag.params.update({name: copy(param) for name, param in PARAMS.items()})
     return dag
+
+
+def _add_followers(
+    batch: BaseOperator,
+    spec: str | os.PathLike[str] | Pipeline,
+    pipeline: Pipeline,
+    storage_conn_id: str | None,
+    ask_when_held: timedelta | None,
+) -> None:
+    """Add the tasks after ``batch``."""
+    # Also after a held batch, when the report is needed most.
+    report = QualityReportOperator(task_id="quality_report", spec=spec, storage_conn_id=storage_conn_id, trigger_rule="all_done")
+    announce = AnnounceOperator(task_id="announce", spec=spec, storage_conn_id=storage_conn_id, asset=sink_asset(pipeline))
+    batch >> [report, announce]
+    if ask_when_held is not None:
+        from windowmill.dags.rulings import ask_after  # loads a provider, which few DAG files need
+
+        pool = pool_of(pipeline.pipeline)
+        ask_after(report, announce, spec, pool, storage_conn_id=storage_conn_id, response_timeout=ask_when_held)
 
 
 def batch_operator(

@@ -4,7 +4,8 @@
 ``WINDOWMILL_SPARK_CONN_ID`` names the Airflow connection of a Spark master, ``WINDOWMILL_SPARK_CONNECT_CONN_ID`` that of a Spark Connect
 server; without them Spark runs inside the task, or on the server that ``SPARK_REMOTE`` names. ``WINDOWMILL_NEW_VERSIONS`` (``watch`` or
 ``wait``) has pipelines with a cron schedule run only when their sources have new rows; those whose intervals alone complete windows
-(``watermark: data_interval_end``) run at each instant all the same.
+(``watermark: data_interval_end``) run at each instant all the same. ``WINDOWMILL_ASK_WHEN_HELD`` (``12 hours``) asks in the user
+interface what becomes of a held batch.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.configuration import conf
 
 from windowmill.dags.specs import BACKFILL, MAINTENANCE, ParsedFile
+from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import redacted
 
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
 VARIABLE = "WINDOWMILL_PIPELINES"
+#: How long a held batch's question waits for an answer in the user interface; unset: nobody is asked.
+ASKED = "WINDOWMILL_ASK_WHEN_HELD"
 
 
 def spec_files() -> list[Path]:
@@ -70,7 +75,18 @@ def verified_rows() -> int | None:
 def options_of(pipeline: Pipeline) -> dict[str, Any]:
     """Arguments of :func:`.build_dag` that the environment gives to ``pipeline``."""
     by_rows = isinstance(pipeline.schedule, str) and pipeline.time.watermark != "data_interval_end"
-    return connections() | {"new_versions": os.environ.get("WINDOWMILL_NEW_VERSIONS") or None if by_rows else None}
+    asked = os.environ.get(ASKED)
+    return connections() | {
+        "new_versions": os.environ.get("WINDOWMILL_NEW_VERSIONS") or None if by_rows else None,
+        "ask_when_held": None if not asked else _timeout(asked),
+    }
+
+
+def _timeout(text: str) -> timedelta:
+    try:
+        return timedelta(microseconds=Duration.parse(text).elapsed())
+    except ValueError as err:
+        raise SpecError(f"{ASKED}: {err}; expected a duration such as 12 hours") from err
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,8 @@ def run(
     max_batches: int | None = None,
     interval_end: datetime | None = None,
     ruling: Ruling | None = None,
+    held: int | None = None,
+    by: str | None = None,
     arrival: Arrival = "log",
     accepted: planning.Acceptance = planning.NOTHING_ACCEPTED,
 ) -> list[CommittedBatch]:
@@ -67,6 +69,10 @@ def run(
         End of the data interval, up to which the orchestrator guarantees complete input.
     ruling
         What to do with the held batch: publish it anyway, or commit it without its rows. Only that batch is run.
+    held
+        With ``ruling``, the number of the batch that must be the held one; null for whichever is held.
+    by
+        With ``ruling``, who rules; the ledger records it.
     arrival
         The order in which the rows of a first batch count as arrived: log order where the log still contains it, or event-time order.
     accepted
@@ -79,7 +85,9 @@ def run(
     """
     with _leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
         if ruling or ledger.held_batch:
-            done.append(_rule(runnable, ledger, progress, ruling, accepted))
+            if ruling:
+                _check_held(runnable, ledger, ruling, held)
+            done.append(_rule(runnable, ledger, progress, ruling, accepted, by))
         else:
             done.extend(_changed(runnable, ledger, progress))
         while not ruling and (max_batches is None or len(done) < max_batches):
@@ -261,18 +269,29 @@ def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress)
     return done
 
 
-def _rule(runnable: Runnable, ledger: Ledger, progress: Progress, ruling: Ruling | None, accepted: planning.Acceptance) -> CommittedBatch:
-    """Publish or drop the held batch's results: as ``ruling`` says, else as another validation by the present rules."""
+def _check_held(runnable: Runnable, ledger: Ledger, ruling: Ruling, number: int | None) -> None:
     held = ledger.held_batch
     if held is None:
         raise OutOfTurnError(f"pipeline {runnable.name}: no batch is held, so there is nothing to {ruling}; see `windowmill status`")
+    if number is not None and held.number != number:
+        raise OutOfTurnError(
+            f"pipeline {runnable.name}: batch {held.number} is held, not batch {number}; look at its report before you {ruling} it"
+        )
+
+
+def _rule(
+    runnable: Runnable, ledger: Ledger, progress: Progress, ruling: Ruling | None, accepted: planning.Acceptance, by: str | None
+) -> CommittedBatch:
+    """Publish or drop the held batch's results: as ``ruling`` says, else as another validation by the present rules."""
+    held = ledger.held_batch
+    assert held is not None
     ledger.check_meaning(runnable.pipeline)
     planning.check_tables(runnable, ledger, accepted)
     progress.timings.clear()
     progress.say(f"{runnable.name}: batch {held.number} is held: {held.plan.describe(instants=runnable.pipeline.time.unit is None)}")
     if ruling:
         verdict = {"release": "released", "discard": "discarded"}[ruling]
-        done = CommittedBatch(held.plan, protocol.rule(ledger, verdict, tables_of(runnable), datetime.now(UTC)))
+        done = CommittedBatch(held.plan, protocol.rule(ledger, verdict, tables_of(runnable), datetime.now(UTC), by=by))
     else:
         from windowmill.jobs.batch.closing import validate_again
 

@@ -131,6 +131,7 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
             "rows_ignored": batch.rows_ignored,
             "rows_published": batch.rows_published,
             "emitted": _text(batch.emitted),
+            "ruled_by": batch.ruled_by,
             "planned_at": _text(batch.planned_at),
             "committed_at": _text(batch.committed_at),
             "state_restored": batch.outcome.restored,

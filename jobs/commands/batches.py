@@ -120,14 +120,32 @@ def backfill(
     _show_summary(pipeline, [done], as_json)
 
 
-def release(spec: Spec, accept_changes: AcceptChanges = False, accept_code: AcceptCode = False, as_json: AsJson = False) -> None:
+_Held = Annotated[int | None, typer.Option("--batch", help="Refuse unless this batch is the held one.")]
+_By = Annotated[str | None, typer.Option("--by", help="Who decided; the ledger records it.")]
+
+
+def release(
+    spec: Spec,
+    batch: _Held = None,
+    by: _By = None,
+    accept_changes: AcceptChanges = False,
+    accept_code: AcceptCode = False,
+    as_json: AsJson = False,
+) -> None:
     """Publish the held batch although a critical expectation failed."""
-    _rule(spec, "release", changes=accept_changes, code=accept_code, as_json=as_json)
+    _rule(spec, "release", changes=accept_changes, code=accept_code, held=batch, by=by, as_json=as_json)
 
 
-def discard(spec: Spec, accept_changes: AcceptChanges = False, accept_code: AcceptCode = False, as_json: AsJson = False) -> None:
+def discard(
+    spec: Spec,
+    batch: _Held = None,
+    by: _By = None,
+    accept_changes: AcceptChanges = False,
+    accept_code: AcceptCode = False,
+    as_json: AsJson = False,
+) -> None:
     """Commit the held batch without publishing its rows; later windows still count its events."""
-    _rule(spec, "discard", changes=accept_changes, code=accept_code, as_json=as_json)
+    _rule(spec, "discard", changes=accept_changes, code=accept_code, held=batch, by=by, as_json=as_json)
 
 
 def abandon(spec: Spec, as_json: AsJson = False) -> None:
@@ -141,17 +159,13 @@ def abandon(spec: Spec, as_json: AsJson = False) -> None:
     show(Answer(data, f"{pipeline.pipeline}: batch {plan.batch} ({plan.action}) is abandoned; none of its rows had landed"), as_json)
 
 
-def _rule(spec: Path, ruling: Ruling, *, changes: bool, code: bool, as_json: bool) -> None:
+def _rule(spec: Path, ruling: Ruling, *, changes: bool, code: bool, held: int | None, by: str | None, as_json: bool) -> None:
     from windowmill.jobs.batch import loop
     from windowmill.jobs.batch.planning import Acceptance
     from windowmill.jobs.batch.progress import Progress
 
-    pipeline = load_pipeline(spec)
-    _show_summary(
-        pipeline,
-        loop.run(pipeline, Progress(errors, as_written), ruling=ruling, accepted=Acceptance(changes=changes, code=code)),
-        as_json,
-    )
+    pipeline, progress, accepted = load_pipeline(spec), Progress(errors, as_written), Acceptance(changes=changes, code=code)
+    _show_summary(pipeline, loop.run(pipeline, progress, ruling=ruling, held=held, by=by, accepted=accepted), as_json)
 
 
 def _show_summary(pipeline: Pipeline, done: list[CommittedBatch], as_json: bool) -> None:

@@ -1,0 +1,147 @@
+"""Asks in Airflow's user interface what becomes of a held batch, and carries the answer out.
+
+The question waits as a required action of the DAG run, without a worker or the triggerer. Its default leaves the batch held: only a person
+releases. The ledger records who answered.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.providers.standard.operators.hitl import HITLBranchOperator
+from airflow.sdk import BaseOperator, Context, TriggerRule
+from airflow.sdk.exceptions import AirflowSkipException
+
+from windowmill.dags.commands import failing_fast, summary_of
+from windowmill.dags.operators import CommandOperator, storage_environment
+from windowmill.dags.specs import Spec, redacting
+from windowmill.windowing.redaction import redacted
+from windowmill.windowing.spec import Pipeline
+
+#: Answers -> the tasks that carry them out.
+ANSWERS = {"Leave it held": "leave_held", "Release": "release", "Discard": "discard"}
+LEAVE = "Leave it held"
+#: Broken rules that a question lists.
+RULES_LISTED = 10
+
+
+class HeldBatchOperator(HITLBranchOperator):
+    """Asks whether the held batch is released, discarded or left held; is skipped if none is held.
+
+    Parameters
+    ----------
+    spec
+        Path of the pipeline's YAML file, or the pipeline itself.
+    storage_conn_id
+        As in :class:`.PipelineOperator`.
+    response_timeout
+        How long the question waits; then the batch stays held. Later runs of the DAG wait meanwhile.
+    """
+
+    template_fields = ()  # rows and messages are not rendered
+
+    def __init__(
+        self, *, spec: str | os.PathLike[str] | Pipeline, storage_conn_id: str | None = None, response_timeout: timedelta, **kwargs: Any
+    ) -> None:
+        super().__init__(
+            subject="A quality rule holds a batch back",
+            options=list(ANSWERS),
+            options_mapping=ANSWERS,
+            defaults=LEAVE,
+            response_timeout=response_timeout,
+            **kwargs,
+        )
+        self.spec = Spec.of(spec)
+        self.storage_conn_id = storage_conn_id
+
+    def execute(self, context: Context) -> Any:
+        held = self._held()
+        if held is None:
+            raise AirflowSkipException("no batch is held, so there is nothing to ask")
+        number, self.subject, self.body = held
+        context["ti"].xcom_push(key="batch", value=number)
+        return super().execute(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        user = event.get("responded_by_user") or {}
+        context["ti"].xcom_push(key="by", value=user.get("name") or user.get("id"))
+        return super().execute_complete(context, event)
+
+    def _held(self) -> tuple[int, str, str] | None:
+        """The held batch: its number, and the question about it."""
+        from windowmill.checkpoints.ledger import Ledger  # not needed for parsing
+        from windowmill.checkpoints.places import Places
+        from windowmill.jobs.report.quality import read_quality
+
+        pipeline = self.spec.read()
+        with redacting(), storage_environment(self.storage_conn_id):
+            held = Ledger.open(pipeline).held_batch
+            if held is None:
+                return None
+            places = Places.of(pipeline)
+            broken = [failure for failure in read_quality(places.quality, held.number).failures if failure.batch == held.number]
+        rules = [f"- `{each.column}`: {each.title}. {each.message}" for each in broken[:RULES_LISTED]]
+        body = "\n".join(
+            [
+                f"Batch {held.number} read {held.rows_read:,} rows and holds {held.outcome.rows_published:,} results back:",
+                "",
+                *(rules or ["- see the report"]),
+                "",
+                "*Release* publishes them as they are, *Discard* leaves them out for good. Later windows count the events either way.",
+                "",
+                f"Report: `{places.report}`",
+            ]
+        )
+        return held.number, f"{pipeline.pipeline}: batch {held.number} is held", redacted(body)
+
+
+class RulingOperator(CommandOperator):
+    """Releases or discards the batch that the question was about.
+
+    Parameters
+    ----------
+    ruling
+        ``release`` or ``discard``.
+    asked_by
+        Id of the task that asked.
+    """
+
+    def __init__(self, *, ruling: str, asked_by: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ruling, self.asked_by = ruling, asked_by
+
+    def execute(self, context: Context) -> Mapping[str, Any]:
+        ti = context["ti"]
+        batch, by = (ti.xcom_pull(task_ids=self.asked_by, key=key) for key in ("batch", "by"))
+        with failing_fast(), self.spec.file() as path:
+            named = ["--by", str(by)] if by else []
+            return summary_of(self.ruling, self.run_job([self.ruling, path, "--batch", str(batch), *named, "--json"]))
+
+
+def ask_after(
+    report: BaseOperator,
+    announce: BaseOperator,
+    spec: str | os.PathLike[str] | Pipeline,
+    pool: str,
+    *,
+    storage_conn_id: str | None,
+    response_timeout: timedelta,
+) -> None:
+    """Add the question after ``report``, and before ``announce`` the tasks that carry an answer out, inside a DAG.
+
+    A run whose batch has been released or discarded ends in success, as ``announce`` then has a predecessor that succeeded.
+    """
+    common: dict[str, Any] = {"spec": spec, "storage_conn_id": storage_conn_id}
+    question = HeldBatchOperator(task_id="held_batch", trigger_rule="all_done", response_timeout=response_timeout, **common)
+    report >> question >> EmptyOperator(task_id=ANSWERS[LEAVE])
+    for ruling in ("release", "discard"):
+        (
+            question
+            >> RulingOperator(task_id=ruling, ruling=ruling, asked_by=question.task_id, pool=pool, priority_weight=10, **common)
+            >> announce
+        )
+    announce.trigger_rule = TriggerRule.ONE_SUCCESS

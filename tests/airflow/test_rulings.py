@@ -1,0 +1,160 @@
+"""A held batch in Airflow's user interface: who is asked, what the answers do, and that no answer leaves it held."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException
+from deltalake import DeltaTable, write_deltalake
+
+from examples.flights.local_airflow import REPOSITORY, AirflowError
+from tests.airflow.real_airflow import RealAirflow
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.dags.factory import build_dag
+from windowmill.dags.folders import options_of
+from windowmill.dags.rulings import ANSWERS, HeldBatchOperator, RulingOperator
+from windowmill.jobs.cli import main
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.specfile import load_pipeline
+
+pytestmark = [pytest.mark.dag, pytest.mark.timeout(900)]
+
+RULE = """compute: local
+expectations:
+  - {type: expect_column_values_to_be_between, column: flights, max_value: 1, severity: critical}
+quarantine: {hold: 100 %}
+schedule: "*/30 * * * *"
+"""
+DAG_FILE = """
+# Airflow looks into files that name it.
+from datetime import timedelta
+from windowmill import build_dag
+
+build_dag({spec!r}, schedule=None, ask_when_held=timedelta(hours=1))
+"""
+
+
+def land(folder: Path, hours: range) -> None:
+    """Two flights of each hour."""
+    times = [datetime(2024, 1, 1, hour, minute, tzinfo=UTC) for hour in hours for minute in (0, 1)]
+    rows = {"origin": ["JFK"] * len(times), "departed_at": pa.array(times, pa.timestamp("us", "UTC"))}
+    write_deltalake(str(folder / "events"), pa.table(rows), mode="append")
+
+
+def held_pipeline(write_spec, folder: Path) -> Path:
+    """The spec of a pipeline whose first batch is held."""
+    spec = write_spec(**{'schedule: "*/30 * * * *"\n': RULE})
+    land(folder, range(6))
+    assert main(["run", str(spec)]) == 3
+    return spec
+
+
+class Messages(dict):
+    """XComs of a run."""
+
+    def xcom_push(self, key: str, value: object) -> None:
+        self[key] = value
+
+    def xcom_pull(self, task_ids: str, key: str) -> object:
+        assert task_ids == "held_batch"
+        return self.get(key)
+
+
+def test_the_question_and_the_tasks_of_its_answers(write_spec):
+    dag = build_dag(write_spec(), ask_when_held=timedelta(hours=12))
+    assert {task.task_id: task.downstream_task_ids for task in dag.tasks} == {
+        "micro_batch": {"quality_report", "announce"},
+        "quality_report": {"held_batch"},
+        "held_batch": {"release", "discard", "leave_held"},
+        "release": {"announce"},
+        "discard": {"announce"},
+        "leave_held": set(),
+        "announce": set(),
+    }
+    question = dag.get_task("held_batch")
+    assert question.trigger_rule == "all_done"
+    assert question.defaults == ["Leave it held"], "without an answer nothing is released"
+    assert set(question.options_mapping.values()) == question.downstream_task_ids == set(ANSWERS.values())
+    assert dag.get_task("announce").trigger_rule == "one_success"
+    assert dag.get_task("release").pool == dag.get_task("micro_batch").pool
+
+
+def test_the_environment_asks_for_it(write_spec, monkeypatch):
+    pipeline = load_pipeline(write_spec())
+    assert options_of(pipeline)["ask_when_held"] is None
+    monkeypatch.setenv("WINDOWMILL_ASK_WHEN_HELD", "12 hours")
+    assert options_of(pipeline)["ask_when_held"] == timedelta(hours=12)
+    monkeypatch.setenv("WINDOWMILL_ASK_WHEN_HELD", "soon")
+    with pytest.raises(SpecError, match=r"WINDOWMILL_ASK_WHEN_HELD: .*; expected a duration such as 12 hours"):
+        options_of(pipeline)
+
+
+def test_nobody_is_asked_where_no_batch_is_held(write_spec):
+    question = HeldBatchOperator(task_id="held_batch", spec=write_spec(), response_timeout=timedelta(hours=1))
+    with pytest.raises(AirflowSkipException, match="no batch is held"):
+        question.execute({"ti": Messages()})
+
+
+def test_the_question_names_the_broken_rule(write_spec, tmp_path: Path):
+    spec = held_pipeline(write_spec, tmp_path)
+    question = HeldBatchOperator(task_id="held_batch", spec=spec, response_timeout=timedelta(hours=1))
+    number, subject, body = question._held()
+    assert (number, subject) == (0, "delays: batch 0 is held")
+    assert "Batch 0 read 12 rows and holds 4 results back" in body
+    assert "- `flights`: values to be between" in body
+
+
+@pytest.mark.parametrize(("ruling", "rows"), [("release", 4), ("discard", 0)])
+def test_an_answer_is_carried_out_in_the_name_of_who_gave_it(write_spec, tmp_path: Path, ruling: str, rows: int):
+    spec = held_pipeline(write_spec, tmp_path)
+    task = RulingOperator(task_id=ruling, ruling=ruling, asked_by="held_batch", spec=spec)
+    [done] = task.execute({"ti": Messages(batch=0, by="ada")})["batches"]
+    assert done["verdict"] == {"release": "released", "discard": "discarded"}[ruling]
+    batch = Ledger.open(load_pipeline(spec)).newest
+    assert (batch.status, batch.ruled_by, batch.rows_published) == ("committed", "ada", rows)
+
+
+def test_an_answer_about_another_batch_is_refused(write_spec, tmp_path: Path, capsys):
+    spec = held_pipeline(write_spec, tmp_path)
+    assert main(["release", str(spec), "--batch", "7"]) == 2
+    assert "batch 0 is held, not batch 7; look at its report before you release it" in capsys.readouterr().err
+
+
+def test_a_click_releases_the_batch(write_spec, tmp_path: Path):
+    spec = write_spec(**{'schedule: "*/30 * * * *"\n': RULE})
+    land(tmp_path, range(6))
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "dag.py").write_text(DAG_FILE.format(spec=str(spec)))
+    environment = {"PYTHONPATH": f"{REPOSITORY}/src"}
+    with RealAirflow.running(tmp_path / "airflow", tmp_path / "dags", environment, ["delays"]) as airflow:
+        run = airflow.trigger("delays")
+        airflow.wait("the question", lambda: airflow.tasks("delays", run)["held_batch"]["state"] == "awaiting_input", 240)
+        assert airflow.tasks("delays", run)["micro_batch"]["state"] == "failed"
+        asked = f"/dags/delays/dagRuns/{run}/taskInstances/held_batch/-1/hitlDetails"
+        question = airflow.call("GET", asked)
+        assert (question["subject"], question["options"]) == ("delays: batch 0 is held", list(ANSWERS))
+
+        def state_once_answered() -> str | None:
+            # Airflow may kill a task that is answered in the second in which it has begun to wait; its retry asks again.
+            if airflow.tasks("delays", run)["held_batch"]["state"] == "awaiting_input":
+                with contextlib.suppress(AirflowError):  # answered, and not resumed yet
+                    airflow.call("PATCH", asked, json={"chosen_options": ["Release"], "params_input": {}})
+            state = airflow.call("GET", f"/dags/delays/dagRuns/{run}")["state"]
+            return state if state in ("success", "failed") else None
+
+        assert airflow.wait("the run", state_once_answered, 300, every=3) == "success"
+        states = {name: task["state"] for name, task in airflow.tasks("delays", run).items()}
+        assert (states["release"], states["discard"], states["leave_held"], states["announce"]) == (
+            "success",
+            "skipped",
+            "skipped",
+            "success",
+        )
+    assert DeltaTable(str(tmp_path / "delays")).to_pyarrow_table().num_rows == 4
+    [batch] = Ledger.open(load_pipeline(spec)).batches()
+    # In this Airflow nobody logs in, and it gives everybody that name.
+    assert (batch.verdict, batch.ruled_by) == ("released", "Anonymous")
