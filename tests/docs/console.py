@@ -35,6 +35,7 @@ _VARYING = (
     (re.compile(r"\b(?:202[5-9]|20[3-9]\d)-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?"), "<instant>"),
     (re.compile(r"\b\d+(?:\.\d+)? (?:bytes|KB|MB)"), "<size>"),
     (re.compile(r"(\d+\.\d +){3,}\d+\.\d"), "<seconds>"),
+    (re.compile(r"for example: \{.*\}"), "for example: <row>"),  # files of a source have random names, which order their rows
     (re.compile(r" +$", re.MULTILINE), ""),
 )
 

@@ -15,13 +15,7 @@ from tests.docs.console import HOW_TO, ROOT, play, settled
 from windowmill.jobs.cli import main
 
 README = ROOT / "README.md"
-PAGES = [
-    README,
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "CHANGELOG.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted((ROOT / "examples").rglob("*.md")),
-]
+PAGES = [*sorted(ROOT.glob("*.md")), *(path for name in ("docs", "examples") for path in sorted((ROOT / name).rglob("*.md")))]
 LINK = re.compile(r"(?<!!)\[[^]]+\]\((?!https?:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
 
 
