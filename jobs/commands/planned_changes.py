@@ -95,7 +95,8 @@ def _tree(data: Mapping[str, Any], found: Application) -> Tree:
     read = data["reads"]
     order = "in the order in which earlier batches read them" if read["order"] == "log" else "in order of event time, so that none is late"
     seconds = "unknown" if data["seconds"] is None else f"about {data['seconds']:,.0f} s"
-    versions = f"source versions {read['from_version']} to {read['to_version']}"
+    first, last = read["from_version"], read["to_version"]
+    versions = f"source version{f's {first} to {last}' if first < last else f' {last}'}"
     tree.add(_line("reads     ", f"{_files(read['files'], read['bytes'])}: {versions}, {order}"))
     tree.add(_line("state     ", "computed anew"))
     tree.add(_line("takes     ", f"{seconds}, {data['tasks']:,} Spark task{'s' if data['tasks'] != 1 else ''}"))
@@ -151,11 +152,11 @@ class _Rows:
             return None
         if change.fate == "kept":
             return self.published.get(change.name, 0)
-        step = self.steps.get(change.name)
         # As many keys, over as long a time, as the window on a grid of which most is known.
-        known = max((n, name) for name, n in [*self.published.items(), ("", 0)] if name in self.steps or not name)
-        n, name = known
-        return n * self.steps[name] // step if step and n and name != change.name else None
+        others = ((n, name) for name, n in self.published.items() if name in self.steps and name != change.name)
+        n, name = max(others, default=(0, ""))
+        step = self.steps.get(change.name)
+        return n * self.steps[name] // step if step and n else None
 
 
 def _steps(pipeline: Pipeline) -> Iterator[tuple[str, int]]:
