@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from itertools import groupby
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from windowmill.checkpoints.batches import BackfillPlan, Batch, Changes, Commit, Plan, RunPlan, Status
-from windowmill.checkpoints.plans import KINDS
+from windowmill.checkpoints.plans import KINDS, RestorePlan
 from windowmill.checkpoints.records import FORMAT, LedgerRecord
 from windowmill.windowing.errors import LedgerCorruptError
 
@@ -49,6 +49,9 @@ class Totals:
 
     def plus(self, plan: Plan, outcome: Commit) -> Totals:
         """The totals after one more committed batch."""
+        if isinstance(plan, RestorePlan):
+            back = Totals(**plan.totals)
+            return replace(back, batches=self.batches + 1, backfills=self.backfills, rows_published=self.rows_published)
         again = not plan.builds_state or plan.replaces_state
         counted = Commit(outcome.seen, outcome.emitted, outcome.verdict) if again else outcome
         return Totals(
@@ -192,7 +195,7 @@ def _batch(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) ->
     if any(status_of(outcome.verdict) != "held" for outcome in outcomes[:-1]):
         raise _corrupt(path, f"batch {number} has a ruling, but was not held")
     plan = _plan(bodies[0].get(PLAN), first, path)
-    if plan.batch != number or plan.to_version < plan.from_version:
+    if plan.batch != number or (plan.to_version < plan.from_version and not plan.goes_back):
         raise _corrupt(path, f"the plan of batch {number} is for batch {plan.batch}, versions {plan.from_version} to {plan.to_version}")
     if status_of(outcomes[-1].verdict) == "committed" and TOTALS not in bodies[-1]:
         raise _corrupt(path, f"the {end.kind} of batch {number} has no totals")
@@ -258,6 +261,8 @@ def _check_order(last: Batch | None, batch: Batch, path: str) -> None:
         raise _corrupt(
             path, f"batch {batch.number} reads from version {batch.from_version}, but batch {last.number} read to {last.to_version}"
         )
+    if batch.plan.goes_back:
+        return
     watermarks = [(batch.plan.seen, batch.plan.emitted)]
     if batch.status == "committed":
         watermarks.append((batch.outcome.seen, batch.outcome.emitted))

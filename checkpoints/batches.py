@@ -98,6 +98,11 @@ class Plan(ABC):
         """The version after which the batch reads."""
         return self.from_version
 
+    @property
+    def goes_back(self) -> bool:
+        """Whether position and progress after the batch are earlier ones."""
+        return False
+
     @abstractmethod
     def describe(self, *, instants: bool) -> str:
         """What the batch does, for messages; ``instants`` says whether the axis is time."""
@@ -239,6 +244,21 @@ class Changes:
     def digest(self) -> str:
         """Digest of the files added, as of the commit (:func:`digest_of`)."""
         return digest_of(identity_of({"path": file.path}) for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """Which rows of a table with a column ``batch`` go: those of batches after ``after``.
+
+    Attributes
+    ----------
+    spared
+        Batches after it whose rows of windows that end at or before ``through`` stay: backfills, which replaced rows of earlier batches.
+    """
+
+    after: int
+    spared: tuple[int, ...] = ()
+    through: int | None = None
 
 
 def identity_of(file: Mapping[str, object]) -> str:

@@ -25,7 +25,7 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.batches import Changes, Undo
 from windowmill.checkpoints.delta_tables import floor_of, newest
 from windowmill.checkpoints.features import FORMAT, FORMATS, Features, check_format, own_commit
 from windowmill.checkpoints.stores import create_table, is_local, table_at, write_table
@@ -62,6 +62,8 @@ class Publication:
         Its ``userMetadata``, ids only, since it stays in the table's history: generation, batch, attempt, and digest of the changes.
     replaces_all
         Whether the files replace all others of the table, and their schema that of the table.
+    undo
+        Rows of which batches go from the table; null: of none.
     """
 
     role: str
@@ -70,6 +72,7 @@ class Publication:
     changes: Changes
     note: Mapping[str, Any] = field(default_factory=dict)
     replaces_all: bool = False
+    undo: Undo | None = None
 
 
 class Committer(Protocol):
@@ -227,6 +230,12 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
     if moved_on and publication.role == "state":
         # Others have rewritten the files since; what a batch removes of the state is all of it.
         removes = list(active)
+    elif moved_on and publication.undo is not None:
+        from windowmill.checkpoints.undoing import UndoneFiles  # as below
+
+        later = UndoneFiles.of(place, table, publication.undo)
+        files = later.keep(batch=publication.batch, attempt=str(note.get("attempt", "")))
+        removes, note["rewritten"] = list(later.files), True
     elif moved_on:
         # Others have rewritten the files since: the rows that stay are in new ones.
         from windowmill.checkpoints.replacing import ReplacedRange  # imports numba, which is seldom needed here

@@ -45,6 +45,11 @@ class Places:
     docs: str
     report: str
 
+    @property
+    def savepoints(self) -> str:
+        """Folder of the savepoints."""
+        return f"{self.root}/savepoints"
+
     @classmethod
     def of(cls, pipeline: Pipeline) -> Places:
         """The pipeline's ``checkpoints.path``, or ``<sink path>.windowmill``."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from windowmill.checkpoints.batches import FoundClosed, Plan, told
+from windowmill.checkpoints.batches import Batch, FoundClosed, Plan, Undo, told
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 
 
@@ -116,5 +116,66 @@ class ApplyPlan(Plan):
         return f"{what}, from {self._versions()}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePlan(Plan):
+    """The plan of a restoration, which goes back to a savepoint. ``to_version`` is the savepoint's, before ``from_version``.
+
+    Attributes
+    ----------
+    savepoint
+        Its name.
+    kept_batch
+        The newest batch that counts afterwards.
+    spared
+        Backfills after it, whose rows of windows that end at or before ``through`` stay: these have been published before.
+    totals
+        Sums over the batches that count, as of :class:`.Totals`.
+    """
+
+    action: ClassVar[str] = "restore"
+
+    savepoint: str
+    kept_batch: int
+    spared: list[int] = field(default_factory=list)
+    through: int | None = None
+    totals: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def builds_state(self) -> bool:
+        """As :attr:`Plan.builds_state`: later batches go on from it."""
+        return True
+
+    @property
+    def replaces_state(self) -> bool:
+        """As :attr:`Plan.replaces_state`: by the savepoint's."""
+        return True
+
+    @property
+    def goes_back(self) -> bool:
+        """As :attr:`Plan.goes_back`: always."""
+        return True
+
+    def undo(self, role: str) -> Undo:
+        """Which rows go from the table with this ``role``."""
+        return Undo(self.kept_batch, tuple(self.spared) if role == "sink" else (), self.through)
+
+    def describe(self, *, instants: bool) -> str:  # noqa: ARG002 - it names no instants
+        """As :meth:`Plan.describe`."""
+        return f"back to the savepoint {self.savepoint} of batch {self.kept_batch}, at source version {self.to_version}"
+
+
 #: Kinds of plan in this module, by action.
-KINDS: Mapping[str, type[Plan]] = {kind.action: kind for kind in (RestatePlan, ApplyPlan)}
+KINDS: Mapping[str, type[Plan]] = {kind.action: kind for kind in (RestatePlan, ApplyPlan, RestorePlan)}
+
+
+def standing(batches: Iterable[Batch], *, restorations: bool = False) -> list[Batch]:
+    """The committed among all ``batches`` of a ledger, oldest first, that no restoration has undone; with ``restorations``, or without."""
+    left: list[Batch] = []
+    for batch in batches:
+        if batch.status != "committed":
+            continue
+        if isinstance(batch.plan, RestorePlan):
+            kept = batch.plan.kept_batch
+            left = [earlier for earlier in left if earlier.number <= kept]
+        left.append(batch)
+    return [batch for batch in left if restorations or not isinstance(batch.plan, RestorePlan)]

@@ -25,6 +25,7 @@ from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import LandedCommit, OwnTable
+from windowmill.checkpoints.plans import RestorePlan
 from windowmill.checkpoints.stores import is_disk_full, is_forbidden
 from windowmill.checkpoints.verification import EXPENDABLE, ORDER, REBUILD, check_table_version, refuse_foreign
 from windowmill.windowing.errors import (
@@ -187,7 +188,12 @@ def _due(batch: Batch, changes: Mapping[str, Changes]) -> list[Publication]:
     due += [of("quality", each, f"quality/{n}") for n, each in enumerate(batch.validations, start=1)]
     if batch.status == "committed":
         left_out = ("quality", "sink") if batch.verdict == "discarded" else ("quality",)
-        due += [of(role, changes[role]) for role in ORDER if role in changes and role not in left_out]
+        undo = plan.undo if isinstance(plan, RestorePlan) else None
+        due += [
+            of(role, changes[role], undo=undo(role) if undo is not None and role in ("sink", "quarantine") else None)
+            for role in ORDER
+            if role in changes and role not in left_out
+        ]
     elif batch.status == "held" and "sink" in changes:
         due.append(of("held", replace(changes["sink"], kept=(), removes=(), replaces=None), replaces_all=True))
     return due

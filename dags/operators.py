@@ -327,8 +327,8 @@ def extra_of(batches: Sequence[Batch], generation: str, context: Mapping[str, An
 
 
 def _changed_sink(batch: Batch) -> bool:
-    # A backfill that publishes no rows still removes the old rows of its range.
-    return bool(batch.rows_published) or (batch.is_backfill and batch.verdict != "discarded")
+    # A backfill that publishes no rows still removes the old rows of its range, as a restoration removes those of later batches.
+    return bool(batch.rows_published) or batch.plan.goes_back or (batch.is_backfill and batch.verdict != "discarded")
 
 
 def _end(batch: Batch, end: int) -> str | int:

@@ -158,6 +158,10 @@ class SinkRefusedError(SinkError, RefusedError):
     """The table at the sink's path is not this pipeline's, or uses a feature under which no one here can write."""
 
 
+class SavepointError(RefusedError):
+    """There is no such savepoint, or the pipeline cannot go back to it."""
+
+
 class HeldError(WindowmillError):
     """A critical expectation failed: the batch is held, nothing has been published."""
 

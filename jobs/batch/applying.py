@@ -9,7 +9,7 @@ from windowmill.checkpoints.batches import Changes as TableChanges
 from windowmill.checkpoints.batches import Plan
 from windowmill.checkpoints.ledger import NEW_SINK, Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, RestatePlan
+from windowmill.checkpoints.plans import ApplyPlan, RestatePlan, standing
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
 from windowmill.jobs.sources.base import Reading, SourceTable
@@ -73,7 +73,7 @@ def next_apply(
     check_conditions(pipeline)
     source = planning.source_of(runnable, ledger)
     planning.check_tables(runnable, ledger, planning.Acceptance(code=True))
-    before = [batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state]
+    before = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
     reach, reading = _reach(runnable, source, before)
     on_reading(source, reading)
     vouched = pipeline.time.watermark == "data_interval_end"

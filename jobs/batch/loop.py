@@ -83,7 +83,7 @@ def run(
     HeldError
         If a critical expectation failed; nothing of that batch is published.
     """
-    with _leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
+    with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
         if ruling or ledger.held_batch:
             if ruling:
                 _check_held(runnable, ledger, ruling, held)
@@ -120,7 +120,7 @@ def backfill(
     ``history`` says which rows count, and in which order: those that the table holds now, in the order in which earlier batches read them
     as far as it has only appended; those that earlier batches read; or those of the table in event-time order.
     """
-    with _leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
+    with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
         if done and isinstance(done[0].plan, BackfillPlan) and done[0].plan.range == (begin, end):
             return done[0]
         planned = _Planned(runnable)
@@ -148,7 +148,7 @@ def restate(
     accepted: planning.Acceptance = planning.NOTHING_ACCEPTED,
 ) -> list[CommittedBatch]:
     """Compute windows and state anew from the source as it is now."""
-    with _leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, _):
+    with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, _):
         plan = planning.next_restatement(runnable, ledger, changed=changed, ends=ends, late=late, accepted=accepted)
         return [_execute(runnable, plan, ledger, progress)]
 
@@ -170,7 +170,7 @@ def apply(pipeline: Pipeline, progress: Progress, *, history: int | None, expect
     OutOfTurnError
         If the pipeline has moved past ``expected``, or a batch is held.
     """
-    with _leased(pipeline, progress) as (runnable, ledger, done):
+    with leased(pipeline, progress) as (runnable, ledger, done):
         if done and isinstance(done[0].plan, ApplyPlan) and pipeline.means(done[0].plan.definition, done[0].plan.meaning):
             return done[0]
         found = _application(runnable, ledger, history)
@@ -211,7 +211,7 @@ def _application(runnable: Runnable, ledger: Ledger, history: int | None) -> App
 
 def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
     """Abandon the held batch; raises ``OutOfTurnError`` if none is held, as the rows of every other batch have been published."""
-    with _leased(pipeline, progress) as (runnable, ledger, _):
+    with leased(pipeline, progress) as (runnable, ledger, _):
         held = ledger.held_batch
         if held is None:
             raise OutOfTurnError(f"pipeline {pipeline.pipeline}: no batch is open, so there is nothing to abandon; see `windowmill status`")
@@ -220,7 +220,7 @@ def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
 
 
 @contextmanager
-def _leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> Iterator[tuple[Runnable, Ledger, list[CommittedBatch]]]:
+def leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> Iterator[tuple[Runnable, Ledger, list[CommittedBatch]]]:
     """Hold the pipeline's lease, open its ledger, and finish the batch of a run that died after its record; also gives that batch."""
     runnable = runnable_of(pipeline)
     check_conditional_writes(runnable.places.root, [runnable.sink_path, runnable.places.root], progress.say)

@@ -16,7 +16,7 @@ from windowmill.checkpoints.features import check_appendable, check_writable_fea
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import RestatePlan
+from windowmill.checkpoints.plans import RestatePlan, standing
 from windowmill.checkpoints.stores import forbidden_folder
 from windowmill.checkpoints.verification import refuse_landed, verify, verify_table_versions
 from windowmill.jobs import user_code
@@ -131,7 +131,7 @@ def next_backfill(
         )
     source, last = source_of(runnable, ledger), ledger.last_commit
     check_tables(runnable, ledger, accepted)
-    before = [batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state]
+    before = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
     reach = backfill_reach(runnable, source, before, history)
     if reach.why is not None:
         on_other_rows(reach.why)
@@ -179,7 +179,7 @@ def next_restatement(
         what = "has committed no batch" if last is None else f"holds batch {ledger.count - 1}"
         raise OutOfTurnError(f"pipeline {runnable.name}: {what}; `windowmill run` first, or release, discard or abandon it, then restate")
     check_tables(runnable, ledger, accepted)
-    first = next(batch.plan for batch in ledger.batches() if batch.status == "committed" and batch.plan.builds_state)
+    first = next(batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state)
     if first.from_version >= 0:
         raise UnsupportedError(
             f"pipeline {runnable.name}: it began at version {first.from_version + 1} (startingVersion), but the table as it is now does "
@@ -268,6 +268,7 @@ def check_owner(pipeline: Pipeline, ledger: Ledger) -> None:
 
 
 def source_of(runnable: Runnable, ledger: Ledger) -> SourceTable:
+    """The source; refuses another one than that which the pipeline has read, or an older copy of it."""
     source, newest = open_source(runnable.pipeline), ledger.newest_kept
     path = source.path
     if newest and newest.plan.source_id != source.table_id:

@@ -27,6 +27,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "release": batches.release,
         "discard": batches.discard,
         "abandon": batches.abandon,
+        "savepoint": batches.savepoint,
         "status": tables.status,
         "history": tables.history,
         "quality": tables.quality,

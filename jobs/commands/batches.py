@@ -159,6 +159,23 @@ def abandon(spec: Spec, as_json: AsJson = False) -> None:
     show(Answer(data, f"{pipeline.pipeline}: batch {plan.batch} ({plan.action}) is abandoned; none of its rows had landed"), as_json)
 
 
+def savepoint(
+    spec: Spec,
+    action: Annotated[Literal["create", "list", "restore", "drop"], typer.Argument(help="What to do.")],
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The savepoint; list takes none.")] = None,
+    accept_changes: AcceptChanges = False,
+    accept_code: AcceptCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make, list or drop a named state of the pipeline, or go back to one: the next run reads what came after it."""
+    from windowmill.jobs.batch.planning import Acceptance
+    from windowmill.jobs.batch.progress import Progress
+    from windowmill.jobs.commands.savepoints import savepoint_of
+
+    accepted = Acceptance(changes=accept_changes, code=accept_code)
+    show(savepoint_of(load_pipeline(spec), Progress(errors, as_written), action, name, accepted), as_json)
+
+
 def _rule(spec: Path, ruling: Ruling, *, changes: bool, code: bool, held: int | None, by: str | None, as_json: bool) -> None:
     from windowmill.jobs.batch import loop
     from windowmill.jobs.batch.planning import Acceptance

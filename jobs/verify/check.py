@@ -14,6 +14,7 @@ import pyarrow as pa
 from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
+from windowmill.checkpoints.plans import standing
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.checkpoints.stores import write_table
 from windowmill.checkpoints.writers import lease
@@ -88,7 +89,7 @@ def verify(
     check_owner(pipeline, ledger)
     ledger.check_meaning(pipeline)
     source, batches = open_source(pipeline), ledger.batches()
-    committed = [batch for batch in batches if batch.status == "committed"]
+    committed = standing(batches)
     plans = [batch.plan for batch in committed]
     if not any(plan.builds_state for plan in plans) or "sink" not in _written(runnable, ledger):
         return Verification(None, seed, source.version, Comparison())

@@ -1,0 +1,193 @@
+"""Savepoints: named copies of a pipeline's state and position, which outlive the files of its tables. No JVM.
+
+A savepoint is a folder with the files of the state, linked or copied, and an entry that describes them. The entry is written last and
+removed first: a folder without one is no savepoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+from deltalake import Schema
+
+from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.data_files import DataFile, FileWriter
+from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.places import local_path
+from windowmill.checkpoints.state.base import files_of, order_of
+from windowmill.checkpoints.stores import filesystem_of, is_table, make_folder, store_of
+from windowmill.windowing.errors import SavepointError, SpecError, first_line
+
+#: The format that this release writes and reads.
+FORMAT = 1
+_ENTRY = "savepoint.json"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """A savepoint's entry.
+
+    Attributes
+    ----------
+    batch
+        The newest batch that had been committed.
+    generation
+        Identity of the ledger.
+    to_version, source_id, source_mark
+        The position in the source, as of :class:`.Plan`.
+    seen, emitted
+        Progress along the axis, as of :class:`.Commit`.
+    meaning, modules
+        What the state means, as of :class:`.Plan`.
+    totals
+        Sums over all batches, as of :class:`.Totals`.
+    schema
+        The state's columns (Delta JSON); null if there was no state.
+    files
+        Names of the state's files in the savepoint, with their numbers of rows.
+    """
+
+    name: str
+    created_at: str
+    pipeline: str
+    batch: int
+    generation: str
+    to_version: int
+    source_id: str
+    source_mark: str | None
+    seen: int | None
+    emitted: int | None
+    meaning: str
+    modules: dict[str, str]
+    totals: dict[str, int]
+    schema: str | None = None
+    files: dict[str, int] = field(default_factory=dict)
+    size: int = 0
+    format: int = FORMAT
+
+    @property
+    def at(self) -> datetime:
+        """When it was made."""
+        return datetime.fromisoformat(self.created_at)
+
+
+def check_name(name: str) -> None:
+    """Raise ``SpecError`` unless ``name`` can name a savepoint."""
+    if _NAME.fullmatch(name) is None:
+        raise SpecError(f"savepoint {name!r}: expected at most 63 letters, digits, dots, hyphens and underscores, first a letter or digit")
+
+
+def savepoints_in(folder: str) -> dict[str, Savepoint]:
+    """The savepoints below ``folder``, oldest first, by name."""
+    entries = [_read(folder, path.split("/")[0]) for path in _files_in(folder, "") if path.endswith(f"/{_ENTRY}")]
+    return {entry.name: entry for entry in sorted(entries, key=lambda entry: (entry.at, entry.name))}
+
+
+def save(folder: str, state: str, facts: Mapping[str, Any]) -> Savepoint:
+    """Make a savepoint of the state at ``state`` below ``folder``; ``facts`` are the other fields of its entry."""
+    name = facts["name"]
+    _clear(folder, name)
+    files: dict[str, int] = {}
+    schema, size = None, 0
+    if is_table(state):
+        table = newest(state)
+        schema = table.schema().to_json()
+        for number, file in enumerate(files_of(table)):
+            copy = f"{number:06d}.parquet"
+            _link(state, str(file["path"]), f"{folder}/{name}", copy)
+            files[copy], size = int(file["num_records"]), size + int(file["size_bytes"])
+    entry = Savepoint(**facts, schema=schema, files=files, size=size)
+    make_folder(f"{folder}/{name}")
+    with store_of(f"{folder}/{name}").open_output_stream(_ENTRY) as stream:
+        stream.write(json.dumps(asdict(entry)).encode())
+    return entry
+
+
+def drop(folder: str, name: str) -> None:
+    """Remove the savepoint ``name``."""
+    with suppress(FileNotFoundError):
+        store_of(f"{folder}/{name}").delete_file(_ENTRY)
+    _clear(folder, name)
+
+
+def restored(folder: str, entry: Savepoint, state: str, *, batch: int, attempt: str) -> Changes | None:
+    """Write the rows of a savepoint to files of the state at ``state``; null if it has no state.
+
+    Raises
+    ------
+    SavepointError
+        If a file of the savepoint is gone or damaged.
+    """
+    if entry.schema is None:
+        return None
+    schema = pa.schema(Schema.from_json(entry.schema).to_arrow())
+    fs, root = filesystem_of(f"{folder}/{entry.name}")
+    adds: list[DataFile] = []
+    for number, (name, rows) in enumerate(entry.files.items()):
+        # A file for each, so that large tables keep the order in which compaction has put them.
+        with FileWriter(state, schema, batch=batch, attempt=attempt, task=number, order=order_of(schema.names)) as writer:
+            try:
+                table = pq.read_table(f"{root}/{name}", filesystem=fs, use_threads=False, page_checksum_verification=True)
+            except (OSError, pa.ArrowException) as err:
+                raise _damaged(folder, entry, f"{name} cannot be read ({first_line(err)})") from err
+            if table.num_rows != rows:
+                raise _damaged(folder, entry, f"{name} has {table.num_rows:,} rows instead of {rows:,}")
+            lacking = [field for field in schema if field.name not in table.column_names]
+            for each in lacking:
+                table = table.append_column(each, pa.nulls(table.num_rows, each.type))
+            writer.write(table)
+        adds += writer.close()
+    return Changes.of(schema, adds)
+
+
+def _damaged(folder: str, entry: Savepoint, what: str) -> SavepointError:
+    return SavepointError(f"savepoint {entry.name}: {folder}/{entry.name}: {what}; restore another savepoint, or this folder from a copy")
+
+
+def _read(folder: str, name: str) -> Savepoint:
+    try:
+        with store_of(f"{folder}/{name}").open_input_file(_ENTRY) as stream:
+            found = json.loads(stream.read())
+    except (OSError, ValueError) as err:
+        raise SavepointError(f"savepoint {name}: {folder}/{name}/{_ENTRY} cannot be read ({first_line(err)}); drop it") from err
+    if not isinstance(found, dict) or found.get("format") != FORMAT or {each.name for each in fields(Savepoint)} != found.keys():
+        raise SavepointError(f"savepoint {name}: {folder}/{name}/{_ENTRY} is not of format {FORMAT}, which this windowmill reads; drop it")
+    return Savepoint(**found)
+
+
+def _link(source: str, path: str, target: str, name: str) -> None:
+    """Have the file ``path`` of the folder ``source`` in the folder ``target`` too, where on this machine it takes no room."""
+    make_folder(target)
+    here, there = local_path(source), local_path(target)
+    if here is not None and there is not None:
+        with suppress(OSError):  # another file system, or one without links
+            os.link(here / path, there / name)
+            return
+    (fs, root), (into, below) = filesystem_of(source), filesystem_of(target)
+    pa_fs.copy_files(f"{root}/{path}", f"{below}/{name}", source_filesystem=fs, destination_filesystem=into, use_threads=False)
+
+
+def _clear(folder: str, name: str) -> None:
+    """Remove what is left of the savepoint ``name``."""
+    for path in _files_in(folder, name):
+        store_of(folder).delete_file(path)
+    here = local_path(f"{folder}/{name}")
+    if here is not None and here.is_dir():
+        here.rmdir()
+
+
+def _files_in(folder: str, name: str) -> list[str]:
+    """Paths of the files below ``folder`` and its subfolder ``name``."""
+    found = store_of(folder).get_file_info(pa_fs.FileSelector(name, recursive=True, allow_not_found=True))
+    return [info.path for info in found if info.type == pa_fs.FileType.File]

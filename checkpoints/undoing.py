@@ -1,0 +1,76 @@
+"""Takes the rows of later batches out of a table: which files hold some, and what stays of them. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from windowmill.checkpoints.batches import Undo
+from windowmill.checkpoints.data_files import DataFile, FileWriter
+from windowmill.checkpoints.state.base import files_of
+from windowmill.checkpoints.stores import filesystem_of
+
+_BATCH, _END = "batch", "window_end"
+
+
+@dataclass(frozen=True, slots=True)
+class UndoneFiles:
+    """The files of the table at ``table`` that hold rows to go: such rows alone (``whole``), or maybe also others (``partly``)."""
+
+    table: str
+    schema: pa.Schema
+    undo: Undo
+    whole: tuple[str, ...] = ()
+    partly: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, table: str, snapshot: DeltaTable, undo: Undo) -> UndoneFiles:
+        """The files of ``snapshot``, the table at ``table``; reads only its log."""
+        whole, partly = [], []
+        for file in files_of(snapshot):
+            low, high = file.get(f"min.{_BATCH}"), file.get(f"max.{_BATCH}")
+            if low is None or high is None:
+                partly.append(file["path"])
+            elif low > undo.after and not undo.spared:
+                whole.append(file["path"])
+            elif high > undo.after:
+                partly.append(file["path"])
+        return cls(table, pa.schema(snapshot.schema().to_arrow()), undo, tuple(whole), tuple(partly))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths of all files that go."""
+        return self.whole + self.partly
+
+    def keep(self, *, batch: int, attempt: str) -> tuple[DataFile, ...]:
+        """Write the rows that stay to files of their own."""
+        with FileWriter(self.table, self.schema, batch=batch, attempt=attempt, task=0) as writer:
+            for rows in self._survivors(self.partly):
+                writer.write(rows)
+        return writer.close()
+
+    def _survivors(self, paths: Sequence[str]) -> Iterator[pa.Table]:
+        fs, root = filesystem_of(self.table)
+        for path in paths:
+            with pq.ParquetFile(f"{root}/{path}", filesystem=fs, coerce_int96_timestamp_unit="us") as file:
+                for batch in file.iter_batches(use_threads=False):
+                    rows = batch.filter(self._stays(batch))
+                    columns = [
+                        rows.column(field.name).cast(field.type) if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
+                        for field in self.schema
+                    ]
+                    yield pa.table(columns, schema=self.schema)
+
+    def _stays(self, rows: pa.RecordBatch) -> pa.BooleanArray:
+        numbers = rows.column(_BATCH)
+        stays = pc.less_equal(numbers, self.undo.after)
+        if self.undo.spared and self.undo.through is not None:
+            ends = rows.column(_END).cast(pa.int64())
+            spared = pc.is_in(numbers, pa.array(self.undo.spared, numbers.type))
+            stays = pc.or_(stays, pc.and_(spared, pc.less_equal(ends, self.undo.through)))
+        return stays.fill_null(True)

@@ -1,0 +1,231 @@
+"""Makes savepoints of a pipeline, and goes back to one: as a batch, whose record takes back what later batches have published. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from windowmill.checkpoints import protocol, savepoints
+from windowmill.checkpoints.batches import BackfillPlan, Batch, Changes, Commit
+from windowmill.checkpoints.committer import beyond_delta_rs
+from windowmill.checkpoints.plans import ApplyPlan, RestatePlan, RestorePlan, standing
+from windowmill.checkpoints.savepoints import Savepoint
+from windowmill.checkpoints.state.replacement import replacing
+from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.checkpoints.undoing import UndoneFiles
+from windowmill.jobs.batch import planning
+from windowmill.jobs.batch.loop import leased
+from windowmill.jobs.batch.progress import CommittedBatch
+from windowmill.jobs.batch.spark_committer import tables_of
+from windowmill.jobs.sources.reading import Reach, check_readable
+from windowmill.windowing.errors import OutOfTurnError, SavepointError, SourceError, first_line
+
+if TYPE_CHECKING:
+    from windowmill.checkpoints.ledger import Ledger
+    from windowmill.checkpoints.places import Runnable
+    from windowmill.jobs.batch.progress import Progress
+    from windowmill.windowing.spec import Pipeline
+
+
+def create(pipeline: Pipeline, progress: Progress, name: str) -> Savepoint:
+    """Make the savepoint ``name`` of the pipeline as it is now.
+
+    Raises
+    ------
+    SavepointError
+        If the name is taken.
+    OutOfTurnError
+        If no batch has been committed, or one is held.
+    """
+    savepoints.check_name(name)
+    with leased(pipeline, progress) as (runnable, ledger, _):
+        if name in savepoints.savepoints_in(runnable.places.savepoints):
+            raise SavepointError(f"savepoint {name}: {runnable.name} has one of this name; drop it, or choose another name")
+        return _create(runnable, ledger, name)
+
+
+def _create(runnable: Runnable, ledger: Ledger, name: str) -> Savepoint:
+    last = ledger.last_commit
+    if ledger.held_batch is not None or last is None:
+        what = "has committed no batch" if last is None else f"holds batch {ledger.count - 1}"
+        raise OutOfTurnError(f"pipeline {runnable.name}: {what}; `windowmill run` first, or release, discard or abandon it")
+    newest = next(batch for batch in reversed(ledger.since(last.number)) if batch.status == "committed")
+    facts = {
+        "name": name,
+        "created_at": datetime.now(UTC).isoformat(),
+        "pipeline": runnable.name,
+        "batch": newest.number,
+        "generation": ledger.generation,
+        "to_version": last.plan.to_version,
+        "source_id": last.plan.source_id,
+        "source_mark": last.plan.source_mark,
+        "seen": last.outcome.seen,
+        "emitted": last.outcome.emitted,
+        "meaning": last.plan.meaning,
+        "modules": last.plan.modules,
+        "totals": asdict(ledger.totals),
+    }
+    return savepoints.save(runnable.places.savepoints, runnable.places.state, facts)
+
+
+def listed(runnable: Runnable) -> Mapping[str, Savepoint]:
+    """The pipeline's savepoints by name, oldest first."""
+    return savepoints.savepoints_in(runnable.places.savepoints)
+
+
+def drop(pipeline: Pipeline, progress: Progress, name: str) -> Savepoint:
+    """Remove the savepoint ``name``; returns what it was."""
+    with leased(pipeline, progress) as (runnable, _, _):
+        entry = _named(runnable, name)
+        savepoints.drop(runnable.places.savepoints, name)
+        return entry
+
+
+def restore(
+    pipeline: Pipeline, progress: Progress, name: str, *, accepted: planning.Acceptance = planning.NOTHING_ACCEPTED
+) -> CommittedBatch:
+    """Go back to the savepoint ``name``: the next run reads what came after it.
+
+    The state is the savepoint's again, and rows that later batches have published or quarantined go. All of it is one batch: before its
+    record nothing has changed, after it commits follow from the record.
+
+    Raises
+    ------
+    SavepointError
+        If there is no such savepoint, or the pipeline cannot go back to it.
+    """
+    with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, _):
+        plan, entry = _planned(runnable, ledger, name, accepted)
+        progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=pipeline.time.unit is None)}")
+        tables, changes = tables_of(runnable), dict[str, Changes]()
+        try:
+            with progress.step("restore", f"the state and position of batch {entry.batch}"):
+                changes |= _changes(runnable, plan, entry)
+        except BaseException:
+            protocol.discard_files(changes, tables)
+            raise
+        outcome = Commit(seen=entry.seen, emitted=entry.emitted, verdict="passed")
+        with progress.step("record", f"batch {plan.batch}"):
+            protocol.record(ledger, plan, outcome, changes, tables, datetime.now(UTC))
+        with progress.step("publish", f"{', '.join(changes) or 'nothing'}"):
+            protocol.settle(ledger, tables)
+        return CommittedBatch(plan, outcome)
+
+
+def _named(runnable: Runnable, name: str) -> Savepoint:
+    found = listed(runnable)
+    if name not in found:
+        known = ", ".join(found) or "none"
+        raise SavepointError(f"savepoint {name}: {runnable.name} has no such savepoint, but {known}; see `windowmill savepoint … list`")
+    return found[name]
+
+
+def _planned(runnable: Runnable, ledger: Ledger, name: str, accepted: planning.Acceptance) -> tuple[RestorePlan, Savepoint]:
+    pipeline = runnable.pipeline
+    ledger.check_meaning(pipeline)
+    entry, last = _named(runnable, name), ledger.last_commit
+    if ledger.held_batch is not None or last is None:
+        raise OutOfTurnError(
+            f"pipeline {runnable.name}: batch {ledger.count - 1} is held; `windowmill run`, release, discard or abandon it, then restore"
+        )
+    batches = ledger.batches()
+    _check_savepoint(pipeline, ledger, entry, batches)
+    undone = [batch for batch in standing(batches) if batch.number > entry.batch]
+    backfills = [batch.number for batch in undone if isinstance(batch.plan, BackfillPlan)]
+    _check_undone(pipeline, entry, undone)
+    source = planning.source_of(runnable, ledger)
+    planning.check_tables(runnable, ledger, accepted)
+    _check_source(runnable, entry, last.plan.to_version, ledger)
+    pinned = planning.pinned(pipeline, ledger, source, Reach(last.plan.to_version, entry.to_version))
+    plan = RestorePlan(
+        **pinned,
+        seen=last.outcome.seen,
+        savepoint=name,
+        kept_batch=entry.batch,
+        spared=backfills,
+        through=entry.emitted,
+        totals=entry.totals,
+    )
+    return plan, entry
+
+
+def _check_savepoint(pipeline: Pipeline, ledger: Ledger, entry: Savepoint, batches: list[Batch]) -> None:
+    where = f"savepoint {entry.name}"
+    if entry.generation != ledger.generation:
+        raise SavepointError(f"{where}: it is of another ledger than {ledger.path}, which was made anew since; drop it")
+    if entry.meaning != pipeline.meaning_hash():
+        raise SavepointError(
+            f"{where}: keys, time, windows, aggregates, filter or emit differ from those of batch {entry.batch}, of which it is; put the "
+            "old ones back, or restore a later savepoint"
+        )
+    if entry.batch not in {batch.number for batch in standing(batches, restorations=True)}:
+        raise SavepointError(
+            f"{where}: batch {entry.batch}, of which it is, was undone by a restoration since, and its rows are gone; restore an older one"
+        )
+
+
+def _check_undone(pipeline: Pipeline, entry: Savepoint, undone: list[Batch]) -> None:
+    """Refuse to go back over batches whose rows cannot be told from those that they replaced."""
+    for batch in undone:
+        if isinstance(batch.plan, ApplyPlan):
+            raise SavepointError(
+                f"savepoint {entry.name}: batch {batch.number} has applied a changed spec since; restore a later savepoint, or rebuild in "
+                "a new sink"
+            )
+        if isinstance(batch.plan, RestatePlan) and batch.plan.late:
+            raise SavepointError(
+                f"savepoint {entry.name}: batch {batch.number} has restated rows that were quarantined as too late (--late), which "
+                "the savepoint does not hold; restore a later one, or rebuild in a new sink"
+            )
+        plain = pipeline.emit == "final" and all(w.partials_problem("") is None and not w.joins_by_gap for w in pipeline.windows)
+        if isinstance(batch.plan, BackfillPlan) and not plain:
+            raise SavepointError(
+                f"savepoint {entry.name}: the backfill of batch {batch.number} has replaced rows that were published before, and which of "
+                "them is not known where windows are not on a grid, or are revised; restore a later savepoint, or rebuild in a new sink"
+            )
+
+
+def _check_source(runnable: Runnable, entry: Savepoint, through: int, ledger: Ledger) -> None:
+    """Refuse a source that no longer has what the next runs would read."""
+    source = planning.source_of(runnable, ledger)
+    if entry.to_version >= through:
+        return
+    try:
+        check_readable(runnable, source, Reach(entry.to_version, through), again=False)
+    except SourceError as err:
+        raise SavepointError(
+            f"savepoint {entry.name}: the source no longer gives what came after version {entry.to_version} ({first_line(err)}); restore a "
+            "later savepoint"
+        ) from err
+
+
+def _changes(runnable: Runnable, plan: RestorePlan, entry: Savepoint) -> dict[str, Changes]:
+    places, changes = runnable.places, dict[str, Changes]()
+    built = savepoints.restored(places.savepoints, entry, places.state, batch=plan.batch, attempt=plan.attempt)
+    state = replacing(places.state, built)
+    if state is not None and (state.files or state.removes):
+        changes["state"] = state
+    for role, path in (("sink", runnable.sink_path), ("quarantine", places.quarantine)):
+        undone = _undone(role, path, plan)
+        if undone is not None:
+            changes[role] = undone
+    return changes
+
+
+def _undone(role: str, path: str, plan: RestorePlan) -> Changes | None:
+    """The changes by which the rows of later batches go from a table; null if it has none."""
+    if not is_table(path):
+        return None
+    table = table_at(path)
+    files = UndoneFiles.of(path, table, plan.undo(role))
+    if not files.files:
+        return None
+    reason = beyond_delta_rs(role, table, Changes(removes=files.files))
+    if reason is not None:
+        raise SavepointError(
+            f"savepoint {plan.savepoint}: {role} {path}: {reason}, so rows of later batches cannot be removed from it; drop the feature "
+            "(ALTER TABLE … DROP FEATURE), and restore again"
+        )
+    return Changes(kept=files.keep(batch=plan.batch, attempt=plan.attempt), removes=files.files)

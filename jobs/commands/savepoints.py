@@ -1,0 +1,84 @@
+"""``windowmill savepoint``: named states of a pipeline, as data and as text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal
+
+from windowmill.jobs.batch import savepoints
+from windowmill.jobs.commands.answers import titled
+from windowmill.jobs.commands.terminal import Answer
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.axis import from_us
+from windowmill.windowing.errors import SpecError
+
+if TYPE_CHECKING:
+    from windowmill.checkpoints.savepoints import Savepoint
+    from windowmill.jobs.batch.planning import Acceptance
+    from windowmill.jobs.batch.progress import Progress
+    from windowmill.windowing.spec import Pipeline
+
+Action = Literal["create", "list", "restore", "drop"]
+#: Fields of an entry that ``--json`` shows; the others are facts about files.
+_SHOWN = ("name", "created_at", "batch", "to_version", "size")
+
+
+def savepoint_of(pipeline: Pipeline, progress: Progress, action: Action, name: str | None, accepted: Acceptance) -> Answer:
+    """Do ``action`` with the savepoint ``name``, which all but ``list`` need."""
+    if action == "list":
+        if name is not None:
+            raise SpecError(f"savepoint list: got the name {name!r}; leave it out, or say create, restore or drop")
+        return _list(pipeline)
+    if name is None:
+        raise SpecError(f"savepoint {action}: a name is missing, as in `windowmill savepoint SPEC {action} before-migration`")
+    if action == "restore":
+        return _restore(pipeline, progress, name, accepted)
+    entry = savepoints.create(pipeline, progress, name) if action == "create" else savepoints.drop(pipeline, progress, name)
+    done = "made" if action == "create" else "dropped"
+    text = f"{pipeline.pipeline}: savepoint {name} {done}: batch {entry.batch}, source version {entry.to_version}, {_size(entry)}"
+    return Answer({"pipeline": pipeline.pipeline, "status": done, **_entry(entry, pipeline)}, text)
+
+
+def _restore(pipeline: Pipeline, progress: Progress, name: str, accepted: Acceptance) -> Answer:
+    done = savepoints.restore(pipeline, progress, name, accepted=accepted)
+    plan = done.plan
+    data = {
+        "pipeline": pipeline.pipeline,
+        "status": "restored",
+        "name": name,
+        "batch": plan.batch,
+        "from_version": plan.from_version,
+        "to_version": plan.to_version,
+    }
+    text = (
+        f"{pipeline.pipeline}: back at the savepoint {name} (batch {plan.batch} of the ledger); the next run reads the source's versions "
+        f"after {plan.to_version}, of which {plan.from_version} had been read last"
+    )
+    return Answer(data, text)
+
+
+def _list(pipeline: Pipeline) -> Answer:
+    entries = savepoints.listed(runnable_of(pipeline)).values()
+    data = [_entry(entry, pipeline) for entry in entries]
+    if not data:
+        return Answer(data, f"{pipeline.pipeline}: no savepoints; make one by `windowmill savepoint SPEC create NAME`")
+    table = titled(f"savepoints of {pipeline.pipeline}", ())
+    table.padding = 0  # fits into 80 columns
+    for column in ("name", "made", "batch", "version", "emitted through", "size"):
+        table.add_column(column, justify="left" if column in ("name", "made", "emitted through") else "right", no_wrap=True)
+    for entry, row in zip(entries, data, strict=True):
+        emitted = "–" if row["emitted"] is None else str(row["emitted"])[:16].replace("T", " ")
+        made = entry.created_at[:16].replace("T", " ")
+        table.add_row(entry.name, made, f"{entry.batch}", f"{entry.to_version}", emitted, _size(entry))
+    return Answer(data, table)
+
+
+def _entry(entry: Savepoint, pipeline: Pipeline) -> dict[str, Any]:
+    instants = {name: getattr(entry, name) for name in ("seen", "emitted")}
+    if pipeline.time.unit is None:
+        instants = {name: None if at is None else from_us(at).isoformat() for name, at in instants.items()}
+    return {name: asdict(entry)[name] for name in _SHOWN} | instants
+
+
+def _size(entry: Savepoint) -> str:
+    return f"{entry.size / 1e6:.1f} MB" if entry.size >= 1e5 else f"{entry.size / 1e3:.1f} kB"

@@ -1,0 +1,231 @@
+"""Savepoints: a pipeline that has gone back to one goes on as if the batches since had never been, wherever the restoration fails."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.faults.pipelines import PIPELINES, Story
+from tests.spark.harness import differences, quiet
+from windowmill.checkpoints import failpoints
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
+from windowmill.jobs.batch import loop, savepoints
+from windowmill.jobs.cli import main
+from windowmill.jobs.commands.answers import history_of, status_of
+from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.errors import OutOfTurnError, SavepointError, SpecError
+
+#: The end of an interval, not the source, moves the watermark of the last: batches that read the same again in another cut differ.
+NAMES = [name for name in PIPELINES if name != "vouched"]
+
+
+class DiedError(BaseException):
+    """Stands for a process that is gone: nothing of the product catches it."""
+
+
+@pytest.fixture(autouse=True)
+def _locally(monkeypatch):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    yield
+    failpoints.disarm()
+
+
+def quarantined(story: Story) -> Counter[Any]:
+    return Counter((row["reason"], row["row"]) for row in story.bench.quarantine())
+
+
+def undisturbed(name: str, folder: Path) -> Story:
+    """The pipeline after runs over all its versions."""
+    folder.mkdir()
+    story = Story.of(name, folder)
+    for version in range(3):
+        story.land(version)
+        story.run()
+    return story
+
+
+def saved(name: str, folder: Path) -> Story:
+    """The pipeline with a savepoint after its first version, and a batch more."""
+    folder.mkdir()
+    story = Story.of(name, folder)
+    story.land(0)
+    story.run()
+    savepoints.create(story.bench.pipeline, quiet(), "first")
+    story.land(1)
+    story.run()
+    return story
+
+
+def finish(story: Story) -> None:
+    story.run()
+    story.land(2)
+    story.run()
+
+
+def check_equal(story: Story, clean: Story) -> None:
+    assert differences(story.bench.rows(), clean.bench.rows()) == []
+    assert quarantined(story) == quarantined(clean)
+    mine, other = (Ledger.open(each.bench.pipeline).totals for each in (story, clean))
+    for name in ("rows_read", "rows_applied", "rows_late", "rows_quarantined"):
+        assert getattr(mine, name) == getattr(other, name), name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_after_a_restoration_give_what_undisturbed_ones_give(tmp_path, name):
+    clean, story = undisturbed(name, tmp_path / "clean"), saved(name, tmp_path / "story")
+    before = story.bench.rows()
+    savepoints.restore(story.bench.pipeline, quiet(), "first")
+    assert len(story.bench.rows()) < len(before)
+    status = status_of(story.bench.pipeline).data
+    assert (status["source_version"], status["versions_waiting"]) == (0, 1)
+    finish(story)
+    check_equal(story, clean)
+    assert [row["action"] for row in history_of(story.bench.pipeline, 9, timings=False).data] == ["run", "run", "restore", "run", "run"]
+    assert Ledger.open(story.bench.pipeline).batches(), "the ledger can be read as a whole"
+
+
+@pytest.mark.parametrize(
+    "place", ["batch.before", "batch.lost", "batch.after", "sink.before", "sink.lost", "quarantine.before", "state.before", "state.after"]
+)
+@pytest.mark.parametrize("name", ["slices", "mixed"])
+def test_a_restoration_that_dies_anywhere_is_finished_or_never_was(tmp_path, name, place):
+    clean, story = undisturbed(name, tmp_path / "clean"), saved(name, tmp_path / "story")
+    before = story.bench.rows()
+
+    def die() -> None:
+        raise failpoints.InjectedError("lost") if place.endswith(".lost") else DiedError
+
+    failpoints.arm(place, die)
+    try:
+        savepoints.restore(story.bench.pipeline, quiet(), "first")
+    except DiedError:
+        if place == "batch.before":
+            assert differences(story.bench.rows(), before) == []
+            savepoints.restore(story.bench.pipeline, quiet(), "first")
+    finish(story)
+    check_equal(story, clean)
+
+
+def test_a_savepoint_outlives_vacuum_and_compaction(tmp_path, monkeypatch):
+    monkeypatch.setattr("windowmill.checkpoints.upkeep.RETENTION_HOURS", 0)
+    clean, story = undisturbed("mixed", tmp_path / "clean"), saved("mixed", tmp_path / "story")
+    maintain(story.bench.pipeline, quiet())
+    for path in (story.bench.sink, Places.of(story.bench.pipeline).state):
+        table = DeltaTable(path)
+        table.optimize.compact()
+        table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    savepoints.restore(story.bench.pipeline, quiet(), "first")
+    finish(story)
+    check_equal(story, clean)
+
+
+def test_a_pipeline_goes_back_twice_and_not_to_what_was_undone(tmp_path):
+    clean, story = undisturbed("slices", tmp_path / "clean"), saved("slices", tmp_path / "story")
+    pipeline = story.bench.pipeline
+    savepoints.create(pipeline, quiet(), "second")
+    savepoints.restore(pipeline, quiet(), "first")
+    with pytest.raises(SavepointError, match="batch 1, of which it is, was undone by a restoration since"):
+        savepoints.restore(pipeline, quiet(), "second")
+    story.run()
+    savepoints.create(pipeline, quiet(), "third")
+    savepoints.restore(pipeline, quiet(), "first")
+    finish(story)
+    check_equal(story, clean)
+    assert list(savepoints.listed(runnable_of(pipeline))) == ["first", "second", "third"]
+
+
+def test_a_backfill_in_between_keeps_what_was_published_before(tmp_path):
+    clean, story = undisturbed("slices", tmp_path / "clean"), saved("slices", tmp_path / "story")
+    ends = [row["window_end"] for row in story.bench.rows()]
+    loop.backfill(story.bench.pipeline, quiet(), begin=min(ends), end=max(ends))
+    savepoints.restore(story.bench.pipeline, quiet(), "first")
+    finish(story)
+    assert differences(story.bench.rows(), clean.bench.rows(), tolerance=1e-11) == []
+    loop.backfill(story.bench.pipeline, quiet(), begin=min(ends), end=max(ends))
+    assert differences(story.bench.rows(), clean.bench.rows(), tolerance=1e-11) == []
+
+
+def test_a_restatement_in_between_is_undone(tmp_path):
+    clean, story = undisturbed("slices", tmp_path / "clean"), saved("slices", tmp_path / "story")
+    loop.restate(story.bench.pipeline, quiet())
+    savepoints.restore(story.bench.pipeline, quiet(), "first")
+    finish(story)
+    check_equal(story, clean)
+
+
+def test_what_cannot_be_gone_back_to_is_refused_and_nothing_changes(tmp_path):
+    story = saved("sessions", tmp_path / "story")
+    pipeline, before = story.bench.pipeline, story.tables()
+    with pytest.raises(SavepointError, match="savepoint other: bench has no such savepoint, but first"):
+        savepoints.restore(pipeline, quiet(), "other")
+    with pytest.raises(SavepointError, match="savepoint first: bench has one of this name"):
+        savepoints.create(pipeline, quiet(), "first")
+    with pytest.raises(SpecError, match="expected at most 63 letters"):
+        savepoints.create(pipeline, quiet(), "../first")
+    ends = [row["window_end"] for row in story.bench.rows()]
+    copy = story.copied_to(tmp_path / "copy")
+    loop.backfill(copy.bench.pipeline, quiet(), begin=min(ends), end=max(ends))
+    with pytest.raises(SavepointError, match="the backfill of batch 2 has replaced rows"):
+        savepoints.restore(copy.bench.pipeline, quiet(), "first")
+    source = DeltaTable(story.bench.source)
+    source.optimize.compact()
+    source.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(SavepointError, match="the source no longer gives what came after version 0"):
+        savepoints.restore(pipeline, quiet(), "first")
+    assert story.tables() == before
+    assert savepoints.drop(pipeline, quiet(), "first").batch == 0
+    assert not savepoints.listed(runnable_of(pipeline))
+    assert not Path(Places.of(pipeline).savepoints, "first").exists()
+
+
+def test_another_meaning_or_a_damaged_savepoint_is_refused(tmp_path):
+    story = saved("slices", tmp_path / "story")
+    pipeline, folder = story.bench.pipeline, Path(Places.of(story.bench.pipeline).savepoints, "first")
+    entry = json.loads((folder / "savepoint.json").read_text())
+    (folder / "savepoint.json").write_text(json.dumps(entry | {"meaning": "other"}))
+    with pytest.raises(SavepointError, match="keys, time, windows, aggregates, filter or emit differ"):
+        savepoints.restore(pipeline, quiet(), "first")
+    (folder / "savepoint.json").write_text(json.dumps(entry))
+    kept = next(folder.glob("*.parquet"))
+    kept.unlink()
+    kept.write_bytes(b"damaged")
+    before = story.tables()
+    with pytest.raises(SavepointError, match=r"cannot be read .*; restore another savepoint"):
+        savepoints.restore(pipeline, quiet(), "first")
+    assert story.tables() == before
+    (folder / "savepoint.json").write_text("{}")
+    with pytest.raises(SavepointError, match="not of format 1"):
+        savepoints.listed(runnable_of(pipeline))
+
+
+def test_no_savepoint_before_the_first_batch(tmp_path):
+    story = Story.of("slices", tmp_path)
+    story.land(0)
+    with pytest.raises(OutOfTurnError, match="has committed no batch"):
+        savepoints.create(story.bench.pipeline, quiet(), "early")
+
+
+def test_the_command_makes_lists_restores_and_drops(tmp_path, capsys):
+    story = saved("slices", tmp_path / "story")
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(story.bench.spec))
+
+    def told(*arguments: str) -> Any:
+        assert main(["savepoint", str(spec), *arguments, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert (told("create", "second")["status"], [each["name"] for each in told("list")]) == ("made", ["first", "second"])
+    assert told("restore", "first") == {
+        "pipeline": "bench", "status": "restored", "name": "first", "batch": 2, "from_version": 1, "to_version": 0,
+    }  # fmt: skip
+    assert (told("drop", "second")["status"], [each["name"] for each in told("list")]) == ("dropped", ["first"])
+    for wrong in (["create"], ["restore", "second"], ["list", "first"]):
+        assert main(["savepoint", str(spec), *wrong]) == 2
+        assert capsys.readouterr().err.startswith("windowmill: savepoint ")
