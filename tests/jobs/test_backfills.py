@@ -130,3 +130,16 @@ def test_a_dry_run_of_a_first_batch_replaces_nothing(bench):
     told = preview(bench, -1, 100)
     assert (told["builds_state"], told["rows_replaced"], told["windows"], told["seconds"]) == (True, 0, {}, None)
     assert not Path(f"{bench.sink}-2").exists()
+
+
+@pytest.mark.parametrize("begin", [4, 5, 6, 9])
+def test_a_first_backfill_shows_empty_windows_whose_keys_last_event_lies_before_its_range(tmp_path: Path, monkeypatch, begin: int):
+    monkeypatch.setenv(VARIABLE, "local")
+    windows = [{"name": "w", "type": "hopping", "size": "10 minutes", "hop": "4 minutes", "empty": "emit"}]
+    bench = Bench(tmp_path, SPEC | {"emit": "revise", "windows": windows, "source": {"path": str(tmp_path / "source")}})
+    origin = 4 - BASE // MINUTE % 4  # minutes from BASE to a window's start
+    for minute, key in ((12, "other"), (7, "late"), (40, "other")):  # late for the window that ends at 10, not for the one that ends at 14
+        bench.land([row(origin + minute, key)])
+    loop.backfill(bench.pipeline, quiet(), begin=BASE + (origin + begin) * MINUTE, end=BASE + 50 * MINUTE)
+    shown = [((each["window_end"] - BASE) // MINUTE - origin, each["n"]) for each in bench.rows() if each["k"] == "late"]
+    assert shown == [(10, 0), (14, 1)]

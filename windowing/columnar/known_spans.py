@@ -226,7 +226,8 @@ class EmptyStretches:
         first, last = now.first[window], now.last[window] + 1
         if before is None:
             old_first, old_last = np.full_like(first, AXIS_BEGIN), np.full_like(last, AXIS_END)
-            begin = np.maximum(first, after)
+            # A window that ends after ``after`` may hold the end of a span that lies before it.
+            begin = np.minimum(np.maximum(first, after), last - 1)
         else:
             old_first, old_last = before.first[window], before.last[window] + 1
             begin = np.where(first < old_first, first, np.maximum(first, np.minimum(after, old_last)))
