@@ -51,8 +51,8 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "path": _PATH,
         "storage_options": _STORAGE,
         "table": _TABLE,
-        "format": ("Kind of the source: `delta`, or one that a plugin brings.", "delta"),
-        "options": ("Options of the source kind, by its own names.", {"maxFilesPerTrigger": "1000"}),
+        "format": ("Kind of the source: `delta`, a folder of `parquet`, `csv` or `json` files, or one that a plugin brings.", "csv"),
+        "options": ("Options of the source kind, by its own names.", {"header": "true"}),
         "filter": ("A Spark SQL condition; other rows are not read: neither applied nor quarantined.", "cancelled = false"),
         "changes": (
             "Versions that update or remove rows: `refuse` stops the run, `ignore` skips them, `restate` is not supported yet.",

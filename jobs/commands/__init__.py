@@ -16,6 +16,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
     "command",
     {
         "tutorial": machine.tutorial,
+        "init": specs.init,
         "validate": specs.validate,
         "explain": specs.explain,
         "try": specs.try_,

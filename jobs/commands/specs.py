@@ -1,4 +1,4 @@
-"""Commands that need a spec alone, or say what one may hold: ``validate``, ``explain``, ``try``, ``schema``."""
+"""Commands about a spec alone: ``init`` writes one, ``schema`` says what it may hold; ``validate``, ``explain``, ``try``."""
 
 from __future__ import annotations
 
@@ -78,3 +78,22 @@ def schema(
         raise SpecError(f"{out}: cannot be written ({err.strerror}); name a file in a folder that exists and may be written") from err
     text = f"{out}: the JSON schema of a spec; begin a spec with the line\n# yaml-language-server: $schema={out}"
     show(Answer({"schema": str(out)}, Text(text)), as_json)
+
+
+def init(
+    source: Annotated[str | None, typer.Option("--source", help="A Delta table, or a folder of Parquet, CSV or JSON files.")] = None,
+    format_: Annotated[str | None, typer.Option("--format", help="delta, parquet, csv or json; found by itself.")] = None,
+    keys: Annotated[str | None, typer.Option("--keys", help="Columns by which events are grouped: a,b; - for none.")] = None,
+    time: Annotated[str | None, typer.Option("--time", help="The column that says when an event happened.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The file to write; by default <pipeline>.yaml.")] = None,
+    sink: Annotated[str | None, typer.Option("--sink", help="Where results go; by default beside the source.")] = None,
+    pipeline: Annotated[str | None, typer.Option("--pipeline", help="The pipeline's name; by default that of the source.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: take what the source shows.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look at a source, ask at most three questions, and write a spec that runs as it is."""
+    from windowmill.jobs.commands.init_command import Asked
+    from windowmill.jobs.commands.init_command import init as written
+
+    show(written(Asked(source, format_, keys, time, out, sink, pipeline, force), ask=not yes and not as_json), as_json)

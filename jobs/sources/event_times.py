@@ -54,7 +54,7 @@ class EventTimes:
             Rows with the columns of the axis. ``FAILED`` is whether a condition cannot be evaluated on a row; missing if none can fail.
         """
         raw = [rows.column(name) for name in self.axis]
-        time, until = _on_axis(raw[0]), _on_axis(raw[-1])
+        time, until = on_axis(raw[0]), on_axis(raw[-1])
         least, greatest = accepted_times(self.pipeline)
         added = {TIME: time, REASON: pa.nulls(rows.num_rows, pa.string())} | ({UNTIL_OF: until} if len(raw) > 1 else {})
         latest = greatest if self.latest is None else min(greatest, self.latest)
@@ -90,7 +90,7 @@ def _are_all_within(time: pa.ChunkedArray, least: int, greatest: int) -> bool:
     return not len(time) or (least <= span["min"].as_py() and span["max"].as_py() <= greatest)
 
 
-def _on_axis(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def on_axis(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Values of a time column on the axis; null for a text that is no instant, and for a date that 64 bits cannot count."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):

@@ -85,6 +85,12 @@ def _listed(root: str, pattern: str) -> dict[str, Stat]:
     return {path: stat for path, stat in files.items() if _is_data(path) and fnmatchcase(path.rpartition("/")[2], pattern)}
 
 
+def data_files(root: str) -> list[str]:
+    """The files of a folder that are data, in order of their time of change; raises as :func:`open_folder`."""
+    listed = _listed(root, "*")
+    return sorted(listed, key=lambda path: (listed[path].mtime_ns, path))
+
+
 def _check_folders(root: str, listed: Mapping[str, Stat]) -> None:
     """Refuse files of which some lie in folders ``name=value`` and others do not, or in folders of other names."""
     first: str | None = None

@@ -156,6 +156,13 @@ def csv_header(path: str, form: TextForm) -> list[str]:
     return next(csv.reader([line], delimiter=form.separator, escapechar=form.escape or None, **quoting), [])
 
 
+def first_lines(path: str, most: int) -> list[str]:
+    """The first lines of a text file, without what ends them."""
+    with _stream(path) as stream:
+        block = next(_split(stream), b"").removeprefix(_BYTE_ORDER_MARK)
+    return block.decode(errors="replace").splitlines()[:most]
+
+
 def _stream(path: str) -> Any:
     store, own = filesystem_of(path)
     return store.open_input_stream(own)  # decompresses .gz, .bz2 and the like by the path

@@ -1,0 +1,279 @@
+"""Looks at a source for ``windowmill init``: its format, a sample of its rows in order of arrival, and what a spec over it may say."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.checkpoints.stores import is_table
+from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
+from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.event_times import on_axis
+from windowmill.jobs.sources.folder import data_files
+from windowmill.jobs.sources.kinds import KINDS
+from windowmill.jobs.sources.plain_files import Form, NotPlainError
+from windowmill.jobs.sources.plain_rows import batches_of
+from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, SpecError, no_column
+from windowmill.windowing.registry import resolve
+from windowmill.windowing.spec import Source
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Unit = Literal["us", "ms", "s", "none"]
+#: Rows and files of the sample: the first commits, in which lateness is measured, and enough rows to tell keys from ids.
+_ROWS, _FILES = 500_000, 200
+_SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+_TIME_NAME = re.compile(r"(?:^|_)(?:time|timestamp|ts|at|date|datetime|day|when|occurred|event)(?:$|_)|time$|_at$|date$", re.IGNORECASE)
+_ID_NAME = re.compile(r"(?:^|_)(?:id|uuid|guid|number|no|seq|offset)$|Id$", re.IGNORECASE)
+#: Whole numbers that count from 1970 lie between the years 2001 and 2100, by their unit.
+_EPOCHS: Mapping[Unit, tuple[int, int]] = {
+    "s": (1_000_000_000, 4_102_444_800),
+    "ms": (1_000_000_000_000, 4_102_444_800_000),
+    "us": (1_000_000_000_000_000, 4_102_444_800_000_000),
+}
+_MICROSECONDS: Mapping[Unit, int] = {"s": 1_000_000, "ms": 1_000, "us": 1, "none": 1}
+#: The greatest share of the sample's rows that are not late by the disorder that is proposed.
+_IN_TIME = 0.999
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at a source has found.
+
+    Attributes
+    ----------
+    settings
+        The source as a spec has it.
+    columns
+        Its columns.
+    sample
+        Rows in order of arrival, of simple columns; null if only Spark can read them.
+    commits
+        Number of rows of each commit of the sample.
+    whole
+        Whether the sample is all rows.
+    """
+
+    settings: Source
+    columns: Columns
+    sample: pa.Table | None
+    commits: tuple[int, ...]
+    whole: bool
+    size_bytes: int
+
+    def times(self) -> list[str]:
+        """Columns that may be the time of events, the likeliest first."""
+        ranks = {name: rank for name in self.columns.struct.names if (rank := self._rank_of_time(name)) is not None}
+        return sorted(ranks, key=lambda name: ranks[name])
+
+    def unit_of(self, name: str) -> Unit | None:
+        """What the whole numbers of a time column count; null for a column of another type."""
+        if not pa.types.is_integer(self.columns.arrow[name]):
+            return None
+        values = None if self.sample is None else pc.min_max(self.sample.column(name)).as_py()
+        if values is None or values["min"] is None:
+            return "none"
+        return next((unit for unit, (low, high) in _EPOCHS.items() if low <= values["min"] and values["max"] < high), "none")
+
+    def _rank_of_time(self, name: str) -> tuple[int, int] | None:
+        kind, named = self.columns.arrow[name], 0 if _TIME_NAME.search(name) else 1
+        if pa.types.is_timestamp(kind):
+            return (0, named)
+        if pa.types.is_date(kind):
+            return (1, named)
+        if pa.types.is_integer(kind):
+            return (2, named) if self.unit_of(name) != "none" else (4, named) if not named else None
+        if pa.types.is_string(kind) and self.sample is not None:
+            texts = self.sample.column(name).slice(0, 1_000)
+            found = on_axis(texts)
+            return (3, named) if len(texts) > texts.null_count and found.null_count == texts.null_count else None
+        return None
+
+    def distinct(self, name: str) -> int | None:
+        """Number of values of a column in the sample; null if it is not known."""
+        return None if self.sample is None or name not in self.sample.column_names else pc.count_distinct(self.sample.column(name)).as_py()
+
+    def keys(self, time: str) -> list[str]:
+        """Columns that may tell keys apart, the likeliest first: few values, each in many rows."""
+        found = {}
+        for name, kind in self.columns.arrow.items():
+            n = self.distinct(name)
+            simple = pa.types.is_string(kind) or pa.types.is_integer(kind)
+            if name == time or not simple or n is None or self.sample is None or not 2 <= n <= max(2, self.sample.num_rows // 4):
+                continue
+            if pa.types.is_integer(kind) and not _ID_NAME.search(name):
+                continue
+            found[name] = (0 if pa.types.is_string(kind) else 1, 0 if n <= 10_000 else 1)
+        return sorted(found, key=lambda name: found[name])
+
+    def measures(self, others: Sequence[str]) -> list[str]:
+        """Columns of numbers that are worth an aggregate, without ``others``."""
+        numbers = [name for name, kind in self.columns.arrow.items() if pa.types.is_integer(kind) or pa.types.is_floating(kind)]
+        return [name for name in numbers if name not in others and not _ID_NAME.search(name) and self.unit_of(name) in (None, "none")]
+
+    def tie_break(self, others: Sequence[str]) -> str | None:
+        """A column that orders equal times: one with a value of its own in each row; null if there is none."""
+        if self.sample is None or self.sample.num_rows < 2:
+            return None
+        names = [name for name in self.sample.column_names if name not in others and _ID_NAME.search(name)]
+        return next((name for name in names if self.distinct(name) == self.sample.num_rows), None)
+
+    def arrivals(self, time: str) -> Arrivals | None:
+        """How event times arrive; null if no event time is known."""
+        if self.sample is None:
+            return None
+        at = on_axis(self.sample.column(time)).combine_chunks().to_numpy(zero_copy_only=False)
+        return Arrivals.of(at, self.commits, _MICROSECONDS[self.unit_of(time) or "us"])
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """How the event times of a sample arrive, in microseconds, or in ticks of an axis without a clock.
+
+    Attributes
+    ----------
+    first, last
+        Least and greatest event time, on the axis.
+    late
+        By how much rows were behind the greatest event time of the commits before theirs, at most; 0 if none was.
+    disorder
+        That of all but one row in a thousand.
+    commits
+        Number of commits that it was measured over.
+    """
+
+    first: int
+    last: int
+    late: int
+    disorder: int
+    commits: int
+    tick_us: int = 1
+
+    @classmethod
+    def of(cls, at: np.ndarray, commits: Sequence[int], tick_us: int) -> Arrivals | None:
+        import numpy as np
+
+        known = ~np.isnan(at) if at.dtype.kind == "f" else np.ones(len(at), bool)
+        if not known.any():
+            return None
+        values = np.where(known, at, 0).astype(np.int64)
+        seen, behind, place = None, [np.zeros(0, np.int64)], 0
+        for rows in commits:
+            own = values[place : place + rows][known[place : place + rows]]
+            place += rows
+            if seen is not None:
+                behind.append(np.maximum(0, seen - own))
+            if len(own):
+                seen = int(own.max()) if seen is None else max(seen, int(own.max()))
+        every = np.concatenate(behind)
+        late, most = (int(every.max()), int(np.quantile(every, _IN_TIME, method="higher"))) if len(every) else (0, 0)
+        return cls(int(values[known].min()), int(values[known].max()), late, most, len(commits), tick_us)
+
+
+def format_of(path: str) -> str:
+    """The format of what is at ``path``.
+
+    Raises
+    ------
+    SourceError
+        If it is neither a Delta table nor a folder of files that are read.
+    """
+    if is_table(path):
+        return "delta"
+    names = data_files(path)
+    if not names:
+        raise SourceMissingError(f"source {path}: is empty; write the first rows, or correct the path")
+    kinds = {kind for name in names if (kind := _kind_of(name)) is not None}
+    if len(kinds) == 1:
+        return kinds.pop()
+    what = f"files of several formats ({', '.join(sorted(kinds))})" if kinds else f"files such as {names[0]!r}"
+    raise SourceError(f"source {path}: holds {what}; say which with --format, one of {', '.join(KINDS)}")
+
+
+def _kind_of(name: str) -> str | None:
+    return next((_SUFFIXES[suffix] for suffix in reversed(PurePosixPath(name).suffixes) if suffix.lower() in _SUFFIXES), None)
+
+
+def csv_options(path: str) -> dict[str, str]:
+    """The options of CSV files that the first one shows: what separates fields, and whether its first line names them."""
+    from windowmill.jobs.sources.text_files import first_lines
+
+    lines = first_lines(f"{path.rstrip('/')}/{data_files(path)[0]}", 2)
+    separator = max(",;\t|", key=lines[0].count)
+    names, cells = (next(csv.reader([line], delimiter=separator), []) for line in (lines * 2)[:2])
+    texts = all(name and not re.fullmatch(r"[-+.\d:TZ /]*", name) for name in names)
+    header = texts and len(set(names)) == len(names) and (len(lines) == 1 or names != cells)
+    return ({"header": "true"} if header else {}) | ({} if separator == "," else {"sep": separator})
+
+
+def look_at(path: str, format_: str | None) -> Look:
+    """A look at the source at ``path``; null for a ``format_`` that is to be found.
+
+    Raises
+    ------
+    SourceError, SpecError
+        If there is no source, or it cannot be read.
+    """
+    format_ = format_ or format_of(path)
+    if format_ not in KINDS:
+        raise SpecError(f"--format: got {format_!r}; expected one of {', '.join(KINDS)}")
+    options = csv_options(path) if format_ == "csv" else {}
+    settings = Source(path=path, format=format_, options=options)
+    kind = KINDS[format_]
+    table = resolve(kind.open)(settings, *([None] if kind.records else []))
+    files = _arrived(table)
+    taken = files[:_FILES]
+    columns = Columns.of(table.schema_json)
+    rows = _sample(table, taken, columns)
+    sample, counts = (None, ()) if rows is None else rows
+    commits = tuple(sum(n for _, n in each) for _, each in groupby(zip(taken, counts, strict=False), key=lambda pair: pair[0].version))
+    whole = sample is not None and len(counts) == len(files)
+    return Look(settings, columns, sample, commits, whole, sum(file.size_bytes for file in files))
+
+
+def _arrived(table: SourceTable) -> list[AddedFile]:
+    """The files of the table in order of arrival, as far as it is known."""
+    try:
+        versions = list(table.versions(-1, table.version))
+    except SourceRangeGoneError:
+        return table.snapshot(table.version)
+    files = [file for version in versions for file in version.added]
+    known = not any(version.changes for version in versions) and table.missing(files) is None
+    return files if known else table.snapshot(table.version)
+
+
+def _sample(table: SourceTable, files: Sequence[AddedFile], columns: Columns) -> tuple[pa.Table, list[int]] | None:
+    """Rows of the first of ``files``, and how many are of each; null if only Spark can read them."""
+    plain = table.plain_files(Reading(tuple(files)))
+    if plain is None:
+        return None
+    form = Form(columns.arrow, columns.fixed_lengths)
+    names = [name for name, kind in form.types.items() if not pa.types.is_nested(kind)]
+    parts: list[pa.RecordBatch] = []
+    counts: list[int] = []
+    try:
+        for file in plain:
+            own = list(batches_of(file, form, names))
+            parts += own
+            counts.append(sum(batch.num_rows for batch in own))
+            if sum(counts) >= _ROWS:
+                break
+    except NotPlainError:
+        return None
+    schema = pa.schema([(name, form.types[name]) for name in names])
+    return pa.Table.from_batches(parts, schema) if parts else schema.empty_table(), counts
+
+
+def check_column(look: Look, flag: str, name: str) -> None:
+    """Raise ``SpecError`` if the source has no column ``name``."""
+    if name not in look.columns.struct.names:
+        raise SpecError(f"{flag}: {no_column(f'the source {look.settings.path}', name, look.columns.struct.names)}")

@@ -1,0 +1,162 @@
+"""``windowmill init``: the spec that it writes runs as it is, and its disorder is that of the rows."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from deltalake import DeltaTable, write_deltalake
+
+from windowmill.jobs.cli import main
+from windowmill.jobs.commands.first_spec import shown
+
+BEGIN = datetime(2024, 3, 1)  # noqa: DTZ001 - files hold it without a zone
+FORMATS = ("delta", "parquet", "csv", "json")
+
+
+def frames(commits: int = 5, rows: int = 200, behind: int = 45) -> list[pd.DataFrame]:
+    """Readings of 20 sensors, 10 hours a commit, of which some come up to ``behind`` minutes after the next commit's first."""
+    random = np.random.default_rng(7)
+    found = []
+    for commit in range(commits):
+        minutes = random.integers(600 * commit - behind, 600 * commit + 600, rows)
+        at = [BEGIN + timedelta(minutes=int(minute)) for minute in minutes]
+        columns: dict[str, Any] = {"reading_id": range(commit * rows, (commit + 1) * rows), "measured_at": at}
+        found.append(pd.DataFrame(columns | {"sensor": [f"s{n}" for n in random.integers(0, 20, rows)], "value": random.random(rows)}))
+    return found
+
+
+def land(folder: Path, format_: str, parts: list[pd.DataFrame], **options: Any) -> str:
+    folder.mkdir(parents=True)
+    for number, frame in enumerate(parts):
+        if format_ == "delta":
+            write_deltalake(str(folder), frame.assign(measured_at=frame["measured_at"].dt.tz_localize(UTC)), mode="append")
+        elif format_ == "parquet":
+            frame.to_parquet(folder / f"{number}.parquet")
+        elif format_ == "csv":
+            frame.to_csv(folder / f"{number}.csv", index=False, **options)
+        else:
+            frame.to_json(folder / f"{number}.jsonl", orient="records", lines=True, **options)
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["init", *arguments, "--json"]) == 0
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_the_spec_runs_as_it_is_and_loses_no_row(tmp_path, capsys, format_):
+    source = land(tmp_path / "readings", format_, frames(), **({"sep": ";"} if format_ == "csv" else {}))
+    answer = told(capsys, "--source", source)
+    assert (answer["spec"], answer["pipeline"], answer["rows_examined"]) == ("readings_windows.yaml", "readings_windows", 1_000)
+    assert answer["source"]["format"] == format_
+    assert (answer["keys"], answer["time"]["column"], answer["time"]["tie_break"]) == (["sensor"], "measured_at", ["reading_id"])
+    assert answer["time"]["disorder"] == (3_600_000 if format_ == "json" else "1 hour")
+    assert [window["name"] for window in answer["windows"]] == ["hourly", "rolling_day"]
+    assert list(answer["aggregates"]) == ["rows", "mean_value", "max_value"]
+    for step in answer["next"]:
+        assert main(step.split()[1:]) == 0, step
+    capsys.readouterr()
+    assert main(["status", answer["spec"], "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["rows_read"], status["rows_quarantined"]) == (1_000, 0)
+    assert DeltaTable(answer["sink"]["path"]).to_pyarrow_table().num_rows > 100
+
+
+def test_the_spec_is_tried_on_its_own_rows(tmp_path, capsys):
+    source = land(tmp_path / "readings", "json", frames(1), date_format="iso")
+    answer = told(capsys, "--source", source)
+    assert main(["try", answer["spec"], "--input", f"{source}/0.jsonl"]) == 0
+    assert capsys.readouterr().out.count("\n") > 100
+
+
+def test_a_terminal_is_asked_three_questions_at_most(tmp_path, capsys, monkeypatch):
+    source = land(tmp_path / "readings", "parquet", frames(2))
+    asked = []
+
+    def answer(text: str, default: str, **_: Any) -> str:
+        asked.append((text, default))
+        return {0: source, 2: "sensor, reading_id"}.get(len(asked) - 1, default)
+
+    monkeypatch.setattr("windowmill.jobs.commands.init_command.typer.prompt", answer)
+    monkeypatch.setattr("windowmill.jobs.commands.init_command.sys.stdin.isatty", lambda: True, raising=False)
+    assert main(["init"]) == 0
+    assert [default for _, default in asked] == ["", "measured_at", "sensor"]
+    assert yaml.safe_load(Path("readings_windows.yaml").read_text())["keys"] == ["sensor", "reading_id"]
+    assert "Next:\n  windowmill explain readings_windows.yaml\n" in capsys.readouterr().out
+
+
+def test_flags_say_what_is_not_asked_and_no_file_is_overwritten(tmp_path, capsys):
+    source = land(tmp_path / "readings", "csv", frames(1))
+    flags = ("--source", source, "--out", "mine.yaml", "--pipeline", "mine", "--sink", str(tmp_path / "there"), "--keys", "-")
+    answer = told(capsys, *flags)
+    assert (answer["pipeline"], answer["sink"], answer["keys"]) == ("mine", {"path": str(tmp_path / "there")}, [])
+    assert "disorder" not in answer["time"], "one commit tells nothing"
+    before = Path("mine.yaml").read_text()
+    assert "# disorder: nothing to measure in one commit" in before
+    assert main(["init", *flags]) == 2
+    assert "mine.yaml: exists already; name another file with --out, or overwrite it with --force" in capsys.readouterr().err
+    told(capsys, *flags, "--keys", "sensor", "--force")
+    assert Path("mine.yaml").read_text() == before.replace("keys: []", "keys: [sensor]").replace(
+        "none: one group of all rows", "one result row for each of these and each window"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        ((), 2, "--source: missing; give the path of a Delta table"),
+        (("--source", "none"), 1, "there is no such folder"),
+        (("--source", "empty"), 1, "is empty; write the first rows"),
+        (("--source", "mixed"), 1, "holds files of several formats (csv, json); say which with --format, one of delta, parquet, csv, json"),
+        (("--source", "text"), 1, "holds files such as 'a.txt'; say which with --format"),
+        (("--source", "mixed", "--format", "xml"), 2, "--format: got 'xml'; expected one of delta, "),
+        (("--source", "timeless"), 2, "--time: no column of "),
+        (("--source", "readings", "--time", "measured"), 2, "has no column 'measured'; did you mean 'measured_at'?"),
+        (("--source", "readings", "--keys", "sensr"), 2, "--keys: the source "),
+        (("--source", "readings", "--time", "value"), 2, "--time: 'value' is double; expected a timestamp"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_proposed_is_told_and_nothing_is_written(tmp_path, capsys, flags, code, message):
+    land(tmp_path / "readings", "csv", frames(1))
+    files = {"mixed": ("a.csv", "a.json"), "text": ("a.txt",), "timeless": ("a.csv",), "empty": ()}
+    for folder, names in files.items():
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / name).write_text("k,v\na,1.5\nb,2.5\n")
+    assert main(["init", *flags]) == code
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.glob("*.yaml"))
+
+
+def test_columns_without_names_and_seconds_since_1970(tmp_path, capsys):
+    (tmp_path / "clicks").mkdir()
+    lines = [f"{1_700_000_000 + 7 * n}\tpage{n % 4}\t{n}" for n in range(500)]
+    (tmp_path / "clicks" / "a.tsv").write_text("\n".join(lines))
+    answer = told(capsys, "--source", str(tmp_path / "clicks"))
+    assert answer["source"]["options"] == {"sep": "\t"}
+    assert (answer["time"], answer["keys"]) == ({"column": "_c0", "unit": "s"}, ["_c1"])
+    assert answer["windows"][0] == {"name": "by_minute", "type": "tumbling", "size": 60}
+    assert main(["run", answer["spec"]]) == 0
+
+
+def test_lengths_are_written_as_a_person_does():
+    hour = 3_600_000_000
+    assert [shown(each) for each in (24 * hour, 36 * hour, 90_000_000)] == ["1 day", "1 day 12 hours", "1 minute 30 seconds"]
