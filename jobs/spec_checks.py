@@ -42,10 +42,9 @@ def _strict_problems(pipeline: Pipeline) -> Iterator[Problem]:
     if not pipeline.strict:
         return
     # Loads the kernels, which validate otherwise does without.
-    from windowmill.windowing.assumed_types import assumed_arrow, assumed_types
     from windowmill.windowing.ways import strict_problem, why_rows
 
-    problem = strict_problem(why_rows(pipeline, assumed_arrow(pipeline, assumed_types(pipeline, {}))))
+    problem = strict_problem(why_rows(pipeline))
     if problem:
         yield "strict", problem
 
@@ -158,7 +157,7 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     columns = Columns.of(open_source(pipeline).schema_json)
     columns.check(pipeline, "the source")
     result_types(pipeline, columns.arrow)
-    check_strict(pipeline, columns.arrow)
+    check_strict(pipeline)
     parts = divide(pipeline, columns.arrow)
     if parts.positions is not None:
         PositionState(parts.positions.pipeline, columns.arrow, parts.positions.layout)

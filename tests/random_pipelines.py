@@ -38,6 +38,8 @@ AGGREGATES: dict[str, dict[str, Any]] = {
     "most": {"top_k": {"column": "i", "k": 2}},
     "spread": {"var_pop": "f"},
 }
+#: Aggregates whose results depend on the order of the rows of one time.
+BY_ORDER = {"worst", "opening", "closing", "ids"}
 
 
 def examples(few: int) -> range:
@@ -128,6 +130,8 @@ def random_case(seed: int, *, instants: bool | None = None, points: bool = False
     time |= {"watermark": "data_interval_end"} if not points and rng.random() < 0.1 else {}
     windows = [{"name": f"w{number}", **_window(rng, length, integers, emit)} for number in range(rng.choice([1, 1, 2, 2, 3, 4]))]
     chosen = rng.sample(list(AGGREGATES), aggregates or rng.randint(1, 8))
+    if not unique and BY_ORDER & set(chosen):
+        time["tie_break"] = ["x"]
     spec = {
         "pipeline": f"random_{seed}",
         "keys": rng.choice([["k"], ["k"], ["k"], [], ["k", "s"]]),

@@ -56,7 +56,7 @@ class Declaration:
     recipe
         Its atoms and how results are computed from them, for the kernels and for stored slices
         (:class:`windowmill.windowing.kernels.recipes.Recipe`); null: partials are Python objects, combined by
-        ``algebra``, and slices hold them as bytes if it is commutative or positioned.
+        ``algebra``, and slices hold them as bytes.
     plain
         The plainest computation, for the reference engine: of the non-null values of a window (tuples if there are several columns; at
         least one) and the options. Null: the reference engine folds ``algebra`` over the window's rows.

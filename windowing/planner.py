@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from windowmill.windowing.aggregates import VALUE_TYPES
+from windowmill.windowing.aggregates.order import mergeable
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.assumed_types import CELL_BYTES, assumed_aggregate, assumed_arrow, assumed_types, built_over, width_of
 from windowmill.windowing.axis import all_hopping
@@ -190,7 +191,7 @@ class _Planner:
         self._aggregates: dict[str, Aggregate[Any]] = {
             name: assumed_aggregate(spec, self._types) for name, spec in pipeline.aggregates.items()
         }
-        self._refusal, self._why = refusal, why_rows(pipeline, self._arrow)
+        self._refusal, self._why = refusal, why_rows(pipeline)
         self._parts = parts = divide(pipeline, self._arrow)
         self._layout = parts.layout
         self._objects = self._partials_of_bytes()
@@ -231,7 +232,7 @@ class _Planner:
     def _partials_of_bytes(self) -> str:
         """The columns of partials of which the types give no size, to follow what the state holds; nothing if there are none."""
         held = self._layout.objects if self._layout else ()
-        bounded = {column.name: all(self._aggregates[name].fixed_size for name, _ in column.results) for column in held}
+        bounded = {column.name: all(mergeable(self._aggregates[name]).fixed_size for name, _ in column.results) for column in held}
         sizes = (("of bounded size", True), ("at most as large as their rows", False))
         named = {size: [name for name, fixed in bounded.items() if fixed == wanted] for size, wanted in sizes}
         parts = [f"{', '.join(names)} {size}" for size, names in named.items() if names]

@@ -5,8 +5,7 @@ r"""The ways in which windows are computed: by partials of slices, sessions or t
 ====================  ================================  =========================  ===============================  =====================
 windows               on grids                          sessions; with a greatest  with policies, shown once      all others too
                                                         size those shown once
-aggregates            whose partials can be combined    the same                   the same                         all others too
-                      in any order
+aggregates            all that have partials            the same                   the same                         all others too
 kept between batches  partials of slices; with          bounds and partials of     partials of tuples, and nodes    rows that windows
                       ``empty: emit`` spans of keys     open sessions              over them; tuples that wait      still to come may
                                                                                    for the watermark                hold
@@ -16,8 +15,8 @@ them                  it completes; all spans           keys                    
                                                                                    for the rest of a window
 ====================  ================================  =========================  ===============================  =====================
 
-The windows of a pipeline that go one way are a *part* of it. An aggregate whose partials cannot be combined in any order sends all windows
-by live rows. Over events that last, windows on grids are computed by slices, all others by live rows.
+The windows of a pipeline that go one way are a *part* of it. An aggregate without partials sends all windows by live
+rows. Over events that last, windows on grids are computed by slices, all others by live rows.
 """
 
 from __future__ import annotations
@@ -143,7 +142,7 @@ def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
     SpecError
         If the aggregates do not fit the columns, or a key has the name of a column that partials need.
     """
-    found = {} if _unmergeable(pipeline, types) else windows_by_way(pipeline)
+    found = {} if _unmergeable(pipeline) else windows_by_way(pipeline)
     if set(found) <= {"live rows"}:
         return Parts(rows=Rows(pipeline))
     layout = Layout.of(pipeline, types)
@@ -204,9 +203,9 @@ def describe_ways(ways: Sequence[WayName]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def check_strict(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> None:
-    """Raise ``SpecError`` if the spec is strict and needs live rows over columns of ``types``."""
-    if pipeline.strict and (problem := strict_problem(why_rows(pipeline, types))):
+def check_strict(pipeline: Pipeline) -> None:
+    """Raise ``SpecError`` if the spec is strict and needs live rows."""
+    if pipeline.strict and (problem := strict_problem(why_rows(pipeline))):
         raise SpecError(f"pipeline {pipeline.pipeline}: strict: {problem}")
 
 
@@ -217,18 +216,12 @@ def strict_problem(why: Sequence[str]) -> str | None:
     return f"the state would keep raw rows ({'; '.join(why)}); change that, give it a pipeline of its own, or leave strict out"
 
 
-def why_rows(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> tuple[str, ...]:
-    """The parts of the spec that need live rows, each with its reason; empty if the state keeps partials.
-
-    Raises
-    ------
-    SpecError
-        If an aggregate does not fit its columns, or a user's cannot be imported.
-    """
+def why_rows(pipeline: Pipeline) -> tuple[str, ...]:
+    """The parts of the spec that need live rows, each with its reason; empty if the state keeps partials."""
     of_windows = (reason for index in range(len(pipeline.windows)) for reason in why_no_partials(pipeline, index))
-    return tuple(dict.fromkeys([*of_windows, *_unmergeable(pipeline, types)]))
+    return tuple(dict.fromkeys([*of_windows, *_unmergeable(pipeline)]))
 
 
-def _unmergeable(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> list[str]:
-    """The aggregates whose partials cannot be combined in any order, each with its reason."""
-    return [f"aggregates.{name}: {why}" for name, spec in pipeline.aggregates.items() if (why := why_unmergeable(spec, types))]
+def _unmergeable(pipeline: Pipeline) -> list[str]:
+    """The aggregates without partials, each with its reason."""
+    return [f"aggregates.{name}: {why}" for name, spec in pipeline.aggregates.items() if (why := why_unmergeable(spec))]

@@ -252,7 +252,7 @@ def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Pl
     if pipeline.strict:
         from windowmill.windowing.ways import check_strict
 
-        check_strict(pipeline, columns.arrow)
+        check_strict(pipeline)
     refuse_landed(plan, own_tables(runnable))
 
 

@@ -42,9 +42,37 @@ def by_parts(case: Case, rows: list[Row], batches: list[tuple[int, int]], *, fin
     return sorted((dict(row) for row in results.rows), key=case.place), list(results.quarantined)
 
 
+class Joined:
+    """Numbers as text, one after another: neither commutative nor known to the kernels."""
+
+    result = "string"
+
+    def lift(self, number: int) -> str:
+        return str(number)
+
+    def combine(self, older: str, newer: str) -> str:
+        return f"{older} {newer}"
+
+    def lower(self, text: str) -> str:
+        return text
+
+
 @pytest.mark.parametrize("seed", examples(60))
 def test_the_order_inside_a_commit_and_the_cut_into_batches_do_not_matter(seed):
-    case, rng = random_case(seed), random.Random(-seed - 1)
+    check_orders_and_cuts(random_case(seed))
+
+
+@pytest.mark.parametrize("seed", examples(40))
+def test_a_users_aggregate_takes_rows_in_their_order_however_late_they_come(seed):
+    case = random_case(seed, aggregates=1)
+    case.spec["time"]["tie_break"] = ["x"]
+    case.spec["aggregates"]["joined"] = {"use": f"{__name__}:Joined", "args": ["x"]}
+    check_orders_and_cuts(case)
+
+
+def check_orders_and_cuts(case: Case) -> None:
+    """The parts agree with the reference, in whatever order the rows of a commit come, and however they are cut into batches."""
+    rng = random.Random(-case.seed - 1)
     for final in (False, True):
         wanted = case.expected(final=final)
         aside = refused_ids(case, case.rows, wanted.quarantined)

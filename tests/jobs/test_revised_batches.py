@@ -147,7 +147,7 @@ def test_policies_keep_positions_beside_slices_and_sessions_that_are_revised():
     }
     run = Run(pipeline_of(windows, COUNT, "revise"))
     assert run.divided.ways == ("slices", "sessions", "positions")
-    assert why_rows(run.pipeline, run.base["types"]) == ()
+    assert why_rows(run.pipeline) == ()
 
 
 def test_a_batch_reads_the_nodes_of_the_long_windows_that_its_late_rows_revise():

@@ -214,7 +214,7 @@ def test_what_keeps_the_rows_of_sessions_is_named(change, why):
     pipeline = Pipeline.model_validate(pipeline_of(["visit"]).model_dump(mode="json", exclude_none=True) | change)
     types = Run(pipeline_of(["visit"])).base["types"]
     assert divide(pipeline, types).ways == ("live rows",)
-    assert any(reason.startswith(why) for reason in why_rows(pipeline, types))
+    assert any(reason.startswith(why) for reason in why_rows(pipeline))
 
 
 @pytest.mark.parametrize("closed", [AXIS_BEGIN, -(1 << 63), AXIS_END, 0])

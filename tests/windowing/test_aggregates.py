@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.windowing.aggregate_cases import CASES, COUNTS, EXAMPLES, Case
 from windowmill.windowing.aggregates import aggregate_for, own
+from windowmill.windowing.aggregates.order import mergeable
 from windowmill.windowing.algebra import Aggregate, LawError, close, identical, outcome, position, verify
 from windowmill.windowing.catalogue import DECLARED, AggregateSpec, parse_aggregate
 from windowmill.windowing.errors import AggregateOverflowError, SpecError
@@ -420,6 +421,24 @@ class NoLower:
 
 
 HERE = __name__
+
+
+@pytest.mark.parametrize("use", ["Longest", "Spread"])
+def test_partials_of_a_users_aggregate_combine_though_their_rows_interleave(use):
+    aggregate = mergeable(own.load(f"{HERE}:{use}"))
+    assert aggregate.positioned or aggregate.commutative
+    columns = {"Longest": st.one_of(st.none(), st.text("ab", max_size=3)), "Spread": st.integers(-9, 9)}
+    verify(aggregate, st.tuples(columns[use]), examples=40)
+
+
+def test_a_late_event_goes_between_those_that_were_combined():
+    aggregate = mergeable(own.load(f"{HERE}:Longest"))
+    early, later, last = (aggregate.lift((name,), (at, ())) for at, name in [(1, "ab"), (2, "cd"), (3, "ef")])
+    without = aggregate.combine(later, last)
+    assert (aggregate.lower(without), aggregate.lower(aggregate.combine(without, early))) == ("cd", "ab")
+    assert aggregate.lower(aggregate.fold([without, aggregate.identity, early])) == "ab"
+    tied = aggregate.lift(("gh",), (2, ()))  # of events of one position the older operand's come first
+    assert [aggregate.lower(aggregate.combine(*operands)) for operands in ((later, tied), (tied, later))] == ["cd", "gh"]
 
 
 def test_a_users_aggregate_gets_the_same_checks():

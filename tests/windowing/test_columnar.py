@@ -18,6 +18,7 @@ from tests.strategies import ARRIVALS, FLOATS, Arrival, between_commits, shared
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
+from windowmill.windowing.ways import divide
 
 COUNT, TIME, DELTA = {"count": 3}, {"time": 4}, {"delta": {"column": "v", "by": 2}}
 TRIGGERS = {"count": {"count": 2}, "time": {"time": 3}, "delta": {"delta": {"column": "f", "by": 1.5}}}
@@ -288,10 +289,14 @@ def check(
     wanted, refused = recomputed(spec, rows, commits=commits, final=final, latest=latest)
     assert quarantined == refused
     assert_same(found, wanted, spec.keys)
-    pieces = computed(
-        spec, rows, between_commits([cut for cut in cuts if cut <= len(rows)], commits), commits=commits, final=final, latest=latest
-    )
-    assert repr(pieces) == repr((found, quarantined))
+    cuts = between_commits([cut for cut in cuts if cut <= len(rows)], commits)
+    pieces, set_aside = computed(spec, rows, cuts, commits=commits, final=final, latest=latest)
+    assert set_aside == refused
+    if {"slices", "sessions"} & set(divide(spec, {field.name: field.type for field in SCHEMA}).ways):
+        # Batches that touch one slice have a partial of it each, so floats are added in another order.
+        assert_same(pieces, wanted, spec.keys)
+    else:
+        assert repr(pieces) == repr(found)
 
 
 #: Where the input is cut: nowhere to everywhere.

@@ -162,11 +162,6 @@ TYPES = {"k": pa.string(), "x": pa.float64()}
             ["slices"],
         ),
         (
-            {"aggregates": {"n": {"count": "*"}, "d": {"use": "tests.windowing.test_planner:Newest", "args": ["x"]}}},
-            ["aggregates.d: tests.windowing.test_planner:Newest is not declared commutative"],
-            [],
-        ),
-        (
             {"windows": [GRID | {"empty": "emit"}, {"name": "w", "type": "snapshot"}]},
             ["windows.1: snapshot windows are no fixed grid"],
             ["slices"],
@@ -193,6 +188,14 @@ def test_what_forbids_partials_goes_by_live_rows_and_all_of_it_is_told(changed, 
     if why[0].startswith("windows") and "positions" not in beside:
         with pytest.raises(UnsupportedError, match=why[0]):
             Grids.of(pipeline)
+
+
+def test_an_aggregate_that_depends_on_the_order_of_rows_has_partials():
+    windows = [GRID, {"name": "s", "type": "session", "gap": "1 hour"}, {"name": "p", "type": "sliding", "evict": {"count": 3}}]
+    aggregates = {"n": {"count": "*"}, "d": {"use": "tests.windowing.test_planner:Newest", "args": ["x"]}}
+    found = plan(parse_pipeline(SPEC | RUNNABLE | {"windows": windows, "aggregates": aggregates, "strict": True}))
+    assert (found.ways, found.why) == (("slices", "sessions", "positions"), ())
+    assert all("at most as large as their rows" in window.shape.state for window in found.windows)
 
 
 def test_each_window_goes_its_own_way():
@@ -393,9 +396,8 @@ def test_means_over_time_are_clipped_to_slices_or_weighed_anew_in_each_window():
     found = planned(hopping, aggregates=aggregates, time=time)
     assert engines_of(found.windows[0]) == {"level": "two_stacks", "n": "two_stacks"}
     assert ["clipped to slices" in choice.why for choice in found.windows[0].choices] == [True, False]
-    newest = {"use": "tests.windowing.test_planner:Newest", "args": ["x"]}
-    by_rows = planned(hopping, aggregates=aggregates | {"newest": newest}, time=time)
-    assert engines_of(by_rows.windows[0]) == {"level": "recompute", "n": "two_stacks", "newest": "two_stacks"}
+    by_rows = planned({"type": "sliding", "evict": {"count": 3}}, aggregates=aggregates, time=time)
+    assert engines_of(by_rows.windows[0]) == {"level": "recompute", "n": "two_stacks"}
 
 
 def test_events_that_last_go_by_slices_however_often_windows_are_shown():

@@ -8,7 +8,9 @@ interleave. Events of equal position keep their order of arrival: the older oper
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any, cast
 
@@ -19,6 +21,8 @@ from windowmill.windowing.catalogue import AggregateSpec
 Item = tuple[int, tuple[Any, ...], Any]
 Placed = tuple[int | None, tuple[Any, ...], Any]
 Items = tuple[tuple[Item, ...]]
+#: Partial of each event, by position, and what these make together.
+Rope = tuple[tuple[Item, ...], Any]
 
 _NOWHERE: Placed = (None, (), None)
 _NO_ITEMS: Items = ((),)
@@ -151,6 +155,44 @@ def build_collect_distinct(spec: AggregateSpec, types: tuple[str, ...]) -> Aggre
         fixed_size=False,
         positioned=True,
         result="list<same>",
+    )
+
+
+def mergeable(aggregate: Aggregate[Any]) -> Aggregate[Any]:
+    """The ``aggregate``, with partials that late events can be combined with.
+
+    Where the order of operands matters, and partials have no positions, these partials keep that of each event by its position. While
+    events come in order a combine costs one of the ``aggregate``; where they interleave, one for each event.
+    """
+    if aggregate.commutative or aggregate.positioned:
+        return aggregate
+    identity: Rope = ((), aggregate.identity)
+
+    def lift(args: Args, at: Position) -> Rope:
+        own = aggregate.lift(args, at)
+        return identity if own is aggregate.identity else (((*at, own),), own)
+
+    def unite(ropes: Iterable[Rope]) -> Rope:
+        held = [rope for rope in ropes if rope[0]]
+        if len(held) < 2:
+            return held[0] if held else identity
+        if all(_place(older[0][-1]) <= _place(newer[0][0]) for older, newer in pairwise(held)):
+            return tuple(chain.from_iterable(items for items, _ in held)), aggregate.fold(total for _, total in held)
+        merged = tuple(heapq.merge(*(items for items, _ in held), key=_place))
+        return merged, aggregate.fold(item[2] for item in merged)
+
+    return replace(
+        aggregate,
+        fields=(Field("items", "list"), Field("total", "any")),
+        identity=identity,
+        lift=lift,
+        combine=lambda older, newer: unite((older, newer)),
+        lower=lambda rope: aggregate.lower(rope[1]),
+        deduct=None,
+        idempotent=False,
+        fixed_size=False,
+        positioned=True,
+        unite=unite,
     )
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.windowing.aggregates import aggregate_for
+from windowmill.windowing.aggregates.order import mergeable
 from windowmill.windowing.algebra import ORIGIN, Aggregate, position
 from windowmill.windowing.columnar.objects import combine_windows
 from windowmill.windowing.columnar.partial_bytes import decode, encode
@@ -146,7 +147,7 @@ class _Column:
 
     def __init__(self, stored: StoredObject) -> None:
         self.stored = stored
-        self.aggregates = {name: aggregate_for(spec, stored.types) for name, spec in stored.results}
+        self.aggregates = {name: mergeable(aggregate_for(spec, stored.types)) for name, spec in stored.results}
         self.first = next(iter(self.aggregates))
         self.aggregate: Aggregate[Any] = self.aggregates[self.first]
 

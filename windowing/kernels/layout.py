@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windowmill.windowing.aggregates import aggregate_for, argument_types, value_type
+from windowmill.windowing.aggregates.order import mergeable
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.kernels.lower import Lower
@@ -128,7 +129,7 @@ class Layout:
         """
         where = f"pipeline {pipeline.pipeline}: aggregates"
         for name, spec in pipeline.aggregates.items():
-            if why := why_unmergeable(spec, types):
+            if why := why_unmergeable(spec):
                 raise UnsupportedError(f"{where}.{name}: {why}, so no slice can hold them")
         # How many rows a slice has is stored whether an aggregate asks for it or not.
         atoms, results = _atoms(pipeline.aggregates, types, where, always=(Atom("rows"),), in_slices=True)
@@ -244,20 +245,11 @@ def _atoms(
     return tuple(atoms), tuple(results)
 
 
-def why_unmergeable(spec: AggregateSpec, types: Mapping[str, pa.DataType]) -> str | None:
-    """Why the partials of an aggregate cannot be combined slice by slice; null if they can.
-
-    A late row's partial is combined after those of rows that came earlier but are later in time.
-    """
-    called, partial = spec.use or spec.function, spec.declaration.partial
-    if partial == "none" and spec.declaration.recipe is None:
-        return f"{called} weighs an event by its time in each window: it has no partials"
-    if partial != "objects" or not set(spec.columns) <= set(types):  # :meth:`Layout.of` reports a missing column
-        return None
-    aggregate = aggregate_for(spec, [value_type(types[column]) for column in spec.columns])
-    if aggregate.commutative or aggregate.positioned:
-        return None
-    return f"{called} is not declared commutative, and a late row cannot be put between the rows of a partial"
+def why_unmergeable(spec: AggregateSpec) -> str | None:
+    """Why the partials of an aggregate cannot be combined slice by slice; null if they can."""
+    if spec.declaration.partial == "none" and spec.declaration.recipe is None:
+        return f"{spec.function} weighs an event by its time in each window: it has no partials"
+    return None
 
 
 def _stored_objects(pipeline: Pipeline, types: Mapping[str, pa.DataType], where: str) -> dict[ObjectAtom, StoredObject]:
@@ -267,7 +259,7 @@ def _stored_objects(pipeline: Pipeline, types: Mapping[str, pa.DataType], where:
         if spec.declaration.partial != "objects":
             continue
         kinds = tuple(map(value_type, argument_types(spec, types, f"{where}.{name}")))
-        aggregate = aggregate_for(spec, kinds)
+        aggregate = mergeable(aggregate_for(spec, kinds))
         atom = ObjectAtom(aggregate.kind, spec.columns, spec.where)
         shared = found.get(atom, StoredObject("", kinds, aggregate.positioned, ()))
         found[atom] = replace(shared, results=(*shared.results, (name, spec)))
