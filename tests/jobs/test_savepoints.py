@@ -113,6 +113,29 @@ def test_a_restoration_that_dies_anywhere_is_finished_or_never_was(tmp_path, nam
     check_equal(story, clean)
 
 
+def test_others_may_rewrite_the_files_of_the_sink_before_the_restoration_is_published(tmp_path):
+    clean, story = undisturbed("slices", tmp_path / "clean"), saved("slices", tmp_path / "story")
+
+    def die() -> None:
+        raise DiedError
+
+    failpoints.arm("sink.before", die)
+    with pytest.raises(DiedError):
+        savepoints.restore(story.bench.pipeline, quiet(), "first")
+    assert DeltaTable(story.bench.sink).optimize.compact()["numFilesRemoved"] > 1
+    finish(story)
+    check_equal(story, clean)
+
+
+@pytest.mark.spark
+def test_batches_of_spark_go_back_and_on(spark, tmp_path, monkeypatch):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "spark")
+    clean, story = undisturbed("mixed", tmp_path / "clean"), saved("mixed", tmp_path / "story")
+    savepoints.restore(story.bench.pipeline, quiet(), "first")
+    finish(story)
+    check_equal(story, clean)
+
+
 def test_a_savepoint_outlives_vacuum_and_compaction(tmp_path, monkeypatch):
     monkeypatch.setattr("windowmill.checkpoints.upkeep.RETENTION_HOURS", 0)
     clean, story = undisturbed("mixed", tmp_path / "clean"), saved("mixed", tmp_path / "story")
