@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import time_ns
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +18,11 @@ from rich.console import Console
 from tests.spark.harness import AGGREGATES, BASE, TIME, Bench, Row, differences, events, quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs.batch import applying, loop
+from windowmill.jobs.batch import applying, loop, planning
 from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.progress import Progress
 from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.durations import DAY_US
 from windowmill.windowing.errors import CodeChangedError, HeldError, OutOfTurnError, SpecChangedError, UnsupportedError
 
 SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
@@ -158,7 +161,8 @@ def test_only_windows_after_the_instant_asked_for_are_filled(tmp_path):
     assert differences(old, [row for row in before if row["window_end"] <= middle and row["window"] == "slots"]) == []
     assert {row["spread"] for row in old} == {None}
     assert done.commit.rows_published == len(found) - len(old)
-    assert [row for row in bench.rows() if row["window"] == "visits"] != []
+    visits = ([row for row in rows if row["window"] == "visits"] for rows in (bench.rows(), before))
+    assert differences(*visits) == []
 
 
 def test_without_history_rows_begin_with_the_next_window(tmp_path):
@@ -315,4 +319,24 @@ def test_a_change_that_a_rule_holds_waits_and_may_be_abandoned(tmp_path):
     bench.changes |= {"aggregates": FEW, "expectations": []}
     bench.land(ROWS[200:])
     bench.run()
+    assert differences(bench.rows(), bench.expected(ROWS).rows) == []
+
+
+def test_rows_that_have_been_quarantined_are_not_quarantined_again(tmp_path, monkeypatch):
+    bench, now = grown(tmp_path), time_ns()
+    bench.land([ROWS[200] | {"t": now // 1_000 + 3 * DAY_US, "id": "in the future"}, *ROWS[200:300]])
+    bench.run()
+    # Later on it would not be in the future.
+    monkeypatch.setattr(planning, "time", SimpleNamespace(time_ns=lambda: now + 9_000 * DAY_US))
+    before = bench.quarantine()
+    assert {row["reason"] for row in before} == {"future_time", "null_time", "too_late"}
+    done = apply(bench, {"windows": [SLOTS, VISITS, ROLLING]})
+    assert bench.quarantine() == before
+    assert done.commit.rows_quarantined == len(before)
+    assert done.commit.seen == Ledger.open(bench.pipeline).batches()[2].outcome.seen
+    totals = Ledger.open(bench.pipeline).totals
+    assert (totals.rows_read, totals.rows_quarantined) == (301, len(before))
+    bench.land(ROWS[300:])
+    bench.run()
+    bench.commits = [commit for place, commit in enumerate(bench.commits) if place != 200]
     assert differences(bench.rows(), bench.expected(ROWS).rows) == []

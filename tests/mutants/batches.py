@@ -97,7 +97,7 @@ MUTANTS = {
         ("quarantined-rows-without-limit", "expectations.suites:_limits", never("hold is not None")),
     ],
     f"{TURNS}whatever_writes_waits_for_the_run_that_is_under_way": [
-        ("run-without-the-lease", "jobs.batch.loop:_leased", instead("lease(...)", "tables_kept()")),
+        ("run-without-the-lease", "jobs.batch.loop:leased", instead("lease(...)", "tables_kept()")),
         ("maintenance-without-the-lease", "jobs.commands.maintenance:maintain", instead("lease(...)", 'progress.step("all", "")')),
     ],
     f"{TURNS}a_lease_cannot_be_taken_by_removing_its_file": [

@@ -7,9 +7,24 @@ COLUMNS = "tests/jobs/test_columns.py::test_"
 LEDGER = "tests/checkpoints/test_ledger.py::test_"
 PLANNING = "tests/jobs/test_planning.py::test_"
 CODE = "tests/jobs/test_code.py::test_"
+CHANGES = "tests/jobs/test_applied_changes.py::test_"
 
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
+    f"{CHANGES}only_windows_after_the_instant_asked_for_are_filled": [
+        ("rows-of-dropped-windows-replaced", "checkpoints.replacing:ReplacedRange._survivors", never("self.windows is not None")),
+        ("history-published-whole", "jobs.ways.output:Published.of", instead("rows.filter(_)", "rows")),
+        ("columns-of-new-aggregates-missed", "jobs.batch.compute:_computed", without("widens=_")),
+    ],
+    f"{CHANGES}rows_that_have_been_quarantined_are_not_quarantined_again": [
+        ("future-rows-taken-by-a-changed-spec", "jobs.ways.input:TableInput.of", never("isinstance(plan, ApplyPlan) and _")),
+    ],
+    f"{CHANGES}vouched_intervals_close_windows_to_the_rows_that_they_closed_them_to": [
+        ("closed-as-by-the-last-batch", "jobs.ways.input:_closed_by_file", instead("BackfillPlan | ApplyPlan", "BackfillPlan")),
+    ],
+    f"{CHANGES}edited_code_is_a_change_of_what_uses_it": [
+        ("edited-code-kept", "windowing.changes:compare", instead("_ or _.get(...)", "told")),
+    ],
     f"{PLANS}a_column_of_another_type_is_refused_by_the_next_batch": [
         ("columns-of-a-plan-unchecked", "jobs.batch.planning:check_plan", without("check_unchanged(...)")),
     ],
