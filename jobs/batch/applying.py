@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from windowmill.checkpoints.batches import BackfillPlan, Plan
 from windowmill.checkpoints.batches import Changes as TableChanges
-from windowmill.checkpoints.batches import Plan
 from windowmill.checkpoints.ledger import NEW_SINK, Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, RestatePlan, standing
@@ -15,13 +15,15 @@ from windowmill.jobs.batch import planning
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.reading import History, Reach, backfill_reach, check_readable
-from windowmill.jobs.spec_checks import check_conditions
+from windowmill.jobs.spec_checks import problems_of
+from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.changes import Changes, Fate, compare
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
     OutOfTurnError,
     SinkRefusedError,
     SpecChangedError,
+    SpecError,
     StateError,
     UnsupportedError,
 )
@@ -70,12 +72,14 @@ def next_apply(
     refuse(pipeline, ledger, changes)
     last = ledger.last_commit
     assert last is not None  # a batch that is not held has been committed
-    check_conditions(pipeline)
+    _check_spec(pipeline)
     source = planning.source_of(runnable, ledger)
     planning.check_tables(runnable, ledger, planning.Acceptance(code=True))
     before = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
     reach, reading = _reach(runnable, source, before)
     on_reading(source, reading)
+    if history == AXIS_BEGIN and isinstance(before[0], BackfillPlan):
+        history = before[0].range_from  # what came before was never shown
     vouched = pipeline.time.watermark == "data_interval_end"
     plan = ApplyPlan(
         **planning.pinned(pipeline, ledger, source, reach) | {"from_version": reach.through},
@@ -102,6 +106,13 @@ def refuse(pipeline: Pipeline, ledger: Ledger, changes: Changes) -> None:
             f"pipeline {pipeline.pipeline}: batch {ledger.held_batch.number} is held; release, discard or abandon it by the spec that it "
             "was made for, then change the spec"
         )
+
+
+def _check_spec(pipeline: Pipeline) -> None:
+    """Refuse a spec that no batch could execute, as ``windowmill validate`` does."""
+    problem = next(iter(problems_of(pipeline)), None)
+    if problem is not None:
+        raise SpecError(f"pipeline {pipeline.pipeline}: {problem[0]}: {problem[1]}")
 
 
 def _reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -> tuple[Reach, Reading]:

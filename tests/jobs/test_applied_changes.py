@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from rich.console import Console
 
-from tests.spark.harness import AGGREGATES, BASE, TIME, Bench, Row, differences, events, quiet
+from tests.spark.harness import AGGREGATES, BASE, MINUTE, TIME, Bench, Row, differences, events, quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import applying, loop, planning
@@ -23,7 +23,7 @@ from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.progress import Progress
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.durations import DAY_US
-from windowmill.windowing.errors import CodeChangedError, HeldError, OutOfTurnError, SpecChangedError, UnsupportedError
+from windowmill.windowing.errors import CodeChangedError, HeldError, OutOfTurnError, SpecChangedError, SpecError, UnsupportedError
 
 SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
 ROLLING = {"name": "rolling", "type": "hopping", "size": "47 minutes", "hop": "7 minutes"}
@@ -340,3 +340,24 @@ def test_rows_that_have_been_quarantined_are_not_quarantined_again(tmp_path, mon
     bench.run()
     bench.commits = [commit for place, commit in enumerate(bench.commits) if place != 200]
     assert differences(bench.rows(), bench.expected(ROWS).rows) == []
+
+
+def test_the_history_of_a_pipeline_that_began_with_a_backfill_begins_there(tmp_path):
+    bench = bench_of(tmp_path / "b", {"windows": [SLOTS]})
+    bench.land(ROWS[:200])
+    begin = BASE + 60 * MINUTE
+    loop.backfill(bench.pipeline, quiet(), begin=begin, end=BASE + 90 * MINUTE)
+    bench.run()
+    apply(bench, {"windows": [SLOTS, ROLLING], "aggregates": FEW | {"spread": AGGREGATES["spread"]}})
+    bench.land(ROWS[200:])
+    bench.run()
+    wanted = [row for row in bench.expected(ROWS).rows if row["window_end"] > begin]
+    assert differences(bench.rows(), wanted) == []
+
+
+def test_a_spec_that_no_batch_could_execute_is_refused(tmp_path):
+    bench = grown(tmp_path)
+    rule = {"type": "expect_column_values_to_be_between", "column": "nowhere", "max_value": 0}
+    with pytest.raises(SpecError, match="nowhere"):
+        apply(bench, {"windows": [SLOTS], "expectations": [rule]})
+    assert Ledger.open(bench.pipeline).count == 2
