@@ -55,6 +55,7 @@ _SECTIONS = {
     "Table": "`sink`, `checkpoints`",
     "Expectation": "`expectations`",
     "QuarantineLimits": "`quarantine`",
+    "SavepointPolicy": "`savepoints`",
     "AssetSchedule": "`schedule`: an asset",
 }
 

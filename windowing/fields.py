@@ -138,3 +138,10 @@ class QuarantineLimits(SpecMapping):
         if "hold" in self.model_fields_set:
             return f"hold: got {hold}; expected at least the share of warn ({warn}), or never"
         return f"warn: got {warn}; expected at most the share of hold ({hold} by default); raise hold, too"
+
+
+class SavepointPolicy(SpecMapping):
+    """When maintenance makes savepoints, and how many of those that it has made it keeps."""
+
+    every: FixedDuration
+    keep: Number = 4

@@ -42,6 +42,7 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
             "Great Expectations rules over the rows about to be published.",
             [{"type": "expect_column_values_to_be_between", "column": "mean_delay", "max_value": 2880, "severity": "critical"}],
         ),
+        "savepoints": ("How often maintenance makes a savepoint, and how many of them it keeps.", {"every": "7 days", "keep": 4}),
         "quarantine": ("Shares of a batch's rows above which quarantined rows are a warning, or hold it.", {"warn": "1 %", "hold": "10 %"}),
         "schedule": ("When Airflow runs it: five cron fields, a word such as `@hourly`, or an asset.", "*/30 * * * *"),
         "compute": ("Who computes a batch: Spark, this process where a batch is small (`auto`), or this process alone (`local`).", "local"),
@@ -123,6 +124,10 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
     "QuarantineLimits": {
         "warn": ("Share above which the batch has a warning; `never`: none has.", "1 %"),
         "hold": ("Share above which the batch is held; `never`: none is.", "10 %"),
+    },
+    "SavepointPolicy": {
+        "every": ("Time after which maintenance makes the next savepoint.", "7 days"),
+        "keep": ("Number of savepoints of maintenance that stay; older ones are dropped.", 4),
     },
     "AssetSchedule": {"asset": ("Name of the Airflow asset whose updates start a run.", "flights")},
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from windowmill.checkpoints import protocol, savepoints
@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from windowmill.checkpoints.ledger import Ledger
     from windowmill.checkpoints.places import Runnable
     from windowmill.jobs.batch.progress import Progress
+    from windowmill.windowing.fields import SavepointPolicy
     from windowmill.windowing.spec import Pipeline
+
+#: How names of savepoints begin that maintenance makes.
+_PERIODIC = "auto-"
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def create(pipeline: Pipeline, progress: Progress, name: str) -> Savepoint:
@@ -46,6 +54,32 @@ def create(pipeline: Pipeline, progress: Progress, name: str) -> Savepoint:
         return _create(runnable, ledger, name)
 
 
+def keep_periodic(runnable: Runnable, ledger: Ledger) -> tuple[list[str], list[str]]:
+    """Make and drop savepoints as the spec's ``savepoints`` asks; the lease must be held. Returns the names of those made and dropped.
+
+    One is made if the last is old enough and batches have been committed since; none while a batch is held.
+    """
+    policy, folder, now = runnable.pipeline.savepoints, runnable.places.savepoints, _now()
+    if policy is None:
+        return [], []
+    own = [entry for name, entry in listed(runnable).items() if name.startswith(_PERIODIC)]
+    made = list[str]()
+    last = own[-1] if own else None
+    if ledger.held_batch is None and ledger.last_commit is not None and _is_due(policy, last, ledger, now):
+        own.append(_create(runnable, ledger, f"{_PERIODIC}{now:%Y%m%dT%H%M%SZ}"))
+        made = [own[-1].name]
+    dropped = [entry.name for entry in own[: -policy.keep]]
+    for name in dropped:
+        savepoints.drop(folder, name)
+    return made, dropped
+
+
+def _is_due(policy: SavepointPolicy, last: Savepoint | None, ledger: Ledger, now: datetime) -> bool:
+    if last is None:
+        return True
+    return (now - last.at) / timedelta(microseconds=1) >= policy.every.elapsed() and last.batch < ledger.next_commit - 1
+
+
 def _create(runnable: Runnable, ledger: Ledger, name: str) -> Savepoint:
     last = ledger.last_commit
     if ledger.held_batch is not None or last is None:
@@ -54,7 +88,7 @@ def _create(runnable: Runnable, ledger: Ledger, name: str) -> Savepoint:
     newest = next(batch for batch in reversed(ledger.since(last.number)) if batch.status == "committed")
     facts = {
         "name": name,
-        "created_at": datetime.now(UTC).isoformat(),
+        "created_at": _now().isoformat(),
         "pipeline": runnable.name,
         "batch": newest.number,
         "generation": ledger.generation,
@@ -155,7 +189,7 @@ def _check_savepoint(pipeline: Pipeline, ledger: Ledger, entry: Savepoint, batch
     where = f"savepoint {entry.name}"
     if entry.generation != ledger.generation:
         raise SavepointError(f"{where}: it is of another ledger than {ledger.path}, which was made anew since; drop it")
-    if entry.meaning != pipeline.meaning_hash():
+    if entry.meaning not in (pipeline.meaning_hash(), ledger.newest_kept.plan.meaning if ledger.newest_kept else None):
         raise SavepointError(
             f"{where}: keys, time, windows, aggregates, filter or emit differ from those of batch {entry.batch}, of which it is; put the "
             "old ones back, or restore a later savepoint"

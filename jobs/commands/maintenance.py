@@ -27,6 +27,7 @@ from windowmill.checkpoints.writers import check_conditional_writes, lease
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.batch.savepoints import keep_periodic
 from windowmill.jobs.commands.terminal import Answer
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.columnar.known_spans import marks_of
@@ -67,11 +68,13 @@ def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
         if is_table(places.ledger):
             with progress.step("ledger", f"tidy {places.ledger}"):
                 done.append(_tidy_ledger(places.ledger))
+        made, dropped = keep_periodic(runnable, ledger)
     lines = [
         f"{each.table}: {each.rows_expired:,} rows expired, {each.files_before} files now {each.files_after}, "
         f"{each.files_vacuumed} old files removed"
         for each in done
     ]
+    lines += [f"savepoint {name}: {what}" for what, names in (("made", made), ("dropped", dropped)) for name in names]
     data = [asdict(each) for each in done]
     return Answer(data, "\n".join(lines) or f"{pipeline.pipeline}: no tables yet, nothing to tidy")
 

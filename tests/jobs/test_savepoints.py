@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +253,26 @@ def test_the_command_makes_lists_restores_and_drops(tmp_path, capsys):
     for wrong in (["create"], ["restore", "second"], ["list", "first"]):
         assert main(["savepoint", str(spec), *wrong]) == 2
         assert capsys.readouterr().err.startswith("windowmill: savepoint ")
+
+
+def test_maintenance_makes_savepoints_and_keeps_the_newest(tmp_path, monkeypatch):
+    folder = tmp_path / "story"
+    folder.mkdir()
+    story = Story.of("slices", folder)
+    story.bench.changes["savepoints"] = {"every": "7 days", "keep": 2}
+    pipeline = story.bench.pipeline
+    runnable, begin = runnable_of(pipeline), datetime(2026, 3, 1, tzinfo=UTC)
+    monkeypatch.setattr("windowmill.jobs.batch.savepoints._now", lambda: begin)
+    made = []
+    for version, days in enumerate((0, 8, 16)):
+        story.land(version)
+        story.run()
+        for _ in range(2):
+            monkeypatch.setattr("windowmill.jobs.batch.savepoints._now", lambda days=days: begin + timedelta(days=days))
+            made.append([line for line in str(maintain(pipeline, quiet()).text).splitlines() if line.startswith("savepoint")])
+    assert made == [
+        ["savepoint auto-20260301T000000Z: made"], [],
+        ["savepoint auto-20260309T000000Z: made"], [],
+        ["savepoint auto-20260317T000000Z: made", "savepoint auto-20260301T000000Z: dropped"], [],
+    ]  # fmt: skip
+    assert list(savepoints.listed(runnable)) == ["auto-20260309T000000Z", "auto-20260317T000000Z"]
