@@ -20,7 +20,7 @@ from windowmill.windowing.reference.events import Course, Tally
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.ways import Parts, Rows, divide
+from windowmill.windowing.ways import divide
 from windowmill.windowing.windows.base import TYPES, ColumnUse, Spacing, Window, register
 from windowmill.windowing.windows.events import Session
 
@@ -111,8 +111,6 @@ def test_the_engine_that_explain_names_is_the_one_that_runs(monkeypatch, name, f
                 return aggregate(sequence, *given)
 
             monkeypatch.setattr(sequence, "_aggregate", noting_nodes)
-    else:
-        monkeypatch.setattr("windowmill.jobs.ways.choose.divide", lambda pipeline, _: Parts(rows=Rows(pipeline)))
     combine = LeafPartials.combine
 
     def noting(lifted: LeafPartials, windows: Windows) -> Any:
@@ -122,7 +120,7 @@ def test_the_engine_that_explain_names_is_the_one_that_runs(monkeypatch, name, f
     monkeypatch.setattr(LeafPartials, "combine", noting)
     rows = pa.table({"k": ["a"] * 60, "t": range(0, 120, 2), "v": [n % 5 for n in range(60)], "f": [n / 7 for n in range(60)]})
     conditions = {text: pa.array([n % 5 > 2 for n in range(60)]) for text in pipeline.conditions()}
-    engine = KernelRun(pipeline)
+    engine = KernelRun(pipeline, by_rows=not pipeline.windows[0].follows_policies)
     engine.feed(rows, conditions)
     assert engine.finish(final=True)[0]
     [choice] = plan(pipeline, refusal="for its rows").windows[0].choices
