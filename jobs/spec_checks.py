@@ -17,10 +17,10 @@ from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.conditions.checks import condition_problem, conditions_by_field
 from windowmill.jobs.sources.kinds import kind_problems
 from windowmill.windowing.bounds import check_lengths
-from windowmill.windowing.errors import LimitExceededError, SourceSchemaError, SpecError, UnsupportedError, first_line
+from windowmill.windowing.errors import LimitExceededError, SourceSchemaError, SpecError, TableUnlocatedError, UnsupportedError, first_line
 from windowmill.windowing.imports import imported
 from windowmill.windowing.redaction import holds_credentials
-from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
+from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline, Source, Table
 
 Problem = tuple[str, str]
 #: The path of a field, with which messages about a spec begin.
@@ -64,15 +64,25 @@ def not_run(pipeline: Pipeline) -> Iterator[Problem]:
     for name in ("source", "sink", "checkpoints"):
         table = getattr(pipeline, name)
         if table is not None and table.table is not None:
-            yield f"{name}.table", f"tables of a catalog are not supported yet; give the table's {name}.path"
+            yield from _catalog_problems(pipeline, name)
         # Delta records the location of a new table in its history, where a secret would stay.
         if name != "source" and table is not None and table.path is not None and holds_credentials(table.path):
             yield f"{name}.path", "holds credentials, which the table's history would keep; configure them for the storage instead"
 
 
+def _catalog_problems(pipeline: Pipeline, name: str) -> Iterator[Problem]:
+    if name == "checkpoints":
+        yield "checkpoints.table", "tables of a catalog are not supported yet; give the table's checkpoints.path"
+    elif name == "sink" and (pipeline.checkpoints is None or pipeline.checkpoints.path is None):
+        yield "sink.table", "ledger and state need a place of their own; give checkpoints: {path: …} beside a sink in a catalog"
+    elif name == "source" and pipeline.source is not None and pipeline.source.format != "delta":
+        yield "source.table", f"a table of a catalog is read as Delta; for {pipeline.source.format} give the path of the folder"
+
+
 def runnable_of(pipeline: Pipeline) -> Runnable:
     """``pipeline`` with its tables; raises ``SpecError``, naming the field, for a spec that ``run`` and ``backfill`` do not support."""
     # These load deltalake, which `validate` does without.
+    from windowmill.checkpoints.catalog_tables import located
     from windowmill.checkpoints.stores import use_options_of
     from windowmill.checkpoints.writers import check_scheme
     from windowmill.jobs.sources.reading import check_source
@@ -86,6 +96,13 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
     problem = next(not_run(pipeline), None)
     if problem:
         raise UnsupportedError(f"{name}: {problem[0]}: {problem[1]}")
+    pipeline = located(pipeline)
+    source, sink = cast(Source, pipeline.source), cast(Table, pipeline.sink)
+    for field, table in (("source", source), ("sink", sink)):
+        if table.table is not None:
+            raise TableUnlocatedError(
+                f"{name}: {field}.table: where {table.table} lies is not recorded yet; `windowmill run` asks Spark's catalog"
+            )
     compute_of(pipeline)
     check_lengths(pipeline)
     check_source(pipeline, source)
@@ -142,6 +159,7 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
+    from windowmill.checkpoints.catalog_tables import located
     from windowmill.jobs.sources.columns import Columns
     from windowmill.jobs.sources.kinds import open_source
     from windowmill.windowing.columnar.log import StateLog
@@ -149,8 +167,9 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     from windowmill.windowing.columnar.results import result_types
     from windowmill.windowing.ways import check_strict, divide
 
+    pipeline = located(pipeline)
     if pipeline.source is None or pipeline.source.path is None:
-        yield "source", "missing; --source compares the spec with it"
+        yield "source", "missing, or a table of a catalog that no run has looked up yet; --source compares the spec with it"
         return
     if pipeline.sink is not None:
         runnable_of(pipeline)

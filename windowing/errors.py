@@ -78,6 +78,10 @@ class NonAppendCommitError(SourceError, RefusedError):
     """The source table has a commit that changed or removed rows; incremental windows read appends only."""
 
 
+class TableUnlocatedError(RefusedError):
+    """No run has asked Spark's catalog yet where a table of the spec lies."""
+
+
 class SourceFeatureError(SourceError, RefusedError):
     """The source uses a table feature that cannot be read rightly."""
 

@@ -22,7 +22,7 @@ _STORAGE = (
     "Options of delta-rs for object storage; each names the environment variable that holds its value.",
     {"aws_region": "${LAKE_REGION}"},
 )
-_TABLE = ("Name of a table of Spark's catalog, in place of `path`.", "lake.shop.orders")
+_TABLE = ("Name of a Delta table of Spark's catalog, in place of `path`; a first run looks up where it lies.", "lake.shop.orders")
 
 #: Class of the spec's model -> field -> what it says, and an example; null where the class has one value only.
 GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {

@@ -18,6 +18,7 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan
 from windowmill.checkpoints.writers import check_conditional_writes, lease
 from windowmill.jobs.batch import planning
+from windowmill.jobs.batch.catalog import ask_locations, register_new
 from windowmill.jobs.batch.engine import has_brief_use, is_sure_to_use_spark
 from windowmill.jobs.batch.progress import CommittedBatch, Progress, Ruling, warnings_of
 from windowmill.jobs.batch.spark_committer import tables_of
@@ -222,6 +223,7 @@ def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
 @contextmanager
 def leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> Iterator[tuple[Runnable, Ledger, list[CommittedBatch]]]:
     """Hold the pipeline's lease, open its ledger, and finish the batch of a run that died after its record; also gives that batch."""
+    ask_locations(pipeline, progress.say)
     runnable = runnable_of(pipeline)
     check_conditional_writes(runnable.places.root, [runnable.sink_path, runnable.places.root], progress.say)
     with lease(runnable.places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():
@@ -233,6 +235,7 @@ def leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> 
             progress.say(f"{runnable.name}: batch {newest.number} was recorded by an earlier run; made the {made} commits that it lacked")
             done = [CommittedBatch(newest.plan, newest.outcome)] if newest.status == "committed" else []
         yield runnable, ledger, done
+        register_new(pipeline, progress.say)
 
 
 class _Planned:

@@ -12,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
@@ -290,7 +291,7 @@ def _check_local(runnable: Runnable, batch: int, source: SourceTable, reading: R
 
 
 def _unread(pipeline: Pipeline, ledger: Ledger) -> tuple[int | None, tuple[LoggedVersion, ...]]:
-    last = ledger.last_commit
+    last, pipeline = ledger.last_commit, located(pipeline)
     if pipeline.source is None or pipeline.source.path is None or pipeline.source.format not in KINDS:
         return None, ()
     try:

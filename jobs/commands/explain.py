@@ -19,7 +19,7 @@ from rich.text import Text
 
 from windowmill.jobs.commands.terminal import Answer, as_written
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.windowing.errors import SpecError
+from windowmill.windowing.errors import SpecError, TableUnlocatedError
 from windowmill.windowing.nodes import MANY_SLICES
 from windowmill.windowing.planner import PipelinePlan, WindowPlan, plan
 from windowmill.windowing.spec import Pipeline
@@ -44,6 +44,8 @@ def explain(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     try:
         runnable_of(pipeline)
         refusal = None
+    except TableUnlocatedError:
+        refusal = None  # the first run looks its tables up
     except SpecError as err:
         refusal = str(err)
     found = _as_spec_writes(plan(pipeline, refusal=refusal))

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
+from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, local_path
 from windowmill.checkpoints.stores import remote_store_of, use_options_of
@@ -46,7 +47,8 @@ def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPE
     ledger = Ledger.open(pipeline)
     batches = ledger.recent(BATCHES_SHOWN)
     first_shown = batches[0].number if batches else 0
-    sink = open_table(pipeline.sink.path) if pipeline.sink and pipeline.sink.path else None
+    table = located(pipeline).sink
+    sink = open_table(table.path) if table and table.path else None
     facts = page.Facts(
         pipeline=pipeline,
         places=places,

@@ -1,0 +1,74 @@
+"""Asks Spark's catalog where the tables of a pipeline lie, once, and registers a new sink there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from windowmill.checkpoints import catalog_tables
+from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.stores import is_table
+from windowmill.jobs.batch.engine import compute_of
+from windowmill.jobs.spec_checks import not_run
+from windowmill.windowing.errors import LocalComputeError, SourceMissingError, UnsupportedError
+from windowmill.windowing.spec import Pipeline
+
+Say = Callable[[str], None]
+#: Prefix under which the record names a sink that has still to be registered.
+_NEW = "new "
+
+
+def ask_locations(pipeline: Pipeline, say: Say) -> None:
+    """Record where the tables lie that the spec names, unless it is recorded; starts Spark only for that.
+
+    Raises
+    ------
+    SourceMissingError
+        If the catalog has no such source.
+    LocalComputeError
+        If Spark has to be asked, and must not be used.
+    """
+    tables = catalog_tables.named(pipeline)
+    problem = next(not_run(pipeline), None) if tables else None
+    if problem:
+        raise UnsupportedError(f"pipeline {pipeline.pipeline}: {problem[0]}: {problem[1]}")
+    known = catalog_tables.recorded(pipeline) if tables else {}
+    unknown = {field: table for field, table in tables.items() if table not in known}
+    if not unknown:
+        return
+    _check_compute(pipeline)
+    from windowmill.jobs.spark import catalog
+
+    spark = catalog.session_for(pipeline, say)
+    for field, table in unknown.items():
+        location = catalog.location_of(spark, table)
+        if location is None and field == "source":
+            raise SourceMissingError(f"source.table: the catalog has no table {table!r}; create it, or correct the name")
+        if location is None:
+            location = catalog.location_for(spark, table)
+            known[f"{_NEW}{table}"] = location
+        known[table] = location
+        say(f"{pipeline.pipeline}: {field}.table: {table} lies at {location}; recorded in {Places.of(pipeline).root}")
+    catalog_tables.record(pipeline, known)
+
+
+def register_new(pipeline: Pipeline, say: Say) -> None:
+    """Register the sink in the catalog if it has been made since its place was recorded."""
+    table = catalog_tables.named(pipeline).get("sink")
+    known = catalog_tables.recorded(pipeline) if table is not None else {}
+    location = known.get(f"{_NEW}{table}")
+    if table is None or location is None or not is_table(location):
+        return
+    _check_compute(pipeline)
+    from windowmill.jobs.spark import catalog
+
+    catalog.register(catalog.session_for(pipeline, say), table, location)
+    catalog_tables.record(pipeline, {name: place for name, place in known.items() if name != f"{_NEW}{table}"})
+    say(f"{pipeline.pipeline}: sink.table: {table} is registered in the catalog")
+
+
+def _check_compute(pipeline: Pipeline) -> None:
+    if compute_of(pipeline) == "local":
+        raise LocalComputeError(
+            f"pipeline {pipeline.pipeline}: only Spark's catalog knows where its tables lie, and compute is local; run it once with "
+            "WINDOWMILL_COMPUTE=spark, or give the path of each"
+        )
