@@ -177,19 +177,31 @@ def check_versions() -> list[Check]:
         declared = [Requirement(line) for line in metadata.requires("windowmill") or []]
     except metadata.PackageNotFoundError:
         return [Check("Packages", False, "windowmill is not installed", "run `make setup`")]
-    wanted = [requirement for requirement in declared if requirement.marker is None]
     wrong = []
-    for requirement in wanted:
-        try:
-            installed = metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
-            installed = "missing"
-        if installed == "missing" or not requirement.specifier.contains(installed, prereleases=True):
-            wrong.append(Check(requirement.name, False, f"{installed}, needs {requirement.specifier or 'any version'}", "run `make setup`"))
+    for requirement in declared:
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": "airflow"}):
+            continue
+        installed = _installed(requirement.name)
+        if installed is None and requirement.marker is not None:
+            continue  # this machine does without Airflow
+        if installed is None or not requirement.specifier.contains(installed, prereleases=True):
+            found = f"{installed or 'missing'}, needs {requirement.specifier or 'any version'}"
+            wrong.append(Check(requirement.name, False, found, "run `make setup`, or pip install --upgrade windowmill"))
     if wrong:
         return wrong
-    engines = ("pyspark", "delta-spark", "deltalake", "apache-airflow", "great-expectations", "pandas", "numba")
-    return [Check("Packages", True, ", ".join(f"{name} {metadata.version(name)}" for name in engines))]
+    versions = {name: _installed(name) for name in ("pyspark", "delta-spark", "deltalake", "great-expectations", "pandas", "numba")}
+    airflow = _installed("apache-airflow")
+    found = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return [
+        Check("Packages", True, f"{found}, {f'apache-airflow {airflow}' if airflow else 'no Airflow (pip install windowmill[airflow])'}")
+    ]
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def check_warehouse(folder: Path | None) -> Check:

@@ -200,3 +200,20 @@ def test_doctor_ends_with_one_only_if_something_is_wrong(monkeypatch: pytest.Mon
             {"name": "C", "result": "wrong", "found": "[bad]", "advice": "repair"},
         ],
     }
+
+
+def test_airflow_is_an_extra_which_is_checked_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"apache-airflow": "3.3.2", "pandas": "2.3.0"}
+
+    def version(name: str) -> str:
+        if name == "apache-airflow" and name not in installed:
+            raise metadata.PackageNotFoundError(name)
+        return installed.get(name, "1")
+
+    monkeypatch.setattr(doctor, "metadata", SimpleNamespace(version=version, PackageNotFoundError=metadata.PackageNotFoundError))
+    doctor.metadata.requires = lambda _: ["pandas<3", "apache-airflow>=3.3,<4; extra == 'airflow'", "pytest>=8; extra == 'dev'"]
+    assert doctor.check_versions()[0].found.endswith("apache-airflow 3.3.2")
+    installed["apache-airflow"] = "2.9.0"
+    assert [(check.name, check.ok) for check in doctor.check_versions()] == [("apache-airflow", False)]
+    del installed["apache-airflow"]
+    assert doctor.check_versions()[0].found.endswith("no Airflow (pip install windowmill[airflow])")
