@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, errors, instant_of, load_pipeline, show
+from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import redacted
 
 
@@ -54,16 +56,28 @@ def state(
 
 
 def report(
-    spec: Spec,
-    out: Annotated[str | None, typer.Option("--out", help="Path or URI of the page; by default next to the pipeline's tables.")] = None,
+    spec: Annotated[Path | None, typer.Argument(metavar="[SPEC]", help="The pipeline's YAML file.", show_default=False)] = None,
+    every: Annotated[
+        Path | None, typer.Option("--all", metavar="FOLDER", help="One page over the pipelines of this folder's *.yaml files.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", help="Path or URI of the page; by default next to the pipeline's tables, or in the folder.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the HTML report."""
-    from windowmill.jobs.report import write_report
+    """Write the HTML report of a pipeline, or an overview of all pipelines of a folder."""
+    if (spec is None) == (every is None):
+        raise SpecError("report: expected a SPEC, or --all FOLDER; give one of them")
+    if every is not None:
+        from windowmill.jobs.commands.overview import overview_of
 
-    pipeline = load_pipeline(spec)
-    page = redacted(write_report(pipeline, out=out, spec=str(spec)))
-    show(Answer({"pipeline": pipeline.pipeline, "report": page}, Text(page)), as_json)
+        show(overview_of(every, out), as_json)
+    elif spec is not None:
+        from windowmill.jobs.report import write_report
+
+        pipeline = load_pipeline(spec)
+        page = redacted(write_report(pipeline, out=out, spec=str(spec)))
+        show(Answer({"pipeline": pipeline.pipeline, "report": page}, Text(page)), as_json)
 
 
 def verify(

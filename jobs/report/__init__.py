@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import pyarrow as pa
-
 from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.places import Places, local_path
-from windowmill.checkpoints.stores import remote_store_of, use_options_of
-from windowmill.expectations.docs import Folder
+from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.stores import use_options_of
 from windowmill.jobs.report import page
 from windowmill.jobs.report.curves import Curves, read_curves
 from windowmill.jobs.report.held import read_held
 from windowmill.jobs.report.quality import read_quality
 from windowmill.jobs.report.tables import BATCHES_SHOWN, ReportError, open_table, read_quarantine, rows_of
-from windowmill.windowing.errors import first_line
+from windowmill.jobs.report.writing import write_page
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
-__all__ = ["write_report"]
+__all__ = ["ReportError", "write_report"]
 
 
 def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPEC") -> str:
@@ -64,11 +61,5 @@ def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPE
         made_at=datetime.now(UTC),
     )
     target = out or places.report
-    html = page.render(facts, target)
-    try:
-        page_at = local_path(target)
-        folder, name = (str(page_at.parent), page_at.name) if page_at else (target.rpartition("/")[0], target.rpartition("/")[2])
-        Folder(folder, remote_store_of(folder)).write(name, html)
-    except (OSError, pa.ArrowException) as err:
-        raise ReportError(f"report {target}: cannot be written ({first_line(err)}); name a place that can be by --out") from err
+    write_page(target, page.render(facts, target))
     return target

@@ -15,7 +15,7 @@ _STEPS = {"start": "b-start"} | {
     step: f"b-t{i}" for i, step in enumerate(("survey", "restore", "apply", "validate", "publish", "remember", "commit"))
 }
 #: The trend compares the median of so many batches with that of as many before them.
-_COMPARED = 10
+COMPARED = 10
 
 
 def seconds_of(batch: Batch) -> float:
@@ -57,10 +57,16 @@ def timings_of(shown: Sequence[Batch]) -> list[tuple[str, float, float, float]]:
     return [(name, statistics.median(values), max(values), sum(values)) for name, values in columns.items()]
 
 
+def median_seconds(shown: Sequence[Batch]) -> float | None:
+    """Median seconds of the latest runs; null without one."""
+    seconds = [seconds_of(batch) for batch in shown if batch.timings and not batch.is_backfill][-COMPARED:]
+    return statistics.median(seconds) if seconds else None
+
+
 def trend_of(shown: Sequence[Batch]) -> str:
     """The median seconds of the latest batches against as many before them; empty if they are too few."""
     seconds = [seconds_of(batch) for batch in shown if batch.timings and not batch.is_backfill]
-    half = min(len(seconds) // 2, _COMPARED)
+    half = min(len(seconds) // 2, COMPARED)
     if half < 3:
         return ""
     latest, before = statistics.median(seconds[-half:]), statistics.median(seconds[-2 * half : -half])

@@ -5,17 +5,7 @@
   const { made, figure, moment } = charts;
   const CHOSEN = 6, MOST_CHOSEN = 8, PANEL_ROWS = 6, PANEL_WIDTH = 176;
 
-  const button = document.getElementById("theme");
-  const dark = () => (root.style.colorScheme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-  const label = () => { button.textContent = dark() ? "Light" : "Dark"; };
-  button.hidden = false;
-  button.addEventListener("click", () => {
-    root.style.colorScheme = dark() ? "light" : "dark";
-    label();
-    charts.repaint();
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { label(); charts.repaint(); });
-  label();
+  theme(charts.repaint);
 
   for (const element of document.querySelectorAll("[data-bars]")) {
     charts.bars(element, data.bars[element.dataset.bars], element.dataset.unit || "");

@@ -68,14 +68,20 @@ class Facts:
     made_at: datetime
 
 
-def render(facts: Facts, target: str) -> str:
-    """Render the HTML page for the path ``target``; links to local files are relative to it."""
+def templates() -> Environment:
+    """The templates of pages, with filters for texts."""
     environment = Environment(
         loader=PackageLoader("windowmill.jobs.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"short": short, "moment": moment, "elapsed": elapsed, "clipped": clipped}
-    environment.filters["engine"] = describe_briefly
-    environment.filters |= {"inlined": _inlined, "window_ends": _window_ends, "seconds": seconds_of, "bytes_written": bytes_of}
+    return environment
+
+
+def render(facts: Facts, target: str) -> str:
+    """Render the HTML page for the path ``target``; links to local files are relative to it."""
+    environment = templates()
+    environment.filters |= {"engine": describe_briefly, "inlined": _inlined, "window_ends": _window_ends}
+    environment.filters |= {"seconds": seconds_of, "bytes_written": bytes_of}
     last_advance = facts.last_advance
     committed = next((batch for batch in reversed(facts.batches) if batch.status == "committed"), None)
     bars = {"rows": _rows_bars(facts.batches, facts.quarantine), **cost_bars(facts.batches)}
@@ -84,7 +90,7 @@ def render(facts: Facts, target: str) -> str:
         pipeline=facts.pipeline,
         about=_about(facts.pipeline),
         made_at=facts.made_at,
-        verdict=_verdict(facts.batches),
+        verdict=verdict_of(facts.batches),
         last=facts.batches[-1] if facts.batches else None,
         last_ended=last_ended,
         freshness=freshness_of(facts.pipeline, last_advance.seen if last_advance else None, last_ended, facts.made_at),
@@ -138,7 +144,8 @@ def _about(pipeline: Pipeline) -> list[tuple[str, str]]:
     return [(name, clipped(text, 160)) for name, text in facts]
 
 
-def _verdict(batches: Sequence[Batch]) -> tuple[str, str]:
+def verdict_of(batches: Sequence[Batch]) -> tuple[str, str]:
+    """Tone and words for the verdict on the newest batch."""
     if not batches:
         return _VERDICTS["none"]
     word = batches[-1].verdict
@@ -272,13 +279,13 @@ def _links(facts: Facts, target: str) -> list[dict[str, str]]:
         ("Ledger", "plans and commits", places.ledger),
     ]
     return [
-        {"name": name, "about": about, "place": redacted(place), "href": "" if holds_credentials(place) else _href(place, target)}
+        {"name": name, "about": about, "place": redacted(place), "href": "" if holds_credentials(place) else link_to(place, target)}
         for name, about, place in listed
         if place
     ]
 
 
-def _href(place: str, target: str) -> str:
+def link_to(place: str, target: str) -> str:
     """A link relative to the page, so that the folder can be moved or served as a whole; empty unless ``place`` exists locally."""
     path, page = local_path(place), local_path(target)
     if path is None or page is None or not path.exists():

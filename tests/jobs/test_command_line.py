@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.metadata import version
 from pathlib import Path
 
@@ -70,6 +71,39 @@ def test_validate_tells_what_it_found(spec, capsys):
     assert main(["validate", spec, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == {"pipeline": "p", "status": "valid", "windows": ["w"], "aggregates": ["n"], "missing": ["source"]}
+
+
+def test_report_takes_a_spec_or_a_folder(spec, tmp_path, capsys):
+    for arguments in ([], [spec, "--all", str(tmp_path)]):
+        assert main(["report", *arguments]) == 2
+        assert "expected a SPEC, or --all FOLDER" in capsys.readouterr().err
+    assert main(["report", "--all", spec]) == 2
+    assert f"{spec} is not a folder" in capsys.readouterr().err
+
+
+def test_overview_of_a_folder(specs, tmp_path, capsys):
+    """A pipeline that cannot be read is a row that says why, before those that have passed."""
+    Path(tmp_path / "[x].yaml").unlink()
+    assert main(["run", specs[0]]) == 0
+    capsys.readouterr()
+    page = tmp_path / "pages" / "all.html"
+    assert main(["report", specs[0], "--json"]) == 0
+    capsys.readouterr()
+    assert main(["report", "--all", str(tmp_path), "--out", str(page), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["report"] == str(page)
+    rows = {row["name"]: row for row in answer["pipelines"]}
+    assert list(rows) == ["b", "c", "a"]
+    assert {name: row["verdict"] for name, row in rows.items()} == {"a": "passed", "b": "cannot be read", "c": "never run"}
+    assert "windows" in rows["b"]["error"]
+    assert (rows["a"]["rows_read"], rows["a"]["computed"], rows["a"]["event"]) == (3, "local", "25")
+    assert rows["a"]["href"] == "../a.windowmill/report.html"
+    assert rows["c"]["href"] == ""
+    html = page.read_text()
+    assert 'href="../a.windowmill/report.html"' in html
+    assert not re.search(r"https?:|//[a-z]|url\(|@import", html)
+    assert main(["report", "--all", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/overview.html: 3 pipelines (1 cannot be read, 1 never run, 1 passed)\n"
 
 
 def test_report_tells_where_its_page_is(spec, tmp_path, capsys):

@@ -1,0 +1,125 @@
+"""One page over the pipelines of a folder: what each needs from the people who run it. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
+from windowmill.jobs.batch.engine import describe_briefly
+from windowmill.jobs.report.cost import COMPARED, median_seconds, trend_of
+from windowmill.jobs.report.freshness import WORTH_A_LOOK, freshness_of, share_of
+from windowmill.jobs.report.page import link_to, templates, verdict_of
+from windowmill.jobs.report.tables import BATCHES_SHOWN
+from windowmill.jobs.report.texts import moment
+from windowmill.jobs.report.writing import write_page
+from windowmill.windowing.spec import AssetSchedule, Pipeline
+
+#: Tones of verdicts, what needs somebody first.
+_TONES = ("bad", "warn", "idle", "good")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineRow:
+    """A pipeline's row of the overview.
+
+    Attributes
+    ----------
+    tone, verdict
+        The verdict on the newest batch.
+    error
+        Why spec or ledger cannot be read; then most other fields have no meaning.
+    next
+        The command that comes next for a held batch.
+    ended
+        End of the newest batch.
+    event, batch, missed
+        As in :class:`windowmill.jobs.report.freshness.Freshness`.
+    late, quarantined
+        Shares of all rows read.
+    seconds, trend
+        Median seconds of the latest runs, and how they compare with those before.
+    href
+        Link to the pipeline's report; empty if there is none.
+    """
+
+    name: str
+    spec: str
+    tone: str
+    verdict: str
+    error: str = ""
+    next: str = ""
+    event: str = "–"
+    ended: str = "–"
+    batch: str = ""
+    missed: int | None = None
+    schedule: str = ""
+    rows_read: int = 0
+    late: float = 0.0
+    quarantined: float = 0.0
+    seconds: float | None = None
+    trend: str = ""
+    computed: str = "–"
+    href: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Its facts as JSON values."""
+        return asdict(self)
+
+
+def unreadable(name: str, spec: str, error: str) -> PipelineRow:
+    """The row of a pipeline whose spec or ledger cannot be read."""
+    return PipelineRow(name=name, spec=spec, tone="bad", verdict="cannot be read", error=error)
+
+
+def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
+    """The row of ``pipeline`` on the page ``target``; ``spec`` is its file as commands name it."""
+    ledger, now = Ledger.open(pipeline), datetime.now(UTC)
+    batches, last, totals = ledger.recent(BATCHES_SHOWN), ledger.last_commit, ledger.totals
+    tone, verdict, trend = *verdict_of(batches), trend_of(batches)
+    ended = batches[-1].ended_at if batches else None
+    fresh = freshness_of(pipeline, last.seen if last else None, ended, now)
+    schedule = pipeline.schedule
+    return PipelineRow(
+        name=pipeline.pipeline,
+        spec=spec,
+        tone=tone,
+        verdict=verdict,
+        next=f"windowmill release {spec}" if ledger.held_batch else "",
+        event=fresh.event,
+        ended=moment(ended),
+        batch=fresh.batch,
+        missed=fresh.missed,
+        schedule=f"asset {schedule.asset}" if isinstance(schedule, AssetSchedule) else schedule or "on demand",
+        rows_read=totals.rows_read,
+        late=share_of(totals.rows_late, totals.rows_read),
+        quarantined=share_of(totals.rows_quarantined, totals.rows_read),
+        seconds=median_seconds(batches),
+        trend=trend.rpartition(", ")[2],
+        computed=describe_briefly(batches[-1].compute) if batches else "–",
+        href=link_to(Places.of(pipeline).report, target),
+    )
+
+
+def write_overview(folder: str, rows: Sequence[PipelineRow], target: str) -> list[PipelineRow]:
+    """Write the page of ``rows`` to ``target``; returns them as it orders them, what needs somebody first."""
+    ordered = sorted(rows, key=lambda row: (_TONES.index(row.tone), row.name))
+    counts = {words: sum(row.verdict == words for row in ordered) for words in dict.fromkeys(row.verdict for row in ordered)}
+    tones = {row.verdict: row.tone for row in ordered}
+    html = (
+        templates()
+        .get_template("overview.html.j2")
+        .render(
+            folder=folder,
+            pipelines=ordered,
+            badges=[(tones[words], f"{count} {words}") for words, count in counts.items()],
+            worth_a_look=WORTH_A_LOOK,
+            compared=COMPARED,
+            made_at=datetime.now(UTC),
+        )
+    )
+    write_page(target, html)
+    return ordered
