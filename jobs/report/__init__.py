@@ -30,7 +30,6 @@ def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPE
     ----------
     out
         Path or URI of the page; by default ``report.html`` among the pipeline's own tables.
-
     spec
         The pipeline's file, as the page names it in commands.
 
