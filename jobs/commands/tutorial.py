@@ -169,6 +169,7 @@ def run_tutorial(folder: Path | None, show: Callable[[RenderableType], None]) ->
         f"windowmill status {spec}: where it stands",
         f"windowmill history {spec}: its batches",
         f"windowmill report {spec}: writes the page that shows all of it",
+        "windowmill init --source PATH: a spec for a table of yours",
         "Writing a pipeline, a page of the documentation: all of this for a table of yours",
         f"rm -r {place}: when you have seen enough",
     ]
