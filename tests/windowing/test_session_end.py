@@ -57,13 +57,14 @@ ENGINES = pytest.mark.parametrize(
 
 
 @ENGINES
+@pytest.mark.parametrize("cuts", [[1, 2, 3], [2]], ids=str)
 @pytest.mark.parametrize("emit", ["final", "revise"])
-def test_an_event_at_the_end_of_another_keys_session_and_its_own_is_not_late(engine, emit):
+def test_an_event_at_the_end_of_another_keys_session_and_its_own_is_not_late(engine, emit, cuts):
     #  0         3         6
     #  a         b         the watermark is at 3, where a's session ends: an a at 3 still joins it
     #            a
     rows = [("a", 0), ("b", 3), ("a", 3), ("b", 20)]
-    found, refused = engine(pipeline(emit), rows, [1, 2, 3])
+    found, refused = engine(pipeline(emit), rows, cuts)
     assert refused == []
     assert [row["times"] for row in found if row["k"] == "a"] == [[0, 3]]
     assert {row["revision"] for row in found} == {0}
