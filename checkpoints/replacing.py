@@ -81,16 +81,17 @@ class ReplacedRange:
         for path in paths:
             with pq.ParquetFile(f"{root}/{path}", filesystem=fs, coerce_int96_timestamp_unit="us") as file:
                 for batch in file.iter_batches(use_threads=False):
-                    ends = batch.column(_END).cast(pa.int64())
-                    within = pc.and_(pc.greater(ends, self.begin), pc.less_equal(ends, self.end)).fill_null(False)
-                    if self.windows is not None:
-                        within = pc.and_(within, pc.is_in(batch.column(_WINDOW).cast(pa.string()), pa.array(self.windows)))
-                    rows = batch.filter(pc.invert(within))
                     columns = [
-                        rows.column(field.name).cast(field.type) if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
+                        # delta-rs writes texts as views, which Arrow does not filter.
+                        batch.column(field.name).cast(field.type) if field.name in batch.schema.names else pa.nulls(len(batch), field.type)
                         for field in self.schema
                     ]
-                    yield pa.table(columns, schema=self.schema)
+                    rows = pa.table(columns, schema=self.schema)
+                    ends = rows.column(_END).cast(pa.int64())
+                    within = pc.and_(pc.greater(ends, self.begin), pc.less_equal(ends, self.end)).fill_null(False)
+                    if self.windows is not None:
+                        within = pc.and_(within, pc.is_in(rows.column(_WINDOW), pa.array(self.windows, rows.column(_WINDOW).type)))
+                    yield rows.filter(pc.invert(within))
 
 
 def _point(value: Any, *, cut_off: int = 0) -> int | None:

@@ -55,7 +55,12 @@ def changes_of(pipeline: Pipeline, ledger: Ledger) -> Changes | None:
 
 
 def next_apply(
-    runnable: Runnable, ledger: Ledger, *, history: int | None, on_reading: planning.OnReading = planning.ignore
+    runnable: Runnable,
+    ledger: Ledger,
+    *,
+    history: int | None,
+    accept_changes: bool = False,
+    on_reading: planning.OnReading = planning.ignore,
 ) -> Application | None:
     """The batch that carries out a changed spec; null if there is nothing to do. The last batch must be settled.
 
@@ -63,6 +68,8 @@ def next_apply(
     ----------
     history
         Windows that are new, or get new values, are published where they end after this instant; null for none.
+    accept_changes
+        Whether to go on although others have changed rows of the pipeline's tables.
     """
     pipeline = runnable.pipeline
     planning.check_owner(pipeline, ledger)
@@ -74,7 +81,7 @@ def next_apply(
     assert last is not None  # a batch that is not held has been committed
     _check_spec(pipeline)
     source = planning.source_of(runnable, ledger)
-    planning.check_tables(runnable, ledger, planning.Acceptance(code=True))
+    planning.check_tables(runnable, ledger, planning.Acceptance(changes=accept_changes, code=True))
     before = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
     reach, reading = _reach(runnable, source, before)
     on_reading(source, reading)

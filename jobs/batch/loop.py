@@ -154,7 +154,9 @@ def restate(
         return [_execute(runnable, plan, ledger, progress)]
 
 
-def apply(pipeline: Pipeline, progress: Progress, *, history: int | None, expected: Expected | None = None) -> CommittedBatch | None:
+def apply(
+    pipeline: Pipeline, progress: Progress, *, history: int | None, expected: Expected | None = None, accept_changes: bool = False
+) -> CommittedBatch | None:
     """Carry out a changed spec in one batch; null if there is nothing to do.
 
     Parameters
@@ -163,6 +165,8 @@ def apply(pipeline: Pipeline, progress: Progress, *, history: int | None, expect
         Windows that are new, or get new values, are published where they end after this instant; null for none.
     expected
         The position of the pipeline for which a kept plan was made.
+    accept_changes
+        Whether to go on although others have changed rows of the pipeline's tables.
 
     Raises
     ------
@@ -171,10 +175,10 @@ def apply(pipeline: Pipeline, progress: Progress, *, history: int | None, expect
     OutOfTurnError
         If the pipeline has moved past ``expected``, or a batch is held.
     """
-    with leased(pipeline, progress) as (runnable, ledger, done):
+    with leased(pipeline, progress, changes=accept_changes) as (runnable, ledger, done):
         if done and isinstance(done[0].plan, ApplyPlan) and pipeline.means(done[0].plan.definition, done[0].plan.meaning):
             return done[0]
-        found = _application(runnable, ledger, history)
+        found = _application(runnable, ledger, history, accept_changes=accept_changes)
         if found is not None and expected not in (None, Expected.of(ledger)):
             raise OutOfTurnError(
                 f"pipeline {pipeline.pipeline}: has moved past the plan, which was not made for batch {ledger.count}, the next one; "
@@ -200,11 +204,11 @@ def _changed(runnable: Runnable, ledger: Ledger, progress: Progress) -> list[Com
     return [] if found is None else [_execute(runnable, found.plan, ledger, progress)]
 
 
-def _application(runnable: Runnable, ledger: Ledger, history: int | None) -> Application | None:
+def _application(runnable: Runnable, ledger: Ledger, history: int | None, *, accept_changes: bool = False) -> Application | None:
     from windowmill.jobs.batch import applying
 
     planned = _Planned(runnable)
-    found = applying.next_apply(runnable, ledger, history=history, on_reading=planned)
+    found = applying.next_apply(runnable, ledger, history=history, accept_changes=accept_changes, on_reading=planned)
     if found is not None:
         planned.remember(found.plan)
     return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, as_written, errors, load_pipeline, show
+from windowmill.jobs.commands.terminal import AcceptChanges, Answer, AsJson, Spec, as_written, errors, load_pipeline, show
 from windowmill.windowing.errors import OutOfTurnError, SpecError
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def plan(
 def apply(
     spec: Annotated[Path, typer.Argument(metavar="SPEC|PLAN", help="The pipeline's YAML file, or a plan that `windowmill plan` has kept.")],
     history: History = None,
+    accept_changes: AcceptChanges = False,
     as_json: AsJson = False,
 ) -> None:
     """Carry out a changed spec in one batch, which runs wait for."""
@@ -70,7 +71,8 @@ def apply(
             raise OutOfTurnError(f"plan {spec}: the spec {place} has changed since; make another plan by `windowmill plan`")
         spec, expected = place, loop.Expected(kept["generation"], kept["batch"])
     pipeline = load_pipeline(spec)
-    done = loop.apply(pipeline, Progress(errors, as_written), history=_instant(history, pipeline), expected=expected)
+    progress, instant = Progress(errors, as_written), _instant(history, pipeline)
+    done = loop.apply(pipeline, progress, history=instant, expected=expected, accept_changes=accept_changes)
     if done is None:
         show(Answer({"pipeline": pipeline.pipeline, "status": "nothing to do"}, f"{pipeline.pipeline}: nothing to do"), as_json)
     else:

@@ -23,7 +23,15 @@ from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.progress import Progress
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.durations import DAY_US
-from windowmill.windowing.errors import CodeChangedError, HeldError, OutOfTurnError, SpecChangedError, SpecError, UnsupportedError
+from windowmill.windowing.errors import (
+    CodeChangedError,
+    ForeignWriteError,
+    HeldError,
+    OutOfTurnError,
+    SpecChangedError,
+    SpecError,
+    UnsupportedError,
+)
 
 SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
 ROLLING = {"name": "rolling", "type": "hopping", "size": "47 minutes", "hop": "7 minutes"}
@@ -361,3 +369,25 @@ def test_a_spec_that_no_batch_could_execute_is_refused(tmp_path):
     with pytest.raises(SpecError, match="nowhere"):
         apply(bench, {"windows": [SLOTS], "expectations": [rule]})
     assert Ledger.open(bench.pipeline).count == 2
+
+
+def test_a_change_that_a_rule_holds_may_be_released(tmp_path):
+    bench = grown(tmp_path)
+    rule = {"type": "expect_column_values_to_be_between", "column": "big", "max_value": 0}
+    with pytest.raises(HeldError):
+        apply(bench, {"windows": [SLOTS, ROLLING], "aggregates": FEW | {"big": AGGREGATES["big"]}, "expectations": [rule]})
+    [done] = bench.run(ruling="release")
+    bench.changes |= {"expectations": []}
+    assert (done.plan.action, done.commit.verdict) == ("apply", "released")
+    bench.land(ROWS[200:])
+    bench.run()
+    assert differences(of(bench, bench.rows()), bench.expected(ROWS).rows) == []
+
+
+def test_changes_by_others_are_accepted_where_asked_for(tmp_path):
+    bench = grown(tmp_path)
+    DeltaTable(bench.sink).delete("n = 1")
+    with pytest.raises(ForeignWriteError):
+        apply(bench, {"windows": [SLOTS, VISITS, ROLLING], "aggregates": FEW | {"big": AGGREGATES["big"]}})
+    assert loop.apply(bench.pipeline, quiet(), history=AXIS_BEGIN, accept_changes=True) is not None
+    assert differences(bench.rows(), bench.expected(ROWS[:200]).rows) == []
