@@ -193,7 +193,7 @@ class Changes:
     kept
         Files with rows that no rule judges: those of removed files that stay (a backfill), retracted windows (a restatement).
     removes
-        Paths of the files that ``adds`` and ``kept`` replace, as the table names them; in the state these are all files.
+        Paths of the files that ``adds`` and ``kept`` replace, as the table names them; without ``replaces`` these are all files.
     replaces
         Range (begin, end] of window ends whose rows are replaced; null to append.
     schema

@@ -227,8 +227,8 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
     removes = list(active) if publication.replaces_all else list(changes.removes)
     files = changes.files
     moved_on = not publication.replaces_all and any(path not in active for path in removes)
-    if moved_on and publication.role == "state":
-        # Others have rewritten the files since; what a batch removes of the state is all of it.
+    if moved_on and changes.replaces is None:
+        # Others have rewritten the files since; what a batch removes of a table without a range is all of it.
         removes = list(active)
     elif moved_on and publication.undo is not None:
         from windowmill.checkpoints.undoing import UndoneFiles  # as below

@@ -29,6 +29,8 @@ class Places:
     ledger, state, quarantine, quality, held, source_files
         Delta tables: batches; what later batches need of earlier ones; rows never applied; validation results; rows of held batches; files
         of a source that is a folder.
+    restated
+        Folder of the rows that a restatement reads, while it lasts.
     docs
         Folder of the Data Docs pages.
     report
@@ -42,6 +44,7 @@ class Places:
     quality: str
     held: str
     source_files: str
+    restated: str
     docs: str
     report: str
 
@@ -60,7 +63,9 @@ class Places:
         """The places below the folder ``root``; a ``file:`` URI becomes the path that it names."""
         local = local_path(root)
         root = root.rstrip("/") if local is None else str(local)
-        tables = {name: f"{root}/{name}" for name in ("ledger", "state", "quarantine", "quality", "held", "source_files", "docs")}
+        tables = {
+            name: f"{root}/{name}" for name in ("ledger", "state", "quarantine", "quality", "held", "source_files", "restated", "docs")
+        }
         return cls(root=root, **tables, report=f"{root}/report.html")
 
 

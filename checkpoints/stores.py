@@ -145,6 +145,13 @@ def make_folder(place: str) -> None:
         local.mkdir(parents=True, exist_ok=True)
 
 
+def remove_folder(place: str) -> None:
+    """Remove the folder ``place`` with all that is in it, if it is there."""
+    fs, root = filesystem_of(place)
+    if fs.get_file_info(root).type == pa_fs.FileType.Directory or not is_local(place):
+        fs.delete_dir_contents(root, missing_dir_ok=True)
+
+
 def filesystem_of(place: str) -> tuple[pa_fs.FileSystem, str]:
     """File system of ``place``, and the path of ``place`` in it."""
     local = local_path(place)

@@ -39,7 +39,7 @@ LABELS = 2
 #: Key of the validation context under which a reader of specs passes the texts that it filled from the environment.
 VARIABLES = "variables"
 #: Columns of the sink that windowmill writes; no key or aggregate may have these names.
-RESERVED_COLUMNS = ("window", "window_start", "window_end", "trigger", "revision", "batch")
+RESERVED_COLUMNS = ("window", "window_start", "window_end", "trigger", "revision", "retracted", "batch")
 
 
 def _only_names(options: Any) -> Any:

@@ -56,7 +56,7 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "options": ("Options of the source kind, by its own names.", {"header": "true"}),
         "filter": ("A Spark SQL condition; other rows are not read: neither applied nor quarantined.", "cancelled = false"),
         "changes": (
-            "Versions that update or remove rows: `refuse` stops the run, `ignore` skips them, `restate` is not supported yet.",
+            "Versions that update or remove rows: `refuse` stops the run, `ignore` skips them, `restate` brings new revisions.",
             "ignore",
         ),
     },

@@ -15,7 +15,7 @@ from windowmill.checkpoints.delta_tables import tables_kept
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan
+from windowmill.checkpoints.plans import ApplyPlan, RestatePlan
 from windowmill.checkpoints.writers import check_conditional_writes, lease
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.catalog import ask_locations, register_new
@@ -32,6 +32,7 @@ from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.batch.applying import Application
+    from windowmill.jobs.batch.restating import Restatement
 
 #: How long a run waits for another run of the same pipeline on this machine.
 LEASE_WAIT_SECONDS = 600.0
@@ -148,10 +149,42 @@ def restate(
     late: bool = False,
     accepted: planning.Acceptance = planning.NOTHING_ACCEPTED,
 ) -> list[CommittedBatch]:
-    """Compute windows and state anew from the source as it is now."""
-    with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, _):
+    """Compute windows and state anew from the source as it is now; returns the batches, none if nothing was to be restated.
+
+    Without ``changed``, ``ends`` and ``late`` these are batches through the last version that changed rows of those that no batch has read.
+
+    Parameters
+    ----------
+    changed
+        First and last version, read already, whose changed rows are restated.
+    ends
+        Only windows that end in this range (begin, end] are shown anew; null for no bound.
+    late
+        Whether rows that were quarantined as too late count from now on.
+    """
+    with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
+        if changed is None and ends == (None, None) and not late:
+            through = planning.last_change(runnable, ledger)
+            while through is not None and ledger.last_commit is not None and ledger.last_commit.to_version < through:
+                plan = planning.next_run(runnable, ledger, restates=True, accepted=accepted)
+                assert plan is not None
+                done.append(_execute(runnable, plan, ledger, progress))
+            return done
         plan = planning.next_restatement(runnable, ledger, changed=changed, ends=ends, late=late, accepted=accepted)
-        return [_execute(runnable, plan, ledger, progress)]
+        restatement = _restatement(runnable, plan)
+        if restatement is None or restatement.touches_nothing:
+            return done
+        return [*done, _execute(runnable, plan, ledger, progress, restatement)]
+
+
+def _restatement(runnable: Runnable, plan: Plan) -> Restatement | None:
+    """What ``plan`` computes anew, if it is a restatement."""
+    if not isinstance(plan, RestatePlan):
+        return None
+    from windowmill.jobs.batch.restating import Restatement  # imports numba
+    from windowmill.jobs.sources.kinds import open_source
+
+    return Restatement.of(runnable, plan, open_source(runnable.pipeline))
 
 
 def apply(
@@ -260,18 +293,21 @@ class _Planned:
             self._source.remember(plan.to_version)
 
 
-def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> CommittedBatch:
+def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, restatement: Restatement | None = None) -> CommittedBatch:
+    """Execute ``plan``, by a ``restatement`` that has been looked for already, if any."""
     progress.timings.clear()
     progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=runnable.pipeline.time.unit is None)}")
     from windowmill.jobs.batch.steps import run_batch  # imports Spark; a run that finds nothing new does not need it
 
+    restatement = restatement or _restatement(runnable, plan)
     try:
-        done = run_batch(runnable, plan, ledger, progress)
+        done = run_batch(runnable, plan, ledger, progress, restatement)
     except ServerGoneError as err:
         # Another attempt, as a new run would make it; where no server answers it starts Spark in this process.
         progress.say(f"  {err}; batch {plan.batch} begins anew")
         progress.timings.clear()
-        done = run_batch(runnable, replace(plan, attempt=uuid.uuid4().hex[:12]), ledger, progress)
+        plan = replace(plan, attempt=uuid.uuid4().hex[:12])
+        done = run_batch(runnable, plan, ledger, progress, _restatement(runnable, plan))
     _warn(runnable, done, progress)
     return done
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from importlib.metadata import version as distribution_version
 from typing import Any
 
-from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
+from windowmill.checkpoints.batches import BackfillPlan, Batch, Plan, RunPlan
 from windowmill.checkpoints.committer import error_of
 from windowmill.checkpoints.features import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
@@ -22,7 +22,7 @@ from windowmill.checkpoints.verification import refuse_landed, verify, verify_ta
 from windowmill.jobs import user_code
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.kinds import open_source
-from windowmill.jobs.sources.reading import Arrival, History, Reach, backfill_reach, check_readable, next_reach
+from windowmill.jobs.sources.reading import Arrival, History, Reach, backfill_reach, check_readable, next_change, next_reach
 from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import (
@@ -68,12 +68,18 @@ def next_run(
     *,
     interval_end: datetime | None = None,
     arrival: Arrival = "log",
+    restates: bool = False,
     accepted: Acceptance = NOTHING_ACCEPTED,
     on_reading: OnReading = ignore,
 ) -> Plan | None:
     """The plan of the next batch, of the new source versions; null if nothing is to do. The last batch must be settled, and not held.
 
-    ``on_reading`` is called with what the batch will read of its source, before the plan is checked.
+    Parameters
+    ----------
+    restates
+        Whether versions that changed rows are restated whatever the spec says.
+    on_reading
+        Called with what the batch will read of its source, before the plan is checked.
     """
     pipeline = runnable.pipeline
     check_owner(pipeline, ledger)
@@ -81,19 +87,28 @@ def next_run(
     source, last = source_of(runnable, ledger), ledger.last_commit
     after = last.plan.to_version if last else -1
     vouched = _vouched(pipeline, interval_end)
-    if source.version <= after and not _moves_on(pipeline, ledger, vouched):
+    lags = _lags(pipeline, last)
+    if source.version <= after and not lags and not _moves_on(pipeline, ledger, vouched):
         verify_table_versions(ledger, own_tables(runnable))
         return None
     check_tables(runnable, ledger, accepted)
+    through = None
+    if last and (restates or runnable.source.changes == "restate") and not lags and (change := next_change(source, after)):
+        through = change[0] - 1
+        if not any(version.added for version in source.versions(after, through)):
+            return next_restatement(runnable, ledger, changed=change, through=change[1], accepted=accepted)
     options = runnable.source.options
-    reach = next_reach(
-        runnable,
-        source,
-        last.plan if last else None,
-        arrival,
-        max_files=_limit(options, "maxFilesPerTrigger", MAX_FILES),
-        max_bytes=_limit(options, "maxBytesPerTrigger", MAX_BYTES),
-    )
+    reach = Reach(after, after)
+    if not lags:
+        reach = next_reach(
+            runnable,
+            source,
+            last.plan if last else None,
+            arrival,
+            max_files=_limit(options, "maxFilesPerTrigger", MAX_FILES),
+            max_bytes=_limit(options, "maxBytesPerTrigger", MAX_BYTES),
+            through=through,
+        )
     on_reading(source, check_readable(runnable, source, reach, again=False))
     # The interval is complete only once the backlog is drained: later versions may hold more of its rows.
     interval_end_us = vouched if reach.through == source.version else None
@@ -175,9 +190,18 @@ def next_restatement(
     check_owner(pipeline, ledger)
     ledger.check_meaning(pipeline)
     source, last = source_of(runnable, ledger), ledger.last_commit
-    if ledger.held_batch or last is None:
-        what = "has committed no batch" if last is None else f"holds batch {ledger.count - 1}"
-        raise OutOfTurnError(f"pipeline {runnable.name}: {what}; `windowmill run` first, or release, discard or abandon it, then restate")
+    if last is None:
+        raise _never_ran(runnable)
+    if ledger.held_batch:
+        raise OutOfTurnError(
+            f"pipeline {runnable.name}: batch {ledger.held_batch.number} is held; `windowmill run`, release, discard or abandon it, then "
+            "restate"
+        )
+    if changed is not None and through is None and changed[1] > last.plan.to_version:
+        raise OutOfTurnError(
+            f"pipeline {runnable.name}: version {changed[1]} of the source has not been read, only those through "
+            f"{last.plan.to_version}; `windowmill restate` without versions takes the unread ones"
+        )
     check_tables(runnable, ledger, accepted)
     first = next(batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state)
     if first.from_version >= 0:
@@ -298,6 +322,27 @@ def _vouched(pipeline: Pipeline, interval_end: datetime | None) -> int | None:
             "give --data-interval-end (the DAG does), or use watermark: max_event_time"
         )
     return to_us(interval_end)
+
+
+def last_change(runnable: Runnable, ledger: Ledger) -> int | None:
+    """The last version that changed rows among those that no batch has read; null if none did."""
+    source, last = source_of(runnable, ledger), ledger.last_commit
+    if last is None:
+        raise _never_ran(runnable)
+    return next((version.version for version in reversed(list(source.versions(last.to_version, source.version))) if version.changes), None)
+
+
+def _never_ran(runnable: Runnable) -> OutOfTurnError:
+    return OutOfTurnError(f"pipeline {runnable.name}: has committed no batch, so there is nothing to restate; `windowmill run` it first")
+
+
+def _lags(pipeline: Pipeline, last: Batch | None) -> bool:
+    """Whether rows of a restatement have moved the watermark, and their windows are still to be shown: by a batch without new rows."""
+    if last is None or not isinstance(last.plan, RestatePlan) or pipeline.time.watermark == "data_interval_end":
+        return False
+    seen, emitted = last.outcome.seen, last.outcome.emitted
+    behind = pipeline.time.disorder.elapsed() + pipeline.time.lateness.elapsed()
+    return seen is not None and (emitted is None or emitted < seen - behind)
 
 
 def _moves_on(pipeline: Pipeline, ledger: Ledger, vouched: int | None) -> bool:

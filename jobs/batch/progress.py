@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
@@ -15,6 +15,9 @@ from windowmill.checkpoints.places import Places
 from windowmill.expectations.rule import quarantined_rate
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from windowmill.jobs.batch.restating import Restated
 
 #: Publish the held batch anyway, or commit it without its rows.
 Ruling = Literal["release", "discard"]
@@ -52,10 +55,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class CommittedBatch:
-    """A committed batch."""
+    """A committed batch; of a restatement also what it has come to, if this process has computed it."""
 
     plan: Plan
     commit: Commit
+    restated: Restated | None = None
 
 
 def warnings_of(commit: Commit, pipeline: Pipeline, places: Places) -> list[str]:

@@ -11,6 +11,7 @@ from deltalake import Schema
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import Publication, beyond_delta_rs, names_need_mapping
+from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.own_tables import OwnTable, own_tables
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import spark_text
@@ -41,7 +42,7 @@ class SparkCommitter:
         constraints = _constraints(place)
         if not constraints or not changes.adds:
             return
-        rows = self._rows(place, changes)
+        rows = self._rows(place, changes, changes.adds)
         for name, condition in constraints.items():
             if not rows.filter(f"NOT coalesce(({condition}), false)").isEmpty():
                 raise SinkRefusedError(
@@ -51,7 +52,9 @@ class SparkCommitter:
 
     def commit(self, place: str, publication: Publication) -> None:
         """As :meth:`windowmill.checkpoints.committer.Committer.commit`."""
-        changes, rows = publication.changes, self._rows(place, publication.changes)
+        changes = publication.changes
+        # Of a range Delta itself keeps the rows that stay.
+        rows = self._rows(place, changes, changes.adds if changes.replaces is not None else changes.files)
         metadata = json.dumps(dict(publication.note))
         writer = rows.write.format("delta").options(txnAppId=publication.app_id, txnVersion=publication.batch, userMetadata=metadata)
         if publication.replaces_all:
@@ -65,8 +68,8 @@ class SparkCommitter:
             writer = writer.option("delta.columnMapping.mode", "name")
         writer.mode("append").option("mergeSchema", publication.role != "sink" or changes.widens).save(place)
 
-    def _rows(self, place: str, changes: Changes) -> DataFrame:
-        files, schema = changes.adds, changes.schema
+    def _rows(self, place: str, changes: Changes, files: Sequence[DataFile]) -> DataFrame:
+        schema = changes.schema
         session = self._spark()
         if files:
             return session.read.parquet(*(literal_path(place, file.path) for file in files))

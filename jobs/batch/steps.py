@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import Changes, Commit, Plan
+from windowmill.checkpoints.batches import Changes, Commit, Plan, RunPlan
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
@@ -41,29 +41,30 @@ from windowmill.windowing.errors import ServerGoneError, WindowmillError, first_
 
 if TYPE_CHECKING:
     from windowmill.expectations.gate import Verdict
+    from windowmill.jobs.batch.restating import Restated, Restatement
 
 
-def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> CommittedBatch:
-    """Execute ``plan``.
+def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, restatement: Restatement | None = None) -> CommittedBatch:
+    """Execute ``plan``; ``restatement`` is what a plan of one computes anew.
 
     Raises
     ------
     HeldError
         If a critical expectation failed: the batch is recorded, but nothing of it is published until it is ruled on.
     """
-    with _steps(runnable, plan, ledger, progress) as batch:
+    with _steps(runnable, plan, ledger, progress, restatement) as batch:
         computed = batch.compute()
         verdict = batch.validate(computed)
         outcome = batch.record(computed, verdict)
         batch.publish(outcome, verdict)
         batch.compact(computed)
-        return CommittedBatch(plan, outcome)
+        return CommittedBatch(plan, outcome, batch.restated)
 
 
 class _Steps:
     """The steps of one batch."""
 
-    def __init__(self, runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> None:
+    def __init__(self, runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, restatement: Restatement | None) -> None:
         self.runnable, self.plan, self.ledger, self.progress = runnable, plan, ledger, progress
         self.pipeline, self.places = pipeline, places = runnable.pipeline, runnable.places
         self.spark = cache(self._start_spark)
@@ -77,9 +78,16 @@ class _Steps:
         import_client()
         # The table's columns may have changed since the plan was made.
         source = replace(open_source(pipeline), schema_json=plan.source_schema)
+        self.restatement = restatement
+        self.restated: Restated | None = None
+        if restatement is None:
+            reading = reading_of(runnable, source, plan)
+        else:
+            with progress.step("select", "the rows to compute anew"):
+                source, reading = restatement.write_rows()
         state = ledger.written().get("state")
         check = open_state(places.state, left_at=None if state is None else state.version)
-        self.job = Job.of(runnable, plan, source, reading_of(runnable, source, plan), check)
+        self.job = Job.of(runnable, plan, source, reading, check)
 
     def _start_spark(self) -> SparkSession:
         if engine.compute_of(self.pipeline) == "local":
@@ -100,8 +108,17 @@ class _Steps:
         reach("compute.begin")
         computed = self._computed()
         self.changes = dict(computed.changes)
-        if self.plan.replaces_state:
+        if self.restatement is not None:
+            with self.progress.step("compare", "windows with those that the sink shows"):
+                computed, self.restated = self.restatement.finished(computed)
+            self.changes = dict(computed.changes)
+            self.progress.say(f"  {self.restated.describe()}")
+        elif self.plan.replaces_state:
             self._replace_state()
+        elif "sink" in self.changes and isinstance(self.plan, RunPlan):
+            from windowmill.jobs.batch.revisions import going_on
+
+            self.changes["sink"] = going_on(self.runnable, self.plan, self.job.input.sink_schema, self.changes["sink"])
         return computed
 
     def _replace_state(self) -> None:
@@ -214,6 +231,8 @@ class _Steps:
         self.progress.around = nullcontext
         self.usage.end()
         protocol.discard_files(self.changes, self.tables)
+        if self.restatement is not None:
+            self.restatement.remove_rows()
 
     def _outcome(self, computed: ComputedBatch, verdict: str) -> Commit:
         emission = computed.emission
@@ -239,10 +258,10 @@ class _Steps:
 
 
 @contextmanager
-def _steps(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Iterator[_Steps]:
+def _steps(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, restatement: Restatement | None) -> Iterator[_Steps]:
     batch: _Steps | None = None
     try:
-        batch = _Steps(runnable, plan, ledger, progress)
+        batch = _Steps(runnable, plan, ledger, progress, restatement)
         yield batch
     except WindowmillError:
         raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from windowmill.jobs.commands import batches, changes, machine, specs, tables
+from windowmill.jobs.commands import batches, changes, machine, restate, specs, tables
 from windowmill.windowing.registry import Registry
 
 #: In the order in which ``windowmill --help`` lists them.
@@ -25,6 +25,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "backfill": batches.backfill,
         "plan": changes.plan,
         "apply": changes.apply,
+        "restate": restate.restate,
         "release": batches.release,
         "discard": batches.discard,
         "abandon": batches.abandon,

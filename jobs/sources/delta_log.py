@@ -44,6 +44,8 @@ _CHANGED_ROWS = (
     "num_target_rows_updated",
     "num_target_rows_deleted",
 )
+#: Metadata of a column by which it is found in files.
+_MAPPING = "delta.columnMapping."
 #: Delta cuts instants to milliseconds.
 CUT_US = 999
 
@@ -118,6 +120,10 @@ class DeltaSource(SourceTable):
         log = _Log(self)
         for version in range(after + 1, through + 1):
             yield _version(version, log.actions(version))
+
+    def actions(self, version: int) -> list[dict[str, Any]]:
+        """The actions of the log entry of ``version``; raises as :meth:`versions`."""
+        return _Log(self).actions(version)
 
     def snapshot(self, version: int) -> list[AddedFile]:
         try:
@@ -220,6 +226,17 @@ def physical_names(schema_json: str) -> dict[str, str]:
     """The name of each top-level column in the Parquet files, which differs under column mapping."""
     fields = json.loads(schema_json)["fields"]
     return {field["name"]: (field.get("metadata") or {}).get("delta.columnMapping.physicalName", field["name"]) for field in fields}
+
+
+def without_mapping(schema_json: str) -> str:
+    """The schema of a table that stores each column by its own name."""
+
+    def plain(part: Any) -> Any:
+        if isinstance(part, list):
+            return [plain(each) for each in part]
+        return {name: plain(each) for name, each in part.items() if not name.startswith(_MAPPING)} if isinstance(part, dict) else part
+
+    return json.dumps(plain(json.loads(schema_json)))
 
 
 class _Log:

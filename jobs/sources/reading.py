@@ -49,15 +49,20 @@ class Reach:
 
 def check_source(pipeline: Pipeline, source: Source) -> None:
     """Raise ``SpecError``, naming the field, for settings of ``source`` that runs do not support or cannot read."""
-    if source.changes == "restate":
-        raise UnsupportedError(
-            f"pipeline {pipeline.pipeline}: source.changes: restate is not supported yet; use refuse, or ignore to skip changed rows"
-        )
     _starting(pipeline, source)
 
 
-def next_reach(runnable: Runnable, source: SourceTable, last: Plan | None, arrival: Arrival, *, max_files: int, max_bytes: int) -> Reach:
-    """The versions that the next run reads; ``last`` is the plan of the last commit."""
+def next_reach(
+    runnable: Runnable,
+    source: SourceTable,
+    last: Plan | None,
+    arrival: Arrival,
+    *,
+    max_files: int,
+    max_bytes: int,
+    through: int | None = None,
+) -> Reach:
+    """The versions that the next run reads; ``last`` is the plan of the last commit, ``through`` the last version to read, if given."""
     if last is None:
         return _first(runnable, source, arrival, max_files=max_files, max_bytes=max_bytes)
     if arrival != "log":
@@ -65,8 +70,20 @@ def next_reach(runnable: Runnable, source: SourceTable, last: Plan | None, arriv
             f"pipeline {runnable.name}: --arrival {arrival} is only for history, but a batch has been committed already; omit it, "
             "or pass it to `windowmill backfill` to recompute windows"
         )
-    versions = source.versions(last.to_version, source.version)
-    return Reach(last.to_version, _within(runnable, source, versions, source.version, max_files, max_bytes))
+    through = source.version if through is None else through
+    versions = source.versions(last.to_version, through)
+    return Reach(last.to_version, _within(runnable, source, versions, through, max_files, max_bytes))
+
+
+def next_change(source: SourceTable, after: int) -> tuple[int, int] | None:
+    """The first version after ``after`` that changed rows, and the last one that did before another appends some; null if none did."""
+    first = last = None
+    for version in source.versions(after, source.version):
+        if version.changes:
+            first, last = version.version if first is None else first, version.version
+        elif version.added and first is not None:
+            break
+    return None if first is None or last is None else (first, last)
 
 
 def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan], history: History) -> Reach:
@@ -280,8 +297,8 @@ def _appended(runnable: Runnable, source: SourceTable, version: LoggedVersion) -
     if version.pipeline is not None:
         what += f": the windowmill pipeline {version.pipeline} replaced what it had published (backfill)"
     raise NonAppendCommitError(
-        f"{what}; windows are computed from appends only: set source.changes: ignore to skip such versions, or rebuild this "
-        "pipeline in a new sink with backfill, which reads the current snapshot"
+        f"{what}; `windowmill restate` computes the windows anew that they touch: run it, or set source.changes to restate, so that runs "
+        "do, or to ignore, so that they leave results as they are"
     )
 
 

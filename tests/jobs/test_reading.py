@@ -23,7 +23,7 @@ from windowmill.checkpoints.plans import RestatePlan
 from windowmill.jobs.sources import delta_log, reading
 from windowmill.jobs.sources.base import Reading
 from windowmill.jobs.sources.delta_log import read_source_table
-from windowmill.jobs.sources.reading import Reach, backfill_reach, check_readable, next_reach, reading_of
+from windowmill.jobs.sources.reading import Reach, backfill_reach, check_readable, next_change, next_reach, reading_of
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.ways.input import _closed_by_file
 from windowmill.windowing.axis import AXIS_BEGIN
@@ -149,7 +149,7 @@ def test_changed_rows_are_refused_or_ignored_and_counted(table):
     _deleted(table)
     _land(table, [7, 8])
     source, before = read_source_table(str(table)), _plan(from_version=-1, to_version=2)
-    with pytest.raises(NonAppendCommitError, match=r"version 3 \(DELETE\).*source.changes: ignore.*backfill"):
+    with pytest.raises(NonAppendCommitError, match=r"version 3 \(DELETE\).*`windowmill restate`.*source.changes to restate.*ignore"):
         next_reach(_runnable(table), source, before, "log", **LIMITS)
     runnable = _runnable(table, changes="ignore")
     reach = next_reach(runnable, source, before, "log", **LIMITS)
@@ -179,9 +179,13 @@ def test_a_replaced_range_of_a_windowmill_sink_is_named(table):
         reading_of(_runnable(table), read_source_table(str(table)), Reach(2, 3))
 
 
-def test_restate_is_refused_in_one_line(table):
-    with pytest.raises(UnsupportedError, match=r"source\.changes: restate is not supported yet"):
-        _runnable(table, changes="restate")
+def test_the_next_change_is_told_with_those_that_follow_it(table):
+    _deleted(table)
+    DeltaTable(table).delete("t = 1")
+    _land(table, [7, 8])
+    DeltaTable(table).delete("t = 7")
+    source = read_source_table(str(table))
+    assert [next_change(source, after) for after in (0, 3, 4, 6)] == [(3, 4), (4, 4), (6, 6), None]
 
 
 @pytest.mark.covers("S1")

@@ -1,4 +1,4 @@
-"""Restatements: windows and state computed anew from the source as it is now, and what later runs make of them. No JVM."""
+"""Restatements: what corrections of the source bring to the sink and the state, and how later runs go on from them. No JVM."""
 
 from __future__ import annotations
 
@@ -6,20 +6,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
-from tests.spark.harness import Bench, cut, differences, events, quiet
+from tests.spark.harness import SCHEMA, Bench, cut, differences, events, expected, place, quiet
+from windowmill.checkpoints.failpoints import FAILPOINTS, InjectedError, arm, disarm
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
-from windowmill.windowing.errors import OutOfTurnError
+from windowmill.windowing.errors import NonAppendCommitError, OutOfTurnError
 
+Row = dict[str, Any]
 WINDOWS: dict[str, Any] = {
     "grids": {},
     "sessions": {"windows": [{"name": "visits", "type": "session", "gap": "5 minutes"}]},
     "policies": {"windows": [{"name": "last", "type": "sliding", "evict": {"count": 3}, "trigger": {"count": 2}}]},
     "rows": {"windows": [{"name": "threes", "type": "count", "count": 3}]},
     "revised": {"emit": "revise"},
+    "mixed": {
+        "windows": [{"name": "slots", "type": "tumbling", "size": "10 minutes"}, {"name": "visits", "type": "session", "gap": "5 minutes"}]
+    },
 }
+AGGREGATES = {"n": {"count": "*"}, "whole": {"sum": "i"}, "average": {"mean": "i"}, "closing": {"last": "id"}}
 
 
 @pytest.fixture(autouse=True)
@@ -27,31 +35,218 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
 
 
-def bench_of(folder: Path, kind: str) -> Bench:
-    time = {"column": "t", "tie_break": ["id"], "disorder": "2 hours", "lateness": "10 minutes"}
-    return Bench(folder, {"time": time, "aggregates": {"n": {"count": "*"}, "whole": {"sum": "i"}, "last": {"last": "id"}}} | WINDOWS[kind])
+class Corrected(Bench):
+    """A bench whose source is corrected; ``changes`` are those of the spec."""
+
+    def run_in_parts(self, parts: Sequence[Sequence[Row]]) -> None:
+        for part in parts:
+            self.land(part)
+            self.run()
+
+    def update(self, where: str, **values: str) -> None:
+        DeltaTable(self.source).update(updates=values, predicate=where)
+
+    def delete(self, where: str) -> None:
+        DeltaTable(self.source).delete(where)
+
+    def restate(self, **options: Any) -> Any:
+        """The last batch of a restatement."""
+        return loop.restate(self.pipeline, quiet(), **options)[-1]
+
+    def held(self, table: pa.Table | None = None) -> list[Row]:
+        """The rows that the source holds, without those in quarantine."""
+        table = (DeltaTable(self.source).to_pyarrow_table() if table is None else table).cast(SCHEMA)
+        table = table.set_column(2, "t", table["t"].cast(pa.int64()))
+        lost = [row["row"] for row in self.quarantine() if row["reason"] == "too_late"]
+        return [row for row in table.to_pylist() if not any(f'"id":"{row["id"]}"' in each for each in lost)]
+
+    def latest(self) -> list[Row]:
+        """The windows as the sink shows them now, without the numbers of revisions."""
+        moving = {window.name for window in self.pipeline.windows if window.type in ("session", "snapshot")}
+        newest: dict[Any, Row] = {}
+        for row in sorted(self.rows(), key=lambda row: row["revision"]):
+            bounds = (row["trigger"],) if row["trigger"] is not None else (row["window_start"], row["window_end"])
+            window = next(each for each in self.pipeline.windows if each.name == row["window"])
+            bounds = (row["window_start"],) if window.type == "count" else bounds
+            if row["window"] in moving:
+                own = [place for place, other in newest.items() if place[:3] == (row["k"], row["site"], row["window"])]
+                for over in own:
+                    if newest[over]["window_start"] < row["window_end"] and row["window_start"] < newest[over]["window_end"]:
+                        del newest[over]
+            newest[(row["k"], row["site"], row["window"], *bounds)] = row
+        shown = [row for row in newest.values() if not row.get("retracted")]
+        return sorted((without(row) for row in shown), key=lambda row: place(self.pipeline, row | {"revision": 0}))
+
+    def truth(self, table: pa.Table | None = None) -> list[Row]:
+        """What the reference says of the rows that the source holds, if they had come in order."""
+        rows = sorted(self.held(table), key=lambda row: (row["t"] is not None, row["t"] or 0))
+        return [without(row) for row in expected(self.pipeline, rows, commits=[0] * len(rows)).rows]
+
+    def emitted(self) -> int:
+        """The instant through which windows are shown."""
+        last = Ledger.open(self.pipeline).last_commit
+        assert last is not None
+        return last.outcome.emitted or 0
 
 
-def run_in_parts(bench: Bench, parts: Sequence[Sequence[dict[str, Any]]]) -> None:
-    for part in parts:
-        bench.land(part)
-        bench.run()
+def without(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in ("revision", "retracted")}
+
+
+def bench_of(folder: Path, kind: str, **changes: Any) -> Corrected:
+    time = {"column": "t", "tie_break": ["id"], "disorder": "2 hours", "lateness": "0 minutes"}
+    return Corrected(
+        folder,
+        {"time": time, "aggregates": AGGREGATES, "source": {"path": str(folder / "source"), "changes": "restate"}}
+        | WINDOWS[kind]
+        | changes,
+    )
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
-def test_later_runs_go_on_from_a_state_that_was_built_anew(tmp_path, kind):
-    bench, rows = bench_of(tmp_path, kind), events(1, 200)
-    parts = cut(rows, 1, 4)
-    run_in_parts(bench, parts[:2])
-    loop.restate(bench.pipeline, quiet())
-    run_in_parts(bench, parts[2:])
-    assert [batch.action for batch in Ledger.open(bench.pipeline).batches()] == ["run", "run", "restate", "run", "run"]
-    found = {tuple(str(cell) for cell in row.values()): row for row in bench.rows()}
-    assert differences(list(found.values()), bench.expected(rows).rows) == []
+def test_corrections_bring_the_windows_that_the_corrected_source_gives(tmp_path, kind):
+    bench, rows = bench_of(tmp_path, kind), events(1, 300)
+    parts = cut(rows, 1, 5)
+    bench.run_in_parts(parts[:3])
+    assert differences(bench.latest(), bench.truth()) == []
+    before = bench.rows()
+    bench.update("id = 'e00003' or id = 'e00003x'", i="i + 100")
+    bench.delete("id = 'e00020' or id = 'e00020x' or id = 'e00031' or id = 'e00031x'")
+    done = bench.run()
+    assert [batch.plan.action for batch in done] == ["restate"]
+    assert 0 < done[0].restated.windows < len(before)
+    assert differences(bench.latest(), bench.truth()) == []
+    bench.run_in_parts(parts[3:])
+    assert differences(bench.latest(), bench.truth()) == []
+
+
+TUMBLING = {"windows": [{"name": "slots", "type": "tumbling", "size": "10 minutes"}]}
+#: Kinds of windows in which a late row counts, or is in quarantine.
+ONE_WINDOW_A_ROW: dict[str, Any] = {
+    "grids": TUMBLING,
+    "empty": {"windows": [TUMBLING["windows"][0] | {"empty": "emit"}]},
+    "policies": WINDOWS["policies"],
+    "revised": TUMBLING | {"emit": "revise"},
+}
+
+
+@pytest.mark.parametrize("kind", ONE_WINDOW_A_ROW)
+def test_rows_in_quarantine_stay_there_until_they_are_asked_for(tmp_path, kind):
+    time = {"column": "t", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "30 minutes"}
+    bench, rows = bench_of(tmp_path, "grids", time=time, **ONE_WINDOW_A_ROW[kind]), events(2, 300)
+    parts = cut(rows, 1, 20)
+    bench.run_in_parts(parts[:14])
+    lost = sum(row["reason"] == "too_late" for row in bench.quarantine())
+    assert lost > 1
+    assert differences(bench.latest(), bench.truth()) == []
+    bench.update("id = 'e00003' or id = 'e00003x' or id = 'e00043' or id = 'e00043x'", i="coalesce(i, 0) + 100")
+    bench.run()
+    assert sum(row["reason"] == "too_late" for row in bench.quarantine()) == lost
+    assert differences(bench.latest(), bench.truth()) == []
+    bench.run_in_parts(parts[14:16])
+    assert differences(bench.latest(), bench.truth()) == []
+    assert bench.restate(late=True).restated.windows > 0
+    assert not any(row["reason"] == "too_late" for row in bench.quarantine())
+    assert differences(bench.latest(), bench.truth()) == []
+    assert loop.restate(bench.pipeline, quiet(), late=True) == []
+    bench.run_in_parts(parts[16:])
+    assert differences(bench.latest(), bench.truth()) == []
 
 
 def test_a_pipeline_that_has_never_run_has_nothing_to_restate(tmp_path):
     bench = bench_of(tmp_path, "grids")
     bench.land(events(1, 5))
-    with pytest.raises(OutOfTurnError, match=r"pipeline bench: has committed no batch; `windowmill run` first"):
-        loop.restate(bench.pipeline, quiet())
+    with pytest.raises(OutOfTurnError, match=r"pipeline bench: has committed no batch.*`windowmill run` it first"):
+        bench.restate()
+
+
+def test_versions_that_runs_have_ignored_are_restated_when_asked_for(tmp_path):
+    bench, rows = bench_of(tmp_path, "mixed"), events(1, 300)
+    bench.changes["source"] = {"path": bench.source, "changes": "ignore"}
+    parts = cut(rows, 1, 3)
+    bench.run_in_parts(parts[:2])
+    bench.update("id = 'e00003' or id = 'e00003x'", i="coalesce(i, 0) + 100")
+    version = DeltaTable(bench.source).version()
+    bench.run_in_parts(parts[2:])
+    assert len(differences(bench.latest(), bench.truth())) > 0
+    assert loop.restate(bench.pipeline, quiet()) == []
+    done = bench.restate(changed=(version, version))
+    assert 0 < done.restated.windows < 4
+    assert done.restated.keys == 1
+    assert differences(bench.latest(), bench.truth()) == []
+
+
+def test_a_range_is_compared_with_the_source_as_it_is_now(tmp_path):
+    bench, rows = bench_of(tmp_path, "grids"), events(1, 300)
+    bench.changes["source"] = {"path": bench.source, "changes": "ignore"}
+    bench.run_in_parts(cut(rows, 1, 2))
+    bench.update("true", i="coalesce(i, 0) + 100")
+    bench.run()
+    ends = sorted({row["window_end"] for row in bench.rows()})
+    first, last = ends[len(ends) // 3], ends[len(ends) // 2]
+    wrong = bench.latest()
+    bench.restate(ends=(first, last))
+    right = {True: bench.truth(), False: wrong}
+    for inside, wanted in right.items():
+        own, expects = ([row for row in of if (first < row["window_end"] <= last) == inside] for of in (bench.latest(), wanted))
+        assert differences(own, expects) == []
+
+
+@pytest.mark.parametrize("configuration", [{}, {"delta.enableChangeDataFeed": "true"}], ids=["files", "feed"])
+def test_runs_take_up_appended_and_corrected_rows_in_the_order_of_versions(tmp_path, configuration):
+    bench, rows = bench_of(tmp_path, "mixed"), events(1, 300)
+    parts = cut(rows, 1, 4)
+    bench.append(pa.Table.from_pylist(list(parts[0]), schema=SCHEMA), configuration=configuration)
+    bench.run()
+    bench.land(parts[1])
+    bench.update("id = 'e00003' or id = 'e00003x'", i="coalesce(i, 0) + 100")
+    bench.delete("id = 'e00005' or id = 'e00005x'")
+    bench.land(parts[2])
+    assert [batch.plan.action for batch in bench.run()] == ["run", "restate", "run"]
+    assert differences(bench.latest(), bench.truth()) == []
+    assert bench.run() == []
+
+
+def test_rows_that_a_merge_inserts_move_the_watermark(tmp_path):
+    bench, rows = bench_of(tmp_path, "mixed"), events(1, 300)
+    bench.land(rows[:200])
+    bench.run()
+    shown = bench.emitted()
+    merged = pa.Table.from_pylist([*rows[200:], rows[3] | {"i": 77}], schema=SCHEMA)
+    merging = DeltaTable(bench.source).merge(merged, "s.id = t.id", source_alias="s", target_alias="t")
+    merging.when_matched_update_all().when_not_matched_insert_all().execute()
+    assert [batch.plan.action for batch in bench.run()] == ["restate", "run"]
+    assert bench.emitted() > shown
+    assert differences(bench.latest(), bench.truth()) == []
+
+
+def test_a_run_that_refuses_corrections_names_the_command_that_takes_them_up(tmp_path):
+    bench = bench_of(tmp_path, "grids")
+    bench.changes["source"] = {"path": bench.source}
+    bench.run_in_parts([events(1, 100)])
+    bench.delete("id = 'e00005' or id = 'e00005x'")
+    with pytest.raises(NonAppendCommitError, match=r"version 1 \(DELETE\) changed or removed rows; `windowmill restate` computes"):
+        bench.run()
+    assert bench.restate().restated.windows > 0
+    assert bench.run() == []
+    assert differences(bench.latest(), bench.truth()) == []
+
+
+@pytest.mark.parametrize("point", [point for point in FAILPOINTS if not point.startswith(("ruling", "quality", "quarantine", "held"))])
+def test_a_restatement_that_fails_anywhere_is_resumed(tmp_path, point):
+    bench = bench_of(tmp_path, "mixed")
+    bench.run_in_parts([events(1, 150)])
+    bench.update("id = 'e00130' or id = 'e00130x'", t="t + interval '1 minute'")
+    arm(point, _fail)
+    try:
+        bench.run()
+    except InjectedError:
+        bench.run()
+    finally:
+        disarm()
+    assert [batch.action for batch in Ledger.open(bench.pipeline).batches()] == ["run", "restate"]
+    assert differences(bench.latest(), bench.truth()) == []
+
+
+def _fail() -> None:
+    raise InjectedError("here")

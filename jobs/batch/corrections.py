@@ -1,0 +1,162 @@
+"""Compares windows that were computed anew with those that the sink shows, and numbers the revisions of those that differ.
+
+Which rows of the sink are of one window follows from its type: windows with policies are known by the number of the trigger, count
+windows by their start, all others by both bounds. Of sessions and snapshots a row also takes the place of those of lesser revision that
+it overlaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.windowing.columnar.added_columns import RETRACTED
+from windowmill.windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+#: Greatest relative difference of floats that are the same result: sums may round in another way if they are made of other parts.
+TOLERANCE = 1e-12
+#: Types of windows of which a row takes the place of those that it overlaps, and the type that is known by its start.
+_MOVING, _BY_START = ("session", "snapshot"), "count"
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """Rows to publish, with ``RETRACTED`` beside the sink's columns: of windows that differ, and of those that are retracted."""
+
+    changed: pa.Table
+    retracted: pa.Table
+
+
+def corrections(pipeline: Pipeline, new: pa.Table, shown: pa.Table, batch: int) -> Corrections:
+    """What ``batch`` publishes of the windows computed anew, given all rows that the sink has of these windows and keys.
+
+    Parameters
+    ----------
+    new
+        Result rows, with the columns of the sink.
+    shown
+        Rows of the sink, with ``RETRACTED`` beside its columns.
+    """
+    with _comparing(pipeline, new, shown) as (connection, names):
+        found = connection.sql(_COMPARED.format(**names)).to_arrow_table()
+    is_new = found.column("is_new")
+    fresh, gone = found.filter(is_new), found.filter(pc.invert(is_new))
+    changed, own = new.take(fresh.column("place")), shown.take(gone.column("place"))
+    changed = changed.append_column(RETRACTED, pa.repeat(False, len(changed))).select(shown.column_names)
+    values = {name: own.column(name) for name in own.column_names if name not in pipeline.aggregates}
+    values |= {name: pa.nulls(len(own), new.schema.field(name).type) for name in pipeline.aggregates}
+    values |= {"batch": pa.repeat(pa.scalar(batch, pa.int64()), len(own)), RETRACTED: pa.repeat(True, len(own))}
+    retracted = pa.table({name: values[name] for name in shown.column_names})
+    return Corrections(_with_revisions(changed, fresh.column("revision")), _with_revisions(retracted, gone.column("revision")))
+
+
+def continued(pipeline: Pipeline, new: pa.Table, shown: pa.Table) -> pa.Table:
+    """``new`` result rows of a run, with revisions that go on from those ``shown``: state that was built anew counts from 0."""
+    with _comparing(pipeline, new, shown) as (connection, names):
+        found = connection.sql(_CONTINUED.format(**names)).to_arrow_table()
+    revisions = new.column("revision").to_numpy().copy()
+    revisions[found.column("place").to_numpy()] += found.column("shift").to_numpy()
+    return _with_revisions(new, pa.chunked_array([revisions]))
+
+
+def _with_revisions(rows: pa.Table, revisions: pa.ChunkedArray) -> pa.Table:
+    return rows.set_column(rows.schema.get_field_index("revision"), "revision", revisions.cast(pa.int64()))
+
+
+#: Rows of the sink of which no other of their window, or of one that they overlap, is of greater revision.
+_CURRENT = """
+latest AS (SELECT * FROM shown QUALIFY row_number() OVER (PARTITION BY {of_window} ORDER BY revision DESC) = 1),
+current AS (
+    SELECT * FROM latest AS l WHERE NOT moving OR NOT EXISTS (
+        SELECT 1 FROM shown AS s WHERE {s_of_key_of_l} AND s.revision > l.revision AND s.begins < l.ends AND l.begins < s.ends
+    )
+)"""
+_COMPARED = f"""
+WITH {_CURRENT},
+beneath AS (
+    SELECT n.place, max(s.revision) + 2 AS revision FROM new AS n JOIN shown AS s
+    ON {{s_of_key_of_n}} AND s.begins < n.ends AND n.begins < s.ends WHERE n.moving GROUP BY n.place
+),
+paired AS (
+    SELECT n.place AS new_place, c.place AS shown_place, c.revision, coalesce(c.retracted, false) AS retracted,
+        n.place IS NOT NULL AND c.place IS NOT NULL AND NOT ({{n_differs_from_c}}) AS same
+    FROM new AS n FULL JOIN current AS c ON {{c_of_window_of_n}}
+)
+SELECT new_place IS NOT NULL AS is_new, coalesce(new_place, shown_place) AS place,
+    CASE WHEN shown_place IS NULL THEN coalesce(beneath.revision, 0) ELSE paired.revision + 1 END AS revision
+FROM paired LEFT JOIN beneath ON beneath.place = new_place
+WHERE CASE WHEN new_place IS NULL THEN NOT retracted WHEN shown_place IS NULL THEN true ELSE retracted OR NOT same END
+ORDER BY is_new, place
+"""
+_CONTINUED = """
+WITH before AS (
+    SELECT n.place, n.revision, n.moving, {n_of_window}, max(s.revision) + 1 AS least
+    FROM new AS n JOIN shown AS s ON {s_of_window_of_n} WHERE NOT n.moving GROUP BY ALL
+    UNION ALL
+    SELECT n.place, n.revision, n.moving, {n_of_window}, max(s.revision) + 1 AS least
+    FROM new AS n JOIN shown AS s ON {s_of_key_of_n} AND s.begins < n.ends AND n.begins < s.ends WHERE n.moving GROUP BY ALL
+)
+SELECT place, greatest(0, max(least - revision) OVER (PARTITION BY {of_shifted})) AS shift FROM before
+"""
+
+
+@contextmanager
+def _comparing(pipeline: Pipeline, new: pa.Table, shown: pa.Table) -> Iterator[tuple[DuckDBPyConnection, Mapping[str, str]]]:
+    """A connection to both tables, in which all columns have names of ours, and pieces of SQL over these."""
+    import duckdb
+
+    keys = [f"k{n}" for n in range(len(pipeline.keys))]
+    of_key, of_window = [*keys, "shows"], [*keys, "shows", "id_start", "id_end", "id_trigger"]
+
+    def alike(one: str, other: str, names: list[str]) -> str:
+        return " AND ".join(f"({one}.{name} IS NOT DISTINCT FROM {other}.{name})" for name in names)
+
+    values = [(n, new.schema.field(name).type) for n, name in enumerate(pipeline.aggregates) if name in new.schema.names]
+    differ = ["(n.begins IS DISTINCT FROM c.begins)", "(n.ends IS DISTINCT FROM c.ends)"]
+    differ += [_differs(f"n.v{n}", f"c.v{n}", floating=pa.types.is_floating(kind)) for n, kind in values]
+    names = {
+        "of_window": ", ".join(of_window),
+        "n_of_window": ", ".join(f"n.{name}" for name in of_window),
+        "of_shifted": ", ".join([*of_key, *(f"CASE WHEN moving THEN NULL ELSE {name} END" for name in of_window[len(of_key) :])]),
+        "n_differs_from_c": " OR ".join(differ),
+    }
+    names |= {f"{a}_of_key_of_{b}": alike(a, b, of_key) for a, b in ("sl", "sn")}
+    names |= {f"{a}_of_window_of_{b}": alike(a, b, of_window) for a, b in ("cn", "sn")}
+    with duckdb.connect(config={"enable_external_access": "false"}) as connection:
+        connection.register("new", _named(pipeline, new))
+        connection.register("shown", _named(pipeline, shown))
+        yield connection, names
+
+
+def _differs(one: str, other: str, *, floating: bool) -> str:
+    if not floating:
+        return f"({one} IS DISTINCT FROM {other})"
+    near = f"isfinite({one}) AND isfinite({other}) AND abs({one} - {other}) <= {TOLERANCE} * greatest(abs({one}), abs({other}))"
+    return f"({one} IS DISTINCT FROM {other} AND NOT coalesce({near}, false))"
+
+
+def _named(pipeline: Pipeline, rows: pa.Table) -> pa.Table:
+    """``rows`` as :func:`_comparing` names their columns, with what identifies the window of each."""
+    kinds = {window.name: window.type for window in pipeline.windows}
+
+    def of(*types: str) -> pa.ChunkedArray:
+        return pc.is_in(rows.column("window"), pa.array([name for name, kind in kinds.items() if kind in types], pa.string()))
+
+    begins, ends, trigger = (rows.column(name).cast(pa.int64()) for name in ("window_start", "window_end", "trigger"))
+    nothing = pa.scalar(None, pa.int64())
+    numbered = pc.is_valid(trigger)
+    columns = {f"k{n}": rows.column(name) for n, name in enumerate(pipeline.keys)}
+    columns |= {"shows": rows.column("window"), "begins": begins, "ends": ends, "revision": rows.column("revision")}
+    columns |= {"id_start": pc.if_else(numbered, nothing, begins), "id_trigger": trigger, "moving": of(*_MOVING)}
+    columns |= {"id_end": pc.if_else(pc.or_(numbered, of(_BY_START)), nothing, ends), "place": pa.array(np.arange(len(rows)))}
+    columns |= {f"v{n}": rows.column(name) for n, name in enumerate(pipeline.aggregates) if name in rows.column_names}
+    return pa.table(columns | ({"retracted": rows.column(RETRACTED)} if RETRACTED in rows.column_names else {}))

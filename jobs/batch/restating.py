@@ -1,0 +1,232 @@
+"""A restatement around its computation: which rows it reads, which state stays, and what it publishes of the windows computed anew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.data_files import DataFile, FileWriter, remove
+from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import RestatePlan
+from windowmill.checkpoints.state.replacement import keep, replacing
+from windowmill.checkpoints.stores import is_table, remove_folder, table_at
+from windowmill.jobs.batch.corrections import Corrections, corrections
+from windowmill.jobs.batch.job import ComputedBatch
+from windowmill.jobs.batch.restated_rows import Scope, touched_rows, untaken, write_rows
+from windowmill.jobs.batch.revisions import ends_in_sql
+from windowmill.jobs.schedulers.spark.task_output import read_files
+from windowmill.jobs.sources.base import Reading, SourceTable
+from windowmill.jobs.sources.changed_rows import queried
+from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.delta_log import DeltaSource
+from windowmill.jobs.ways.output import Windows
+from windowmill.windowing.columnar.added_columns import RETRACTED, TIME
+from windowmill.windowing.columnar.results import result_schema
+from windowmill.windowing.columnar.rows import codes_of
+from windowmill.windowing.errors import UnsupportedError
+from windowmill.windowing.spec import Pipeline
+
+
+@dataclass(frozen=True)
+class Restated:
+    """What a restatement has come to: numbers of keys touched, null for all; of windows that changed; and of retracted ones among them."""
+
+    keys: int | None
+    windows: int
+    retracted: int
+
+    def describe(self) -> str:
+        """In a sentence.
+
+        >>> Restated(2, 5, 1).describe(), Restated(None, 1, 0).describe()
+        ('2 keys touched, 5 windows changed (1 retracted)', 'all keys touched, 1 window changed (0 retracted)')
+        """
+        keys = "all keys" if self.keys is None else f"{self.keys:,} key{'' if self.keys == 1 else 's'}"
+        return f"{keys} touched, {self.windows:,} window{'' if self.windows == 1 else 's'} changed ({self.retracted:,} retracted)"
+
+
+@dataclass(frozen=True)
+class Restatement:
+    """A restatement by ``plan``.
+
+    Attributes
+    ----------
+    scope
+        The keys and times that it computes anew.
+    taken
+        The rows that it takes out of quarantine, as JSON, with their numbers.
+    """
+
+    runnable: Runnable
+    plan: RestatePlan
+    source: DeltaSource
+    scope: Scope
+    taken: Mapping[str, int]
+
+    @classmethod
+    def of(cls, runnable: Runnable, plan: RestatePlan, source: SourceTable) -> Restatement:
+        """The restatement of ``plan``; looks for the rows that the plan is about.
+
+        Raises
+        ------
+        SourceRangeGoneError
+            If the rows that a version changed cannot be read any more.
+        UnsupportedError
+            If the source is no Delta table.
+        """
+        if not isinstance(source, DeltaSource):
+            raise UnsupportedError(
+                f"source {source.path}: only of Delta tables corrections can be restated; backfill in a new sink instead"
+            )
+        then = replace(source, schema_json=plan.source_schema)
+        touched, taken = touched_rows(runnable, then, plan)
+        types = Columns.of(plan.source_schema).arrow
+        return cls(runnable, plan, then, Scope.of(runnable.pipeline, plan, types, touched), taken)
+
+    @property
+    def touches_nothing(self) -> bool:
+        """Whether no row of its own makes it necessary."""
+        return self.scope.touched is not None and not self.scope.touched.num_rows
+
+    def write_rows(self) -> tuple[DeltaSource, Reading]:
+        """Write the rows that the batch reads; returns the source that they make, and the reading of it."""
+        return write_rows(self.runnable, self.source, self.plan, self.scope)
+
+    def remove_rows(self) -> None:
+        """Remove what :meth:`write_rows` has written."""
+        remove_folder(self.runnable.places.restated)
+
+    def finished(self, computed: ComputedBatch) -> tuple[ComputedBatch, Restated]:
+        """The batch with the changes that it makes, after its computation; result rows of windows that have not changed are left out."""
+        changes = dict(computed.changes)
+        built = changes.pop("state", None)
+        if self.scope.rebuilds:
+            replaced = replacing(self.runnable.places.state, built, self._kept_state())
+            changes |= {} if replaced is None else {"state": replaced}
+        elif built is not None:
+            remove(self.runnable.places.state, built.files)
+        found = self._corrections(changes.get("sink", Changes()).adds)
+        remove(self.runnable.sink_path, changes.pop("sink", Changes()).adds)
+        if len(found.changed) or len(found.retracted):
+            retracted = self._written(found.retracted)
+            changes["sink"] = Changes.of(found.retracted.schema, self._written(found.changed), kept=retracted, widens=True)
+        if self.taken:
+            changes["quarantine"] = self._quarantine(changes.get("quarantine", Changes()).adds)
+        restated = Restated(self._n_keys, len(found.changed) + len(found.retracted), len(found.retracted))
+        emission = replace(computed.emission, seen=self._seen(computed.emission.seen))
+        return replace(computed, emission=emission, changes=changes, windows=_spans(found)), restated
+
+    def _seen(self, seen: int | None) -> int | None:
+        """The greatest event time with that of the rows that the versions changed, which may have inserted some."""
+        touched, latest = self.scope.touched, self._pipeline.time.latest(self.plan.now_us)
+        if touched is None or self.plan.changed is None:
+            return seen
+        times = touched.column(TIME) if latest is None else touched.column(TIME).filter(pc.less_equal(touched.column(TIME), latest))
+        return max((at for at in (seen, pc.max(times).as_py()) if at is not None), default=None)
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        return self.runnable.pipeline
+
+    @property
+    def _n_keys(self) -> int | None:
+        touched = self.scope.touched
+        if touched is None:
+            return None
+        return len(self.scope.keys(self._pipeline.keys)) if self._pipeline.keys else min(1, len(touched))
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        return result_schema(self._pipeline, Columns.of(self.plan.source_schema).arrow)
+
+    def _kept_state(self) -> tuple[DataFile, ...]:
+        """The state of keys that are not touched."""
+        if self.scope.touched is None:
+            return ()
+        return keep(self.runnable.places.state, self.scope.keys(self._pipeline.keys), batch=self.plan.batch, attempt=self.plan.attempt)
+
+    def _corrections(self, files: tuple[DataFile, ...]) -> Corrections:
+        schema = self._schema.insert(self._schema.get_field_index("revision") + 1, pa.field(RETRACTED, pa.bool_()))
+        new = pa.Table.from_batches([rows.cast(self._schema) for rows in read_files(self.runnable.sink_path, files)], self._schema)
+        types = {field.name: field.type for field in schema}
+        parts = [schema.empty_table()]
+        if is_table(self.runnable.sink_path):
+            table = table_at(self.runnable.sink_path)
+            there = {name: name for name in pa.schema(table.schema().to_arrow()).names}
+            parts += (self.scope.of_keys(rows, self._pipeline.keys) for rows in queried(table, types, self._shown_where(), there))
+        shown = pa.concat_tables(parts)
+        return corrections(self._pipeline, self._restated(new), self._restated(shown), self.plan.batch)
+
+    def _shown_where(self) -> str:
+        """The SQL condition for rows of the sink that the restatement may change."""
+        end = ends_in_sql(timed=self._pipeline.time.unit is None)
+        bounds = [("<=", self.plan.range_to), (">", self.plan.range_from)]
+        if not self.scope.rebuilds:
+            bounds.append((">", self.scope.begin))
+        return " AND ".join(f"{end} {sign} {at}" for sign, at in bounds if at is not None) or "true"
+
+    def _restated(self, rows: pa.Table) -> pa.Table:
+        """Those of ``rows`` whose windows are restated: within the plan's range, on grids those that hold a touched row."""
+        ends = rows.column("window_end").cast(pa.int64())
+        after = [at for at in (self.plan.range_from, self.plan.shown_after) if at is not None]
+        chosen = np.ones(len(rows), np.bool_) if not after else pc.greater(ends, max(after)).to_numpy()
+        if self.plan.range_to is not None:
+            chosen &= pc.less_equal(ends, self.plan.range_to).to_numpy()
+        touched = self.scope.touched
+        if touched is not None and self._pipeline.time.end is None:
+            grids = [window.name for window in self._pipeline.windows if _is_plain_grid(self._pipeline, window.name)]
+            of_grid = pc.is_in(rows.column("window"), pa.array(grids, pa.string())).to_numpy()
+            chosen &= ~of_grid | _holding(rows, touched, self._pipeline.keys)
+        return rows.filter(pa.array(chosen))
+
+    def _written(self, rows: pa.Table) -> tuple[DataFile, ...]:
+        with FileWriter(self.runnable.sink_path, rows.schema, batch=self.plan.batch, attempt=self.plan.attempt, task=0) as writer:
+            writer.write(rows)
+        return writer.close()
+
+    def _quarantine(self, added: tuple[DataFile, ...]) -> Changes:
+        """The quarantine without the rows that count from now on, and with those that the batch has ``added``."""
+        place = self.runnable.places.quarantine
+        rows, paths = untaken(place, Counter(self.taken))
+        with FileWriter(place, rows.schema, batch=self.plan.batch, attempt=self.plan.attempt, task=0) as writer:
+            writer.write(rows)
+        return Changes.of(rows.schema, added, kept=writer.close(), removes=paths)
+
+
+def _is_plain_grid(pipeline: Pipeline, name: str) -> bool:
+    """Whether the window's place follows from the axis, and it has a row only if an event is in it."""
+    window = next(each for each in pipeline.windows if each.name == name)
+    on_grid = not window.joins_by_gap and not window.follows_policies and window.partials_problem("") is None
+    return on_grid and not window.fills_gaps
+
+
+def _holding(rows: pa.Table, touched: pa.Table, keys: tuple[str, ...]) -> np.ndarray:
+    """Mask of the result ``rows`` whose windows hold one of the ``touched`` rows of their key; O(n log n)."""
+    codes, _ = (
+        codes_of([touched.select(list(keys)), rows.select(list(keys))], list(keys))
+        if keys
+        else (np.zeros(len(touched) + len(rows), np.int64), 1)
+    )
+    times, n = touched.column(TIME).to_numpy(), len(touched)
+    points = np.unique(times)
+    held = np.sort(codes[:n] * (len(points) + 1) + np.searchsorted(points, times))
+    bounds = [pc.fill_null(rows.column(name).cast(pa.int64()), 0).to_numpy() for name in ("window_start", "window_end")]
+    first, last = (np.searchsorted(held, codes[n:] * (len(points) + 1) + np.searchsorted(points, bound)) for bound in bounds)
+    return np.asarray(first < last, np.bool_)
+
+
+def _spans(found: Corrections) -> Windows:
+    """Number of rows to publish by window, with the first and last window end."""
+    columns = [
+        pa.table({"window": rows.column("window"), "end": rows.column("window_end").cast(pa.int64())})
+        for rows in (found.changed, found.retracted)
+    ]
+    grouped = pa.concat_tables(columns).group_by("window").aggregate([("end", "count"), ("end", "min"), ("end", "max")])
+    return {row["window"]: (row["end_count"], row["end_min"], row["end_max"]) for row in grouped.to_pylist()}

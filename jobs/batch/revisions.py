@@ -1,0 +1,65 @@
+"""Has the revisions of a run's result rows go on from those of windows that a restatement has shown anew, or retracted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from windowmill.checkpoints.batches import Changes, Plan
+from windowmill.checkpoints.data_files import DataFile, FileWriter, remove
+from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.state.base import files_of
+from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.jobs.batch.corrections import continued
+from windowmill.jobs.schedulers.spark.task_output import read_files
+from windowmill.jobs.sources.changed_rows import queried
+from windowmill.windowing.columnar.added_columns import RETRACTED
+from windowmill.windowing.kernels.columns import int64_of
+
+
+def going_on(runnable: Runnable, plan: Plan, schema: pa.Schema, changes: Changes) -> Changes:
+    """``changes`` of the sink by the run of ``plan``, whose rows have the columns of ``schema``; reads nothing if nothing was restated."""
+    if not changes.adds or not is_table(runnable.sink_path):
+        return changes
+    table, pipeline = table_at(runnable.sink_path), runnable.pipeline
+    if all(file.get(f"null_count.{RETRACTED}", file["num_records"]) == file["num_records"] for file in files_of(table)):
+        return changes
+    own = [*pipeline.keys, "window", "window_start", "window_end", "trigger", "revision"]
+    types = {name: schema.field(name).type for name in own}
+    # Windows that are closed come back only after they were retracted.
+    where = RETRACTED
+    if pipeline.emit == "revise":
+        where = "true" if plan.emitted is None else f"{RETRACTED} OR {ends_in_sql(timed=pipeline.time.unit is None)} > {plan.emitted}"
+    shown = pa.concat_tables([_empty(types), *queried(table, types, where, {name: name for name in types})])
+    new = pa.concat_tables([_empty(types), *(pa.Table.from_batches([rows]) for rows in _rows(runnable, changes.adds, own))])
+    revisions = int64_of(continued(pipeline, new, shown).column("revision").combine_chunks())
+    shifted = revisions != int64_of(new.column("revision").combine_chunks())
+    files, first = list[DataFile](), 0
+    for file in changes.adds:
+        part = slice(first, first := first + file.rows)
+        files += _rewritten(runnable, plan, schema, file, pa.array(revisions[part])) if shifted[part].any() else [file]
+    return replace(changes, adds=tuple(files))
+
+
+def ends_in_sql(*, timed: bool) -> str:
+    """The ends of windows in DataFusion's SQL, as integers on the axis; ``timed`` is whether the axis is time."""
+    return "CAST(arrow_cast(window_end, 'Timestamp(Microsecond, Some(\"UTC\"))') AS BIGINT)" if timed else "window_end"
+
+
+def _rows(runnable: Runnable, files: tuple[DataFile, ...], columns: list[str]) -> list[pa.RecordBatch]:
+    return list(read_files(runnable.sink_path, files, columns))
+
+
+def _empty(types: dict[str, pa.DataType]) -> pa.Table:
+    return pa.schema(list(types.items())).empty_table()
+
+
+def _rewritten(runnable: Runnable, plan: Plan, schema: pa.Schema, file: DataFile, revisions: pa.Array) -> tuple[DataFile, ...]:
+    """The rows of ``file`` with these ``revisions``, in a file of their own; removes the old one."""
+    rows = pa.Table.from_batches(_rows(runnable, (file,), schema.names)).cast(schema)
+    rows = rows.set_column(schema.get_field_index("revision"), schema.field("revision"), revisions)
+    with FileWriter(runnable.sink_path, schema, batch=plan.batch, attempt=plan.attempt, task=0) as writer:
+        writer.write(rows)
+    remove(runnable.sink_path, [file])
+    return writer.close()
