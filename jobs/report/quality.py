@@ -88,7 +88,8 @@ def read_quality(path: str, first_batch: int = 0) -> Quality:
     counts: Counter[str] = Counter()
     for row in rows:
         rule = rules.setdefault((row["origin"], row["type"], row["column"], row["arguments"]), _rule(row))
-        rule.outcomes[row["generation"], row["batch"]] = _outcome(row)
+        # The newest come first: of a batch that was verified twice the last time counts.
+        rule.outcomes.setdefault((row["generation"], row["batch"]), _outcome(row))
         counts[_outcome(row)] += 1
     ordered = sorted(rules.values(), key=lambda rule: (-_trouble(rule), rule.origin, rule.column, rule.title))
     return Quality(columns, ordered[:_RULES_SHOWN], len(ordered[_RULES_SHOWN:]), dict(counts), _failures(table, attempts))

@@ -17,13 +17,14 @@ from deltalake import TableFeatures
 
 from tests.faults.kills import Run
 from tests.faults.pipelines import PIPELINES, contents
-from tests.spark.harness import MINUTE, Bench, Row, events, quiet
+from tests.spark.harness import MINUTE, Bench, Row, differences, events, quiet
 from windowmill.checkpoints import stores
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs.batch import loop
+from windowmill.jobs.batch import loop, savepoints
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.spark.object_storage import reader_options
+from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import FencedError, HeldError, MachineError, SinkRefusedError, WindowmillError
 
 #: They need the S3 server that `make test` builds.
@@ -124,6 +125,26 @@ def _equal(bench: PlacedBench, wanted: PlacedBench) -> None:
     for name, rows in wanted.tables().items():
         assert bench.tables()[name] == rows, name
     assert bench.batches() == wanted.batches()
+
+
+def test_a_savepoint_in_a_bucket(bucket, local, tmp_path):
+    bench, (first, second, third) = bench_at(bucket, tmp_path), parts(3)
+    bench.land(first)
+    bench.run()
+    savepoints.create(bench.pipeline, quiet(), "first")
+    before = {
+        name: rows for name, rows in bench.tables().items() if name in ("sink", "sink.windowmill/state", "sink.windowmill/quarantine")
+    }
+    for rows in (second, third):
+        bench.land(rows)
+        bench.run()
+    after = bench.rows()
+    savepoints.restore(bench.pipeline, quiet(), "first")
+    assert {name: bench.tables()[name] for name in before} == before
+    bench.run()
+    assert differences(bench.rows(), after) == []
+    savepoints.drop(bench.pipeline, quiet(), "first")
+    assert not savepoints.listed(runnable_of(bench.pipeline))
 
 
 def test_a_life_in_a_bucket_computed_here(bucket, lived, local, tmp_path, capsys, monkeypatch):
