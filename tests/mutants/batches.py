@@ -10,6 +10,7 @@ WINDOWING_ARRIVAL = "tests/windowing/test_arrival.py::test_"
 SESSION_BATCHES = "tests/jobs/test_session_batches.py::test_"
 REVISED_BATCHES = "tests/jobs/test_revised_batches.py::test_"
 CALENDAR_BATCHES = "tests/jobs/test_calendar_batches.py::test_"
+SAVEPOINTS = "tests/jobs/test_savepoints.py::test_"
 GATE = "tests/expectations/test_gate.py::test_"
 TURNS = "tests/jobs/test_turns.py::test_"
 INTERVAL_BATCHES = "tests/jobs/test_interval_batches.py::test_"
@@ -88,6 +89,19 @@ MUTANTS = {
             "slices-of-long-windows-forgotten",
             "windowing.slicing.calendar_grid:CalendarGrid.first_start_after",
             instead("_1.ends", "_1.starts"),
+        ),
+    ],
+    f"{SAVEPOINTS}runs_after_a_restoration_give_what_undisturbed_ones_give[slices]": [
+        ("totals-of-undone-batches-kept", "checkpoints.assembling:Totals.plus", never("isinstance(_, RestorePlan)")),
+    ],
+    f"{SAVEPOINTS}a_pipeline_goes_back_twice_and_not_to_what_was_undone": [
+        ("undone-batches-stand", "checkpoints.plans:standing", instead("_1.number <= _2", "True")),
+    ],
+    f"{SAVEPOINTS}a_savepoint_outlives_vacuum_and_compaction": [
+        (
+            "rows-of-undone-batches-kept-in-files-of-both",
+            "checkpoints.undoing:UndoneFiles._stays",
+            instead("pc.less_equal(_1, _2.after)", "pc.less_equal(_1, _2.after + 1)"),
         ),
     ],
     f"{JOBS_ARRIVAL}rows_of_a_snapshot_are_never_late": [
