@@ -3,6 +3,7 @@
 #   setup.sh venv      the virtual environment .venv with the locked packages
 #   setup.sh java      Java 17 or newer, installed by apt-get where that is possible
 #   setup.sh s3-server versitygw, the S3 server that the tests of object storage start
+#   setup.sh browser   Chromium, in which tests open the report, installed by apt-get where that is possible
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -77,9 +78,14 @@ build_s3_server() {
     ln -sf "$folder/versitygw" $venv/bin/versitygw
 }
 
+need_browser() {
+    command -v chromium >/dev/null || install_debian chromium || fail "needs Chromium for the tests of the report (Debian: apt-get install chromium)"
+}
+
 case "${1-}" in
     venv) make_venv ;;
     java) need_java ;;
     s3-server) build_s3_server ;;
-    *) fail "usage: setup.sh venv|java|s3-server" ;;
+    browser) need_browser ;;
+    *) fail "usage: setup.sh venv|java|s3-server|browser" ;;
 esac

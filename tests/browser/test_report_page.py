@@ -1,0 +1,219 @@
+"""The report in Debian's Chromium: search, readings, zoom, dark mode, widths and print; and how large and quick a page of many rows is."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from windowmill.jobs.report import write_report
+from windowmill.windowing.axis import to_us
+from windowmill.windowing.spec import Pipeline
+
+HOUR_US = 3_600_000_000
+END_US = to_us(datetime(2026, 3, 1, tzinfo=UTC))
+
+
+def written(folder: Path, keys: int, rows: int) -> Path:
+    """The report on ``rows`` results of as many ``keys``: K000 has the greatest volume; the last one's flights are constant."""
+    spec = {
+        "pipeline": "delays",
+        "keys": ["origin"],
+        "time": {"column": "departed_at"},
+        "windows": [
+            {"name": "hourly", "type": "tumbling", "size": "1 hour"},
+            {"name": "day", "type": "hopping", "size": "1 day", "hop": "1 hour"},
+        ],
+        "aggregates": {"flights": {"count": "*"}, "mean_delay": {"mean": "delay"}},
+        "sink": {"path": str(folder / "delays")},
+        "expectations": [{"type": "expect_column_values_to_be_between", "column": "mean_delay", "max_value": 90, "severity": "warning"}],
+    }
+    pipeline = Pipeline.model_validate(spec)
+    n = rows // (2 * keys)
+    key, step = np.divmod(np.arange(keys * n), n)
+    delay = np.round(30 * np.sin(step / 12 + key) + key % 50, 2)
+    flights = np.where(key == keys - 1, 1, 10 * (keys - key) + step % 7)
+    ends = pa.array(END_US - (n - 1 - step) * HOUR_US, pa.timestamp("us", "UTC"))
+    columns = {
+        "origin": pa.array([f"K{k:03}" for k in key]),
+        "window_start": ends,
+        "window_end": ends,
+        "flights": flights,
+        "mean_delay": delay,
+    }
+    columns |= {"trigger": pa.nulls(len(key), pa.int64()), "revision": pa.array(np.zeros(len(key), np.int32))}
+    for window in ("hourly", "day"):
+        write_deltalake(pipeline.sink.path, pa.table(columns | {"window": [window] * len(key), "batch": np.zeros(len(key))}), mode="append")
+    return Path(write_report(pipeline))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = shutil.which("chromium")
+    assert found, "needs Chromium: scripts/setup.sh browser"
+    with sync_playwright() as playwright:
+        # The sandbox needs rights that containers often lack; the only page opened is our own.
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("report"), keys=40, rows=40 * 2 * 400)
+
+
+@pytest.fixture
+def page(browser: Browser, report: Path) -> Iterator[Page]:
+    """The report at 1,024 pixels; a request to the network, or an error of a script, fails the test."""
+    page = browser.new_page(viewport={"width": 1024, "height": 900})
+    wrong: list[str] = []
+    page.on("request", lambda request: None if request.url.startswith("file:") else wrong.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    page.goto(report.as_uri())
+    page.wait_for_selector(".overview canvas")
+    yield page
+    page.close()
+    assert wrong == []
+
+
+def names(page: Page) -> list[str]:
+    """Keys of the small panels, in order."""
+    return [text[:4] for text in page.locator(".tab:visible .small .name").all_inner_texts()]
+
+
+def chips(page: Page) -> list[str]:
+    return page.locator(".tab:visible .keys button").all_inner_texts()
+
+
+def span(page: Page) -> str:
+    return page.locator(".tab:visible .controls .span").inner_text()
+
+
+def test_keys_are_ranked_searched_and_drawn(page):
+    assert chips(page) == [f"K{k:03}" for k in range(6)]
+    assert names(page)[:3] == ["K000", "K001", "K002"]
+    page.get_by_role("button", name="highest value").first.click()
+    assert chips(page)[0] != "K000"
+    search = page.get_by_role("searchbox", name="Search keys").first
+    search.fill("k03")
+    assert sorted(names(page)) == [f"K{k:03}" for k in range(30, 40)]
+    assert "10 of 40 keys match." in page.locator(".told").first.inner_text()
+    search.fill("K021")
+    search.press("Enter")
+    assert chips(page)[-1] == "K021"
+    page.locator(".small").first.click()
+    assert "K021" not in chips(page)
+
+
+def test_constant_series_are_a_line_of_text(page):
+    page.locator(".finder").get_by_role("button", name="flights").first.click()
+    page.get_by_role("searchbox").first.fill("K039")
+    assert names(page) == []
+    assert "Constant: K039 = 1." in page.locator(".told").first.inner_text()
+
+
+def test_readings_follow_the_pointer(page):
+    plot = page.locator(".overview .u-over").first
+    plot.hover(position={"x": 200, "y": 60})
+    tip = page.locator(".overview .tip:visible")
+    assert tip.count() == 1, "in the chart under the pointer alone"
+    lines = tip.inner_text().splitlines()
+    assert re.fullmatch(r"\d+ Feb 2026, \d\d:00", lines[0])
+    assert {line for line in lines if line.startswith("K")} == {f"K{k:03}" for k in range(6)}
+    values = [float(line.replace("−", "-")) for line in lines[1:] if not line.startswith("K")]
+    assert values == sorted(values, reverse=True)
+
+
+def test_dragging_zooms_every_chart_and_a_double_click_resets(page):
+    whole = span(page)
+    assert whole.endswith("1 Mar 2026, 00:00 UTC")
+    plot = page.locator(".overview .u-over").first
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + 100, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 200, box["y"] + 50, steps=5)
+    page.mouse.up()
+    assert span(page) != whole
+    assert page.get_by_role("button", name="Reset zoom").first.is_visible()
+    plot.dblclick(position={"x": 150, "y": 60})
+    assert span(page) == whole
+    page.get_by_role("button", name="All", exact=True).first.click()
+    assert span(page) != whole
+
+
+def test_a_worst_value_opens_its_chart(page):
+    link = page.locator(".tab:visible .worst a").first
+    name = link.inner_text()
+    assert name not in chips(page)
+    link.click()
+    assert name in chips(page)
+
+
+def test_each_window_has_its_charts(page):
+    page.locator(".tabs > label", has_text="day").click()
+    page.wait_for_selector("#charts-1 .overview canvas")
+    assert "1 day every 1 hour" in page.locator(".tabs").inner_text()
+
+
+def test_dark_mode_repaints_the_charts(page):
+    """Colours of a canvas come from the page's variables."""
+
+    def ink() -> float:
+        return page.evaluate(
+            """() => {
+              const canvas = document.querySelector(".overview canvas");
+              const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+              let [sum, seen] = [0, 0];
+              for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 200) { sum += data[i] + data[i + 1] + data[i + 2]; seen += 1; }
+              return Math.round(sum / seen);
+            }"""
+        )
+
+    light, background = ink(), page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.get_by_role("button", name="Dark", exact=True).click()
+    assert page.get_by_role("button", name="Light", exact=True).is_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != background
+    assert ink() != light
+
+
+@pytest.mark.parametrize("width", [390, 1024, 1600])
+def test_nothing_is_cut_off(page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    fits = "[...document.querySelectorAll('.overview .area')].every((area) => area.firstChild.clientWidth <= area.clientWidth + 1)"
+    page.wait_for_function(fits)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_print_shows_every_window(page):
+    assert page.locator("#charts-1 canvas").count() == 0
+    assert len(page.pdf()) > 10_000
+    assert page.locator("#charts-1 canvas").count() > 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("keys", "rows", "most"), [(228, 228 * 2 * 700, 2_000_000), (1_000, 1_000_000, 5_000_000)], ids=str)
+def test_large_reports_stay_small_and_open_at_once(browser, tmp_path, keys, rows, most):
+    report = written(tmp_path, keys, rows)
+    assert report.stat().st_size <= most
+    page = browser.new_page(viewport={"width": 1024, "height": 900})
+    begun = perf_counter()
+    page.goto(report.as_uri())
+    page.wait_for_selector(".overview canvas")
+    seconds = perf_counter() - begun
+    told = page.locator(".told").first.inner_text()
+    page.close()
+    assert "All panels" in told
+    # Two seconds on an idle machine; tests run beside each other.
+    assert seconds < 10, f"{seconds:.1f} s"
