@@ -125,7 +125,7 @@ const charts = (() => {
       height,
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
       plugins: [said],
-      padding: small ? [3, 2, 3, 2] : [8, 10, 0, 0],
+      padding: small ? [3, 2, 3, 2] : [8, 26, 0, 0],
       cursor: {
         y: false,
         dataIdx: nearest,

@@ -25,6 +25,18 @@
     return group;
   };
 
+  // A scale for lines of many keys: that of all values, unless few of them would flatten all the others.
+  const sharedScale = (lines) => {
+    const values = Float64Array.from(lines.flatMap((ys) => ys.filter((y) => y !== null))).sort();
+    if (!values.length) return { low: 0, high: 1 };
+    const [low, high] = [values[0], values[values.length - 1]];
+    const cut = Math.floor(values.length / 100);
+    const [inner, outer] = [values[cut], values[values.length - 1 - cut]];
+    const margin = 0.5 * (outer - inner);
+    const found = { low: Math.max(low, inner - margin), high: Math.min(high, outer + margin) };
+    return high - low > 1.5 * (found.high - found.low) && margin > 0 ? found : { low, high };
+  };
+
   class Results {
     // The charts of one window: of each aggregate the keys chosen, then a small chart of every key.
     constructor(element, index) {
@@ -91,7 +103,8 @@
         xs.push(i && x <= xs[xs.length - 1] ? xs[xs.length - 1] + 1e-6 : x);
         ys.push(line[1][i]);
       });
-      return { points: [xs, ys], constant: line[1].length > 1 && line[1].every((value) => value === line[1][0]), last: line[1][line[1].length - 1] };
+      const [low, high] = line[1].reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
+      return { points: [xs, ys], low, high, constant: line[1].length > 1 && low === high, last: line[1][line[1].length - 1] };
     }
 
     show() {
@@ -236,13 +249,13 @@
       const changing = lines.filter(([, line]) => !line.constant);
       const panels = PANEL_ROWS * Math.max(2, Math.floor(this.grid.clientWidth / PANEL_WIDTH));
       const shown = changing.slice(0, this.everyPanel ? changing.length : panels);
-      let [low, high] = [Infinity, -Infinity];
-      for (const [, { points: [, ys] }] of changing) {
-        for (const y of ys) if (y !== null) [low, high] = [Math.min(low, y), Math.max(high, y)];
-      }
-      const bounds = uPlot.rangeNum(Math.min(low, high), high, 0.05, true);
+      const scale = sharedScale(changing.map(([, { points }]) => points[1]));
+      const beyond = changing.filter(([, line]) => line.low < scale.low || line.high > scale.high);
       const told = [this.search ? `${figure(this.found.length)} of ${figure(this.known.length)} keys match.` : ""];
-      if (shown.length) told.push(this.sameScale ? `All panels: ${name} from ${charts.tick(low)} to ${charts.tick(high)}.` : `Each panel has its own scale of ${name}.`);
+      if (shown.length) told.push(this.sameScale ? `All panels: ${name} from ${charts.tick(scale.low)} to ${charts.tick(scale.high)}.` : `Each panel has its own scale of ${name}.`);
+      if (shown.length && this.sameScale && beyond.length) {
+        told.push(`${figure(beyond.length)} go${beyond.length === 1 ? "es" : ""} beyond it, marked with the farthest value.`);
+      }
       if (constant.length) {
         const named = constant.slice(0, 12).map(([key, line]) => `${data.keys[key]} = ${figure(line.last)}`).join(", ");
         told.push(`Constant: ${named}${constant.length > 12 ? ` and ${figure(constant.length - 12)} more` : ""}.`);
@@ -251,7 +264,7 @@
       this.more.hidden = shown.length === changing.length;
       this.more.textContent = `Show all ${figure(changing.length)} keys`;
       this.watch = new IntersectionObserver((entries) => {
-        for (const { isIntersecting, target } of entries) if (isIntersecting) this.drawPanel(target, bounds);
+        for (const { isIntersecting, target } of entries) if (isIntersecting) this.drawPanel(target, scale);
       }, { rootMargin: "300px" });
       this.grid.replaceChildren(...shown.map(([key, line]) => {
         const panel = made("button", "small");
@@ -260,7 +273,10 @@
         panel.title = "Draw above, or leave out";
         panel.classList.toggle("on", this.chosen.includes(key));
         const title = panel.appendChild(made("span", "name", data.keys[key]));
-        title.append(made("b", "", charts.tick(line.last)));
+        const farthest = line.high > scale.high ? `↑ ${charts.tick(line.high)}` : line.low < scale.low ? `↓ ${charts.tick(line.low)}` : "";
+        const marked = this.sameScale && farthest;
+        panel.classList.toggle("beyond", Boolean(marked));
+        title.append(made("b", "", marked || charts.tick(line.last)));
         panel.append(made("span", "area"));
         panel.addEventListener("click", () => this.toggle(key));
         this.watch.observe(panel);
@@ -268,11 +284,11 @@
       }));
     }
 
-    drawPanel(panel, bounds) {
+    drawPanel(panel, shared) {
       this.watch.unobserve(panel);
       const key = Number(panel.dataset.key);
       const { points } = this.points(this.aggregate, key);
-      const scale = this.sameScale ? () => bounds : undefined;
+      const scale = this.sameScale ? () => uPlot.rangeNum(shared.low, shared.high, 0.05, true) : undefined;
       this.panels.push(charts.lines(panel.querySelector(".area"), [{ name: "s0", label: data.keys[key], points }], this.options(58, { small: true, scale })));
     }
   }

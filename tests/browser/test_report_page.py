@@ -23,8 +23,11 @@ HOUR_US = 3_600_000_000
 END_US = to_us(datetime(2026, 3, 1, tzinfo=UTC))
 
 
-def written(folder: Path, keys: int, rows: int) -> Path:
-    """The report on ``rows`` results of as many ``keys``: K000 has the greatest volume; the last one's flights are constant."""
+def written(folder: Path, keys: int, rows: int, outlier: float = 0.0) -> Path:
+    """The report on ``rows`` results of as many ``keys``.
+
+    K000 has the greatest volume, and in each window one delay of ``outlier``; the last key's flights are constant.
+    """
     spec = {
         "pipeline": "delays",
         "keys": ["origin"],
@@ -41,6 +44,7 @@ def written(folder: Path, keys: int, rows: int) -> Path:
     n = rows // (2 * keys)
     key, step = np.divmod(np.arange(keys * n), n)
     delay = np.round(30 * np.sin(step / 12 + key) + key % 50, 2)
+    delay[0] = outlier
     flights = np.where(key == keys - 1, 1, 10 * (keys - key) + step % 7)
     ends = pa.array(END_US - (n - 1 - step) * HOUR_US, pa.timestamp("us", "UTC"))
     columns = {
@@ -121,6 +125,20 @@ def test_constant_series_are_a_line_of_text(page):
     page.get_by_role("searchbox").first.fill("K039")
     assert names(page) == []
     assert "Constant: K039 = 1." in page.locator(".told").first.inner_text()
+
+
+def test_a_panel_beyond_the_shared_scale_is_marked(browser, tmp_path):
+    """One value must not flatten every other panel, nor be hidden."""
+    page = browser.new_page(viewport={"width": 1024, "height": 900})
+    page.goto(written(tmp_path, keys=40, rows=40 * 2 * 100, outlier=5_000.0).as_uri())
+    page.wait_for_selector(".overview canvas")
+    told = page.locator(".told").first
+    assert "1 goes beyond it, marked with the farthest value." in told.inner_text()
+    assert page.locator(".tab:visible .small.beyond .name").inner_text().split() == ["K000", "↑", "5K"]
+    page.get_by_text("one scale for all").first.click()
+    assert "Each panel has its own scale" in told.inner_text()
+    assert page.locator(".small.beyond").count() == 0
+    page.close()
 
 
 def test_readings_follow_the_pointer(page):
