@@ -9,9 +9,27 @@ COLUMNS = "tests/jobs/test_columns.py::test_"
 SOURCES = "tests/spark/test_sources.py::test_"
 PLANS = "tests/jobs/test_plans.py::test_"
 FILE_SURVEYS = "tests/jobs/test_file_surveys.py::test_"
+FOLDERS = "tests/jobs/test_folders.py::test_"
 
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
+    f"{FOLDERS}a_run_that_dies_reads_no_file_twice_and_none_less": [
+        ("files-numbered-anew-after-a-crash", "jobs.batch.loop:_Planned.remember", without("self._source.remember(_)")),
+    ],
+    f"{FOLDERS}files_are_versions_in_the_order_in_which_they_were_first_seen": [
+        ("files-in-order-of-path", "jobs.sources.folder:_events", instead('(_.mtime_ns, _1, _.size, "added")', '(0, _1, 1, "added")')),
+    ],
+    f"{FOLDERS}a_file_that_was_read_and_has_changed_is_refused_or_ignored_with_its_rows": [
+        ("changed-files-not-seen", "jobs.sources.folder:_events", never("_ != (_.size_bytes, _.mtime_ns)")),
+        ("removed-files-not-seen", "jobs.sources.folder:_events", never('_.event != "removed"')),
+    ],
+    f"{FOLDERS}files_that_are_being_written_are_not_read": [
+        ("hidden-folders-read", "jobs.sources.folder:_is_data", without("not hidden")),
+        ("unfinished-files-read", "jobs.sources.folder:_is_data", without("not name.endswith(_)")),
+    ],
+    f"{FOLDERS}the_record_of_files_is_fenced_checked_and_merged": [
+        ("damaged-record-of-files-taken", "checkpoints.source_files:_check", never("_ or not _")),
+    ],
     f"{FILE_SCANS}more_than_a_scan_is_sparks": [
         ("computed-columns-read-from-files", "jobs.spark.file_ranges:_reads_files", without("not _.outputSet().subsetOf(_)")),
     ],
