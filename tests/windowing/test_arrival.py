@@ -21,6 +21,7 @@ from tests.kernel_runs import KernelRun
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
+from windowmill.windowing.ways import divide
 
 #: Key and time of a row; the commits, in order.
 Row = tuple[str, int | None]
@@ -65,7 +66,8 @@ def by_kernel(spec: Pipeline, commits: Commits, commits_per_batch: int, *, by_ro
 def outcomes(spec: Pipeline, commits: Commits) -> Iterator[tuple[list[Shown], Refused]]:
     """What the engines say: the reference; parts and live rows, with one, two and all commits in a batch."""
     arrived = [row for rows in commits for row in rows]
-    computed = (by_kernel(spec, commits, size, by_rows=by_rows) for size in (1, 2, len(commits)) for by_rows in (False, True))
+    also_by_rows = divide(spec, {"k": pa.string(), "t": pa.int64()}).rows is None
+    computed = (by_kernel(spec, commits, size, by_rows=rows) for size in (1, 2, len(commits)) for rows in {False, also_by_rows})
     for rows, refused in (by_reference(spec, commits), *computed):
         shown = [tuple(row[name] for name in ("k", "window_start", "window_end", "revision", "times")) for row in rows]
         yield sorted(shown), in_order((*arrived[number], reason) for number, reason in refused)
