@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from rich.console import Console
 
 from tests.jobs.test_steps import SPEC, row
-from tests.spark.harness import BASE, MINUTE, Bench, differences, quiet
+from tests.spark.harness import BASE, MINUTE, Bench, differences, events, quiet
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.progress import Progress
@@ -24,6 +24,16 @@ from windowmill.windowing.errors import ArrivalUnknownError
 
 #: Holds for the row at the first minute.
 FIRST = "id = 'e1'"
+
+#: Windows of each way: by slices, as sessions, by positions, over live rows.
+EVERY_WAY = [
+    {"name": "slots", "type": "tumbling", "size": "10 minutes"},
+    {"name": "rolling", "type": "hopping", "size": "47 minutes", "hop": "7 minutes"},
+    {"name": "visits", "type": "session", "gap": "3 minutes"},
+    {"name": "last", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
+    {"name": "recent", "type": "sliding", "evict": {"time": "20 minutes"}, "trigger": {"time": "5 minutes"}},
+    {"name": "spans", "type": "snapshot"},
+]
 
 
 @pytest.fixture
@@ -143,3 +153,26 @@ def test_a_first_backfill_shows_empty_windows_whose_keys_last_event_lies_before_
     loop.backfill(bench.pipeline, quiet(), begin=BASE + (origin + begin) * MINUTE, end=BASE + 50 * MINUTE)
     shown = [((each["window_end"] - BASE) // MINUTE - origin, each["n"]) for each in bench.rows() if each["k"] == "late"]
     assert shown == [(10, 0), (14, 1)]
+
+
+@pytest.mark.parametrize("emit", ["final", "revise"])
+def test_one_backfill_of_ten_days_gives_what_a_run_a_day_gave(tmp_path, monkeypatch, emit):
+    """Over the running pipeline, in parts that come in any order, and as the first batch of another one."""
+    monkeypatch.setenv(VARIABLE, "local")
+    late = {"column": "t", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"}
+    daily = Bench(tmp_path, {"windows": EVERY_WAY, "emit": emit, "time": late})
+    rows = events(91, 200)
+    for begin in range(0, 200, 20):
+        daily.land(rows[begin : begin + 20])
+        daily.run()
+    before = daily.rows()
+    ends = sorted({each["window_end"] for each in before})
+    assert sum(each["reason"] == "too_late" for each in daily.quarantine()) > 0
+    assert {each["window"] for each in before} == {window["name"] for window in EVERY_WAY}
+    cuts = [ends[0] - 1, ends[len(ends) // 3], ends[len(ends) * 2 // 3], ends[-1]]
+    for begin, end in [(cuts[0], cuts[-1]), *((cuts[n], cuts[n + 1]) for n in (1, 2, 0))]:
+        loop.backfill(daily.pipeline, quiet(), begin=begin, end=end)
+        assert differences(daily.rows(), before, tolerance=1e-12) == []
+    at_once = Bench(tmp_path / "again", daily.changes | {"source": {"path": daily.source}})
+    loop.backfill(at_once.pipeline, quiet(), begin=cuts[0], end=cuts[-1])
+    assert differences(at_once.rows(), before, tolerance=1e-12) == []

@@ -1,0 +1,105 @@
+"""History in one job beside a run a day: ``python -m benchmarks.history --events 10000000 --days 90``.
+
+Each day lands as one version, and a run of the pipeline takes it up. Then one backfill computes the whole range as the first batch of
+another pipeline, and one recomputes it over the pipeline that has run. All on one warm session; the three tables must be equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from benchmarks import measurement
+from benchmarks.measurement import Figure, Measurement
+from benchmarks.pipelines import MINUTE_US, START_US, Growing, quiet
+from benchmarks.processes import timed
+from benchmarks.race import Result
+from benchmarks.spark_ways import session
+from windowmill.jobs.batch import loop
+
+WINDOWS: list[dict[str, Any]] = [
+    {"name": "hourly", "type": "tumbling", "size": "1 hour"},
+    {"name": "rolling_day", "type": "hopping", "size": "24 hours", "hop": "1 hour"},
+    {"name": "visits", "type": "session", "gap": "4 minutes"},
+    {"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}},
+]
+AGGREGATES: dict[str, Any] = {"n": {"count": "*"}, "mean_v": {"mean": "v"}, "top": {"max": "v"}, "codes": {"count_distinct": "code"}}
+DAY_MINUTES = 1_440
+#: Greatest relative difference of equal means: the cut into batches decides in which order values are added.
+TOLERANCE = 1e-12
+
+
+def main(arguments: list[str] | None = None) -> Measurement:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=10_000_000, help="events in all (default %(default)s)")
+    parser.add_argument("--days", type=int, default=90, help="days, each of which lands as one version (default %(default)s)")
+    parser.add_argument("--keys", type=int, default=100, help="keys (default %(default)s)")
+    parser.add_argument("--repetitions", type=int, default=1, help="backfills of each sort (default %(default)s)")
+    given = measurement.place(parser).parse_args(arguments)
+    per_minute = max(1, given.events // (given.days * DAY_MINUTES))
+    events = per_minute * given.days * DAY_MINUTES
+    measured = Measurement("history", "history in one job", f"{events:,} events of {given.keys} keys over {given.days} days")
+    given.folder.mkdir(parents=True, exist_ok=True)
+    session()  # one that will live long; the first run would start one for a small batch
+    with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
+        _measure(Path(scratch).absolute(), given, per_minute, measured)
+    measured.finish(measurement.terminal(), given.results)
+    return measured
+
+
+def _measure(folder: Path, given: argparse.Namespace, per_minute: int, measured: Measurement) -> None:
+    say = measurement.terminal().print
+    daily = Growing(folder / "daily", WINDOWS, AGGREGATES, keys=given.keys, rows_per_minute=per_minute)
+    by_day, at_once, anew = (Result(name) for name in ("a run a day", "one backfill, the first batch", "one backfill of what has run"))
+    seconds = cpu = 0.0
+    for _ in range(given.days):
+        daily.land(per_minute * DAY_MINUTES)
+        _, took, used = timed(partial(loop.run, daily.pipeline, quiet()))
+        seconds, cpu = seconds + took, cpu + used
+    by_day.take(0, seconds, cpu)
+    say(f"  {given.days} daily runs: {seconds:.1f} s, {cpu:.1f} s of processor time")
+    emitted = daily.now_us - 2 * MINUTE_US
+    for round_ in range(given.repetitions):
+        other = Growing(folder / f"at_once_{round_}", WINDOWS, AGGREGATES, keys=given.keys, rows_per_minute=per_minute)
+        own = other.pipeline.model_copy(update={"source": daily.pipeline.source})
+        before = _table(daily)
+        for result, pipeline in ((at_once, own), (anew, daily.pipeline)):
+            _, took, used = timed(partial(loop.backfill, pipeline, quiet(), begin=START_US - 1, end=emitted))
+            result.take(round_, took, used)
+            say(f"  {result.label}: {took:.1f} s, {used:.1f} s of processor time")
+        for name, table in (("as the first batch", _table(other)), ("of what has run", _table(daily))):
+            measured.notes.append(f"one backfill {name}: {_difference(before, table) or f'the same {len(before):,} rows'}")
+    measured.take([by_day, at_once, anew])
+    measured.figures += [Figure.faster(at_once, by_day, least=10), Figure.faster(anew, by_day, least=10)]
+
+
+def _table(pipeline: Growing) -> pa.Table:
+    rows = DeltaTable(pipeline.sink).to_pyarrow_table().drop_columns(["batch"])
+    return rows.sort_by([(name, "ascending") for name in ("window", "k", "window_end", "trigger", "window_start", "revision")])
+
+
+def _difference(one: pa.Table, other: pa.Table) -> str | None:
+    """What differs between two sorted tables; null if nothing does."""
+    if len(one) != len(other):
+        return f"OTHER ROWS: {len(other):,} instead of {len(one):,}"
+    for name in one.column_names:
+        a, b = one.column(name).combine_chunks(), other.column(name).combine_chunks()
+        if pa.types.is_floating(a.type):
+            same = np.allclose(pc.fill_null(a, 0.0), pc.fill_null(b, 0.0), rtol=TOLERANCE, atol=0.0)
+        else:
+            same = a.equals(b)
+        if not same:
+            return f"OTHER ROWS: {name} differs"
+    return None
+
+
+if __name__ == "__main__":
+    main()
