@@ -22,6 +22,7 @@ from windowmill.checkpoints.source_files import SeenFiles
 from windowmill.jobs.cli import main
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import Reach, reading_of
+from windowmill.jobs.sources.unread import SourceWatch
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError
 from windowmill.windowing.specfile import parse_pipeline
@@ -393,3 +394,17 @@ def test_the_record_of_files_is_fenced_checked_and_merged(tmp_path, capsys):
     broken.append([next_one], "{}")
     with pytest.raises(LedgerCorruptError, match="row 4 is damaged, missing or doubled"):
         SeenFiles(place).load()
+
+
+def test_a_watch_sees_new_files_and_nothing_else(pipe, capsys):
+    pipe.land("a", ("a", 10, 1))
+    watch = SourceWatch(parse_pipeline(pipe.spec))
+    found = watch.look()
+    assert found is not None
+    assert (found.version, found.planned) == (0, -1)
+    assert pipe.run(capsys) == [1]
+    assert watch.look() is None
+    pipe.land("_b", ("a", 20, 1))
+    assert watch.look() is None
+    pipe.land("b", ("a", 20, 1), mtime=1)
+    assert watch.look() is not None
