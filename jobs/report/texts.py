@@ -62,4 +62,4 @@ def elapsed(seconds: float) -> str:
     for limit, unit, name in ((1, 0.001, "ms"), (90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
         if seconds < limit:
             return f"{seconds / unit:.1f} {name}" if name == "s" else f"{seconds / unit:.0f} {name}"
-    return f"{seconds / 86_400:.0f} days"
+    return f"{seconds / 86_400:,.0f} days"

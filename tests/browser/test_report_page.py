@@ -182,6 +182,7 @@ def test_a_worst_value_opens_its_chart(page):
 def test_each_window_has_its_charts(page):
     page.locator(".tabs > label", has_text="day").click()
     page.wait_for_selector("#charts-1 .overview canvas")
+    assert page.evaluate("scrollY") == 0, "the page stays where it was"
     assert "1 day every 1 hour" in page.locator(".tabs").inner_text()
 
 
