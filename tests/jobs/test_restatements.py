@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -250,3 +251,29 @@ def test_a_restatement_that_fails_anywhere_is_resumed(tmp_path, point):
 
 def _fail() -> None:
     raise InjectedError("here")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["mixed", "policies", "rows"])
+def test_the_latest_view_is_the_truth_after_each_step_of_a_random_history(tmp_path, kind, seed):
+    rng, bench, rows = random.Random(seed), bench_of(tmp_path, kind), events(seed, 300)
+    first, *later = cut(rows, seed, 8)
+    bench.run_in_parts([first])
+    # Without the latest rows, which the watermark has seen.
+    corrected, parts = sorted(first, key=lambda row: row["t"] or 0)[:-3], iter(later)
+    for step in rng.sample(["append"] * 7 + ["update", "update", "delete", "delete", "move", "restate"], 13):
+        chosen = " or ".join(f"id = '{row['id']}'" for row in rng.sample(corrected, min(4, len(corrected))))
+        if step == "append":
+            bench.land(next(parts))
+        elif step == "update":
+            bench.update(chosen, i="coalesce(i, 0) + 10")
+        elif step == "move":
+            bench.update(chosen, t="t - interval '7 minutes'")
+        elif step == "delete":
+            bench.delete(chosen)
+        else:
+            loop.restate(bench.pipeline, quiet())
+        if rng.random() < 0.7:
+            bench.run()
+            assert differences(bench.latest(), bench.truth()) == [], step
