@@ -99,7 +99,7 @@ def verify(
         access_to(spark).ship(shipment)
     newest, now_us = committed[-1], time.time_ns() // 1_000
     with progress.step("sample", f"{number} rows of {runnable.sink_path}"):
-        chosen = sample(spark, pipeline, runnable.sink_path, number=number, seed=seed, ends=ends, through=newest.number)
+        chosen = sample(spark, pipeline, number=number, seed=seed, ends=ends, through=newest.number)
     with progress.step("survey", f"the source {source.path} at version {source.version}"):
         rows = source_rows(spark, runnable, source, plans, now_us=now_us)
         columns = relevant_columns(pipeline, source)

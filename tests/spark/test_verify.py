@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.harness import AGGREGATES, SCHEMA, Bench, Row, events, quiet, run_over
+from windowmill.jobs.batch import loop
 from windowmill.jobs.commands.answers import quality_of
 from windowmill.jobs.verify.check import Verification, verify
 from windowmill.windowing.catalogue import DECLARED
@@ -144,3 +145,16 @@ def test_a_row_that_was_changed_in_the_source_is_found(spark, tmp_path, monkeypa
     assert row.row.start <= changed["t"] < row.row.end
     assert found.changed
     assert found.changed[-1][1] == "UPDATE"
+
+
+@pytest.mark.parametrize("form", ["positions", "sessions_on_time"])
+def test_the_newest_revisions_are_those_that_readers_see(spark, tmp_path, monkeypatch, form):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
+    bench = Bench(tmp_path, FORMS[form])
+    rows = [row for row in events(29, 900) if row["t"] is not None]
+    run_over(bench, 7, rows, 3)
+    gone = sorted(rows, key=lambda row: row["t"])[100:103]
+    DeltaTable(bench.source).delete(f"id in ({', '.join(repr(row['id']) for row in gone)})")
+    assert loop.restate(bench.pipeline, quiet())
+    assert any(row["revision"] for row in bench.rows()), "windows have moved"
+    assert check(bench, number=5_000).comparison.differing == []
