@@ -71,6 +71,13 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+def opened(browser: Browser) -> Page:
+    """An empty page of 1,024 pixels, which waits as long as a busy machine may take."""
+    page = browser.new_page(viewport={"width": 1024, "height": 900})
+    page.set_default_timeout(120_000)
+    return page
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("report"), keys=40, rows=40 * 2 * 400)
@@ -79,7 +86,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def page(browser: Browser, report: Path) -> Iterator[Page]:
     """The report at 1,024 pixels; a request to the network, or an error of a script, fails the test."""
-    page = browser.new_page(viewport={"width": 1024, "height": 900})
+    page = opened(browser)
     wrong: list[str] = []
     page.on("request", lambda request: None if request.url.startswith("file:") else wrong.append(request.url))
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -129,7 +136,7 @@ def test_constant_series_are_a_line_of_text(page):
 
 def test_a_panel_beyond_the_shared_scale_is_marked(browser, tmp_path):
     """One value must not flatten every other panel, nor be hidden."""
-    page = browser.new_page(viewport={"width": 1024, "height": 900})
+    page = opened(browser)
     page.goto(written(tmp_path, keys=40, rows=40 * 2 * 100, outlier=5_000.0).as_uri())
     page.wait_for_selector(".overview canvas")
     told = page.locator(".told").first
@@ -226,7 +233,7 @@ def test_print_shows_every_window(page):
 def test_large_reports_stay_small_and_open_at_once(browser, tmp_path, keys, rows, most):
     report = written(tmp_path, keys, rows)
     assert report.stat().st_size <= most
-    page = browser.new_page(viewport={"width": 1024, "height": 900})
+    page = opened(browser)
     begun = perf_counter()
     page.goto(report.as_uri())
     page.wait_for_selector(".overview canvas")
