@@ -227,15 +227,15 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
     removes = list(active) if publication.replaces_all else list(changes.removes)
     files = changes.files
     moved_on = not publication.replaces_all and any(path not in active for path in removes)
-    if moved_on and changes.replaces is None:
-        # Others have rewritten the files since; what a batch removes of a table without a range is all of it.
-        removes = list(active)
-    elif moved_on and publication.undo is not None:
+    if moved_on and publication.undo is not None:
         from windowmill.checkpoints.undoing import UndoneFiles  # as below
 
         later = UndoneFiles.of(place, table, publication.undo)
         files = later.keep(batch=publication.batch, attempt=str(note.get("attempt", "")))
         removes, note["rewritten"] = list(later.files), True
+    elif moved_on and changes.replaces is None:
+        # Others have rewritten the files since; what a batch removes of a table without a range is all of it.
+        removes = list(active)
     elif moved_on:
         # Others have rewritten the files since: the rows that stay are in new ones.
         from windowmill.checkpoints.replacing import ReplacedRange  # imports numba, which is seldom needed here
