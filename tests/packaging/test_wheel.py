@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from datetime import UTC, datetime
@@ -158,3 +159,12 @@ def test_the_package_works_from_a_zip(wheel, tmp_path):
         check=True,
     )
     assert done.stdout.startswith(str(archive))
+
+
+def test_the_source_distribution_holds_what_the_wheel_does(wheel, tmp_path):
+    """Each folder behind its link in ``src``, from which a wheel is built where there is no checkout."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        packed = {name.partition("/src/")[2] for name in archive.getnames() if "/src/" in name}
+    assert packed == {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
