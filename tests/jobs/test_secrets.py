@@ -25,6 +25,7 @@ FULL: dict[str, Any] = {
     "pipeline": "p",
     "renamed_from": "q",
     "compute": "auto",
+    "apply": "auto",
     "source": {"path": "/data/in", "format": "delta", "options": {"maxFilesPerTrigger": "5"}, "filter": "v > 1"},
     "keys": ["k"],
     "time": {
@@ -51,6 +52,7 @@ FULL: dict[str, Any] = {
     "checkpoints": {"path": "/data/cp"},
     "expectations": [{"type": "expect_column_values_to_be_between", "column": "n", "min_value": 1, "max_value": 3, "severity": "warning"}],
     "quarantine": {"warn": "2 %", "hold": 0.25},
+    "savepoints": {"every": "7 days", "keep": 4},
     "schedule": "@daily",
 }  # fmt: skip
 
