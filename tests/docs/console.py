@@ -24,9 +24,12 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from windowmill.jobs.cli import main
+from windowmill.jobs.commands import terminal
 
 ROOT = Path(__file__).parents[2]
 HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+#: Columns of the terminal that pages show.
+WIDTH = 120
 #: How pages write the folder that commands run in.
 _FOLDER = "/data"
 _LANDS, _RUNS = re.compile(r"^<!-- lands: (?P<name>.+) -->$"), re.compile(r"^<!-- runs: (?P<command>.+) -->$")
@@ -119,15 +122,21 @@ def _output(command: str, folder: Path) -> list[str]:
 @contextmanager
 def _in(folder: Path) -> Iterator[None]:
     """Run in ``folder``, as a deployment without Spark whose tables are there."""
-    own = {"WAREHOUSE": str(folder), "WINDOWMILL_COMPUTE": "local", "COLUMNS": "120"}
+    own = {"WAREHOUSE": str(folder), "WINDOWMILL_COMPUTE": "local"}
     before: dict[str, Any] = {name: os.environ.get(name) for name in own}
     was = Path.cwd()
     os.chdir(folder)
+    consoles = (terminal.console, terminal.errors)
+    widths = [console.width for console in consoles]  # rich takes COLUMNS once, when a console is made
+    for console in consoles:
+        console.width = WIDTH
     os.environ.update(own)
     try:
         yield
     finally:
         os.chdir(was)
+        for console, width in zip(consoles, widths, strict=True):
+            console.width = width
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
