@@ -16,7 +16,7 @@ FIELDS = ("windows", "aggregates")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SpecChange:
     """What becomes of a window or an aggregate; ``known`` is whether the pipeline had one of this name before."""
 
     name: str
@@ -26,7 +26,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class SpecChanges:
     """What a changed spec means for a pipeline that runs.
 
     Attributes
@@ -35,8 +35,8 @@ class Changes:
         The differences in keys, time, filter and emit, each with the old and the new value; with any of them the spec cannot be applied.
     """
 
-    windows: tuple[Change, ...]
-    aggregates: tuple[Change, ...]
+    windows: tuple[SpecChange, ...]
+    aggregates: tuple[SpecChange, ...]
     others: tuple[str, ...] = ()
 
     @property
@@ -51,7 +51,7 @@ class Changes:
         return tuple(each.name for each in self.windows if each.fate == "filled" or (every and each.fate == "kept"))
 
 
-def compare(before: Mapping[str, Any], pipeline: Pipeline, edited: Mapping[tuple[str, str], str], *, same_variables: bool) -> Changes:
+def compare(before: Mapping[str, Any], pipeline: Pipeline, edited: Mapping[tuple[str, str], str], *, same_variables: bool) -> SpecChanges:
     """Compare ``pipeline`` with the meaning ``before``, in which variables are as written.
 
     Parameters
@@ -62,7 +62,7 @@ def compare(before: Mapping[str, Any], pipeline: Pipeline, edited: Mapping[tuple
         Whether all variables have the values that they had before. Otherwise whatever names one counts as changed.
     """
     now, actual = pipeline.shown_meaning(), pipeline.meaning()
-    found: dict[str, list[Change]] = {}
+    found: dict[str, list[SpecChange]] = {}
     for field in FIELDS:
         old, new, values = (parts_of(meaning.get(field)) or {} for meaning in (before, now, actual))
 
@@ -70,17 +70,20 @@ def compare(before: Mapping[str, Any], pipeline: Pipeline, edited: Mapping[tuple
             told = _why(old[name], new[name], values[name], where=f"{field}.{name}", same_variables=same_variables)
             return told or edited.get((field, name))
 
-        found[field] = [*_present(old, new, why), *(Change(name, "dropped", "no longer in the spec") for name in old if name not in new)]
+        found[field] = [
+            *_present(old, new, why),
+            *(SpecChange(name, "dropped", "no longer in the spec") for name in old if name not in new),
+        ]
     rest = ({name: value for name, value in meaning.items() if name not in FIELDS} for meaning in (before, now, actual))
     told = _why(*rest, where="", same_variables=same_variables)
-    return Changes(tuple(found["windows"]), tuple(found["aggregates"]), () if told is None else (told,))
+    return SpecChanges(tuple(found["windows"]), tuple(found["aggregates"]), () if told is None else (told,))
 
 
-def _present(old: Collection[str], new: Collection[str], why: Callable[[str], str | None]) -> list[Change]:
+def _present(old: Collection[str], new: Collection[str], why: Callable[[str], str | None]) -> list[SpecChange]:
     changes = []
     for name in new:
         reason = why(name) if name in old else "new"
-        changes.append(Change(name, "kept" if reason is None else "filled", reason or "same meaning", name in old))
+        changes.append(SpecChange(name, "kept" if reason is None else "filled", reason or "same meaning", name in old))
     return changes
 
 

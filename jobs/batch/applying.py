@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from windowmill.checkpoints.batches import BackfillPlan, Plan
-from windowmill.checkpoints.batches import Changes as TableChanges
+from windowmill.checkpoints.batches import BackfillPlan, Changes, Plan
 from windowmill.checkpoints.ledger import NEW_SINK, Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, RestatePlan, standing
@@ -17,7 +16,7 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.reading import History, Reach, backfill_reach, check_readable
 from windowmill.jobs.spec_checks import problems_of
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.changes import Changes, Fate, compare
+from windowmill.windowing.changes import Fate, SpecChanges, compare
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
     OutOfTurnError,
@@ -37,12 +36,12 @@ FATES: Mapping[Fate, str] = {"kept": "kept", "filled": "filled from the source",
 class Application:
     """A changed spec: what it means for the pipeline, the batch that carries it out, and what that batch reads."""
 
-    changes: Changes
+    changes: SpecChanges
     plan: ApplyPlan
     reading: Reading
 
 
-def changes_of(pipeline: Pipeline, ledger: Ledger) -> Changes | None:
+def changes_of(pipeline: Pipeline, ledger: Ledger) -> SpecChanges | None:
     """What ``pipeline`` means for what runs by this ledger; null if it means the same, or nothing runs yet."""
     last = ledger.newest_kept
     if last is None:
@@ -101,7 +100,7 @@ def next_apply(
     return Application(changes, plan, reading)
 
 
-def refuse(pipeline: Pipeline, ledger: Ledger, changes: Changes) -> None:
+def refuse(pipeline: Pipeline, ledger: Ledger, changes: SpecChanges) -> None:
     """Refuse ``changes`` that no batch can carry out now."""
     if changes.others:
         raise SpecChangedError(
@@ -154,14 +153,14 @@ def _check_columns(runnable: Runnable, plan: ApplyPlan) -> None:
         if not is_table(place):
             continue
         try:
-            refuse_misfit(role, place, newest(place), TableChanges.of(schemas[role], widens=True))
+            refuse_misfit(role, place, newest(place), Changes.of(schemas[role], widens=True))
         except (SinkRefusedError, StateError) as err:
             raise UnsupportedError(
                 f"pipeline {pipeline.pipeline}: {err}; or give the window or the aggregate that has changed another name"
             ) from err
 
 
-def lines_of(changes: Changes) -> Iterator[str]:
+def lines_of(changes: SpecChanges) -> Iterator[str]:
     """A line for each window and aggregate that is not kept, and for each other difference, with its reason."""
     for kind, found in (("window", changes.windows), ("aggregate", changes.aggregates)):
         for each in found:

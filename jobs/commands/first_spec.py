@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from windowmill.jobs.commands.source_look import Arrivals, Look, Unit
+from windowmill.jobs.commands.source_look import Look, MeasuredArrivals, Unit
 from windowmill.jobs.ways.limits import MAX_BYTES
 from windowmill.windowing.paths import within
 
@@ -86,7 +86,7 @@ def _sink(source: str, name: str) -> str:
     return f"{sink}_results" if within(sink, source) else sink
 
 
-def _windows(arrivals: Arrivals | None, unit: Unit | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def _windows(arrivals: MeasuredArrivals | None, unit: Unit | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """A tumbling window, and a longer one that moves by its size."""
     span = 7 * _DAY if arrivals is None else max(1, arrivals.last - arrivals.first)
     if unit == "none":
@@ -105,7 +105,7 @@ def _windows(arrivals: Arrivals | None, unit: Unit | None) -> tuple[dict[str, An
     )
 
 
-def _disorder(arrivals: Arrivals | None, unit: Unit | None) -> tuple[Any, str]:
+def _disorder(arrivals: MeasuredArrivals | None, unit: Unit | None) -> tuple[Any, str]:
     """The disorder that a spec says, and why."""
     if arrivals is None:
         return None, "disorder: how far behind the latest event rows may come; the rows could not be looked at"

@@ -23,7 +23,7 @@ from windowmill.jobs.commands.answers import bound
 from windowmill.jobs.commands.terminal import Answer, as_written
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.changes import Change
+from windowmill.windowing.changes import SpecChange
 from windowmill.windowing.spec import Pipeline
 
 #: Bytes of files that one task of Spark reads.
@@ -47,7 +47,7 @@ def planned(pipeline: Pipeline, history: int | None, spec: str) -> Answer:
 def _answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -> Answer:
     pipeline, changes, plan, reading = runnable.pipeline, found.changes, found.plan, found.reading
     batches = [batch for batch in ledger.batches() if batch.status == "committed"]
-    rows = _Rows.of(batches, pipeline)
+    rows = _RowCounts.of(batches, pipeline)
     counts = [file.rows for file in reading.files]
     n_rows = None if None in counts else sum(count or 0 for count in counts)
     read = {
@@ -74,7 +74,7 @@ def _answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -
     return Answer(data, Group(_tree(data, found), Text(str(data["summary"]), style="bold")))
 
 
-def _shown(change: Change, rows: int | None) -> dict[str, Any]:
+def _shown(change: SpecChange, rows: int | None) -> dict[str, Any]:
     return {"name": change.name, "fate": change.fate, "why": as_written(change.why), "rows": rows}
 
 
@@ -133,20 +133,20 @@ def _files(n: int, size: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _RowCounts:
     """Numbers of rows that batches have published, by window; and of windows on grids, how many rows a tick of their step has."""
 
     published: Mapping[str, int]
     steps: Mapping[str, int]
 
     @classmethod
-    def of(cls, batches: Sequence[Batch], pipeline: Pipeline) -> _Rows:
+    def of(cls, batches: Sequence[Batch], pipeline: Pipeline) -> _RowCounts:
         published = Counter[str]()
         for batch in batches:
             published.update(batch.outcome.windows if batch.verdict != "discarded" else {})
         return cls(published, dict(_steps(pipeline)))
 
-    def of_window(self, change: Change, fills: Sequence[str]) -> int | None:
+    def of_window(self, change: SpecChange, fills: Sequence[str]) -> int | None:
         """About how many rows of a window the batch publishes; null if it publishes none, or this is not known."""
         if change.name not in fills:
             return None

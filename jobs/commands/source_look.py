@@ -127,16 +127,16 @@ class Look:
         names = [name for name in self.sample.column_names if name not in others and _ID_NAME.search(name)]
         return next((name for name in names if self.distinct(name) == self.sample.num_rows), None)
 
-    def arrivals(self, time: str) -> Arrivals | None:
+    def arrivals(self, time: str) -> MeasuredArrivals | None:
         """How event times arrive; null if no event time is known."""
         if self.sample is None:
             return None
         at = on_axis(self.sample.column(time)).combine_chunks().to_numpy(zero_copy_only=False)
-        return Arrivals.of(at, self.commits, _MICROSECONDS[self.unit_of(time) or "us"])
+        return MeasuredArrivals.of(at, self.commits, _MICROSECONDS[self.unit_of(time) or "us"])
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class MeasuredArrivals:
     """How the event times of a sample arrive, in microseconds, or in ticks of an axis without a clock.
 
     Attributes
@@ -159,7 +159,7 @@ class Arrivals:
     tick_us: int = 1
 
     @classmethod
-    def of(cls, at: np.ndarray, commits: Sequence[int], tick_us: int) -> Arrivals | None:
+    def of(cls, at: np.ndarray, commits: Sequence[int], tick_us: int) -> MeasuredArrivals | None:
         import numpy as np
 
         known = ~np.isnan(at) if at.dtype.kind == "f" else np.ones(len(at), bool)

@@ -106,7 +106,7 @@ rows are equal. That holds however the orders are cut into batches, and after an
 
 
 @dataclass(frozen=True)
-class Step:
+class TutorialStep:
     """A step that has been carried out.
 
     Attributes
@@ -159,7 +159,7 @@ def run_tutorial(folder: Path | None, show: Callable[[RenderableType], None]) ->
     spec.write_text(_SPEC.format(folder=place), encoding="utf-8")
     show(Text(f"A tutorial in five steps, which takes seconds. Its files are in {place}. A pipeline is one file, {spec.name}:\n"))
     show(Padding(Text(spec.read_text(encoding="utf-8"), style="cyan"), (0, 0, 0, 3)))
-    with _computed_here():
+    with _without_spark():
         steps = []
         for step in _steps(load_pipeline(spec), spec):
             steps.append(step)
@@ -186,7 +186,7 @@ def _empty(folder: Path) -> Path:
 
 
 @contextmanager
-def _computed_here() -> Iterator[None]:
+def _without_spark() -> Iterator[None]:
     """Nothing starts a JVM, whatever the deployment says of who computes."""
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = "local"
@@ -199,7 +199,7 @@ def _computed_here() -> Iterator[None]:
             os.environ[VARIABLE] = before
 
 
-def _steps(pipeline: Pipeline, spec: Path) -> Iterator[Step]:
+def _steps(pipeline: Pipeline, spec: Path) -> Iterator[TutorialStep]:
     yield _first_windows(pipeline, spec)
     yield _late_rows(pipeline, spec)
     yield _held_batch(pipeline, spec)
@@ -207,36 +207,36 @@ def _steps(pipeline: Pipeline, spec: Path) -> Iterator[Step]:
     yield _recomputed(pipeline)
 
 
-def _first_windows(pipeline: Pipeline, spec: Path) -> Step:
+def _first_windows(pipeline: Pipeline, spec: Path) -> TutorialStep:
     batch = _run(pipeline, deliver=0)
     rows = {"orders that arrived": _arrived(0), "rows published": _published(pipeline, batch)}
-    return Step("Windows", _WINDOWS, f"windowmill run {spec}", _numbers(batch), rows)
+    return TutorialStep("Windows", _WINDOWS, f"windowmill run {spec}", _numbers(batch), rows)
 
 
-def _late_rows(pipeline: Pipeline, spec: Path) -> Step:
+def _late_rows(pipeline: Pipeline, spec: Path) -> TutorialStep:
     batch = _run(pipeline, deliver=1)
     rows = {"orders that arrived": _arrived(1), "rows published": _published(pipeline, batch), "rows quarantined": _quarantined(pipeline)}
-    return Step("Late rows", _LATE_ROWS, f"windowmill run {spec}", _numbers(batch), rows)
+    return TutorialStep("Late rows", _LATE_ROWS, f"windowmill run {spec}", _numbers(batch), rows)
 
 
-def _held_batch(pipeline: Pipeline, spec: Path) -> Step:
+def _held_batch(pipeline: Pipeline, spec: Path) -> TutorialStep:
     try:
         _run(pipeline, deliver=2)
     except HeldError as err:
         code, rows = err.exit_code, len(_sink_rows(pipeline))
         says = f"windowmill: {err}\n\n{_HELD.format(code=code, rows=rows).strip()}"
         numbers: dict[str, int | str] = {"exit_code": code, "rows_in_the_table": rows}
-        return Step("A held batch", says, f"windowmill run {spec}", numbers, {"orders that arrived": _arrived(2)})
+        return TutorialStep("A held batch", says, f"windowmill run {spec}", numbers, {"orders that arrived": _arrived(2)})
     raise AssertionError("the rule of the tutorial's spec did not hold the third delivery")
 
 
-def _released(pipeline: Pipeline, spec: Path) -> Step:
+def _released(pipeline: Pipeline, spec: Path) -> TutorialStep:
     [batch] = loop.run(pipeline, _quiet(), ruling="release")
     rows = {"rows published": _published(pipeline, batch)}
-    return Step("The batch is released", _RELEASED, f"windowmill release {spec}", _numbers(batch), rows)
+    return TutorialStep("The batch is released", _RELEASED, f"windowmill release {spec}", _numbers(batch), rows)
 
 
-def _recomputed(pipeline: Pipeline) -> Step:
+def _recomputed(pipeline: Pipeline) -> TutorialStep:
     # Deliveries are commits of as many lines as the longest has; empty lines fill up the others.
     longest = max(map(len, _DELIVERIES))
     orders = [[json.dumps(_order(*row), default=str) for row in rows] for rows in _DELIVERIES]
@@ -246,7 +246,7 @@ def _recomputed(pipeline: Pipeline) -> Step:
     published = {tuple(row.values()) for row in _sink_rows(pipeline)}
     same = len(found & published)
     numbers: dict[str, int | str] = {"rows_in_the_table": len(published), "rows_recomputed": len(found), "rows_equal": same}
-    return Step("The same as computing everything anew", _RECOMPUTED.format(same=same, rows=len(published)), None, numbers)
+    return TutorialStep("The same as computing everything anew", _RECOMPUTED.format(same=same, rows=len(published)), None, numbers)
 
 
 def _run(pipeline: Pipeline, deliver: int) -> CommittedBatch:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.column_names import FILE, ROW
-from windowmill.jobs.verify.compare import Expected
+from windowmill.jobs.verify.compare import RecomputedValue
 from windowmill.jobs.verify.source_rows import with_conditions
 from windowmill.windowing import reference
 from windowmill.windowing.axis import to_us
@@ -22,7 +22,7 @@ from windowmill.windowing.reference.events import ranks
 if TYPE_CHECKING:
     from windowmill.jobs.verify.plain import Plain
     from windowmill.jobs.verify.published import PublishedRow
-    from windowmill.jobs.verify.source_rows import SourceRows
+    from windowmill.jobs.verify.source_rows import CurrentRows
     from windowmill.windowing.windows.base import Window
 
 #: Most rows of the sampled keys that the reference engine is given; it keeps every row and recomputes every window.
@@ -31,8 +31,8 @@ _COMMIT = "_commit"
 
 
 def recomputed(
-    plain: Plain, source: SourceRows, sampled: Sequence[PublishedRow], keys: pa.Table
-) -> list[dict[str, Expected] | None] | None:
+    plain: Plain, source: CurrentRows, sampled: Sequence[PublishedRow], keys: pa.Table
+) -> list[dict[str, RecomputedValue] | None] | None:
     """The values of the rows ``sampled``, each null if there is no such window; null if their keys have too many rows."""
     pipeline = plain.pipeline
     rows = plain.of_keys(sampled, keys)
@@ -56,10 +56,10 @@ def recomputed(
     # In order of revisions, so that the latest one is left.
     newest = {_place(row, [row[name] for name in pipeline.keys]): row for row in outcome.rows}
     values = [newest.get(_place_of(row)) for row in sampled]
-    return [None if row is None else {name: Expected(row[name]) for name in pipeline.aggregates} for row in values]
+    return [None if row is None else {name: RecomputedValue(row[name]) for name in pipeline.aggregates} for row in values]
 
 
-def _records(found: pa.Table, plain: Plain, source: SourceRows, conditions: Mapping[str, str]) -> tuple[list[reference.Record], list[int]]:
+def _records(found: pa.Table, plain: Plain, source: CurrentRows, conditions: Mapping[str, str]) -> tuple[list[reference.Record], list[int]]:
     """The rows in order of arrival, with the number of each one's commit; those of settled files arrive one by one."""
     time = plain.pipeline.time
     columns = {

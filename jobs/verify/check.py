@@ -28,10 +28,10 @@ from windowmill.jobs.spark.session import spark_session
 from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.verify.by_reference import MAX_ROWS, recomputed
-from windowmill.jobs.verify.compare import ComparedRow, Comparison, Expected
+from windowmill.jobs.verify.compare import ComparedRow, Comparison, RecomputedValue
 from windowmill.jobs.verify.plain import Plain
 from windowmill.jobs.verify.published import PublishedRow, Sample, sample
-from windowmill.jobs.verify.source_rows import SourceRows, quarantined_rows, relevant_columns, source_rows
+from windowmill.jobs.verify.source_rows import CurrentRows, quarantined_rows, relevant_columns, source_rows
 from windowmill.windowing.errors import OutOfTurnError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class _Comparing:
     """The comparison of a sample, window by window of the spec; ``late`` is whether rows came late and were counted."""
 
     plain: Plain
-    source: SourceRows
+    source: CurrentRows
     sample: Sample
     comparison: Comparison
     late: bool
@@ -160,7 +160,7 @@ class _Comparing:
         # To late rows a session may have been closed that their time would join.
         return window.joins_by_gap and window.greatest_size() is None and self.plain.pipeline.time.end is None and not self.late
 
-    def _by_sql(self, rows: Sequence[PublishedRow], found: Sequence[dict[str, Expected] | None], gap: int | None) -> None:
+    def _by_sql(self, rows: Sequence[PublishedRow], found: Sequence[dict[str, RecomputedValue] | None], gap: int | None) -> None:
         for row, expected in zip(rows, found, strict=True):
             query = self.plain.query(row, gap, without=self._too_late_for(row))
             self.comparison.add(row, expected, query, BY_SQL, self.doubt)

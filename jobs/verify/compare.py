@@ -18,7 +18,7 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class RecomputedValue:
     """A recomputed value, with the size of what cancelled out in it, and the bound of a sketch."""
 
     value: Any
@@ -79,7 +79,7 @@ class Comparison:
         return [row for row in self.rows if row.differences and row.undecided is None]
 
     def add(
-        self, row: PublishedRow, expected: Mapping[str, Expected] | None, sql: str | None, method: str, doubt: str | None = None
+        self, row: PublishedRow, expected: Mapping[str, RecomputedValue] | None, sql: str | None, method: str, doubt: str | None = None
     ) -> None:
         """Compare ``row`` with what was ``expected``: its values, or null if there is no such window. ``doubt`` excuses differences."""
         self.methods[method] += 1
@@ -99,11 +99,11 @@ class Comparison:
         self.rows.append(ComparedRow(row, found, sql, undecided))
 
 
-def agree(published: Any, wanted: Expected, tolerance: float) -> bool:
+def agree(published: Any, wanted: RecomputedValue, tolerance: float) -> bool:
     """Whether a published value is the one wanted.
 
-    >>> agree(0.1 + 0.2, Expected(0.3), TOLERANCE), agree(3, Expected(4), TOLERANCE), agree([1, None], Expected([1, None]), TOLERANCE)
-    (True, False, True)
+    >>> [agree(a, RecomputedValue(b), TOLERANCE) for a, b in ((0.1 + 0.2, 0.3), (3, 4), ([1, None], [1, None]))]
+    [True, False, True]
     """
     return _agree(published, wanted.value, tolerance, wanted.scale or 0.0, wanted.bound)
 

@@ -23,7 +23,7 @@ _NAN, _INFINITY = "double('NaN')", "double('Infinity')"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class SqlForm:
     """An aggregate in SQL.
 
     Attributes
@@ -90,7 +90,7 @@ class Terms:
         return f"collect_list({self.v}){self.full}"
 
 
-def form_of(spec: AggregateSpec, pipeline: Pipeline, types: Mapping[str, pa.DataType], holds: str | None) -> Form | None:
+def form_of(spec: AggregateSpec, pipeline: Pipeline, types: Mapping[str, pa.DataType], holds: str | None) -> SqlForm | None:
     """``spec`` in SQL; null if it has no such form. ``holds`` is the SQL of its ``where``."""
     build = _FORMS.get(spec.function) if spec.use is None else None
     if build is None or (spec.function == "concat" and not _is_text(types[spec.columns[0]])):
@@ -115,123 +115,123 @@ def _double(value: str) -> str:
     return f"CAST({value} AS DOUBLE)"
 
 
-def _count(t: Terms) -> Form:
-    return Form(f"count(1){t.full}")
+def _count(t: Terms) -> SqlForm:
+    return SqlForm(f"count(1){t.full}")
 
 
-def _sum(t: Terms) -> Form:
-    return Form(f"sum({t.v}){t.full}", f"sum(abs({_double(t.v)})){t.full}")
+def _sum(t: Terms) -> SqlForm:
+    return SqlForm(f"sum({t.v}){t.full}", f"sum(abs({_double(t.v)})){t.full}")
 
 
-def _mean(t: Terms) -> Form:
-    return Form(f"avg({_double(t.v)}){t.full}", f"max(abs({_double(t.v)})){t.full}")
+def _mean(t: Terms) -> SqlForm:
+    return SqlForm(f"avg({_double(t.v)}){t.full}", f"max(abs({_double(t.v)})){t.full}")
 
 
-def _geometric_mean(t: Terms) -> Form:
+def _geometric_mean(t: Terms) -> SqlForm:
     v = _double(t.v)
     zero, infinite = f"bool_or({v} = 0){t.full}", f"bool_or({v} = {_INFINITY}){t.full}"
     wrong = f"bool_or({v} < 0 OR isnan({v})){t.full}"
-    return Form(f"CASE WHEN {wrong} OR ({zero} AND {infinite}) THEN {_NAN} WHEN {zero} THEN 0D ELSE exp(avg(ln({v})){t.full}) END")
+    return SqlForm(f"CASE WHEN {wrong} OR ({zero} AND {infinite}) THEN {_NAN} WHEN {zero} THEN 0D ELSE exp(avg(ln({v})){t.full}) END")
 
 
-def _product(t: Terms) -> Form:
+def _product(t: Terms) -> SqlForm:
     listed = f"collect_list({_double(t.v)}){t.full}"
-    return Form(f"CASE WHEN count(1){t.full} > 0 THEN aggregate({listed}, 1D, (a, x) -> a * x) END")
+    return SqlForm(f"CASE WHEN count(1){t.full} > 0 THEN aggregate({listed}, 1D, (a, x) -> a * x) END")
 
 
-def _weighted_mean(t: Terms) -> Form:
+def _weighted_mean(t: Terms) -> SqlForm:
     v, w = _double(t.v), _double(t.w)
-    return Form(f"sum({v} * {w}){t.full} / nullif(sum({w}){t.full}, 0D)", f"max(abs({v})){t.full}")
+    return SqlForm(f"sum({v} * {w}){t.full} / nullif(sum({w}){t.full}, 0D)", f"max(abs({v})){t.full}")
 
 
-def _time_weighted_mean(t: Terms) -> Form:
+def _time_weighted_mean(t: Terms) -> SqlForm:
     weight = "CAST(least(greatest(_until, _time + 1), _end) - greatest(_time, _begin) AS DOUBLE)"
     return _weighted_mean(Terms((t.v, weight), t.tests, t.order, t.options))
 
 
-def _extreme_count(least: bool) -> Callable[[Terms], Form]:
-    def build(t: Terms) -> Form:
+def _extreme_count(least: bool) -> Callable[[Terms], SqlForm]:
+    def build(t: Terms) -> SqlForm:
         listed, pick = t.listed(), "array_min" if least else "array_max"
-        return Form(f"nullif(size(filter({listed}, x -> x = {pick}({listed}))), 0)")
+        return SqlForm(f"nullif(size(filter({listed}, x -> x = {pick}({listed}))), 0)")
 
     return build
 
 
-def _arg(least: bool) -> Callable[[Terms], Form]:
-    def build(t: Terms) -> Form:
+def _arg(least: bool) -> Callable[[Terms], SqlForm]:
+    def build(t: Terms) -> SqlForm:
         # Rows whose value is null count; of rows with equal `by` the first counts.
         rows = t.rows(t.where(f"{t.v} IS NOT NULL"), "by", "value")
         best = f"{'array_min' if least else 'array_max'}(transform({rows}, x -> x.by))"
-        return Form(f"try_element_at(filter({rows}, x -> x.by = {best}), 1).value")
+        return SqlForm(f"try_element_at(filter({rows}, x -> x.by = {best}), 1).value")
 
     return build
 
 
-def _extreme_list(greatest: bool) -> Callable[[Terms], Form]:
-    def build(t: Terms) -> Form:
+def _extreme_list(greatest: bool) -> Callable[[Terms], SqlForm]:
+    def build(t: Terms) -> SqlForm:
         ordered = f"array_sort({t.listed()})"
         ordered = f"reverse({ordered})" if greatest else ordered
-        return Form(f"CASE WHEN count(1){t.full} > 0 THEN slice({ordered}, 1, {t.options['k']}) END")
+        return SqlForm(f"CASE WHEN count(1){t.full} > 0 THEN slice({ordered}, 1, {t.options['k']}) END")
 
     return build
 
 
-def _in_order(values: str) -> Callable[[Terms], Form]:
+def _in_order(values: str) -> Callable[[Terms], SqlForm]:
     """An aggregate of the values in the order of their rows; ``values`` says of which, `$` being their array."""
 
-    def build(t: Terms) -> Form:
+    def build(t: Terms) -> SqlForm:
         listed = f"transform({t.rows(t.full, 'value')}, x -> x.value)"
-        return Form(f"CASE WHEN count(1){t.full} > 0 THEN {values.replace('$', listed)} END")
+        return SqlForm(f"CASE WHEN count(1){t.full} > 0 THEN {values.replace('$', listed)} END")
 
     return build
 
 
-def _concat(t: Terms) -> Form:
-    return Form(
+def _concat(t: Terms) -> SqlForm:
+    return SqlForm(
         f"CASE WHEN count(1){t.full} > 0 THEN array_join(transform({t.rows(t.full, 'value')}, x -> CAST(x.value AS STRING)), '') END"
     )
 
 
-def _spread(function: str) -> Callable[[Terms], Form]:
-    return lambda t: Form(f"{function}({_double(t.v)}){t.full}")
+def _spread(function: str) -> Callable[[Terms], SqlForm]:
+    return lambda t: SqlForm(f"{function}({_double(t.v)}){t.full}")
 
 
-def _shape(function: str) -> Callable[[Terms], Form]:
+def _shape(function: str) -> Callable[[Terms], SqlForm]:
     """Numbers without a unit: an error is relative to 1, at least."""
-    return lambda t: Form(f"{function}({_double(t.v)}){t.full}", "1D")
+    return lambda t: SqlForm(f"{function}({_double(t.v)}){t.full}", "1D")
 
 
-def _covar(t: Terms) -> Form:
+def _covar(t: Terms) -> SqlForm:
     x, y = _double(t.v), _double(t.w)
-    return Form(f"covar_samp({x}, {y}){t.full}", f"stddev_pop({x}){t.full} * stddev_pop({y}){t.full}")
+    return SqlForm(f"covar_samp({x}, {y}){t.full}", f"stddev_pop({x}){t.full} * stddev_pop({y}){t.full}")
 
 
-def _corr(t: Terms) -> Form:
+def _corr(t: Terms) -> SqlForm:
     x, y = _double(t.v), _double(t.w)
     # Not `corr`, which divides by zero where a column is constant.
-    return Form(f"covar_pop({x}, {y}){t.full} / nullif(stddev_pop({x}){t.full} * stddev_pop({y}){t.full}, 0D)", "1D")
+    return SqlForm(f"covar_pop({x}, {y}){t.full} / nullif(stddev_pop({x}){t.full} * stddev_pop({y}){t.full}, 0D)", "1D")
 
 
-def _trend(t: Terms) -> Form:
+def _trend(t: Terms) -> SqlForm:
     x, y = _double(t.v), _double(t.w)
     slope, intercept = (f"{name}({y}, {x}){t.full}" for name in ("regr_slope", "regr_intercept"))
     fitted = f"named_struct('slope', {slope}, 'intercept', {intercept})"
     scale = f"greatest(max(abs({y})){t.full}, stddev_pop({y}){t.full} / nullif(stddev_pop({x}){t.full}, 0D) * max(abs({x})){t.full})"
-    return Form(f"CASE WHEN {slope} IS NOT NULL THEN {fitted} END", scale)
+    return SqlForm(f"CASE WHEN {slope} IS NOT NULL THEN {fitted} END", scale)
 
 
-def _quantile(t: Terms) -> Form:
+def _quantile(t: Terms) -> SqlForm:
     sql = f"percentile_disc({t.options['q']}) WITHIN GROUP (ORDER BY {_double(t.v)}){t.full}"
-    return Form(sql, bound=0.0 if t.options.get("exact") else QUANTILE_BOUND)
+    return SqlForm(sql, bound=0.0 if t.options.get("exact") else QUANTILE_BOUND)
 
 
-def _histogram(t: Terms) -> Form:
+def _histogram(t: Terms) -> SqlForm:
     edges = t.options["edges"]
     assert isinstance(edges, list)
     last, v = len(edges) - 2, _double(t.v)
     bins = [f"{v} >= {low}D AND {v} {'<=' if n == last else '<'} {high}D" for n, (low, high) in enumerate(pairwise(edges))]
     counts = ", ".join(f"count(1){t.where(within)}" for within in bins)
-    return Form(f"CASE WHEN count(1){t.full} > 0 THEN array({counts}) END")
+    return SqlForm(f"CASE WHEN count(1){t.full} > 0 THEN array({counts}) END")
 
 
 #: Aggregates that take values of any type as they are.
@@ -239,21 +239,21 @@ _AS_THEY_ARE = (
     *("count", "count_distinct", "approx_distinct", "concat", "min", "max", "first", "last", "min_count", "max_count", "collect"),
     *("collect_distinct", "bool_and", "bool_or", "arg_min", "arg_max", "top_k", "bottom_k"),
 )
-_FORMS: Mapping[str, Callable[[Terms], Form]] = {
+_FORMS: Mapping[str, Callable[[Terms], SqlForm]] = {
     "count": _count,
-    "count_distinct": lambda t: Form(f"count(DISTINCT {t.v}){t.full}"),
-    "approx_distinct": lambda t: Form(f"count(DISTINCT {t.v}){t.full}", bound=DISTINCT_BOUND),
+    "count_distinct": lambda t: SqlForm(f"count(DISTINCT {t.v}){t.full}"),
+    "approx_distinct": lambda t: SqlForm(f"count(DISTINCT {t.v}){t.full}", bound=DISTINCT_BOUND),
     "sum": _sum,
     "mean": _mean,
     "geometric_mean": _geometric_mean,
     "product": _product,
     "weighted_mean": _weighted_mean,
     "time_weighted_mean": _time_weighted_mean,
-    "min": lambda t: Form(f"min({t.v}){t.full}"),
-    "max": lambda t: Form(f"max({t.v}){t.full}"),
+    "min": lambda t: SqlForm(f"min({t.v}){t.full}"),
+    "max": lambda t: SqlForm(f"max({t.v}){t.full}"),
     "min_count": _extreme_count(least=True),
     "max_count": _extreme_count(least=False),
-    "range": lambda t: Form(f"max({t.v}){t.full} - min({t.v}){t.full}", f"max(abs({_double(t.v)})){t.full}"),
+    "range": lambda t: SqlForm(f"max({t.v}){t.full} - min({t.v}){t.full}", f"max(abs({_double(t.v)})){t.full}"),
     "arg_min": _arg(least=True),
     "arg_max": _arg(least=False),
     "top_k": _extreme_list(greatest=True),
@@ -268,9 +268,9 @@ _FORMS: Mapping[str, Callable[[Terms], Form]] = {
     "collect": _in_order("$"),
     "collect_distinct": _in_order("array_distinct($)"),
     "concat": _concat,
-    "median": lambda t: Form(f"median({_double(t.v)}){t.full}"),
+    "median": lambda t: SqlForm(f"median({_double(t.v)}){t.full}"),
     "quantile": _quantile,
     "histogram": _histogram,
-    "bool_and": lambda t: Form(f"bool_and({t.v}){t.full}"),
-    "bool_or": lambda t: Form(f"bool_or({t.v}){t.full}"),
+    "bool_and": lambda t: SqlForm(f"bool_and({t.v}){t.full}"),
+    "bool_or": lambda t: SqlForm(f"bool_or({t.v}){t.full}"),
 }

@@ -16,8 +16,8 @@ from windowmill.jobs.column_names import FILE, ROW
 from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.object_storage import spark_path
-from windowmill.jobs.verify.compare import Expected
-from windowmill.jobs.verify.forms import Form, form_of
+from windowmill.jobs.verify.compare import RecomputedValue
+from windowmill.jobs.verify.forms import SqlForm, form_of
 from windowmill.jobs.verify.published import PublishedRow
 from windowmill.jobs.verify.source_rows import CLOSED, with_conditions, without_quarantined
 from windowmill.windowing.axis import from_us, to_us
@@ -56,7 +56,7 @@ class Plain:
     def types(self) -> Mapping[str, pa.DataType]:
         return Columns.of(self.source.schema_json).arrow
 
-    def forms(self, conditions: Mapping[str, str]) -> dict[str, Form]:
+    def forms(self, conditions: Mapping[str, str]) -> dict[str, SqlForm]:
         """The aggregates that have a form in SQL; ``conditions`` gives the SQL of each condition of the spec."""
         found = {
             name: form_of(spec, self.pipeline, self.types, None if spec.where is None else conditions[spec.where])
@@ -64,7 +64,7 @@ class Plain:
         }
         return {name: form for name, form in found.items() if form is not None}
 
-    def on_grids(self, sampled: Sequence[PublishedRow], keys: pa.Table) -> list[dict[str, Expected] | None]:
+    def on_grids(self, sampled: Sequence[PublishedRow], keys: pa.Table) -> list[dict[str, RecomputedValue] | None]:
         """The values of windows with these bounds; ``keys`` are those of the rows ``sampled``."""
         windows = _frame(self.spark, sampled, keys)
         within = (F.col(TIME) < F.col(_END)) & (F.greatest(F.col(UNTIL_OF), F.col(TIME) + 1) > F.col(_BEGIN))
@@ -82,7 +82,7 @@ class Plain:
         rows = self.rows.join(F.broadcast(windows.select(*named).distinct()), _same_key(self.pipeline), "left_semi")
         return without_quarantined(rows, self.quarantined, self.columns, [])
 
-    def of_sessions(self, sampled: Sequence[PublishedRow], keys: pa.Table, gap: int) -> list[dict[str, Expected] | None]:
+    def of_sessions(self, sampled: Sequence[PublishedRow], keys: pa.Table, gap: int) -> list[dict[str, RecomputedValue] | None]:
         """The values of the sessions with a ``gap`` that begin where those ``sampled`` do; null if none does, or it ends elsewhere."""
         windows, rows = _frame(self.spark, sampled, keys), self.of_keys(sampled, keys)
         keyed = Window.partitionBy(*(F.col(backquoted(name)) for name in self.pipeline.keys))
@@ -97,7 +97,7 @@ class Plain:
         rows = rows.join(F.broadcast(windows), found & _same_key(self.pipeline), "inner")
         return self._values(rows, len(sampled), every=False)
 
-    def _values(self, rows: DataFrame, number: int, *, every: bool = True) -> list[dict[str, Expected] | None]:
+    def _values(self, rows: DataFrame, number: int, *, every: bool = True) -> list[dict[str, RecomputedValue] | None]:
         rows, conditions = with_conditions(rows, self.pipeline, self.types)
         forms = self.forms(conditions)
         asked = {f"v{n}": form.sql for n, form in enumerate(forms.values())}
@@ -159,8 +159,8 @@ def _same_key(pipeline: Pipeline) -> Any:
     return same
 
 
-def _expected(row: Mapping[str, Any], names: Sequence[str], forms: Mapping[str, Form]) -> dict[str, Expected]:
-    return {name: Expected(row[f"v{n}"], row.get(f"s{n}"), forms[name].bound) for n, name in enumerate(names)}
+def _expected(row: Mapping[str, Any], names: Sequence[str], forms: Mapping[str, SqlForm]) -> dict[str, RecomputedValue]:
+    return {name: RecomputedValue(row[f"v{n}"], row.get(f"s{n}"), forms[name].bound) for n, name in enumerate(names)}
 
 
 def _unbound(sql: str) -> str:

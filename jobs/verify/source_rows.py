@@ -42,7 +42,7 @@ _REFUSED = ("too_late", "future_time")
 
 
 @dataclass(frozen=True)
-class SourceRows:
+class CurrentRows:
     """Rows with an event time, and their arrival.
 
     Attributes
@@ -79,7 +79,7 @@ class _Files:
     changed: Sequence[tuple[int, str]]
 
 
-def source_rows(spark: SparkSession, runnable: Runnable, source: SourceTable, plans: Sequence[Plan], *, now_us: int) -> SourceRows:
+def source_rows(spark: SparkSession, runnable: Runnable, source: SourceTable, plans: Sequence[Plan], *, now_us: int) -> CurrentRows:
     """The rows that committed batches by ``plans``, oldest first, have read; at least one has built the state."""
     pipeline, building = runnable.pipeline, [plan for plan in plans if plan.builds_state]
     found = _files_of(source, building)
@@ -102,7 +102,7 @@ def source_rows(spark: SparkSession, runnable: Runnable, source: SourceTable, pl
     by_file = pa.table({FILE: pa.array(range(len(closed)), pa.int32()), CLOSED: pa.array(closed, pa.int64())})
     rows = rows.join(F.broadcast(spark.createDataFrame(without_empty_chunks(by_file))), FILE, "left") if closed else rows
     closed_files = [(file.path, through) for file, through in zip(found.files, closed, strict=True) if through is not None]
-    return SourceRows(rows, found.commits, [(file, row) for _, file, row in latest.values()], known, closed_files, found.changed)
+    return CurrentRows(rows, found.commits, [(file, row) for _, file, row in latest.values()], known, closed_files, found.changed)
 
 
 def relevant_columns(pipeline: Pipeline, source: SourceTable) -> list[str]:
