@@ -45,7 +45,7 @@ from windowmill.jobs.ways.output import Output, Published, check_balance, counte
 from windowmill.jobs.ways.quarantine import quarantine_schema, quarantined
 from windowmill.jobs.ways.returning import RETURNED, returned, taken
 from windowmill.windowing.axis import AXIS_END
-from windowmill.windowing.columnar.added_columns import KIND, LEVEL, REACHING
+from windowmill.windowing.columnar.added_columns import KIND, LEVEL, REACHING, RETRACTED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -192,6 +192,11 @@ def _remove(targets: Targets, done: Sequence[Output], roles: Sequence[str] = ("s
             remove(target.table, files)
 
 
+def _new_sink(job: Job, schema: pa.Schema) -> pa.Schema:
+    """The columns of a sink that this batch makes: where revisions can be, ``retracted`` too, which is null in the rows of runs."""
+    return schema.append(pa.field(RETRACTED, pa.bool_())) if job.input.revises else schema
+
+
 def _computed(
     job: Job, targets: Targets, surveyed: BatchSurvey[Any], output: Output, replaced: ReplacedRange | None, kept: Sequence[DataFile]
 ) -> ComputedBatch:
@@ -203,7 +208,9 @@ def _computed(
         removes = () if replaced is None else replaced.files
         windows = plan.fills if isinstance(plan, ApplyPlan) else None
         changes["sink"] = Changes.of(schema, results, kept=kept, removes=removes, replaces=ends, windows=windows, widens=applies)
-    elif results or not is_table(job.runnable.sink_path):
+    elif not is_table(job.runnable.sink_path):
+        changes["sink"] = Changes.of(_new_sink(job, schema), results)
+    elif results:
         changes["sink"] = Changes.of(schema, results)
     return ComputedBatch(
         emission,
