@@ -108,6 +108,8 @@ class PlainFile:
         For columns of instants, as far as the source knows, an instant (µs) before which no value is.
     text
         How a text file is read; null for Parquet.
+    nanoseconds
+        Whether instants in nanoseconds are cut to microseconds, as pandas writes them into folders; Spark refuses them.
     """
 
     path: str
@@ -115,6 +117,7 @@ class PlainFile:
     constants: Mapping[str, str | None]
     least: Mapping[str, int] = field(default_factory=dict)
     text: TextForm | None = None
+    nanoseconds: bool = False
 
 
 @dataclass(frozen=True)

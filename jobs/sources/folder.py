@@ -235,6 +235,7 @@ class FolderSource(SourceTable):
                     {name: name for name in own},
                     {name: folders[name] for name in names if name in folders},
                     text=text_form(self.settings, own),
+                    nanoseconds=True,
                 )
             )
         return found

@@ -109,6 +109,7 @@ class OpenFile:
         if file.text is not None:
             raise NotPlainError(file.path)
         self._file, self._form = file, form
+        self._finest = ("ms", "us", "ns") if file.nanoseconds else ("ms", "us")
         store, path = filesystem_of(file.path)
         self._opened = pq.ParquetFile(path, filesystem=store, coerce_int96_timestamp_unit="us")
         self.metadata = self._opened.metadata
@@ -137,7 +138,7 @@ class OpenFile:
         doubtful, since = {}, _INT96_SURE_SINCE if self._is_int96_sure else _INT96_AGREES_SINCE
         for column, name in self.names(columns).items():
             is_int96 = name in self._int96
-            _check_type(self._opened.schema_arrow.field(name).type, self._form.types[column], int96=is_int96)
+            _check_type(self._opened.schema_arrow.field(name).type, self._form.types[column], int96=is_int96, finest=self._finest)
             if is_int96 and self._file.least.get(column, since - 1) < since:
                 doubtful[name] = column
         if doubtful:
@@ -208,7 +209,7 @@ class OpenFile:
                 cell = pa.repeat(constant(self._file.constants.get(column), kind), n_rows)
             else:
                 cell = stored[own]
-                _check_type(cell.type, kind, int96=own in self._int96)
+                _check_type(cell.type, kind, int96=own in self._int96, finest=self._finest)
                 if pa.types.is_timestamp(cell.type) and cell.type.unit == "ns":
                     cell = pc.floor_temporal(cell, unit="microsecond")
                 cell = cell if cell.type == kind else cell.cast(kind)
@@ -218,8 +219,11 @@ class OpenFile:
         return pa.record_batch(cells, names=list(columns))
 
 
-def _check_type(stored: pa.DataType, kind: pa.DataType, *, int96: bool) -> None:
-    """Raise ``NotPlainError`` unless Arrow casts a ``stored`` column to the values that Spark gives for it in the type ``kind``."""
+def _check_type(stored: pa.DataType, kind: pa.DataType, *, int96: bool, finest: Sequence[str]) -> None:
+    """Raise ``NotPlainError`` unless Arrow casts a ``stored`` column to the values that Spark gives for it in the type ``kind``.
+
+    ``finest`` are the units of other instants than the type's that may be stored.
+    """
     if pa.types.is_nested(kind):
         raise NotPlainError(kind)
     if int96:
@@ -233,7 +237,7 @@ def _check_type(stored: pa.DataType, kind: pa.DataType, *, int96: bool) -> None:
     # Arrow's own schema in the footer may name other forms of a text, and another zone for the same instants.
     texts = (pa.types.is_string(stored) or pa.types.is_large_string(stored) or pa.types.is_string_view(stored)) and pa.types.is_string(kind)
     instants = pa.types.is_timestamp(stored) and pa.types.is_timestamp(kind) and (stored.tz is None) == (kind.tz is None)
-    if not (stored == kind or texts or (instants and stored.unit in ("ms", "us", "ns"))):
+    if not (stored == kind or texts or (instants and stored.unit in finest)):
         raise NotPlainError(kind)
 
 

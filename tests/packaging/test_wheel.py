@@ -138,7 +138,7 @@ def test_a_run_and_its_report(call, project):
 @pytest.mark.dag
 def test_dag_files_under_airflow(call):
     code = "from windowmill.dags import pipelines; print(*sorted(pipelines.built.dags))"
-    assert call("python", "-c", code).split() == ["visits", "visits__maintenance"]
+    assert call("python", "-c", code).split() == ["visits", "visits__backfill", "visits__maintenance"]
 
 
 @pytest.mark.spark
