@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 #: Greatest relative difference of floats that are the same result: sums may round in another way if they are made of other parts.
 TOLERANCE = 1e-12
-#: Types of windows of which a row takes the place of those that it overlaps, and the type that is known by its start.
-_MOVING, _BY_START = ("session", "snapshot"), "count"
 
 
 @dataclass(frozen=True)
@@ -146,17 +144,18 @@ def _differs(one: str, other: str, *, floating: bool) -> str:
 
 def _named(pipeline: Pipeline, rows: pa.Table) -> pa.Table:
     """``rows`` as :func:`_comparing` names their columns, with what identifies the window of each."""
-    kinds = {window.name: window.type for window in pipeline.windows}
 
-    def of(*types: str) -> pa.ChunkedArray:
-        return pc.is_in(rows.column("window"), pa.array([name for name, kind in kinds.items() if kind in types], pa.string()))
+    def sharing(what: str) -> pa.ChunkedArray:
+        return pc.is_in(
+            rows.column("window"), pa.array([window.name for window in pipeline.windows if window.versions_share == what], pa.string())
+        )
 
     begins, ends, trigger = (rows.column(name).cast(pa.int64()) for name in ("window_start", "window_end", "trigger"))
     nothing = pa.scalar(None, pa.int64())
     numbered = pc.is_valid(trigger)
     columns = {f"k{n}": rows.column(name) for n, name in enumerate(pipeline.keys)}
     columns |= {"shows": rows.column("window"), "begins": begins, "ends": ends, "revision": rows.column("revision")}
-    columns |= {"id_start": pc.if_else(numbered, nothing, begins), "id_trigger": trigger, "moving": of(*_MOVING)}
-    columns |= {"id_end": pc.if_else(pc.or_(numbered, of(_BY_START)), nothing, ends), "place": pa.array(np.arange(len(rows)))}
+    columns |= {"id_start": pc.if_else(numbered, nothing, begins), "id_trigger": trigger, "moving": sharing("instants")}
+    columns |= {"id_end": pc.if_else(pc.or_(numbered, sharing("start")), nothing, ends), "place": pa.array(np.arange(len(rows)))}
     columns |= {f"v{n}": rows.column(name) for n, name in enumerate(pipeline.aggregates) if name in rows.column_names}
     return pa.table(columns | ({"retracted": rows.column(RETRACTED)} if RETRACTED in rows.column_names else {}))
