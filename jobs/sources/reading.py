@@ -124,7 +124,8 @@ def _current(runnable: Runnable, source: SourceTable, as_arrived: Reach, restate
             known = False
     if known and changed is None and restated is None:
         return replace(as_arrived, why=later)
-    snapshot = _held(source, max(changed.version if changed else -1, restated or -1) if known else through)
+    newest = max(-1 if changed is None else changed.version, -1 if restated is None else restated)
+    snapshot = _held(source, newest if known else through)
     if not _is_readable(runnable, source, Reach(-1, through, snapshot)):
         snapshot = _held(source, max(through, snapshot))
     what = "the order in which earlier batches read the rows is no longer known"

@@ -176,3 +176,14 @@ def test_one_backfill_of_ten_days_gives_what_a_run_a_day_gave(tmp_path, monkeypa
     at_once = Bench(tmp_path / "again", daily.changes | {"source": {"path": daily.source}})
     loop.backfill(at_once.pipeline, quiet(), begin=cuts[0], end=cuts[-1])
     assert differences(at_once.rows(), before, tolerance=1e-12) == []
+
+
+def test_a_backfill_follows_a_restatement_from_the_first_version_of_the_source(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "local")
+    bench = Bench(tmp_path, SPEC)
+    bench.land([row(minute) for minute in (1, 12, 25)])
+    bench.run()
+    before = bench.rows()
+    loop.restate(bench.pipeline, quiet(), ends=(BASE, BASE + 10 * MINUTE))
+    assert "a restatement has read the source anew: rows through version 0 count as the table holds them now" in backfill(bench)
+    assert differences(bench.rows(), before) == []
