@@ -67,9 +67,9 @@ class LogTable(StateTable):
             # Files of other parts have only nulls in the log's columns.
             if limit.is_exceeded_by([file for file in files if file.get(f"null_count.{KIND}") != file["num_records"]]):
                 return None
-            # A column that entries do not have separates them from rows of positions.
+            # A column that entries do not have separates them from rows of positions; files of a spec without positions lack it.
             schema = self._schema.append(pa.field(SEQUENCE, pa.string())) if SEQUENCE in names else self._schema
-            log = self._rows(table, files, schema, entries_before(names, before_batch), limit.rows, self._may_lack)
+            log = self._rows(table, files, schema, entries_before(names, before_batch), limit.rows, (*self._may_lack, SEQUENCE))
             if log is None:
                 return None
             entries = log.select(self._schema.names)

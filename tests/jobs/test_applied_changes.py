@@ -55,6 +55,8 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "an eviction changed": ({"windows": [LAST_FIVE]}, {"windows": [LAST_FIVE | {"evict": {"count": 3}}]}),
     "live rows added": ({"windows": [SLOTS]}, {"windows": [SLOTS, SPANS]}),
     "live rows in place of sessions": ({"windows": [VISITS]}, {"windows": [SPANS]}),
+    "policies dropped beside live rows": ({"windows": [LAST_FIVE, SPANS]}, {"windows": [SPANS]}),
+    "live rows dropped beside policies": ({"windows": [LAST_FIVE, SPANS]}, {"windows": [LAST_FIVE]}),
     "an aggregate added": ({"windows": [SLOTS, VISITS, LAST_FIVE]}, {"aggregates": FEW | {"spread": AGGREGATES["spread"]}}),
     "an aggregate that keeps live rows": ({"windows": [SLOTS]}, {"aggregates": FEW | {"closing": AGGREGATES["closing"]}}),
     "an aggregate dropped": ({"windows": [SLOTS, VISITS]}, {"aggregates": {"n": FEW["n"], "low": FEW["low"]}}),
