@@ -1,7 +1,8 @@
 """What a pipeline has published, for readers: the newest revision of each window in SQL, and the table at an earlier batch. No JVM.
 
-Rows are versions of one window if they have the same key, name and trigger; without a trigger, the same bounds, or what the window's type
-says. A version counts unless another of greater revision takes its place, or it is retracted.
+Rows are versions of one window if they have the same key, name and trigger, and the same end where the window forgets idle keys; without
+a trigger, the same bounds, or what the window's type says. A version counts unless another of greater revision takes its place, or it is
+retracted.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class PublishedTable:
         For each of its windows, the name of its type.
     ledger
         Path of its ledger.
+    restarting
+        Those of its windows that forget idle keys, so that triggers are numbered from 0 again.
     """
 
     path: str
@@ -68,6 +71,7 @@ class PublishedTable:
     keys: tuple[str, ...]
     types: Mapping[str, str]
     ledger: str
+    restarting: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, sink: SinkLike) -> PublishedTable:
@@ -88,7 +92,8 @@ class PublishedTable:
         runnable = runnable_of(parse_pipeline(sink))
         pipeline = runnable.pipeline
         types = {window.name: window.type for window in pipeline.windows}
-        return cls(runnable.sink_path, runnable.name, pipeline.keys, types, runnable.places.ledger)
+        restarting = tuple(window.name for window in pipeline.windows if window.restarts_triggers)
+        return cls(runnable.sink_path, runnable.name, pipeline.keys, types, runnable.places.ledger, restarting)
 
     @classmethod
     def _at(cls, path: str) -> PublishedTable:
@@ -99,7 +104,8 @@ class PublishedTable:
             raise SinkError(f"sink {path}: there is no ledger at {ledger}, which would describe it; give the pipeline's spec instead")
         meaning: Mapping[str, Any] = newest.plan.definition
         types = {window["name"]: window["type"] for window in meaning.get("windows", ())}
-        return cls(path, newest.plan.pipeline, tuple(meaning.get("keys", ())), types, ledger)
+        restarting = tuple(window["name"] for window in meaning.get("windows", ()) if window.get("idle_after") is not None)
+        return cls(path, newest.plan.pipeline, tuple(meaning.get("keys", ())), types, ledger, restarting)
 
     def __post_init__(self) -> None:
         if not is_table(self.path):
@@ -120,7 +126,9 @@ class PublishedTable:
         moving, by_start = (self._windows(share) for share in ("instants", "start"))
         key = ", ".join(map(backquoted, [*self.keys, "window"]))
         numbered = "`trigger` IS NOT NULL"
-        no_end = f"{numbered} OR `window` IN ({by_start})" if by_start else numbered
+        restarting = ", ".join(map(spark_text, self.restarting))
+        no_end = f"{numbered} AND `window` NOT IN ({restarting})" if restarting else numbered
+        no_end = f"{no_end} OR `window` IN ({by_start})" if by_start else no_end
         known_by = f"`trigger`, IF({numbered}, NULL, window_start), IF({no_end}, NULL, window_end)"
         fixed = (
             f"SELECT {shown} FROM (SELECT *, row_number() OVER (PARTITION BY {key}, {known_by} ORDER BY revision DESC) AS {_PLACE} "

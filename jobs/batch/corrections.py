@@ -1,8 +1,8 @@
 """Compares windows that were computed anew with those that the sink shows, and numbers the revisions of those that differ.
 
-Which rows of the sink are of one window follows from its type: windows with policies are known by the number of the trigger, count
-windows by their start, all others by both bounds. Of sessions and snapshots a row also takes the place of those of lesser revision that
-it overlaps.
+Which rows of the sink are of one window follows from its type: windows with policies are known by the number of the trigger, and where
+idle keys are forgotten by its time too, count windows by their start, all others by both bounds. Of sessions and snapshots a row also
+takes the place of those of lesser revision that it overlaps.
 """
 
 from __future__ import annotations
@@ -150,12 +150,15 @@ def _named(pipeline: Pipeline, rows: pa.Table) -> pa.Table:
             rows.column("window"), pa.array([window.name for window in pipeline.windows if window.versions_share == what], pa.string())
         )
 
+    restarting = pa.array([window.name for window in pipeline.windows if window.restarts_triggers], pa.string())
+    restarts = pc.is_in(rows.column("window"), restarting)
     begins, ends, trigger = (rows.column(name).cast(pa.int64()) for name in ("window_start", "window_end", "trigger"))
     nothing = pa.scalar(None, pa.int64())
     numbered = pc.is_valid(trigger)
     columns = {f"k{n}": rows.column(name) for n, name in enumerate(pipeline.keys)}
     columns |= {"shows": rows.column("window"), "begins": begins, "ends": ends, "revision": rows.column("revision")}
     columns |= {"id_start": pc.if_else(numbered, nothing, begins), "id_trigger": trigger, "moving": sharing("instants")}
-    columns |= {"id_end": pc.if_else(pc.or_(numbered, sharing("start")), nothing, ends), "place": pa.array(np.arange(len(rows)))}
+    endless = pc.or_(pc.and_not(numbered, restarts), sharing("start"))
+    columns |= {"id_end": pc.if_else(endless, nothing, ends), "place": pa.array(np.arange(len(rows)))}
     columns |= {f"v{n}": rows.column(name) for n, name in enumerate(pipeline.aggregates) if name in rows.column_names}
     return pa.table(columns | ({"retracted": rows.column(RETRACTED)} if RETRACTED in rows.column_names else {}))

@@ -134,3 +134,14 @@ def test_the_statements_of_views_are_printed(bench, tmp_path, capsys):
     assert list(view_statements(spec)) == ["`bench`", "`bench_latest`"]
     with pytest.raises(SpecError, match=r"schema: got 'a\.\.b'"):
         view_statements(spec, "a..b")
+
+
+def test_triggers_that_are_numbered_from_0_again_are_other_windows(bench):
+    last = {"name": "last", "type": "sliding", "evict": {"count": 3}, "trigger": {"count": 2}}
+    bench.changes["windows"] = [last | {"idle_after": "30 minutes"}, {"name": "slots", "type": "tumbling", "size": "10 minutes"}]
+    bench.land([row(1), row(12)])
+    bench.run()
+    for sink in (bench.pipeline, bench.sink):
+        table = PublishedTable.of(sink)
+        assert table.restarting == ("last",)
+        assert "IF(`trigger` IS NOT NULL AND `window` NOT IN ('last'), NULL, window_end)" in table.latest_sql("t", table.columns())

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.harness import SCHEMA, Bench, cut, differences, events, expected, place, quiet
+from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, cut, differences, events, expected, place, quiet
 from windowmill.checkpoints.failpoints import FAILPOINTS, InjectedError, arm, disarm
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
@@ -219,6 +219,19 @@ def test_rows_that_a_merge_inserts_move_the_watermark(tmp_path):
     assert [batch.plan.action for batch in bench.run()] == ["restate", "run"]
     assert bench.emitted() > shown
     assert differences(bench.latest(), bench.truth()) == []
+
+
+def test_a_window_that_forgets_idle_keys_shows_each_number_of_a_trigger_once_a_life(tmp_path):
+    window = WINDOWS["policies"]["windows"][0] | {"idle_after": "30 minutes"}
+    time = {"column": "t", "tie_break": ["id"]}
+    bench, first = bench_of(tmp_path, "policies", windows=[window], time=time), events(1, 1)[0]
+    minutes = [1, 2, 3, 4, 100, 101, 102, 103, 300]
+    bench.land([first | {"t": BASE + minute * MINUTE, "id": f"e{minute}", "i": 1} for minute in minutes])
+    bench.run()
+    bench.update("id = 'e102'", i="50")
+    assert bench.run()[0].restated.windows == 1
+    shown = [((row["window_end"] - BASE) // MINUTE, row["trigger"], row["revision"], row["whole"]) for row in bench.rows()]
+    assert sorted(shown) == [(2, 0, 0, 2), (4, 1, 0, 3), (101, 0, 0, 2), (103, 1, 0, 3), (103, 1, 1, 52)]
 
 
 def test_a_run_that_refuses_corrections_names_the_command_that_takes_them_up(tmp_path):

@@ -79,6 +79,11 @@ class Window(SpecMapping):
     #: Result rows of a key without a trigger are versions of one window if they have the same bounds, the same start, or overlap.
     versions_share: ClassVar[Literal["bounds", "start", "instants"]] = "bounds"
 
+    @property
+    def restarts_triggers(self) -> bool:
+        """Whether it forgets idle keys, whose triggers are numbered from 0 again."""
+        return False
+
     # -- How it is computed
 
     @abstractmethod

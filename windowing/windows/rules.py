@@ -221,6 +221,11 @@ class RuledWindow(Window):
     def rules(self) -> GridRules | PolicyRules:
         """The rules that its fields describe."""
 
+    @property
+    def restarts_triggers(self) -> bool:
+        rules = self.rules()
+        return isinstance(rules, PolicyRules) and rules.idle_after is not None
+
     def slicer(self, pipeline: Pipeline) -> Slicer:
         return self.rules().slicer(self, pipeline)
 
