@@ -45,7 +45,11 @@ def plan(
     found = planned(pipeline, _instant(history, pipeline), str(spec))
     if out is not None:
         kept = {_KEPT: 1, "spec": str(spec.absolute()), "sha256": _digest(spec), "given_history": history or "all"}
-        out.write_text(json.dumps(kept | found.data, indent=1) + "\n", encoding="utf-8")
+        try:
+            out.write_text(json.dumps(kept | found.data, indent=1) + "\n", encoding="utf-8")
+        except OSError as err:
+            what = f"--out {out}: cannot be written ({err.strerror}); name a file in a folder that exists and may be written"
+            raise SpecError(what) from err
     show(found, as_json)
     return SOMETHING_TO_DO if found.data["status"] == "changed" else 0
 

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from windowmill.jobs.batch import savepoints
-from windowmill.jobs.commands.answers import titled
+from windowmill.jobs.commands.answers import bound, titled
 from windowmill.jobs.commands.terminal import Answer
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.windowing.axis import from_us
+from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SpecError
 
 if TYPE_CHECKING:
@@ -74,10 +74,8 @@ def _list(pipeline: Pipeline) -> Answer:
 
 
 def _entry(entry: Savepoint, pipeline: Pipeline) -> dict[str, Any]:
-    instants = {name: getattr(entry, name) for name in ("seen", "emitted")}
-    if pipeline.time.unit is None:
-        instants = {name: None if at is None else from_us(at).isoformat() for name, at in instants.items()}
-    return {name: asdict(entry)[name] for name in _SHOWN} | instants
+    instants = {name: bound(getattr(entry, name), pipeline.time.unit is None) for name in ("seen", "emitted")}
+    return {name: asdict(entry)[name] for name in _SHOWN} | {"created_at": bound(to_us(entry.at), True)} | instants
 
 
 def _size(entry: Savepoint) -> str:

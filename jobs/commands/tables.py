@@ -83,7 +83,10 @@ def report(
 def verify(
     spec: Spec,
     sample: Annotated[int, typer.Option("--sample", min=1, help="Number of published rows to recompute.")] = 100,
-    begin: Annotated[str | None, typer.Option("--from", help="Only windows that end after this instant (ISO 8601, UTC).")] = None,
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", help="Only windows that end after this instant (ISO 8601, UTC; an integer on an integer axis)."),
+    ] = None,
     end: Annotated[str | None, typer.Option("--to", help="… and at or before this one.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Choose the same rows as an earlier verification with this seed.")] = None,
     as_json: AsJson = False,

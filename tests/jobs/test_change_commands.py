@@ -132,6 +132,16 @@ def test_a_kept_plan_is_applied_unless_the_pipeline_or_the_spec_has_moved_on(des
     assert (code, "has moved past the plan, which was not made for batch 3, the next one" in err) == (2, True)
 
 
+def test_a_plan_that_cannot_be_kept_is_wrong_usage(desk):
+    desk.call("run", str(desk.path))
+    desk.write(AFTER)
+    code, _, err = desk.call("plan", str(desk.path), "--out", str(desk.folder / "missing" / "change.json"))
+    assert (
+        code,
+        err.endswith("cannot be written (No such file or directory); name a file in a folder that exists and may be written\n"),
+    ) == (2, True)
+
+
 def test_what_apply_would_refuse_plan_refuses(desk):
     desk.call("run", str(desk.path))
     desk.write({"keys": []})

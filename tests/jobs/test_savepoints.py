@@ -246,6 +246,7 @@ def test_the_command_makes_lists_restores_and_drops(tmp_path, capsys):
         return json.loads(capsys.readouterr().out)
 
     assert (told("create", "second")["status"], [each["name"] for each in told("list")]) == ("made", ["first", "second"])
+    assert all(each[name].endswith("Z") for each in told("list") for name in ("created_at", "seen", "emitted"))
     assert told("restore", "first") == {
         "pipeline": "bench", "status": "restored", "name": "first", "batch": 2, "from_version": 1, "to_version": 0,
     }  # fmt: skip
