@@ -182,8 +182,7 @@ class FolderSource(SourceTable):
                     yield LoggedVersion(file.version, f"{file.path}: {file.event}", (), changes=True, rows_changed=rows)
 
     def snapshot(self, version: int) -> list[AddedFile]:
-        latest = {file.path: file.event for file in self.seen[: version + 1]}
-        there = [file for file in self.seen[: version + 1] if file.event == "added" and latest[file.path] != "removed"]
+        there = [file for file in {file.path: file for file in self.seen[: version + 1]}.values() if file.event != "removed"]
         return [_added(file, rows) for file, rows in zip(there, self._rows(there), strict=True)]
 
     def remember(self, through: int) -> None:
@@ -197,9 +196,9 @@ class FolderSource(SourceTable):
         files.append([replace(file, rows=self.counts.get(file.path)) for file in new], self.schema_json)
 
     def _rows(self, files: Sequence[SeenFile]) -> list[int | None]:
-        """Number of rows of each of ``files`` that is new; null for one that has not been counted and takes long to count."""
+        """Number of rows of each of ``files`` that is new or changed; null for one that has not been counted and takes long to count."""
         root, header = self.path.rstrip("/"), self.settings.options.get("header", "").lower() == "true"
-        wanted = [file.path for file in files if file.event == "added" and file.rows is None and file.path not in self.counts]
+        wanted = [file.path for file in files if file.event != "removed" and file.rows is None and file.path not in self.counts]
         wanted = [path for path in wanted if path in self.listed]
 
         def count(path: str) -> int | None:
@@ -214,10 +213,14 @@ class FolderSource(SourceTable):
         return self.seen[version].digest if 0 <= version < len(self.seen) else None
 
     def missing(self, files: Sequence[AddedFile]) -> AddedFile | None:
-        return next((file for file in files if file.path not in self.listed), None)
+        """A file that is gone, or is not as it was at its version."""
+        was = (self.seen[file.version] for file in files)
+        return next(
+            (file for file, seen in zip(files, was, strict=True) if self.listed.get(file.path) != (seen.size_bytes, seen.mtime_ns)), None
+        )
 
     def when_missing(self) -> str:
-        return "(removed from the folder); bring it back, or rebuild in a new sink; keep files as long as backfills read them"
+        return "(removed from the folder, or changed); bring it back, or rebuild in a new sink; keep files as long as backfills read them"
 
     def first_version_at(self, instant: datetime) -> int | None:
         at = int(instant.timestamp() * 1_000_000) * 1_000

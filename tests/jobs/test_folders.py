@@ -183,6 +183,21 @@ def test_a_file_that_was_read_and_has_changed_is_refused_or_ignored_with_its_row
     assert pipe.results() == {("a", "01"): (2, 3.0)}
 
 
+def test_a_file_that_has_changed_is_read_again_only_as_it_is_now(pipe, capsys):
+    pipe.land("a", ("a", 10, 1), ("a", 20, 2), mtime=1_000)
+    pipe.land("b", ("a", 130, 3), mtime=2_000)
+    assert pipe.run(capsys) == [3]
+    pipe.land("a", ("a", 10, 7), ("a", 20, 8), ("a", 30, 9))
+    pipe.write(changes="ignore")
+    pipe.run(capsys)
+    history = ["backfill", str(pipe.path), "--from", "2024-01-01", "--to", "2024-01-02"]
+    assert main([*history, "--as-arrived"]) == 2
+    assert f"the file a.{pipe.format} of version 0 is gone (removed from the folder, or changed)" in capsys.readouterr().err
+    assert pipe.results() == {("a", "01"): (2, 3.0)}
+    assert main(history) == 0
+    assert pipe.results() == {("a", "01"): (3, 24.0)}
+
+
 MOMENTS = ["batch.before", "batch.after", "sink.before", "state.after", "compute.begin", "record.begin"]
 OF_FILES = ["files.before", "files.after"]
 
