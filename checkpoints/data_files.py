@@ -11,7 +11,7 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -160,6 +160,23 @@ class FileWriter:
         self._files.append(DataFile(path, size, self._rows, time.time_ns() // 1_000_000, stats))
         self._writer, self._rows, self._with_nan = None, 0, set()
         self._footer.clear()
+
+
+def rows_of(table: str, paths: Iterable[str], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of the files ``paths`` of ``table``, a part at a time, with the columns of ``schema``: null where a file lacks one.
+
+    Whoever wrote the files: delta-rs writes texts as views, which Arrow does not filter.
+    """
+    fs, root = filesystem_of(table)
+    for path in paths:
+        with pq.ParquetFile(f"{root}/{path}", filesystem=fs, coerce_int96_timestamp_unit="us") as file:
+            there = [name for name in schema.names if name in file.schema_arrow.names]
+            for batch in file.iter_batches(columns=there, use_threads=False):
+                cells = [
+                    batch.column(field.name).cast(field.type) if field.name in there else pa.nulls(len(batch), field.type)
+                    for field in schema
+                ]
+                yield pa.table(cells, schema=schema)
 
 
 def remove(table: str, files: Collection[DataFile | str]) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.data_files import DataFile, FileWriter
+from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of
 from windowmill.checkpoints.state.base import files_of
-from windowmill.checkpoints.stores import filesystem_of
 from windowmill.windowing.axis import to_us
 
 _END, _WINDOW = "window_end", "window"
@@ -72,26 +70,16 @@ class ReplacedRange:
     def keep(self, paths: Sequence[str], *, batch: int, attempt: str, task: int) -> tuple[DataFile, ...]:
         """Write the rows of the files ``paths`` that are not in the range to files of their own; runs in an executor, too."""
         with FileWriter(self.table, self.schema, batch=batch, attempt=attempt, task=task) as writer:
-            for rows in self._survivors(paths):
-                writer.write(rows)
+            for rows in rows_of(self.table, paths, self.schema):
+                writer.write(rows.filter(self._stays(rows)))
         return writer.close()
 
-    def _survivors(self, paths: Iterable[str]) -> Iterator[pa.Table]:
-        fs, root = filesystem_of(self.table)
-        for path in paths:
-            with pq.ParquetFile(f"{root}/{path}", filesystem=fs, coerce_int96_timestamp_unit="us") as file:
-                for batch in file.iter_batches(use_threads=False):
-                    columns = [
-                        # delta-rs writes texts as views, which Arrow does not filter.
-                        batch.column(field.name).cast(field.type) if field.name in batch.schema.names else pa.nulls(len(batch), field.type)
-                        for field in self.schema
-                    ]
-                    rows = pa.table(columns, schema=self.schema)
-                    ends = rows.column(_END).cast(pa.int64())
-                    within = pc.and_(pc.greater(ends, self.begin), pc.less_equal(ends, self.end)).fill_null(False)
-                    if self.windows is not None:
-                        within = pc.and_(within, pc.is_in(rows.column(_WINDOW), pa.array(self.windows, rows.column(_WINDOW).type)))
-                    yield rows.filter(pc.invert(within))
+    def _stays(self, rows: pa.Table) -> pa.ChunkedArray:
+        ends = rows.column(_END).cast(pa.int64())
+        within = pc.and_(pc.greater(ends, self.begin), pc.less_equal(ends, self.end)).fill_null(False)
+        if self.windows is not None:
+            within = pc.and_(within, pc.is_in(rows.column(_WINDOW), pa.array(self.windows, rows.column(_WINDOW).type)))
+        return pc.invert(within)
 
 
 def _point(value: Any, *, cut_off: int = 0) -> int | None:

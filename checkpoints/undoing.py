@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from windowmill.checkpoints.batches import Undo
-from windowmill.checkpoints.data_files import DataFile, FileWriter
+from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of
 from windowmill.checkpoints.state.base import files_of
-from windowmill.checkpoints.stores import filesystem_of
 
 _BATCH, _END = "batch", "window_end"
 
@@ -50,23 +47,11 @@ class UndoneFiles:
     def keep(self, *, batch: int, attempt: str) -> tuple[DataFile, ...]:
         """Write the rows that stay to files of their own."""
         with FileWriter(self.table, self.schema, batch=batch, attempt=attempt, task=0) as writer:
-            for rows in self._survivors(self.partly):
-                writer.write(rows)
+            for rows in rows_of(self.table, self.partly, self.schema):
+                writer.write(rows.filter(self._stays(rows)))
         return writer.close()
 
-    def _survivors(self, paths: Sequence[str]) -> Iterator[pa.Table]:
-        fs, root = filesystem_of(self.table)
-        for path in paths:
-            with pq.ParquetFile(f"{root}/{path}", filesystem=fs, coerce_int96_timestamp_unit="us") as file:
-                for batch in file.iter_batches(use_threads=False):
-                    rows = batch.filter(self._stays(batch))
-                    columns = [
-                        rows.column(field.name).cast(field.type) if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
-                        for field in self.schema
-                    ]
-                    yield pa.table(columns, schema=self.schema)
-
-    def _stays(self, rows: pa.RecordBatch) -> pa.BooleanArray:
+    def _stays(self, rows: pa.Table) -> pa.ChunkedArray:
         numbers = rows.column(_BATCH)
         stays = pc.less_equal(numbers, self.undo.after)
         if self.undo.spared and self.undo.through is not None:

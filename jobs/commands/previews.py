@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from windowmill.checkpoints.batches import BackfillPlan, Batch
+from windowmill.checkpoints.data_files import rows_of
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.replacing import ReplacedRange
-from windowmill.checkpoints.stores import filesystem_of, is_table, table_at
+from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch import planning
 from windowmill.jobs.commands.answers import bound
 from windowmill.jobs.commands.terminal import Answer
@@ -90,11 +90,9 @@ def _replaced(runnable: Runnable, plan: BackfillPlan) -> dict[str, int]:
     begin, end = plan.range
     through = begin if plan.emitted is None else max(begin, min(end, plan.emitted))
     replaced = ReplacedRange.of(runnable.sink_path, table_at(runnable.sink_path), (begin, through))
-    fs, root = filesystem_of(runnable.sink_path)
+    schema = pa.schema([replaced.schema.field(name) for name in ("window", "window_end")])
     counts: Counter[str] = Counter()
-    for path in replaced.files:
-        with pq.ParquetFile(f"{root}/{path}", filesystem=fs, coerce_int96_timestamp_unit="us") as file:
-            rows = file.read(["window", "window_end"])
+    for rows in rows_of(runnable.sink_path, replaced.files, schema):
         ends = rows.column("window_end").cast(pa.int64())
         within = pc.and_(pc.greater(ends, begin), pc.less_equal(ends, through)).fill_null(False)
         for each in pc.value_counts(rows.column("window").filter(within)).to_pylist():
