@@ -10,8 +10,24 @@ from windowmill.checkpoints.batches import Batch, FoundClosed, Plan, Undo, told
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 
 
+class _ReplacingPlan(Plan):
+    """A plan whose batch replaces the whole state, from which later batches go on."""
+
+    __slots__ = ()
+
+    @property
+    def builds_state(self) -> bool:
+        """As :attr:`Plan.builds_state`: always."""
+        return True
+
+    @property
+    def replaces_state(self) -> bool:
+        """As :attr:`Plan.replaces_state`: always."""
+        return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestatePlan(Plan):
+class RestatePlan(_ReplacingPlan):
     """The plan of a restatement: windows and state of some keys are computed anew from the source as it is at ``to_version``.
 
     Attributes
@@ -34,16 +50,6 @@ class RestatePlan(Plan):
     shown_after: int | None = None
     late: bool = False
 
-    @property
-    def builds_state(self) -> bool:
-        """As :attr:`Plan.builds_state`: later batches go on from it."""
-        return True
-
-    @property
-    def replaces_state(self) -> bool:
-        """As :attr:`Plan.replaces_state`: always."""
-        return True
-
     def describe(self, *, instants: bool) -> str:
         """As :meth:`Plan.describe`."""
         about = "rows quarantined as too late" if self.late else "all keys"
@@ -60,7 +66,7 @@ class RestatePlan(Plan):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyPlan(Plan):
+class ApplyPlan(_ReplacingPlan):
     """The plan of a batch that carries out a changed spec: it builds the whole state anew, and stays where the last run has come to.
 
     Attributes
@@ -81,16 +87,6 @@ class ApplyPlan(Plan):
     fills: tuple[str, ...] = ()
     history: int | None = None
     found_closed: FoundClosed = field(default_factory=list)
-
-    @property
-    def builds_state(self) -> bool:
-        """As :attr:`Plan.builds_state`: always."""
-        return True
-
-    @property
-    def replaces_state(self) -> bool:
-        """As :attr:`Plan.replaces_state`: always."""
-        return True
 
     @property
     def rereads(self) -> bool:
@@ -117,7 +113,7 @@ class ApplyPlan(Plan):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestorePlan(Plan):
+class RestorePlan(_ReplacingPlan):
     """The plan of a restoration, which goes back to a savepoint. ``to_version`` is the savepoint's, before ``from_version``.
 
     Attributes
@@ -139,16 +135,6 @@ class RestorePlan(Plan):
     spared: list[int] = field(default_factory=list)
     through: int | None = None
     totals: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def builds_state(self) -> bool:
-        """As :attr:`Plan.builds_state`: later batches go on from it."""
-        return True
-
-    @property
-    def replaces_state(self) -> bool:
-        """As :attr:`Plan.replaces_state`: by the savepoint's."""
-        return True
 
     @property
     def goes_back(self) -> bool:

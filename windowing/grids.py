@@ -69,8 +69,7 @@ class Grids:
 
 def grids_among(pipeline: Pipeline) -> list[WindowGrid]:
     """The grids of those windows that are on one, in the order of the spec."""
-    on_grid = (window for window in pipeline.windows if not window.joins_by_gap and window.partials_problem("") is None)
-    return [window.grid() for window in on_grid]
+    return [window.grid() for window in pipeline.windows if window.on_grid]
 
 
 def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:

@@ -139,11 +139,7 @@ def next_backfill(
     pipeline = runnable.pipeline
     check_owner(pipeline, ledger)
     ledger.check_meaning(pipeline)
-    if ledger.held_batch:
-        raise OutOfTurnError(
-            f"pipeline {runnable.name}: batch {ledger.held_batch.number} is held; `windowmill run`, release, discard or abandon it, then "
-            "backfill"
-        )
+    refuse_held(runnable, ledger, "backfill")
     source, last = source_of(runnable, ledger), ledger.last_commit
     check_tables(runnable, ledger, accepted)
     before = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
@@ -192,11 +188,7 @@ def next_restatement(
     source, last = source_of(runnable, ledger), ledger.last_commit
     if last is None:
         raise _never_ran(runnable)
-    if ledger.held_batch:
-        raise OutOfTurnError(
-            f"pipeline {runnable.name}: batch {ledger.held_batch.number} is held; `windowmill run`, release, discard or abandon it, then "
-            "restate"
-        )
+    refuse_held(runnable, ledger, "restate")
     if changed is not None and through is None and changed[1] > last.plan.to_version:
         raise OutOfTurnError(
             f"pipeline {runnable.name}: version {changed[1]} of the source has not been read, only those through "
@@ -248,6 +240,15 @@ def pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach
         "tzdata": user_code.tzdata_version(pipeline),
         "zones": user_code.zone_digests(pipeline, now_us),
     }
+
+
+def refuse_held(runnable: Runnable, ledger: Ledger, then: str) -> None:
+    """Refuse what has to wait until the held batch has been ruled on; ``then`` names the command to repeat."""
+    if ledger.held_batch:
+        raise OutOfTurnError(
+            f"pipeline {runnable.name}: batch {ledger.held_batch.number} is held; `windowmill run`, release, discard or abandon it, then "
+            f"{then}"
+        )
 
 
 def check_tables(runnable: Runnable, ledger: Ledger, accepted: Acceptance) -> None:

@@ -203,8 +203,7 @@ class Restatement:
 def _is_plain_grid(pipeline: Pipeline, name: str) -> bool:
     """Whether the window's place follows from the axis, and it has a row only if an event is in it."""
     window = next(each for each in pipeline.windows if each.name == name)
-    on_grid = not window.joins_by_gap and not window.follows_policies and window.partials_problem("") is None
-    return on_grid and not window.fills_gaps
+    return window.on_grid and not window.fills_gaps
 
 
 def _holding(rows: pa.Table, touched: pa.Table, keys: tuple[str, ...]) -> np.ndarray:

@@ -23,6 +23,9 @@ def going_on(runnable: Runnable, plan: Plan, schema: pa.Schema, changes: Changes
     if not changes.adds or not is_table(runnable.sink_path):
         return changes
     table, pipeline = table_at(runnable.sink_path), runnable.pipeline
+    # Before the statistics of every file: most sinks lack the column.
+    if RETRACTED not in (field.name for field in table.schema().fields):
+        return changes
     if all(file.get(f"null_count.{RETRACTED}", file["num_records"]) == file["num_records"] for file in files_of(table)):
         return changes
     own = [*pipeline.keys, "window", "window_start", "window_end", "trigger", "revision"]

@@ -19,6 +19,7 @@ from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.loop import leased
 from windowmill.jobs.batch.progress import CommittedBatch
 from windowmill.jobs.batch.spark_committer import tables_of
+from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.reading import Reach, check_readable
 from windowmill.windowing.errors import OutOfTurnError, SavepointError, SourceError, first_line
 
@@ -160,18 +161,16 @@ def _planned(runnable: Runnable, ledger: Ledger, name: str, accepted: planning.A
     pipeline = runnable.pipeline
     ledger.check_meaning(pipeline)
     entry, last = _named(runnable, name), ledger.last_commit
-    if ledger.held_batch is not None or last is None:
-        raise OutOfTurnError(
-            f"pipeline {runnable.name}: batch {ledger.count - 1} is held; `windowmill run`, release, discard or abandon it, then restore"
-        )
+    planning.refuse_held(runnable, ledger, "restore")
     batches = ledger.batches()
     _check_savepoint(pipeline, ledger, entry, batches)
+    assert last is not None  # the savepoint is of a batch of this ledger
     undone = [batch for batch in standing(batches) if batch.number > entry.batch]
     backfills = [batch.number for batch in undone if isinstance(batch.plan, BackfillPlan)]
     _check_undone(pipeline, entry, undone)
     source = planning.source_of(runnable, ledger)
     planning.check_tables(runnable, ledger, accepted)
-    _check_source(runnable, entry, last.plan.to_version, ledger)
+    _check_source(runnable, source, entry, last.plan.to_version)
     pinned = planning.pinned(pipeline, ledger, source, Reach(last.plan.to_version, entry.to_version))
     plan = RestorePlan(
         **pinned,
@@ -213,7 +212,7 @@ def _check_undone(pipeline: Pipeline, entry: Savepoint, undone: list[Batch]) -> 
                 f"savepoint {entry.name}: batch {batch.number} has restated rows that were quarantined as too late (--late), which "
                 "the savepoint does not hold; restore a later one, or rebuild in a new sink"
             )
-        plain = pipeline.emit == "final" and all(w.partials_problem("") is None and not w.joins_by_gap for w in pipeline.windows)
+        plain = pipeline.emit == "final" and all(window.on_grid for window in pipeline.windows)
         if isinstance(batch.plan, BackfillPlan) and not plain:
             raise SavepointError(
                 f"savepoint {entry.name}: the backfill of batch {batch.number} has replaced rows that were published before, and which of "
@@ -221,9 +220,8 @@ def _check_undone(pipeline: Pipeline, entry: Savepoint, undone: list[Batch]) -> 
             )
 
 
-def _check_source(runnable: Runnable, entry: Savepoint, through: int, ledger: Ledger) -> None:
+def _check_source(runnable: Runnable, source: SourceTable, entry: Savepoint, through: int) -> None:
     """Refuse a source that no longer has what the next runs would read."""
-    source = planning.source_of(runnable, ledger)
     if entry.to_version >= through:
         return
     try:

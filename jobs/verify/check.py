@@ -149,7 +149,7 @@ class _Comparing:
         rows, keys = [self.sample.rows[n] for n in numbers], self.sample.keys.take(pa.array(numbers, pa.int64()))
         if not rows:
             return
-        if window.partials_problem("") is None and not window.joins_by_gap:
+        if window.on_grid:
             self._by_sql(rows, self.plain.on_grids(rows, keys), None)
         elif self._is_plain_session(window):
             self._by_sql(rows, self.plain.of_sessions(rows, keys, window.session_gap()), window.session_gap())

@@ -140,6 +140,11 @@ class Window(SpecMapping):
         """
         return f"{where}: {self.type} windows are no fixed grid"
 
+    @property
+    def on_grid(self) -> bool:
+        """Whether its windows lie on a grid, and are made of partials of slices."""
+        return not self.joins_by_gap and self.partials_problem("") is None
+
     def grid(self) -> WindowGrid:
         """Its windows along the axis; ``UnsupportedError`` if its type has no grid."""
         raise UnsupportedError(f"window {self.name}: {self.type} windows are no fixed grid")
