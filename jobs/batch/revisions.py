@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from windowmill.checkpoints.batches import Changes, Plan
 from windowmill.checkpoints.data_files import DataFile, FileWriter, remove
+from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.state.base import files_of
-from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.batch.corrections import continued
 from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.sources.changed_rows import queried
@@ -22,7 +23,7 @@ def going_on(runnable: Runnable, plan: Plan, schema: pa.Schema, changes: Changes
     """``changes`` of the sink by the run of ``plan``, whose rows have the columns of ``schema``; reads nothing if nothing was restated."""
     if not changes.adds or not is_table(runnable.sink_path):
         return changes
-    table, pipeline = table_at(runnable.sink_path), runnable.pipeline
+    table, pipeline = newest(runnable.sink_path), runnable.pipeline
     # Before the statistics of every file: most sinks lack the column.
     if RETRACTED not in (field.name for field in table.schema().fields):
         return changes
