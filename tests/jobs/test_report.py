@@ -1,4 +1,4 @@
-"""The report page: whole without tables, true to them when they are there, and bounded."""
+"""The report page: whole without tables, true to batches, rules and quarantine, and bounded."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from hashlib import sha256
-from html.parser import HTMLParser
-from importlib import resources
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,118 +17,21 @@ from deltalake import write_deltalake
 
 from examples.flights.results import batches_table
 from tests.checkpoints.records import plan
+from tests.jobs.reporting import HOUR, START, Page, checked, commit, pipeline_at, publish, result_row, set_aside
 from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.report import quality, write_report
-from windowmill.jobs.report.chart_data import bars_of
-from windowmill.jobs.report.curves import read_curves
 from windowmill.jobs.report.freshness import freshness_of
-from windowmill.jobs.report.limits import Limit
 from windowmill.jobs.report.quality import read_quality
-from windowmill.jobs.report.tables import ReportError, open_table, read_quarantine
+from windowmill.jobs.report.tables import ReportError, read_quarantine
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.spec import Pipeline
-
-START = datetime(2013, 2, 1, tzinfo=UTC)
-HOUR = timedelta(hours=1)
-VOID = {"meta", "link", "br", "input", "img"}
 
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Pipeline:
     return pipeline_at(tmp_path)
-
-
-def pipeline_at(folder: Path, **changes: Any) -> Pipeline:
-    spec: dict[str, Any] = {
-        "pipeline": "delays",
-        "keys": ["origin", "carrier"],
-        "time": {"column": "departed_at", "disorder": "30 minutes"},
-        "windows": [
-            {"name": "hourly", "type": "tumbling", "size": "1 hour"},
-            {"name": "day", "type": "hopping", "size": "1 day", "hop": "1 hour"},
-        ],
-        "aggregates": {"flights": {"count": "*"}, "mean_delay": {"mean": "delay"}, "worst": {"arg_max": ["delay", "flight"]}},
-        "sink": {"path": str(folder / "delays")},
-    }
-    return Pipeline.model_validate(spec | changes)
-
-
-def result_row(end: Any, **changes: Any) -> dict[str, Any]:
-    row = {"origin": "EWR", "carrier": "UA", "window": "hourly", "window_start": end, "window_end": end, "trigger": None, "revision": 0}
-    return row | {"flights": 1, "mean_delay": 1.0, "worst": "UA1", "batch": 0} | changes
-
-
-def publish(pipeline: Pipeline, rows: list[dict[str, Any]], *, axis: pa.DataType | None = None) -> None:
-    assert pipeline.sink is not None
-    assert pipeline.sink.path is not None
-    ends = axis or pa.timestamp("us", "UTC")
-    known = {"window_start": ends, "window_end": ends, "trigger": pa.int64(), "flights": pa.int64(), "mean_delay": pa.float64()}
-    columns = {name: pa.array([row[name] for row in rows], known.get(name)) for name in rows[0]}
-    write_deltalake(pipeline.sink.path, pa.table(columns), mode="append")
-
-
-def commit(pipeline: Pipeline, count: int = 1, **outcome: Any) -> None:
-    ledger = Ledger.open(pipeline)
-    told = {"seen": to_us(START + 3 * HOUR), "emitted": to_us(START + 2 * HOUR), "verdict": "passed"}
-    told |= {"rows_read": 10, "rows_applied": 8, "rows_quarantined": 2, "rows_late": 1, "rows_published": 5, "timings": {"apply": 1.5}}
-    for number in range(len(ledger.batches()), len(ledger.batches()) + count):
-        planned = plan(number, f"a{number}", now_us=to_us(START), meaning=pipeline.meaning_hash())
-        ledger.record(planned, Commit(**(told | outcome)), {}, START + number * HOUR)
-
-
-def checked(batch: int, outcome: str = "passed", **changes: Any) -> dict[str, Any]:
-    row = {"pipeline": "delays", "generation": "g", "batch": batch, "attempt": "a", "at": START + batch * HOUR, "rule": 0, "origin": "spec"}
-    row |= {"type": "expect_column_values_to_be_between", "column": "mean_delay", "arguments": json.dumps({"max_value": 9})}
-    row |= {"severity": "critical", "outcome": outcome, "observed": None, "elements": 10, "unexpected": 0}
-    row |= {"message": outcome, "examples": "[]"}
-    return row | changes
-
-
-def set_aside(batch: int, reason: str, row: str = "{}") -> dict[str, Any]:
-    return {"batch": batch, "reason": reason, "detail": "why", "source_version": batch, "event_time": START, "row": row}
-
-
-class Page(HTMLParser):
-    """What a page says, and whether its elements nest."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.html = html
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str, str]] = []
-        self._open: list[str] = []
-        self._said: list[str] = []
-        self.feed(html)
-        self.words = " ".join(" ".join(self._said).split())
-        #: The data of the charts.
-        self.data: dict[str, Any] = json.loads(re.findall(r'<script id="data" type="application/json">(.*?)</script>', html)[0])
-        assert not self._open, f"left open: {self._open}"
-
-    @classmethod
-    def of(cls, pipeline: Pipeline, **arguments: Any) -> Page:
-        return cls(Path(write_report(pipeline, **arguments)).read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag, f"</{tag}> closes another element"
-
-    def handle_data(self, data: str) -> None:
-        if self._open[-1:] not in (["style"], ["script"]):
-            self._said.append(data)
-
-    def values(self, name: str, tag: str | None = None) -> list[str]:
-        return [value for found, key, value in self.attributes if key == name and tag in (None, found)]
 
 
 def test_pipeline_that_never_ran_has_a_page(pipeline):
@@ -340,162 +240,6 @@ def test_strings_of_the_tables_are_text_not_markup(pipeline):
     assert page.data["keys"] == [f"{wicked} · a&b'\""]
 
 
-def test_curves_are_the_rows(pipeline):
-    publish(pipeline, [result_row(START + n * HOUR, flights=n, mean_delay=n / 2) for n in range(5)])
-    curves = read_curves(pipeline, open_table(pipeline.sink.path))
-    assert [window.name for window in curves.windows] == ["hourly"]
-    assert curves.aggregates == ["mean_delay", "flights"]
-    assert curves.aggregates_left_out == ["worst"]
-    [window] = curves.windows
-    assert window.near == window.low
-    assert window.lines["flights"] == {("EWR", "UA"): [(to_us(START + n * HOUR), float(n)) for n in range(5)]}
-
-
-def test_long_lines_keep_their_extremes(pipeline):
-    values = [(n * 7919) % 1009 for n in range(6_000)]
-    publish(pipeline, [result_row(START + n * HOUR, flights=value) for n, value in enumerate(values)])
-    curves = read_curves(pipeline, open_table(pipeline.sink.path))
-    [window] = curves.windows
-    points = window.lines["flights"]["EWR", "UA"]
-    assert len(points) <= 500
-    assert window.low < window.near < window.high
-    rows = {to_us(START + n * HOUR): float(value) for n, value in enumerate(values)}
-    assert all(rows[t] == value for t, value in points), "every point drawn is a row"
-    for start, end in ((window.low, window.near), (window.near, window.high + 1)):
-        drawn, shown = ([value for t, value in line if start <= t < end] for line in (rows.items(), points))
-        assert (min(drawn), max(drawn)) == (min(shown), max(shown))
-    assert [t for t, _ in points if t >= window.near] == [t for t in rows if t >= window.near], "the latest stretch has all its rows"
-    assert points == sorted(points)
-
-
-def test_keys_that_matter_are_drawn(pipeline, monkeypatch):
-    """Of volume, highest value and change in turn; the page says how many are left out."""
-    monkeypatch.setattr("windowmill.jobs.report.curves.KEYS_SHOWN", 6)
-    rows = [
-        result_row(START + n * HOUR, origin=f"O{o}", flights=10 * o, mean_delay=100.0 - 10 * o + (50.0 if o == 3 and n == 9 else 0.0))
-        for o in range(9)
-        for n in range(10)
-    ]
-    publish(pipeline, rows)
-    curves = read_curves(pipeline, open_table(pipeline.sink.path))
-    assert [key[0] for key in curves.keys] == ["O8", "O3", "O7", "O0", "O6", "O1"]
-    [window] = curves.windows
-    assert (window.rows, window.keys, len(window.figures)) == (90, 9, 6)
-    assert set(window.lines["flights"]) == set(curves.keys)
-    page = Page.of(pipeline)
-    assert "6 of 9, those with the greatest volume, the highest value or the greatest change" in page.words
-    assert page.data["keys"] == [f"{origin} · UA" for origin in ("O8", "O3", "O7", "O0", "O6", "O1")]
-
-
-def test_worst_values_begin_with_those_that_break_a_rule(tmp_path):
-    between = "expect_column_values_to_be_between"
-    rules = [
-        {"type": between, "column": "mean_delay", "max_value": 50, "severity": "warning"},
-        {"type": between, "column": "flights", "min_value": 3, "severity": "critical"},
-        {"type": between, "column": "mean_delay", "max_value": 10, "severity": "info", "row_condition": 'col("flights") > 5'},
-    ]
-    pipeline = pipeline_at(tmp_path, expectations=rules)
-    values = {"A": (9, 60.0), "B": (2, 10.0), "C": (9, 40.0), "D": (9, 80.0), "E": (9, 45.0)}
-    rows = [
-        result_row(START + n * HOUR, origin=origin, flights=flights if n else 9, mean_delay=delay if n else 1.0)
-        for origin, (flights, delay) in values.items()
-        for n in range(2)
-    ]
-    publish(pipeline, rows)
-    [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
-    warned, held = Limit("warning", None, 50.0), Limit("critical", 3.0, None)
-    later = to_us(START + HOUR)
-    assert [(worst.key[0], worst.aggregate, worst.value, worst.broken) for worst in window.worst] == [
-        ("B", "flights", 2.0, held),
-        ("D", "mean_delay", 80.0, warned),
-        ("A", "mean_delay", 60.0, warned),
-        ("E", "mean_delay", 45.0, None),
-        ("C", "mean_delay", 40.0, None),
-        ("B", "mean_delay", 10.0, None),
-    ]
-    assert {worst.end for worst in window.worst} == {later}
-    page = Page.of(pipeline)
-    assert "D · UA 1 Feb 2013 01:00 mean_delay 80 ✕ at most 50 [warning]" in page.words
-    assert [int(key) for key in page.values("data-key", "a")] == [page.data["keys"].index(f"{key} · UA") for key in "BDAECB"]
-
-
-def test_lines_share_their_instants_in_the_data(pipeline):
-    publish(pipeline, [result_row(START + n * n * HOUR, origin=o, flights=n) for o in ("A", "B") for n in range(4)])
-    [window] = Page.of(pipeline).data["windows"]
-    assert window["low"] == to_us(START)
-    assert window["unit"] == 3_600_000_000
-    assert (window["near"], window["end"]) == (0, 9)
-    assert window["times"] == [[0, 1, 3, 5]]
-    assert window["lines"][1] == [[0, [0, 1, 2, 3]], [0, [0, 1, 2, 3]]]
-    assert window["gaps"][1] == pytest.approx(4, rel=0.01)
-
-
-def test_newest_revision_is_drawn(tmp_path):
-    pipeline = pipeline_at(tmp_path, emit="revise")
-    publish(pipeline, [result_row(START, revision=revision, flights=flights) for revision, flights in ((1, 7), (0, 3), (2, 5))])
-    [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
-    assert window.lines["flights"] == {("EWR", "UA"): [(to_us(START), 5.0)]}
-
-
-def test_retracted_windows_are_not_drawn(pipeline):
-    told = [(START, 0, 7, None), (START, 1, 0, True), (START + HOUR, 0, 3, None), (START + HOUR, 1, 4, None)]
-    rows = [result_row(end, revision=revision, flights=flights, retracted=gone) for end, revision, flights, gone in told]
-    publish(pipeline, rows)
-    [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
-    assert window.lines["flights"] == {("EWR", "UA"): [(to_us(START + HOUR), 4.0)]}
-
-
-@pytest.mark.parametrize("keys", [[], ["origin"], ["origin", "carrier", "flight"]], ids=len)
-def test_any_number_of_keys(tmp_path, keys):
-    pipeline = pipeline_at(tmp_path, keys=keys)
-    rows = [result_row(START + n * HOUR, flight=7) for n in range(3)]
-    publish(
-        pipeline,
-        [{name: value for name, value in row.items() if name in keys or name not in ("origin", "carrier", "flight")} for row in rows],
-    )
-    [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
-    assert list(window.lines["flights"]) == [tuple({"origin": "EWR", "carrier": "UA", "flight": "7"}[key] for key in keys)]
-    Page.of(pipeline)
-
-
-def test_null_and_quoted_keys_are_told_apart(tmp_path):
-    pipeline = pipeline_at(tmp_path, keys=['or"igin'])
-    rows = [{'or"igin': key} | result_row(START + n * HOUR, flights=n) for n, key in enumerate([None, "null", "O'Hare"])]
-    publish(pipeline, rows)
-    [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
-    assert set(window.lines["flights"]) == {(None,), ("null",), ("O'Hare",)}
-
-
-def test_integer_axis(tmp_path):
-    windows = [{"name": "hundreds", "type": "tumbling", "size": 100}]
-    pipeline = pipeline_at(tmp_path, time={"column": "tick", "unit": "none", "disorder": 5}, windows=windows)
-    publish(pipeline, [result_row(n * 100, window="hundreds") for n in range(-2, 8)], axis=pa.int64())
-    commit(pipeline, seen=1_234, emitted=1_200)
-    page = Page.of(pipeline)
-    assert "−200 – 700" in page.words
-    assert "Watermark 1,229 results complete to 1,200" in page.words
-    assert page.data["integer"] is True
-
-
-def test_aggregates_without_values_leave_a_word(pipeline):
-    publish(pipeline, [result_row(START + n * HOUR, mean_delay=value) for n, value in enumerate([None, float("nan"), float("inf")])])
-    commit(pipeline)
-    page = Page.of(pipeline)
-    assert "1 Feb 2013 02:00 – 1" in page.words
-    mean_delay, flights = page.data["windows"][0]["lines"]
-    assert mean_delay == [None]
-    assert flights == [[0, [1, 1, 1]]]
-
-
-def test_structs_and_lists_are_not_drawn(tmp_path):
-    pipeline = pipeline_at(tmp_path, aggregates={"trend": {"linear_trend": ["x", "y"]}, "all": {"collect": "x"}})
-    row = {name: value for name, value in result_row(START).items() if name not in ("flights", "mean_delay", "worst")}
-    publish(pipeline, [row | {"trend": {"slope": 1.0}, "all": [1.0]}])
-    page = Page.of(pipeline)
-    assert "None of the aggregates is a number" in page.words
-    assert page.data["windows"] == []
-
-
 def test_quarantine_counts_by_reason_and_batch(pipeline):
     commit(pipeline, 3)
     place = Places.of(pipeline).quarantine
@@ -649,22 +393,3 @@ def pipeline_files(pipeline: Pipeline) -> list[Path]:
     files = sorted(Path(pipeline.sink.path).glob("*.parquet"))
     assert files
     return files
-
-
-def test_bars_without_values_are_not_drawn():
-    assert bars_of([0, 1], {"s0": ("late", [1, 0.5])}) == {
-        "labels": [0, 1],
-        "series": [{"colour": "s0", "name": "late", "values": [1, 0.5]}],
-    }
-    assert bars_of([0], {"s0": ("late", [0])}) is None
-
-
-def test_uplot_is_the_package_that_is_named():
-    """Its version and digests are noted in one place."""
-    folder = resources.files("windowmill.jobs.report") / "uplot"
-    named, *sums = (folder / "SHA256SUMS").read_text().splitlines()
-    version = named.removeprefix("# uPlot ").partition(",")[0]
-    digests = {name: digest for digest, name in (line.split("  ") for line in sums)}
-    assert set(digests) == {file.name for file in folder.iterdir()} - {"SHA256SUMS"}
-    assert {name: sha256((folder / name).read_bytes()).hexdigest() for name in digests} == digests
-    assert f"(v{version})" in (folder / "uPlot.iife.min.js").read_text().partition("\n")[0]
