@@ -144,6 +144,10 @@ def next_backfill(
     check_tables(runnable, ledger, accepted)
     before = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
     reach = backfill_reach(runnable, source, before, history)
+    if before and reach != backfill_reach(runnable, source, before, "log"):
+        from windowmill.jobs.batch.trigger_numbers import check_range  # loads what a run without new rows does not need
+
+        check_range(runnable, begin, end, reach.why or "rows count in event-time order")
     if reach.why is not None:
         on_other_rows(reach.why)
     on_reading(source, check_readable(runnable, source, reach, again=bool(before)))

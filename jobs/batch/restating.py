@@ -20,10 +20,9 @@ from windowmill.checkpoints.stores import is_table, remove_folder, table_at
 from windowmill.jobs.batch.corrections import Corrections, corrections
 from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.restated_rows import Scope, touched_rows, untaken, write_rows
-from windowmill.jobs.batch.revisions import ends_in_sql
 from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.sources.changed_rows import queried
+from windowmill.jobs.sources.changed_rows import ends_in_sql, queried
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.ways.output import Windows

@@ -14,7 +14,7 @@ from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.batch.corrections import continued
 from windowmill.jobs.schedulers.spark.task_output import read_files
-from windowmill.jobs.sources.changed_rows import queried
+from windowmill.jobs.sources.changed_rows import ends_in_sql, queried
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.kernels.columns import int64_of
 
@@ -44,11 +44,6 @@ def going_on(runnable: Runnable, plan: Plan, schema: pa.Schema, changes: Changes
         part = slice(first, first := first + file.rows)
         files += _rewritten(runnable, plan, schema, file, pa.array(revisions[part])) if shifted[part].any() else [file]
     return replace(changes, adds=tuple(files))
-
-
-def ends_in_sql(*, timed: bool) -> str:
-    """The ends of windows in DataFusion's SQL, as integers on the axis; ``timed`` is whether the axis is time."""
-    return "CAST(arrow_cast(window_end, 'Timestamp(Microsecond, Some(\"UTC\"))') AS BIGINT)" if timed else "window_end"
 
 
 def _rows(runnable: Runnable, files: tuple[DataFile, ...], columns: list[str]) -> list[pa.RecordBatch]:

@@ -130,6 +130,11 @@ def queried(table: DeltaTable, types: Mapping[str, pa.DataType], where: str, nam
         yield _typed(pa.Table.from_batches(waiting), types)
 
 
+def ends_in_sql(*, timed: bool) -> str:
+    """The ends of windows in DataFusion's SQL, as integers on the axis; ``timed`` is whether the axis is time."""
+    return "CAST(arrow_cast(window_end, 'Timestamp(Microsecond, Some(\"UTC\"))') AS BIGINT)" if timed else "window_end"
+
+
 def _typed(rows: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
     """``rows`` with all columns of ``types``, null where they have none."""
     there = set(rows.column_names)

@@ -20,7 +20,7 @@ from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.cli import main
 from windowmill.windowing.axis import from_us
-from windowmill.windowing.errors import ArrivalUnknownError
+from windowmill.windowing.errors import ArrivalUnknownError, UnsupportedError
 
 #: Holds for the row at the first minute.
 FIRST = "id = 'e1'"
@@ -187,3 +187,25 @@ def test_a_backfill_follows_a_restatement_from_the_first_version_of_the_source(t
     loop.restate(bench.pipeline, quiet(), ends=(BASE, BASE + 10 * MINUTE))
     assert "a restatement has read the source anew: rows through version 0 count as the table holds them now" in backfill(bench)
     assert differences(bench.rows(), before) == []
+
+
+def test_triggers_are_not_numbered_anew_beside_rows_that_keep_their_numbers(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "local")
+    pairs = {"name": "pairs", "type": "sliding", "evict": {"count": 2}, "trigger": {"count": 1}}
+    bench = Bench(tmp_path, SPEC | {"windows": [pairs], "source": {"path": str(tmp_path / "source"), "changes": "ignore"}})
+    bench.land([row(minute) | {"id": f"e{minute}"} for minute in range(8)])
+    bench.land([row(60)])
+    bench.run()
+    before = bench.rows()
+    middle = {"begin": BASE + 3 * MINUTE, "end": BASE + 5 * MINUTE}
+    loop.backfill(bench.pipeline, quiet(), **middle)
+    assert differences(bench.rows(), before) == [], "a source that has only appended"
+    DeltaTable(bench.source).delete("id = 'e1'")
+    with pytest.raises(
+        UnsupportedError, match=r"triggers of pairs would be numbered anew in the range, and not outside it; `windowmill restate`"
+    ):
+        loop.backfill(bench.pipeline, quiet(), **middle)
+    loop.backfill(bench.pipeline, quiet(), history="log", **middle)
+    assert differences(bench.rows(), before) == []
+    loop.backfill(bench.pipeline, quiet(), begin=BASE - 1, end=BASE + 100 * MINUTE)
+    assert [each["trigger"] for each in bench.rows()] == list(range(7))
