@@ -61,6 +61,8 @@ def not_run(pipeline: Pipeline) -> Iterator[Problem]:
     """Features used by the spec that ``run`` and ``backfill`` do not support yet."""
     if pipeline.source is not None:
         yield from kind_problems(pipeline.source)
+        if pipeline.source.changes == "restate" and pipeline.source.format != "delta":
+            yield "source.changes", "got 'restate', but only a Delta table tells which rows have changed; expected 'refuse' or 'ignore'"
     for name in ("source", "sink", "checkpoints"):
         table = getattr(pipeline, name)
         if table is not None and table.table is not None:

@@ -145,6 +145,8 @@ class SourceTable(ABC):
     deletion_vectors: bool = False
     #: Whether this process reads event times of its plain files that are dates, texts or instants without a zone; Spark does of others.
     has_plain_times: ClassVar[bool] = False
+    #: Whether the rows that a version changed can be found, so that ``windowmill restate`` takes them up.
+    is_restatable: ClassVar[bool] = False
 
     @abstractmethod
     def versions(self, after: int, through: int) -> Iterator[LoggedVersion]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -115,6 +115,8 @@ def read_version(path: str, version: int | None) -> DeltaSource:
 @dataclass(frozen=True)
 class DeltaSource(SourceTable):
     """A Delta table."""
+
+    is_restatable: ClassVar[bool] = True
 
     def versions(self, after: int, through: int) -> Iterator[LoggedVersion]:
         log = _Log(self)

@@ -297,10 +297,14 @@ def _appended(runnable: Runnable, source: SourceTable, version: LoggedVersion) -
     what = f"source {source.path}: version {version.version} ({version.operation}) changed or removed rows"
     if version.pipeline is not None:
         what += f": the windowmill pipeline {version.pipeline} replaced what it had published (backfill)"
-    raise NonAppendCommitError(
-        f"{what}; `windowmill restate` computes the windows anew that they touch: run it, or set source.changes to restate, so that runs "
-        "do, or to ignore, so that they leave results as they are"
-    )
+    if source.is_restatable:
+        next_steps = (
+            "`windowmill restate` computes the windows anew that they touch: run it, or set source.changes to restate, so that runs do, "
+            "or to ignore, so that they leave results as they are"
+        )
+    else:
+        next_steps = "put them back, or set source.changes to ignore, so that they leave results as they are"
+    raise NonAppendCommitError(f"{what}; {next_steps}")
 
 
 def starting_version(runnable: Runnable, source: SourceTable) -> int:

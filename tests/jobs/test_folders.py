@@ -167,7 +167,8 @@ def test_a_file_that_was_read_and_has_changed_is_refused_or_ignored_with_its_row
     else:
         path.unlink()
     assert main(["run", str(pipe.path)]) == 2
-    assert f"version 1 (a.{pipe.format}: {what}) changed or removed rows" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"version 1 (a.{pipe.format}: {what}) changed or removed rows; put them back, or set source.changes to ignore" in said
     changed = path.read_bytes() if path.exists() else None
     path.write_bytes(before)
     os.utime(path, (1_000, 1_000))
@@ -181,6 +182,14 @@ def test_a_file_that_was_read_and_has_changed_is_refused_or_ignored_with_its_row
     assert pipe.run(capsys) == []
     assert json.loads(_answer(capsys, "status", pipe))["rows_ignored"] == 2
     assert pipe.results() == {("a", "01"): (2, 3.0)}
+
+
+def test_changes_of_a_folder_cannot_be_restated(pipe, capsys):
+    pipe.land("a", ("a", 10, 1))
+    pipe.write(changes="restate")
+    for command in ("validate", "run"):
+        assert main([command, str(pipe.path)]) == 2
+        assert "source.changes: got 'restate', but only a Delta table tells which rows have changed" in capsys.readouterr().err
 
 
 def test_a_file_that_has_changed_is_read_again_only_as_it_is_now(pipe, capsys):
