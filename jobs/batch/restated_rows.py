@@ -102,7 +102,7 @@ class Scope:
         return self.touched.select(list(keys)).group_by(list(keys), use_threads=False).aggregate([])
 
 
-class Quarantined:
+class QuarantinedRows:
     """Rows of the quarantine table, to be found among those of the source by all their values."""
 
     def __init__(self, pipeline: Pipeline, rows: pa.Table) -> None:
@@ -138,7 +138,7 @@ def _canonical(row: str) -> str:
     return json.dumps({name: value for name, value in json.loads(row).items() if value is not None}, sort_keys=True)
 
 
-def quarantined(runnable: Runnable, *, late: bool) -> tuple[Quarantined, Quarantined]:
+def quarantined(runnable: Runnable, *, late: bool) -> tuple[QuarantinedRows, QuarantinedRows]:
     """The rows in quarantine that stay there, and those that count from now on: with ``late`` those that came too late."""
     place = runnable.places.quarantine
     parts = [pa.table({name: pa.array([], kind) for name, kind in _QUARANTINED.items()})]
@@ -147,7 +147,7 @@ def quarantined(runnable: Runnable, *, late: bool) -> tuple[Quarantined, Quarant
         parts += queried(table, _QUARANTINED, "true", {name: name for name in _QUARANTINED})
     every = pa.concat_tables(parts)
     counts = pc.and_(pc.equal(every.column("reason"), TOO_LATE), late)
-    return Quarantined(runnable.pipeline, every.filter(pc.invert(counts))), Quarantined(runnable.pipeline, every.filter(counts))
+    return QuarantinedRows(runnable.pipeline, every.filter(pc.invert(counts))), QuarantinedRows(runnable.pipeline, every.filter(counts))
 
 
 def touched_rows(runnable: Runnable, source: DeltaSource, plan: RestatePlan) -> tuple[pa.Table | None, Mapping[str, int]]:
