@@ -13,7 +13,7 @@ PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo example-glucose example-stocks example-clickstream up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-history bench-long-life bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint fmt doctor s3-jars reference release lock clean
+.PHONY: help setup demo cluster-demo example-glucose example-stocks example-clickstream up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-history bench-long-life bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint docs fmt doctor s3-jars reference release lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z0-9-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -133,10 +133,13 @@ bench-setup: setup ## Install the peers that bench compares with, each into an e
 check: lint ## Run lint, types, doctests and pure tests, with few examples of each property (under 2 minutes)
 	HYPOTHESIS_PROFILE=few $(PY) -m pytest $(PARALLEL) -m pure
 
-lint: setup ## Check style, and the types of everything but the tests; changes nothing
+lint: setup docs ## Check style, types of everything but the tests, and links of the documentation; changes nothing
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+
+docs: setup ## Build the site of the documentation into .site/; `mkdocs serve` shows it with its search (seconds)
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build
 
 fmt: setup ## Format the code and repair what lint can repair
 	$(PY) -m ruff check --fix .
