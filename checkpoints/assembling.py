@@ -191,7 +191,7 @@ def _batch(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) ->
     if first.kind != BATCH or any(record.kind != RULING for record in rulings):
         raise _corrupt(path, f"batch {number} has records of the kinds {', '.join(repr(record.kind) for record in records)}")
     bodies = [_parsed(record, path) for record in records]
-    outcomes: list[Commit] = [_built(Commit, body.get(OUTCOME), record, path) for body, record in zip(bodies, records, strict=True)]
+    outcomes = [_outcome(body, record, path) for body, record in zip(bodies, records, strict=True)]
     if any(status_of(outcome.verdict) != "held" for outcome in outcomes[:-1]):
         raise _corrupt(path, f"batch {number} has a ruling, but was not held")
     plan = _plan(bodies[0].get(PLAN), first, path)
@@ -222,6 +222,13 @@ def _ruled_by(body: Mapping[str, Any], record: LedgerRecord, path: str) -> str |
     if not (by is None or isinstance(by, str)):
         raise _corrupt(path, f"the {record.kind} record of batch {record.batch} names {by!r} for who ruled")
     return by
+
+
+def _outcome(body: Mapping[str, Any], record: LedgerRecord, path: str) -> Commit:
+    values = body.get(OUTCOME)
+    # Records from before the cost of batches was recorded lack the field.
+    outcome: Commit = _built(Commit, {"used": {}} | values if isinstance(values, dict) else values, record, path)
+    return outcome
 
 
 def _changes(body: Mapping[str, Any], record: LedgerRecord, path: str) -> dict[str, Changes]:

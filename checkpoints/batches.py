@@ -300,8 +300,9 @@ class Commit:
     ``windows`` counts the published rows by window name, ``restored`` the rows of state that were restored by kind. ``rows_ignored`` counts
     the rows changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``. ``timings`` holds the
     seconds by step. ``compute`` says who computed the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs,
-    stages, tasks and executors. ``written`` maps each role to the last write to that table by the batches before this one; this batch's
-    own commits are made after the record, and found by their transactions.
+    stages, tasks and executors. ``used`` holds ``processor_seconds``, ``bytes_read`` of the source's files, ``bytes_written``, and the
+    ``state_bytes`` after the batch; it is empty in older records. ``written`` maps each role to the last write to that table by the batches
+    before this one; this batch's own commits are made after the record, and found by their transactions.
     """
 
     seen: int | None
@@ -320,6 +321,7 @@ class Commit:
     timings: dict[str, float] = field(default_factory=dict)
     rows_ignored: int = 0
     compute: dict[str, object] = field(default_factory=dict)
+    used: dict[str, float] = field(default_factory=dict)
     written: dict[str, LastWrite] = field(default_factory=dict)
 
 
@@ -370,6 +372,7 @@ class Batch:
     rows_published = property(lambda self: self.outcome.rows_published if self.status == "committed" else 0)
     timings = property(lambda self: self.outcome.timings)
     compute = property(lambda self: self.outcome.compute)
+    used = property(lambda self: self.outcome.used)
 
     @property
     def is_backfill(self) -> bool:

@@ -27,6 +27,7 @@ from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.engine import has_brief_use
 from windowmill.jobs.batch.job import ComputedBatch, Job
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
+from windowmill.jobs.batch.resources import Resources
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.task import compute_in_a_task
 from windowmill.jobs.sources.kinds import open_source
@@ -71,6 +72,7 @@ class _Steps:
         self.tables = tables_of(runnable, self.spark)
         #: Files that no record names yet, by role of their table.
         self.changes: dict[str, Changes] = {}
+        self.resources = Resources()
         self.usage = Usage(f"{pipeline.pipeline}, batch {plan.batch}")
         progress.around = self.usage.step
         #: Who computed the batch, as its record says it.
@@ -254,6 +256,7 @@ class _Steps:
             timings={name: round(seconds, 3) for name, seconds in self.progress.timings.items()},
             rows_ignored=self.job.reading.rows_ignored,
             compute=self.engine,
+            used=self.resources.used(self.job.reading.size_bytes, self.changes, self.places.state),
         )
 
 

@@ -32,6 +32,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "savepoint": batches.savepoint,
         "status": tables.status,
         "history": tables.history,
+        "cost": tables.cost,
         "quality": tables.quality,
         "state": tables.state,
         "report": tables.report,

@@ -116,6 +116,8 @@ def _outstanding(pipeline: Pipeline, ledger: Ledger) -> list[str]:
 
 def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
     """List the ``last`` batches, newest last; with ``timings`` the text shows the seconds of each step."""
+    from windowmill.jobs.report.cost import figures_of  # with the report come its templates
+
     batches = Ledger.open(pipeline).recent(last)
     data = [
         {
@@ -138,6 +140,7 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
             "state_restored": batch.outcome.restored,
             "compute": batch.compute,
             "timings": batch.timings,
+            **figures_of(batch),
         }
         for batch in batches
     ]

@@ -17,7 +17,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from windowmill.jobs.commands.terminal import Answer, as_written
+from windowmill.jobs.commands.terminal import Answer, as_written, in_bytes
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SpecError, TableUnlocatedError
 from windowmill.windowing.nodes import MANY_SLICES
@@ -115,7 +115,7 @@ class WindowLine:
         if not keeps_state:
             return cls(window.name, window.what, "", "", engine, most)
         rows, size = window.shape.state_rows, window.state_bytes
-        kept = f"{rows:,} rows ({_size(size)})" if rows is not None and size is not None else _KEEPS[window.way]
+        kept = f"{rows:,} rows ({in_bytes(size)})" if rows is not None and size is not None else _KEEPS[window.way]
         return cls(window.name, window.what, _reads(window), kept, engine, most)
 
     @property
@@ -197,7 +197,7 @@ def _states(found: PipelinePlan) -> Iterator[tuple[str, str]]:
         of = [window for window in found.windows if window.shape.state == state]
         scope = "" if len(of) == len(found.windows) else f"{', '.join(window.name for window in of)}: "
         rows, size = of[0].shape.state_rows, of[0].state_bytes
-        known = f", {rows:,} rows or {_size(size)} a key" if rows is not None and size is not None else ""
+        known = f", {rows:,} rows or {in_bytes(size)} a key" if rows is not None and size is not None else ""
         yield "state", f"{scope}{state}; {of[0].leaf_bytes} bytes a row{known}"
 
 
@@ -273,11 +273,6 @@ def _aggregates(found: PipelinePlan) -> Table:
 
 def _named(name: str, what: str) -> Text:
     return Text(name, style="bold").append(f"\n{what}", style="not bold")
-
-
-def _size(size: int) -> str:
-    unit, factor = next(((unit, factor) for unit, factor in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)) if size >= factor), ("bytes", 1))
-    return f"{size / factor:.3g} {unit}"
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> Table:

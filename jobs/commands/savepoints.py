@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from windowmill.jobs.batch import savepoints
 from windowmill.jobs.commands.answers import bound, titled
-from windowmill.jobs.commands.terminal import Answer
+from windowmill.jobs.commands.terminal import Answer, in_bytes
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SpecError
@@ -35,7 +35,7 @@ def savepoint_of(pipeline: Pipeline, progress: Progress, action: Action, name: s
         return _restore(pipeline, progress, name, accepted)
     entry = savepoints.create(pipeline, progress, name) if action == "create" else savepoints.drop(pipeline, progress, name)
     done = "made" if action == "create" else "dropped"
-    text = f"{pipeline.pipeline}: savepoint {name} {done}: batch {entry.batch}, source version {entry.to_version}, {_size(entry)}"
+    text = f"{pipeline.pipeline}: savepoint {name} {done}: batch {entry.batch}, source version {entry.to_version}, {in_bytes(entry.size)}"
     return Answer({"pipeline": pipeline.pipeline, "status": done, **_entry(entry, pipeline)}, text)
 
 
@@ -69,14 +69,10 @@ def _list(pipeline: Pipeline) -> Answer:
     for entry, row in zip(entries, data, strict=True):
         emitted = "–" if row["emitted"] is None else str(row["emitted"])[:16].replace("T", " ")
         made = entry.created_at[:16].replace("T", " ")
-        table.add_row(entry.name, made, f"{entry.batch}", f"{entry.to_version}", emitted, _size(entry))
+        table.add_row(entry.name, made, f"{entry.batch}", f"{entry.to_version}", emitted, in_bytes(entry.size))
     return Answer(data, table)
 
 
 def _entry(entry: Savepoint, pipeline: Pipeline) -> dict[str, Any]:
     instants = {name: bound(getattr(entry, name), pipeline.time.unit is None) for name in ("seen", "emitted")}
     return {name: asdict(entry)[name] for name in _SHOWN} | {"created_at": bound(to_us(entry.at), True)} | instants
-
-
-def _size(entry: Savepoint) -> str:
-    return f"{entry.size / 1e6:.1f} MB" if entry.size >= 1e5 else f"{entry.size / 1e3:.1f} kB"

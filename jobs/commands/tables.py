@@ -1,4 +1,4 @@
-"""Commands about what runs left: ``status``, ``history``, ``quality``, ``state``, ``report``, ``views``, ``verify``, ``maintain``."""
+"""Commands about what runs left: progress, batches and their cost, quality, state, report, views, verification, upkeep."""
 
 from __future__ import annotations
 
@@ -31,6 +31,21 @@ def history(
     from windowmill.jobs.commands.answers import history_of
 
     show(history_of(load_pipeline(spec), last, timings=timings), as_json)
+
+
+def cost(
+    spec: Spec,
+    last: Last = 20,
+    price: Annotated[
+        float | None,
+        typer.Option("--price-per-hour", envvar="WINDOWMILL_PRICE_PER_HOUR", min=0, help="Price of an hour of computing, in any currency."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the last batches cost, whether that grows, and what it comes to a month at the pipeline's schedule."""
+    from windowmill.jobs.commands.cost import cost_of
+
+    show(cost_of(load_pipeline(spec), last, price), as_json)
 
 
 def quality(spec: Spec, last: Last = 5, as_json: AsJson = False) -> None:

@@ -84,6 +84,16 @@ def instant_of(option: str, text: str, pipeline: Pipeline) -> int:
         raise SpecError(f"{option}: got {text!r}; expected {wanted}") from err
 
 
+def in_bytes(size: float) -> str:
+    """A number of bytes in three digits.
+
+    >>> in_bytes(812), in_bytes(2_345_678)
+    ('812 bytes', '2.35 MB')
+    """
+    unit, factor = next(((unit, factor) for unit, factor in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)) if size >= factor), ("bytes", 1))
+    return f"{size / factor:.3g} {unit}"
+
+
 def as_written(text: str) -> str:
     """``text`` with values of variables as their specs write them. Paths of tables keep the values."""
     return text_as_written(text, _hidden) if _hidden else text

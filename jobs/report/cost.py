@@ -1,31 +1,42 @@
-"""What batches cost: seconds by step, Spark's tasks, rows and bytes of each batch, and how the latest compare with those before."""
+"""What batches cost: seconds by step, processor time, Spark's tasks, rows and bytes of each, the trend, and a month of them."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from windowmill.checkpoints.batches import Batch
 from windowmill.jobs.report.chart_data import bars_of
-from windowmill.jobs.report.texts import elapsed
+from windowmill.jobs.report.texts import elapsed, short
+from windowmill.windowing.spec import Pipeline
 
-#: Steps of a run in their order -> the colour of each; ``start`` is that of Spark.
-_STEPS = {"start": "b-start"} | {
-    step: f"b-t{i}" for i, step in enumerate(("survey", "restore", "apply", "validate", "publish", "remember", "commit"))
-}
+#: Steps of a batch in their order -> the colour of each; ``start`` is that of Spark.
+_STEPS = {"start": "b-start"} | {step: f"b-t{i}" for i, step in enumerate(("select", "survey", "restore", "apply", "compare", "validate"))}
 #: The trend compares the median of so many batches with that of as many before them.
 COMPARED = 10
+DAYS_A_MONTH = 365 / 12
+#: The rate of batches that no clock starts is known from so many.
+_RATED = 3
 
 
 def seconds_of(batch: Batch) -> float:
     """Seconds of all steps."""
-    return float(sum(batch.timings.get(step, 0.0) for step in _STEPS))
+    return float(sum(batch.timings.values()))
 
 
 def bytes_of(batch: Batch) -> int | None:
     """Bytes of the data files that the batch wrote; null if they were so many that the ledger names them elsewhere."""
     return None if batch.manifest else sum(file.size for changes in batch.changes.values() for file in changes.files)
+
+
+def figures_of(batch: Batch) -> dict[str, Any]:
+    """What a batch has cost: seconds, processor seconds and bytes; null where its record does not say."""
+    used = {"bytes_written": bytes_of(batch)} | batch.used
+    in_bytes = {name: None if (size := used.get(name)) is None else int(size) for name in ("bytes_read", "bytes_written", "state_bytes")}
+    return {"seconds": round(seconds_of(batch), 3), "processor_seconds": used.get("processor_seconds"), **in_bytes}
 
 
 def tasks_of(batch: Batch) -> int:
@@ -43,6 +54,14 @@ def cost_bars(shown: Sequence[Batch]) -> dict[str, dict[str, Any] | None]:
         "read": {"s0": ("rows read", [batch.rows_read for batch in shown])},
         "tasks": {"s1": ("Spark tasks", [tasks_of(batch) for batch in shown])},
         "bytes": {"s2": ("bytes written", [bytes_of(batch) or 0 for batch in shown])},
+    }
+    figures |= {
+        name: {"s3": (words, [batch.used.get(name, 0) for batch in shown])}
+        for name, words in (
+            ("processor_seconds", "processor seconds"),
+            ("bytes_read", "bytes of source files read"),
+            ("state_bytes", "bytes of state"),
+        )
     }
     return {name: bars_of(labels, stacks) for name, stacks in figures.items()}
 
@@ -72,3 +91,78 @@ def trend_of(shown: Sequence[Batch]) -> str:
     latest, before = statistics.median(seconds[-half:]), statistics.median(seconds[-2 * half : -half])
     change = f", {(latest - before) / before:+.0%}".replace("-", "−") if before else ""
     return f"median of the latest {half} runs {elapsed(latest)}, of the {half} before {elapsed(before)}{change}"
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """What a pipeline costs a month, if each run finds new rows as the latest did.
+
+    Attributes
+    ----------
+    runs
+        Number of runs a month.
+    basis
+        Where that number comes from.
+    seconds, processor_seconds
+        Of all these runs together; processor time is null if none of the latest batches recorded it.
+    price
+        Cost of ``seconds`` at the price of an hour; null without a price.
+    """
+
+    runs: float
+    basis: str
+    seconds: float
+    processor_seconds: float | None
+    price: float | None
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, shown: Sequence[Batch], price_per_hour: float | None = None) -> Month | None:
+        """The month by the latest runs of ``shown``; null if there are none, or it is not known how often they run."""
+        runs = [batch for batch in shown if batch.timings and batch.action == "run"]
+        rate = _rate(pipeline, runs)
+        if rate is None or not runs:
+            return None
+        number, basis = rate
+        seconds = number * statistics.fmean(seconds_of(batch) for batch in runs[-COMPARED:])
+        processor = [batch.used["processor_seconds"] for batch in runs[-COMPARED:] if "processor_seconds" in batch.used]
+        price = None if price_per_hour is None else seconds / 3600 * price_per_hour
+        return cls(number, basis, seconds, number * statistics.fmean(processor) if processor else None, price)
+
+    def describe(self) -> str:
+        """The month in one line."""
+        processor = "" if self.processor_seconds is None else f", {elapsed(self.processor_seconds)} of processor time"
+        price = "" if self.price is None else f", {self.price:,.2f} at the price given"
+        return f"a month: {short(round(self.runs))} runs ({self.basis}), {elapsed(self.seconds)}{processor}{price}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Its facts as JSON values."""
+        return {name: round(value, 2) if isinstance(value, float) else value for name, value in asdict(self).items()}
+
+
+def _rate(pipeline: Pipeline, runs: Sequence[Batch]) -> tuple[float, str] | None:
+    """Runs a month, and where the number comes from."""
+    if isinstance(pipeline.schedule, str) and (scheduled := runs_a_month(pipeline.schedule)) is not None:
+        return scheduled, f"schedule {pipeline.schedule}"
+    days = (runs[-1].planned_at - runs[0].planned_at).total_seconds() / 86_400 if runs else 0.0
+    if len(runs) < _RATED or not days:
+        return None
+    return (len(runs) - 1) / days * DAYS_A_MONTH, f"as often as the latest {len(runs)}"
+
+
+def runs_a_month(schedule: str) -> float | None:
+    """Number of instants of a cron expression in a month, a twelfth of a year; null if it is none.
+
+    >>> runs_a_month("*/30 * * * *"), runs_a_month("@monthly"), runs_a_month("@once")
+    (1460.0, 1.0, None)
+    """
+    from croniter import croniter
+
+    if not croniter.is_valid(schedule):
+        return None
+    [minutes, hours, *days], _ = croniter.expand(schedule)
+    times = (60 if minutes == ["*"] else len(minutes)) * (24 if hours == ["*"] else len(hours))
+    dates = croniter(" ".join(["0", "0", *(",".join(map(str, field)) for field in days)]), datetime(2024, 12, 31, tzinfo=UTC))
+    year = 0
+    while dates.get_next(datetime).year == 2025:
+        year += 1
+    return times * year / 12

@@ -10,7 +10,7 @@ from typing import Any
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch.engine import describe_briefly
-from windowmill.jobs.report.cost import COMPARED, median_seconds, trend_of
+from windowmill.jobs.report.cost import COMPARED, Month, median_seconds, trend_of
 from windowmill.jobs.report.freshness import WORTH_A_LOOK, freshness_of, share_of
 from windowmill.jobs.report.page import link_to, templates, verdict_of
 from windowmill.jobs.report.tables import BATCHES_SHOWN
@@ -42,6 +42,8 @@ class PipelineRow:
         Shares of all rows read.
     seconds, trend
         Median seconds of the latest runs, and how they compare with those before.
+    month
+        Seconds of all runs of a month; null if it is not known how often they run.
     href
         Link to the pipeline's report; empty if there is none.
     """
@@ -62,6 +64,7 @@ class PipelineRow:
     quarantined: float = 0.0
     seconds: float | None = None
     trend: str = ""
+    month: float | None = None
     computed: str = "–"
     href: str = ""
 
@@ -80,6 +83,7 @@ def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
     ledger, now = Ledger.open(pipeline), datetime.now(UTC)
     batches, last, totals = ledger.recent(BATCHES_SHOWN), ledger.last_commit, ledger.totals
     tone, verdict, trend = *verdict_of(batches), trend_of(batches)
+    month = Month.of(pipeline, batches)
     ended = batches[-1].ended_at if batches else None
     fresh = freshness_of(pipeline, last.seen if last else None, ended, now)
     schedule = pipeline.schedule
@@ -99,6 +103,7 @@ def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
         quarantined=share_of(totals.rows_quarantined, totals.rows_read),
         seconds=median_seconds(batches),
         trend=trend.rpartition(", ")[2],
+        month=None if month is None else round(month.seconds, 1),
         computed=describe_briefly(batches[-1].compute) if batches else "–",
         href=link_to(Places.of(pipeline).report, target),
     )

@@ -21,7 +21,7 @@ from windowmill.checkpoints.places import Places, local_path
 from windowmill.jobs.batch.engine import describe_briefly
 from windowmill.jobs.batch.progress import warnings_of
 from windowmill.jobs.report.chart_data import bars_of, charts_of
-from windowmill.jobs.report.cost import bytes_of, cost_bars, seconds_of, timings_of, trend_of
+from windowmill.jobs.report.cost import Month, bytes_of, cost_bars, seconds_of, timings_of, trend_of
 from windowmill.jobs.report.curves import Curves, WindowCurves
 from windowmill.jobs.report.freshness import WORTH_A_LOOK, freshness_of, share_of
 from windowmill.jobs.report.held import Held
@@ -116,6 +116,7 @@ def render(facts: Facts, target: str) -> str:
         verdicts=_VERDICTS,
         timings=timings_of(facts.batches),
         trend=trend_of(facts.batches),
+        month=Month.of(facts.pipeline, facts.batches),
         links=_links(facts, target),
         uplot=_uplot(),
     )

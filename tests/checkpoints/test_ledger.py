@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import multiprocessing
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from tests.checkpoints.records import NOW, commit, plan
+from tests.checkpoints.records import NOW, commit, history, plan
 from tests.specs import a_spec
+from windowmill.checkpoints.assembling import OUTCOME
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.ledger import Ledger
@@ -52,12 +54,20 @@ def test_one_record_holds_plan_outcome_and_files(path):
         "sink": Changes((DataFile("a.parquet", 9, 3, 7, "{}"),), (DataFile("b.parquet", 8, 1, 7, "{}"),), ("c.parquet",), (1, 2), "{}"),
         "state": Changes(),
     }
-    outcome = commit(windows={"w": 3}, timings={"apply": 1.5}, compute={"engine": "local"})
+    outcome = commit(windows={"w": 3}, timings={"apply": 1.5}, compute={"engine": "local"}, used={"processor_seconds": 1.2})
     Ledger(path).record(plan(0), outcome, changes, NOW)
     again = Ledger(path)
     assert (again.last_commit.plan, again.last_commit.outcome, again.changes_of(again.last_commit)) == (plan(0), outcome, changes)
     assert [(b.number, b.status, b.committed_at) for b in again.batches()] == [(0, "committed", NOW)]
     assert [(record.kind, record.attempt) for record in DeltaRecords(path).load()] == [("batch", "a")]
+
+
+def test_a_record_from_before_the_cost_was_recorded_is_read(path):
+    [record] = history(1)
+    body = json.loads(record.body)
+    del body[OUTCOME]["used"]
+    DeltaRecords(path).append(replace(record, body=json.dumps(body)))
+    assert Ledger(path).last_commit.used == {}
 
 
 #: Bodies of the records of the plans in the next test, byte for byte.

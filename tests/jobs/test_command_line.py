@@ -150,3 +150,28 @@ def test_run_advances_many_pipelines_and_an_error_of_one_stops_no_other(specs, t
     assert told.err.endswith(f"windowmill: 1 of 3 pipelines failed: {specs[1]} (exit code 2)\n")
     assert main(["run", specs[0], specs[2]]) == 0
     assert capsys.readouterr().out == "a: nothing new\nc: nothing new\n"
+
+
+def test_cost_counts_what_batches_use_and_what_a_month_of_them_takes(specs, capsys):
+    spec = Path(specs[0])
+    spec.write_text(f"{spec.read_text()}schedule: '@daily'\n")
+    source = DeltaTable(str(spec.parent / "source"))
+    for t in (35, 45, 55):
+        assert main(["run", str(spec), "--json"]) == 0
+        write_deltalake(source.table_uri, pa.table({"t": [t]}), mode="append")
+    capsys.readouterr()
+    assert main(["cost", str(spec), "--price-per-hour", "3600", "--json"]) == 0
+    cost = json.loads(capsys.readouterr().out)
+    month, batches = cost["month"], cost["batches"]
+    assert month["runs"] == pytest.approx(365 / 12, abs=0.01)
+    assert month["basis"] == "schedule @daily"
+    assert month["seconds"] == month["price"] == pytest.approx(sum(b["seconds"] for b in batches) / 3 * 365 / 12, abs=0.1)
+    sizes = pa.table(DeltaTable(source.table_uri).get_add_actions(flatten=True))["size_bytes"].to_pylist()
+    assert sum(b["bytes_read"] for b in batches) < sum(sizes), "the last version has not been read"
+    assert all(b["bytes_read"] in sizes and b["processor_seconds"] >= 0 for b in batches)
+    state = DeltaTable(str(spec.parent / "a.windowmill" / "state"))
+    assert batches[-1]["state_bytes"] == sum(pa.table(state.get_add_actions(flatten=True))["size_bytes"].to_pylist())
+    assert main(["cost", str(spec)]) == 0
+    assert "a month: 30 runs (schedule @daily)" in capsys.readouterr().out
+    assert main(["history", str(spec), "--json"]) == 0
+    assert [b["state_bytes"] for b in json.loads(capsys.readouterr().out)] == [b["state_bytes"] for b in batches]

@@ -22,6 +22,7 @@ from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.report import quality, write_report
+from windowmill.jobs.report.cost import Month
 from windowmill.jobs.report.freshness import freshness_of
 from windowmill.jobs.report.quality import read_quality
 from windowmill.jobs.report.tables import ReportError, read_quarantine
@@ -215,14 +216,43 @@ def test_freshness(tmp_path, schedule, hours, batch, missed):
 def test_cost_of_each_batch_and_its_trend(pipeline):
     for n in range(8):
         compute = {"engine": "spark", "application": "app", "jobs": 1, "stages": 1, "tasks": n, "executors": 1}
-        commit(pipeline, timings={"survey": 1.0, "apply": 1.0 if n < 4 else 2.0}, rows_read=10 + n, compute=compute)
+        used = {"processor_seconds": 2.0 + n, "bytes_read": 7, "bytes_written": 5 * n, "state_bytes": 100 + n} if n else {}
+        commit(pipeline, timings={"survey": 1.0, "apply": 1.0 if n < 4 else 2.0}, rows_read=10 + n, compute=compute, used=used)
     page = Page.of(pipeline)
     bars = page.data["bars"]
     assert [series["name"] for series in bars["timings"]["series"]] == ["survey", "apply"]
     assert bars["tasks"]["series"][0]["values"] == list(range(8))
     assert bars["read"]["series"][0]["values"] == list(range(10, 18))
     assert bars["bytes"] is None
+    assert bars["processor_seconds"]["series"][0]["values"] == [0, *range(3, 10)]
+    assert bars["state_bytes"]["series"][0]["values"] == [0, *range(101, 108)]
     assert "median of the latest 4 runs 3.0 s, of the 4 before 2.0 s, +50%" in page.words
+
+
+@pytest.mark.parametrize(
+    ("schedule", "runs"), [("*/30 * * * *", 1460), ("@daily", 365 / 12), ("15 3 1 * *", 1), ("0 6,18 * * 1-5", 43.5), ("@once", None)]
+)
+def test_what_a_month_costs(tmp_path, schedule, runs):
+    pipeline = pipeline_at(tmp_path, schedule=schedule)
+    ledger = Ledger.open(pipeline)
+    assert Month.of(pipeline, ledger.recent(9)) is None
+    commit(pipeline, 2, timings={"apply": 36.0})
+    month = Month.of(pipeline, Ledger.open(pipeline).recent(9), price_per_hour=2.0)
+    if runs is None:
+        assert month is None
+    else:
+        assert (month.runs, month.seconds, month.price) == (pytest.approx(runs), pytest.approx(36 * runs), pytest.approx(runs / 50))
+        assert month.processor_seconds is None
+
+
+def test_without_a_schedule_the_rate_is_that_of_the_latest_runs(tmp_path):
+    pipeline = pipeline_at(tmp_path)
+    commit(pipeline, timings={"apply": 1.0})
+    [batch] = Ledger.open(pipeline).recent(9)
+    runs = [replace(batch, plan=replace(batch.plan, now_us=hour * 3_600_000_000)) for hour in range(5)]
+    assert Month.of(pipeline, runs[:2]) is None
+    month = Month.of(pipeline, runs)
+    assert (month.runs, month.basis) == (pytest.approx(24 * 365 / 12), "as often as the latest 5")
 
 
 def test_strings_of_the_tables_are_text_not_markup(pipeline):
