@@ -13,7 +13,9 @@ from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.state.base import files_of, order_of
 from windowmill.checkpoints.state.reading import read_file, reporting_damage
 from windowmill.checkpoints.stores import is_table
+from windowmill.windowing.columnar.added_columns import NUMBER_OF
 from windowmill.windowing.columnar.rows import codes_of
+from windowmill.windowing.watermark import COMMIT_SHIFT
 
 
 def replacing(path: str, built: Changes | None, kept: tuple[DataFile, ...] = ()) -> Changes | None:
@@ -33,6 +35,19 @@ def replacing(path: str, built: Changes | None, kept: tuple[DataFile, ...] = ())
     if built is None:
         built = Changes.of(pa.schema(table.schema().to_arrow()))
     return replace(built, kept=kept, removes=removes)
+
+
+def rows_numbered(path: str, commit: int) -> int:
+    """One more than the greatest place among the rows of ``commit`` that the state at ``path`` holds; 0 if it holds none of them."""
+    if not is_table(path):
+        return 0
+    with reporting_damage(path):
+        table = newest(path)
+        schema = pa.schema([field for field in pa.schema(table.schema().to_arrow()) if field.name == NUMBER_OF])
+        columns = [read_file(table.table_uri, file, schema, schema.names).column(NUMBER_OF) for file in files_of(table) if len(schema)]
+    first = commit << COMMIT_SHIFT
+    numbers = [column.drop_null().to_numpy() for column in columns]
+    return max((int(own.max()) + 1 - first for each in numbers if len(own := each[each >> COMMIT_SHIFT == commit])), default=0)
 
 
 def keep(path: str, touched: pa.Table, *, batch: int, attempt: str) -> tuple[DataFile, ...]:

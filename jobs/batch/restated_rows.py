@@ -19,6 +19,7 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import RestatePlan
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import files_of
+from windowmill.checkpoints.state.replacement import rows_numbered
 from windowmill.checkpoints.stores import is_table, remove_folder, table_at
 from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.base import AddedFile, Reading
@@ -183,7 +184,9 @@ def write_rows(runnable: Runnable, source: DeltaSource, plan: RestatePlan, scope
                 writer.write(staying.split(scope.of_keys(rows, pipeline.keys))[0])
     files = tuple(AddedFile(file.path, plan.to_version, file.size, file.rows, stats=file.stats) for file in writer.close())
     written = replace(source, path=place, schema_json=without_mapping(source.schema_json), deletion_vectors=False)
-    return written, Reading(files, len(files))
+    # Rows of keys that are not touched may have numbers of the same commit, by an earlier restatement or a changed spec.
+    first_row = 0 if scope.touched is None else rows_numbered(runnable.places.state, plan.to_version)
+    return written, Reading(files, len(files), first_row=first_row)
 
 
 def untaken(place: str, taken: Counter[str]) -> tuple[pa.Table, tuple[str, ...]]:

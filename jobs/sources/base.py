@@ -73,12 +73,15 @@ class Reading:
         The version as of which the settled files must be read, because rows in them may be deleted; null if all their rows count.
     rows_ignored
         Rows inserted, updated or removed by the versions that ``source.changes: ignore`` skips.
+    first_row
+        The place of the first row among those of its commit.
     """
 
     files: tuple[AddedFile, ...]
     settled: int = 0
     as_of: int | None = None
     rows_ignored: int = 0
+    first_row: int = 0
 
     @property
     def commits(self) -> tuple[int, ...]:

@@ -42,6 +42,8 @@ class Input:
         Whether the input ends with this batch, so that all windows are complete.
     commits
         For each file, the number of its commit, ascending; empty if the input has no files.
+    first_row
+        The place of the first row among those of its commit; the state has others before it.
     settled
         Number of leading files whose rows count as arrived in order of event time.
     closed_by_file
@@ -65,6 +67,7 @@ class Input:
     builds_state: bool = False
     ended: bool = False
     commits: tuple[int, ...] = ()
+    first_row: int = 0
     settled: int = 0
     closed_by_file: tuple[int, ...] | None = None
     expected_rows: int = 0
@@ -196,6 +199,7 @@ class TableInput(SourceInput):
             emitted=None if plan.replaces_state else plan.emitted,
             builds_state=plan.builds_state,
             commits=reading.commits,
+            first_row=reading.first_row,
             settled=reading.settled,
             closed_by_file=_closed_by_file(plan, reading) if pipeline.time.watermark == "data_interval_end" else None,
             expected_rows=sum(file.rows or 0 for file in reading.files),

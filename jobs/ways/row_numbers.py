@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MAX_COMMIT = (1 << 62 - COMMIT_SHIFT) - 1
 
 
-def starts_of(rows: Sequence[int], commits: Sequence[int]) -> Ints:
+def starts_of(rows: Sequence[int], commits: Sequence[int], first_row: int = 0) -> Ints:
     """Number before the first row of each file; int64, shape (n_files,).
 
     Parameters
@@ -34,6 +34,8 @@ def starts_of(rows: Sequence[int], commits: Sequence[int]) -> Ints:
         For each file, one more than the greatest index of a row in it.
     commits
         The number of each file's commit, ascending; empty if each file is a commit.
+    first_row
+        The place of the first row among those of its commit.
 
     Raises
     ------
@@ -43,6 +45,7 @@ def starts_of(rows: Sequence[int], commits: Sequence[int]) -> Ints:
     through, commit = np.cumsum(np.array(rows, np.int64)), np.array((commits or range(len(rows)))[: len(rows)], np.int64)
     before = through - np.array(rows, np.int64)
     before -= before[np.searchsorted(commit, commit)]
+    before[commit == commit[:1]] += first_row
     if len(rows) and int((before + rows).max()) > 1 << COMMIT_SHIFT:
         raise LimitExceededError(f"a commit of the source has more than {1 << COMMIT_SHIFT:,} rows; append them in several commits")
     if len(rows) and int(commit[-1]) > _MAX_COMMIT:
@@ -60,4 +63,4 @@ def numbers_of(rows: pa.Table, batch: Input) -> Ints:
     file, row = rows.column(FILE).to_numpy(), rows.column(ROW).to_numpy()
     counts = np.zeros(int(file.max()) + 1 if len(file) else 0, np.int64)
     np.maximum.at(counts, file, row + 1)
-    return np.asarray(starts_of(counts.tolist(), batch.commits)[file] + row, np.int64)
+    return np.asarray(starts_of(counts.tolist(), batch.commits, batch.first_row)[file] + row, np.int64)

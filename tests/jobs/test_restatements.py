@@ -28,6 +28,7 @@ WINDOWS: dict[str, Any] = {
         "windows": [{"name": "slots", "type": "tumbling", "size": "10 minutes"}, {"name": "visits", "type": "session", "gap": "5 minutes"}]
     },
 }
+SPANS = {"name": "spans", "type": "snapshot"}
 AGGREGATES = {"n": {"count": "*"}, "whole": {"sum": "i"}, "average": {"mean": "i"}, "closing": {"last": "id"}}
 
 
@@ -174,6 +175,23 @@ def test_versions_that_runs_have_ignored_are_restated_when_asked_for(tmp_path):
     done = bench.restate(changed=(version, version))
     assert 0 < done.restated.windows < 4
     assert done.restated.keys == 1
+    assert differences(bench.latest(), bench.truth()) == []
+
+
+@pytest.mark.parametrize("emit", ["final", "revise"])
+def test_restatements_of_several_keys_at_one_version_keep_their_rows_apart(tmp_path, emit):
+    time = {"column": "t", "tie_break": ["id"], "disorder": "2 hours", "lateness": "1 hour"}
+    bench, rows = bench_of(tmp_path, "rows", emit=emit, time=time, windows=[*WINDOWS["rows"]["windows"], SPANS]), events(1, 300)
+    bench.changes["source"] = {"path": bench.source, "changes": "ignore"}
+    *parts, late = cut(rows, 1, 4)
+    bench.run_in_parts(parts)
+    for key in "ab":
+        bench.update(f"k = '{key}'", i="coalesce(i, 0) + 100")
+    bench.run()
+    version = DeltaTable(bench.source).version()
+    for changed in (version - 1, version):
+        bench.restate(changed=(changed, changed))
+    bench.run_in_parts([late])
     assert differences(bench.latest(), bench.truth()) == []
 
 

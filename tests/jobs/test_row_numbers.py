@@ -17,6 +17,10 @@ def test_files_of_a_commit_are_numbered_on_and_those_of_another_one_anew():
     assert starts_of([], []).tolist() == []
 
 
+def test_the_first_commit_may_go_on_after_rows_that_have_its_numbers():
+    assert [divmod(start, 1 << COMMIT_SHIFT) for start in starts_of([3, 2, 4], [7, 7, 9], 5).tolist()] == [(7, 5), (7, 8), (9, 0)]
+
+
 def test_a_commit_of_too_many_rows_is_refused():
     with pytest.raises(LimitExceededError, match="a commit of the source has more than 8,589,934,592 rows"):
         starts_of([2**32, 2**32, 1], [0, 0, 0])

@@ -11,6 +11,7 @@ SESSION_BATCHES = "tests/jobs/test_session_batches.py::test_"
 REVISED_BATCHES = "tests/jobs/test_revised_batches.py::test_"
 CALENDAR_BATCHES = "tests/jobs/test_calendar_batches.py::test_"
 SAVEPOINTS = "tests/jobs/test_savepoints.py::test_"
+RESTATEMENTS = "tests/jobs/test_restatements.py::test_"
 GATE = "tests/expectations/test_gate.py::test_"
 TURNS = "tests/jobs/test_turns.py::test_"
 INTERVAL_BATCHES = "tests/jobs/test_interval_batches.py::test_"
@@ -32,6 +33,9 @@ MUTANTS = {
     ],
     f"{SLICES}where_chunks_are_cut_does_not_depend_on_batches": [
         ("chunks-cut-where-batches-end", "windowing.columnar.slices:_chunks", instead("(_1, _2, CHUNK_ROWS)", "(_1, _2, room)")),
+    ],
+    f"{RESTATEMENTS}restatements_of_several_keys_at_one_version_keep_their_rows_apart": [
+        ("rows-restated-with-numbers-of-others", "jobs.batch.restated_rows:write_rows", instead("rows_numbered(_, _)", "0")),
     ],
     f"{JOBS_ARRIVAL}each_row_is_judged_by_the_commits_before_its_own": [
         ("late-rows-on-time", "jobs.ways.lateness:judged_at", instead("_1 = _2 < _3", "_1 = _2 < _3 - 1")),

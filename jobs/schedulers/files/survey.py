@@ -146,7 +146,7 @@ def surveyed(
     last, counts = max([seen, *(each.high_at_least for each in times)]), [0] * len(batch.files)
     for part, each in zip(parts, times, strict=True):
         counts[part.index] = max(counts[part.index], each.last)
-    starts = row_numbers.starts_of(counts, batch.commits).tolist()
+    starts = row_numbers.starts_of(counts, batch.commits, batch.first_row).tolist()
     rows = sum(each.rows for each in times)
     return FileSurvey(rows, None if last == BEFORE else last, tuple(starts), min(lows, default=None), tuple(watermarks))
 

@@ -211,7 +211,7 @@ def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> BlockSurvey
             behind.append((file, block[BLOCK], watermark))
         if late:
             lows.append(block["low"])
-    starts = row_numbers.starts_of(counts, batch.commits).tolist()
+    starts = row_numbers.starts_of(counts, batch.commits, batch.first_row).tolist()
     unusable = tuple(dict.fromkeys(block[FILE] for block in blocks if block["usable"] < block["rows"]))
     n_rows, low = sum(block["rows"] for block in blocks), min(lows, default=None)
     return BlockSurvey(n_rows, arrived, tuple(starts), low, block_rows, tuple(behind), unusable)
