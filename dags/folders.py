@@ -53,6 +53,14 @@ def spec_files() -> list[Path]:
     return files
 
 
+def mentions(path: Path, pipeline: str) -> bool:
+    """Whether the file holds the name of ``pipeline``, as its spec does; also if the file cannot be read, which reading it reports."""
+    try:
+        return pipeline in path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+
+
 def connections() -> dict[str, Any]:
     """Arguments of :func:`.build_dag` for the Airflow connections that the environment names."""
     return {
@@ -117,7 +125,7 @@ def build_all(build: Callable[[ParsedFile], Sequence[DAG]], wanted: str | None =
         return BuiltDags({}, (str(err),))
     for path in files:
         try:
-            if pipeline is not None and pipeline not in path.read_text(encoding="utf-8", errors="replace"):
+            if pipeline is not None and not mentions(path, pipeline):
                 continue
             spec = ParsedFile.of(path)
             name = spec.pipeline.pipeline

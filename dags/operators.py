@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator, ExceptionRetryPolicy, RetryAction, RetryRu
 from airflow.sdk.exceptions import AirflowSkipException
 
 from windowmill.dags.commands import CommandProcess, CommandResult, command_of, failing_fast, raise_for, summary_of
+from windowmill.dags.links import PAGES
 from windowmill.dags.specs import Spec, redacting
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import SpecError
@@ -102,6 +103,8 @@ class MicroBatchOperator(CommandOperator):
         If a quality rule holds the batch, or the arguments or the spec are wrong; Airflow does not retry.
     """
 
+    operator_extra_links = PAGES
+
     def __init__(self, *, connect_conn_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.connect_conn_id = connect_conn_id
@@ -152,6 +155,8 @@ class QualityReportOperator(PipelineOperator):
 
     It does so in the task's own process: the page takes a tenth of a second of processor time, a command would take a second.
     """
+
+    operator_extra_links = PAGES
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - Airflow passes it
         with storage_environment(self.storage_conn_id):

@@ -17,6 +17,7 @@ from airflow.sdk import BaseOperator, Context, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
 from windowmill.dags.commands import failing_fast, summary_of
+from windowmill.dags.links import PAGES
 from windowmill.dags.operators import CommandOperator, storage_environment
 from windowmill.dags.specs import Spec, redacting
 from windowmill.windowing.redaction import redacted
@@ -42,6 +43,7 @@ class HeldBatchOperator(HITLBranchOperator):
         How long the question waits; then the batch stays held. Later runs of the DAG wait meanwhile.
     """
 
+    operator_extra_links = PAGES
     template_fields = ()  # rows and messages are not rendered
 
     def __init__(

@@ -84,6 +84,11 @@ class Spec:
             return cls(fields=json.dumps(spec.model_dump(mode="json", exclude_unset=True)))
         return cls(path=str(Path(spec).absolute()))
 
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self.read().pipeline
+
     def read(self) -> Pipeline:
         """Read the pipeline again, with the current file and environment."""
         if self.path is not None:

@@ -12,6 +12,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException
 
 from windowmill.dags.commands import CommandResult, command_of, failing_fast, raise_for
+from windowmill.dags.links import PAGES
 from windowmill.dags.specs import Spec, redacting
 from windowmill.windowing.spec import Pipeline
 
@@ -37,6 +38,7 @@ class SubmittedBatchOperator(SparkSubmitOperator):
         Arguments of ``SparkSubmitOperator``.
     """
 
+    operator_extra_links = PAGES
     template_fields = ()  # a spec's path is not a template
 
     def __init__(self, *, spec: str | os.PathLike[str] | Pipeline, **kwargs: Any) -> None:

@@ -189,6 +189,13 @@ class Folder:
                 stream.write(html.encode())
         return f"{self.place}/{name}"
 
+    def read(self, name: str) -> str:
+        """The page ``name``, one of :meth:`names`."""
+        if self._files is None:
+            return Path(self.place, name).read_text(encoding="utf-8")
+        with self._files.open_input_stream(name) as stream:
+            return str(stream.read().decode())
+
     def names(self) -> list[str]:
         """Names of the files in the folder; empty if it does not exist."""
         if self._files is None:

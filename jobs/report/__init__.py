@@ -17,7 +17,7 @@ from windowmill.jobs.report.writing import write_page
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
-__all__ = ["ReportError", "write_report"]
+__all__ = ["ReportError", "report_page", "write_report"]
 
 
 def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPEC") -> str:
@@ -37,6 +37,26 @@ def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPE
     ------
     ReportError
         If a table exists but cannot be read, or the page cannot be written; an earlier page then stays as it is.
+    """
+    target = out or Places.of(pipeline).report
+    write_page(target, report_page(pipeline, target=target, spec=spec))
+    return target
+
+
+def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None = None) -> str:
+    """The report page of ``pipeline`` as HTML.
+
+    Parameters
+    ----------
+    target
+        Where the page will be; links to files on this machine are relative to it.
+    docs
+        Link to the index of the Data Docs, where a server has another than the file system.
+
+    Raises
+    ------
+    ReportError
+        If a table exists but cannot be read.
     """
     use_options_of(pipeline)
     places = Places.of(pipeline)
@@ -58,7 +78,6 @@ def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPE
         held=read_held(ledger.held_batch, pipeline, places),
         spec=redacted(spec),
         made_at=datetime.now(UTC),
+        docs=docs,
     )
-    target = out or places.report
-    write_page(target, page.render(facts, target))
-    return target
+    return page.render(facts, target)

@@ -109,8 +109,8 @@ def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
     )
 
 
-def write_overview(folder: str, rows: Sequence[PipelineRow], target: str) -> list[PipelineRow]:
-    """Write the page of ``rows`` to ``target``; returns them as it orders them, what needs somebody first."""
+def overview_page(folder: str, rows: Sequence[PipelineRow]) -> tuple[list[PipelineRow], str]:
+    """The rows as the page orders them, what needs somebody first; and the page of ``folder`` as HTML."""
     ordered = sorted(rows, key=lambda row: (_TONES.index(row.tone), row.name))
     counts = {words: sum(row.verdict == words for row in ordered) for words in dict.fromkeys(row.verdict for row in ordered)}
     tones = {row.verdict: row.tone for row in ordered}
@@ -126,5 +126,11 @@ def write_overview(folder: str, rows: Sequence[PipelineRow], target: str) -> lis
             made_at=datetime.now(UTC),
         )
     )
+    return ordered, html
+
+
+def write_overview(folder: str, rows: Sequence[PipelineRow], target: str) -> list[PipelineRow]:
+    """Write the page of ``rows`` to ``target``; returns them as it orders them."""
+    ordered, html = overview_page(folder, rows)
     write_page(target, html)
     return ordered

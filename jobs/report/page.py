@@ -66,6 +66,8 @@ class Facts:
     #: The spec as commands name it.
     spec: str
     made_at: datetime
+    #: Link to the Data Docs, where it is not that of the file.
+    docs: str | None = None
 
 
 def templates() -> Environment:
@@ -267,7 +269,7 @@ def _rows_bars(shown: Sequence[Batch], quarantine: Quarantine) -> dict[str, Any]
     return bars_of([batch.number for batch in shown], stacks)
 
 
-def _links(facts: Facts, target: str) -> list[dict[str, str]]:
+def _links(facts: Facts, target: str) -> list[dict[str, Any]]:
     places, pipeline = facts.places, facts.pipeline
     listed = [
         ("Data Docs", "each validation as Great Expectations shows it", f"{places.docs}/index.html"),
@@ -279,8 +281,15 @@ def _links(facts: Facts, target: str) -> list[dict[str, str]]:
         ("State", "slices that coming windows need", places.state),
         ("Ledger", "plans and commits", places.ledger),
     ]
+    own = {} if facts.docs is None else {"Data Docs": facts.docs}
     return [
-        {"name": name, "about": about, "place": redacted(place), "href": "" if holds_credentials(place) else link_to(place, target)}
+        {
+            "name": name,
+            "about": about,
+            "place": redacted(place),
+            "href": own.get(name) or ("" if holds_credentials(place) else link_to(place, target)),
+            "missing": (path := local_path(place)) is not None and not path.exists(),
+        }
         for name, about, place in listed
         if place
     ]

@@ -141,6 +141,14 @@ def test_dag_files_under_airflow(call):
     assert call("python", "-c", code).split() == ["visits", "visits__backfill", "visits__maintenance"]
 
 
+@pytest.mark.dag
+def test_airflow_finds_the_provider_and_the_plugin(call):
+    providers = json.loads(call("python", "-m", "airflow", "providers", "list", "--output", "json"))
+    assert "windowmill" in {provider["package_name"] for provider in providers}
+    plugins = json.loads(call("python", "-m", "airflow", "plugins", "--output", "json"))
+    assert "windowmill" in {plugin["name"] for plugin in plugins}
+
+
 @pytest.mark.spark
 def test_aggregate(call):
     assert call("python", "-c", AGGREGATE).split("\n")[-2] == "[1, 8]"
