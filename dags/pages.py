@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -27,9 +26,6 @@ from windowmill.dags.folders import VARIABLE, mentions, spec_files
 from windowmill.dags.specs import BACKFILL, MAINTENANCE, ParsedFile
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.redaction import redacted
-
-if TYPE_CHECKING:
-    from windowmill.windowing.spec import Pipeline
 
 #: A page that has been made is shown again for so long: rendering takes processor time of the API server.
 KEPT_SECONDS = 10.0
@@ -85,19 +81,6 @@ def _report(spec: ParsedFile) -> str:
     return report_page(spec.pipeline, target="windowmill://report.html", spec=spec.path, docs="docs/index.html")
 
 
-def _docs_page(pipeline: Pipeline, page: str) -> str:
-    from windowmill.checkpoints.places import Places
-    from windowmill.checkpoints.stores import remote_store_of, use_options_of
-    from windowmill.expectations.docs import Folder
-
-    use_options_of(pipeline)
-    place = Places.of(pipeline).docs
-    folder = Folder(place, remote_store_of(place))
-    if page not in folder.names():
-        raise HTTPException(404, f"{pipeline.pipeline} has no Data Docs page {page}; a batch of a pipeline with expectations writes one")
-    return folder.read(page)
-
-
 def _overview(permitted: frozenset[str]) -> str:
     from windowmill.jobs.report.overview import overview_page, row_of, unreadable
 
@@ -133,7 +116,12 @@ def report(dag_id: str) -> Response:
 
 def data_docs(dag_id: str, page: str) -> Response:
     """A page of a pipeline's Data Docs."""
-    return HTMLResponse(_docs_page(_file_of(dag_id).pipeline, page), headers=_NOTHING_RUNS)
+    from windowmill.jobs.report.docs_pages import docs_page
+
+    html = docs_page(_file_of(dag_id).pipeline, page)
+    if html is None:
+        raise HTTPException(404, f"{dag_id} has no Data Docs page {page}; a batch writes one where the spec has expectations")
+    return HTMLResponse(html, headers=_NOTHING_RUNS)
 
 
 def _problem(request: Request, err: Exception) -> Response:
