@@ -171,20 +171,21 @@ def restate(
                 done.append(_execute(runnable, plan, ledger, progress))
             return done
         plan = planning.next_restatement(runnable, ledger, changed=changed, ends=ends, late=late, accepted=accepted)
-        restatement = _restatement(runnable, plan)
+        restatement = _restatement(runnable, plan, ledger)
         if restatement is None or restatement.touches_nothing:
             return done
-        return [*done, _execute(runnable, plan, ledger, progress, restatement)]
+        restated = _attempted(runnable, plan, ledger, progress, restatement)
+        return done if restated is None else [*done, restated]
 
 
-def _restatement(runnable: Runnable, plan: Plan) -> Restatement | None:
+def _restatement(runnable: Runnable, plan: Plan, ledger: Ledger) -> Restatement | None:
     """What ``plan`` computes anew, if it is a restatement."""
     if not isinstance(plan, RestatePlan):
         return None
     from windowmill.jobs.batch.restating import Restatement  # imports numba
     from windowmill.jobs.sources.kinds import open_source
 
-    return Restatement.of(runnable, plan, open_source(runnable.pipeline))
+    return Restatement.of(runnable, plan, open_source(runnable.pipeline), ledger)
 
 
 def apply(
@@ -293,13 +294,21 @@ class _Planned:
             self._source.remember(plan.to_version)
 
 
-def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, restatement: Restatement | None = None) -> CommittedBatch:
-    """Execute ``plan``, by a ``restatement`` that has been looked for already, if any."""
+def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> CommittedBatch:
+    """Execute ``plan``, which changes something: it reads versions that no batch has read, or replaces rows."""
+    done = _attempted(runnable, plan, ledger, progress, _restatement(runnable, plan, ledger))
+    assert done is not None
+    return done
+
+
+def _attempted(
+    runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, restatement: Restatement | None
+) -> CommittedBatch | None:
+    """Execute ``plan``, by its ``restatement`` if it is one; null if that changes nothing."""
     progress.timings.clear()
     progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=runnable.pipeline.time.unit is None)}")
     from windowmill.jobs.batch.steps import run_batch  # imports Spark; a run that finds nothing new does not need it
 
-    restatement = restatement or _restatement(runnable, plan)
     try:
         done = run_batch(runnable, plan, ledger, progress, restatement)
     except ServerGoneError as err:
@@ -307,8 +316,9 @@ def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress,
         progress.say(f"  {err}; batch {plan.batch} begins anew")
         progress.timings.clear()
         plan = replace(plan, attempt=uuid.uuid4().hex[:12])
-        done = run_batch(runnable, plan, ledger, progress, _restatement(runnable, plan))
-    _warn(runnable, done, progress)
+        done = run_batch(runnable, plan, ledger, progress, _restatement(runnable, plan, ledger))
+    if done is not None:
+        _warn(runnable, done, progress)
     return done
 
 

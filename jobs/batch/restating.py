@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile, FileWriter, remove
+from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import RestatePlan
+from windowmill.checkpoints.plans import RestatePlan, standing
 from windowmill.checkpoints.state.replacement import keep, replacing
 from windowmill.checkpoints.stores import is_table, remove_folder, table_at
 from windowmill.jobs.batch.corrections import Corrections, corrections
@@ -29,7 +30,7 @@ from windowmill.jobs.ways.output import Windows
 from windowmill.windowing.columnar.added_columns import RETRACTED, TIME
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.rows import codes_of
-from windowmill.windowing.errors import UnsupportedError
+from windowmill.windowing.errors import SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
 
 
@@ -61,6 +62,8 @@ class Restatement:
         The keys and times that it computes anew.
     taken
         The rows that it takes out of quarantine, as JSON, with their numbers.
+    state_is_current
+        Whether the state is that of the source's rows already.
     """
 
     runnable: Runnable
@@ -68,9 +71,10 @@ class Restatement:
     source: DeltaSource
     scope: Scope
     taken: Mapping[str, int]
+    state_is_current: bool
 
     @classmethod
-    def of(cls, runnable: Runnable, plan: RestatePlan, source: SourceTable) -> Restatement:
+    def of(cls, runnable: Runnable, plan: RestatePlan, source: SourceTable, ledger: Ledger) -> Restatement:
         """The restatement of ``plan``; looks for the rows that the plan is about.
 
         Raises
@@ -87,12 +91,18 @@ class Restatement:
         then = replace(source, schema_json=plan.source_schema)
         touched, taken = touched_rows(runnable, then, plan)
         types = Columns.of(plan.source_schema).arrow
-        return cls(runnable, plan, then, Scope.of(runnable.pipeline, plan, types, touched), taken)
+        current = not taken and _state_is_current(plan, source, ledger)
+        return cls(runnable, plan, then, Scope.of(runnable.pipeline, plan, types, touched), taken, current)
 
     @property
     def touches_nothing(self) -> bool:
         """Whether no row of its own makes it necessary."""
         return self.scope.touched is not None and not self.scope.touched.num_rows
+
+    def changes_nothing(self, finished: ComputedBatch) -> bool:
+        """Whether the ``finished`` batch leaves the pipeline's tables, and its progress, as they are."""
+        plan = self.plan
+        return not finished.changes and plan.to_version == plan.from_version and finished.emission.seen == plan.seen
 
     def write_rows(self) -> tuple[DeltaSource, Reading]:
         """Write the rows that the batch reads; returns the source that they make, and the reading of it."""
@@ -106,14 +116,15 @@ class Restatement:
         """The batch with the changes that it makes, after its computation; result rows of windows that have not changed are left out."""
         changes = dict(computed.changes)
         built = changes.pop("state", None)
-        if self.scope.rebuilds:
+        found = self._corrections(changes.get("sink", Changes()).adds)
+        remove(self.runnable.sink_path, changes.pop("sink", Changes()).adds)
+        differs = bool(len(found.changed) or len(found.retracted))
+        if self.scope.rebuilds and (differs or not self.state_is_current):
             replaced = replacing(self.runnable.places.state, built, self._kept_state())
             changes |= {} if replaced is None else {"state": replaced}
         elif built is not None:
             remove(self.runnable.places.state, built.files)
-        found = self._corrections(changes.get("sink", Changes()).adds)
-        remove(self.runnable.sink_path, changes.pop("sink", Changes()).adds)
-        if len(found.changed) or len(found.retracted):
+        if differs:
             retracted = self._written(found.retracted)
             changes["sink"] = Changes.of(found.retracted.schema, self._written(found.changed), kept=retracted, widens=True)
         if self.taken:
@@ -197,6 +208,18 @@ class Restatement:
         with FileWriter(place, rows.schema, batch=self.plan.batch, attempt=self.plan.attempt, task=0) as writer:
             writer.write(rows)
         return Changes.of(rows.schema, added, kept=writer.close(), removes=paths)
+
+
+def _state_is_current(plan: RestatePlan, source: SourceTable, ledger: Ledger) -> bool:
+    """Whether all versions through that of ``plan`` that changed rows, after those of the first batch, have been restated."""
+    building = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
+    restated = [each.changed for each in building if isinstance(each, RestatePlan) and each.changed is not None]
+    begin = max(building[0].from_version, -1 if building[0].snapshot is None else building[0].snapshot)
+    try:
+        changed = [version.version for version in source.versions(begin, plan.to_version) if version.changes]
+    except SourceRangeGoneError:
+        return False
+    return all(any(first <= version <= last for first, last in restated) for version in changed)
 
 
 def _is_plain_grid(pipeline: Pipeline, name: str) -> bool:

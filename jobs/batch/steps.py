@@ -45,8 +45,10 @@ if TYPE_CHECKING:
     from windowmill.jobs.batch.restating import Restated, Restatement
 
 
-def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, restatement: Restatement | None = None) -> CommittedBatch:
-    """Execute ``plan``; ``restatement`` is what a plan of one computes anew.
+def run_batch(
+    runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, restatement: Restatement | None = None
+) -> CommittedBatch | None:
+    """Execute ``plan``; ``restatement`` is what a plan of one computes anew. Null if that changes nothing: no batch is recorded.
 
     Raises
     ------
@@ -55,6 +57,8 @@ def run_batch(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress
     """
     with _steps(runnable, plan, ledger, progress, restatement) as batch:
         computed = batch.compute()
+        if restatement is not None and restatement.changes_nothing(computed):
+            return None
         verdict = batch.validate(computed)
         outcome = batch.record(computed, verdict)
         batch.publish(outcome, verdict)

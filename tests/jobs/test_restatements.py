@@ -211,6 +211,35 @@ def test_a_range_is_compared_with_the_source_as_it_is_now(tmp_path):
         assert differences(own, expects) == []
 
 
+@pytest.mark.parametrize("kind", ["grids", "mixed", "rows"])
+def test_a_range_in_which_nothing_differs_makes_no_batch(tmp_path, kind):
+    bench, rows = bench_of(tmp_path, kind), events(1, 300)
+    *parts, last = cut(rows, 1, 3)
+    bench.run_in_parts(parts)
+    bench.update("id = 'e00003' or id = 'e00003x'", i="coalesce(i, 0) + 100")
+    bench.run()
+    ledger, files = Ledger.open(bench.pipeline), sorted(tmp_path.rglob("*.parquet"))
+    ends = sorted({row["window_end"] for row in bench.rows()})
+    for bounds in [(ends[0], ends[len(ends) // 2]), (ends[len(ends) // 2], None)]:
+        assert loop.restate(bench.pipeline, quiet(), ends=bounds) == []
+    assert Ledger.open(bench.pipeline).count == ledger.count
+    assert sorted(tmp_path.rglob("*.parquet")) == files
+    bench.run_in_parts([last])
+    assert differences(bench.latest(), bench.truth()) == []
+
+
+def test_a_range_in_which_nothing_differs_corrects_the_state_all_the_same(tmp_path):
+    bench, rows = bench_of(tmp_path, "mixed"), events(1, 300)
+    bench.changes["source"] = {"path": bench.source, "changes": "ignore"}
+    *parts, last = cut(rows, 1, 3)
+    bench.run_in_parts(parts)
+    bench.update(f"t > arrow_cast({bench.emitted()}, 'Timestamp(Microsecond, Some(\"UTC\"))')", i="coalesce(i, 0) + 100")
+    bench.run()
+    assert bench.restate(ends=(None, bench.emitted() - 200 * MINUTE)).restated.windows == 0
+    bench.run_in_parts([last])
+    assert differences(bench.latest(), bench.truth()) == []
+
+
 @pytest.mark.parametrize("configuration", [{}, {"delta.enableChangeDataFeed": "true"}], ids=["files", "feed"])
 def test_runs_take_up_appended_and_corrected_rows_in_the_order_of_versions(tmp_path, configuration):
     bench, rows = bench_of(tmp_path, "mixed"), events(1, 300)
