@@ -19,6 +19,7 @@ from pyarrow import fs
 
 from windowmill.expectations.engine import load
 from windowmill.expectations.gate import RuleResult, Verdict
+from windowmill.expectations.past import describe, is_of_past
 from windowmill.expectations.rule import is_rate
 
 _TEMPLATE = "data_docs.html"
@@ -127,9 +128,10 @@ def _as_gx(result: RuleResult) -> Any:
     raised = result.outcome == "broken"
     severity = FailureSeverity(result.severity)
     configuration = ExpectationConfiguration(type=result.type, kwargs=dict(result.arguments), severity=severity)
-    if is_rate(result):
+    if is_rate(result) or is_of_past(result):
         # The page's renderers know only the types of Great Expectations; they show a description in place of the type.
-        description = f"At most {result.arguments['max_value']:.2%} of the rows read may be quarantined."
+        limit = result.arguments.get("max_value", 0)
+        description = f"At most {limit:.2%} of the rows read may be quarantined." if is_rate(result) else describe(result)
         configuration = ExpectationConfiguration(
             type="expect_table_row_count_to_be_between", kwargs={}, severity=severity, description=description
         )

@@ -44,7 +44,7 @@ class Finding:
     result
         Great Expectations' own result mapping.
     rows
-        Identity columns of rows that break the rule, at most :data:`MAX_EXAMPLES`.
+        Identity columns, and the rule's own, of rows that break the rule; at most :data:`MAX_EXAMPLES`.
     """
 
     success: bool
@@ -133,8 +133,7 @@ def _all_cached_rows(frame: Any) -> Iterator[None]:
 
 def _rows_of(identity: Sequence[str]) -> dict[str, Any]:
     # Only SUMMARY limits the rows within Spark; COMPLETE would collect every failing row to the driver.
-    names = {"unexpected_index_column_names": list(identity), "exclude_unexpected_values": True}
-    return {"result_format": "SUMMARY", "partial_unexpected_count": MAX_EXAMPLES} | names
+    return {"result_format": "SUMMARY", "partial_unexpected_count": MAX_EXAMPLES, "unexpected_index_column_names": list(identity)}
 
 
 def _run(gx: Any, batch: Any, built: Mapping[int, Any], result_format: Mapping[str, Any]) -> dict[int, Finding]:
@@ -146,13 +145,8 @@ def _run(gx: Any, batch: Any, built: Mapping[int, Any], result_format: Mapping[s
 
 def _finding(result: Any) -> Finding:
     error = _raised(result.exception_info)
-    rows = [row for part in result.result.get("partial_unexpected_index_list") or () for row in _rows(part)]
-    return Finding(success=bool(result.success) and error is None, error=error, result=dict(result.result), rows=rows[:MAX_EXAMPLES])
-
-
-def _rows(part: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows from a mapping of identity columns to lists of values, the form of results without unexpected values."""
-    return [dict(zip(part, values, strict=True)) for values in zip(*part.values(), strict=True)]
+    rows = list(result.result.get("partial_unexpected_index_list") or ())[:MAX_EXAMPLES]
+    return Finding(success=bool(result.success) and error is None, error=error, result=dict(result.result), rows=rows)
 
 
 def _raised(info: Mapping[str, Any] | None) -> str | None:

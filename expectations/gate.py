@@ -4,26 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from windowmill.expectations import frames
+from windowmill.expectations.past import compare, is_of_past
 from windowmill.expectations.rule import Loss, Rule, is_rate, quarantined_rate
 from windowmill.expectations.suites import COLUMNS, identity_columns, needs_spark, rules
 from windowmill.windowing.columnar.chunks import without_empty_chunks
+from windowmill.windowing.errors import first_line
 from windowmill.windowing.fields import percentage
 
 if TYPE_CHECKING:
     import pyspark.sql
 
     from windowmill.expectations.engine import Finding
+    from windowmill.expectations.past import Past
     from windowmill.windowing.spec import Pipeline
 
 Outcome = Literal["passed", "failed", "broken"]
 Status = Literal["passed", "warned", "held"]
 #: Severities, the gravest first.
 _GRAVEST = ("critical", "warning", "info")
+_SEE_TABLE = "could not be evaluated; the error is in the quality table, column observed"
+#: Greatest number of rows whose values are kept for a rule.
+_MAX_VALUES = 20
+#: … and of those that a log tells.
+_MAX_TOLD = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +52,8 @@ class RuleResult(Rule):
         One line without values of the rows.
     examples
         Identity columns of rows that break the rule.
+    values
+        The values of the rule's columns in the first of these rows; stored in the quality table and told beside the row's key.
     evaluated
         Whether Great Expectations evaluated the rule. It need not where every row is certain to keep it, or there is no row.
     """
@@ -53,7 +64,14 @@ class RuleResult(Rule):
     unexpected: int | None
     message: str
     examples: tuple[Mapping[str, Any], ...] = ()
+    values: tuple[Mapping[str, Any], ...] = ()
     evaluated: bool = field(default=False, compare=False)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows that break the rule: their identity, and of the first ones the values that break it."""
+        pairs = zip_longest(self.examples, self.values)
+        return [{**identity, **(values or {})} for identity, values in pairs]
 
 
 @dataclass(frozen=True)
@@ -72,6 +90,12 @@ class Verdict:
     def lost(self) -> tuple[Mapping[str, Any], ...]:
         """Examples of the quarantined rows, if they are more than a rule allows; they hold values."""
         return tuple(example for result in self.unmet if is_rate(result) for example in result.examples)
+
+    @property
+    def breaking(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """Types of unmet rules, each with the key and the values of a few rows that break it."""
+        unmet = [result for result in self.unmet if not is_rate(result)]
+        return tuple((result.type, row) for result in unmet for row in result.rows[:_MAX_TOLD])
 
     def describe(self) -> str:
         """One line for a log or an error, without values of the rows."""
@@ -94,6 +118,7 @@ def validate(
     loss: Callable[[], Loss] | None = None,
     spark: Callable[[], pyspark.sql.SparkSession] | None = None,
     kept: Callable[[Sequence[Rule]], Collection[int]] | None = None,
+    past: Past | None = None,
 ) -> Verdict:
     """Evaluate every rule of the pipeline over the rows about to be published.
 
@@ -115,11 +140,26 @@ def validate(
         without one these rules are broken.
     kept
         Tells the indexes of rules that are certain to be kept by every row, which Great Expectations need not evaluate.
+    past
+        The batches before this one; null for a batch that is not compared with others.
     """
     suite = rules(pipeline, columns)
     of_rates = _rates([rule for rule in suite if is_rate(rule)], rows_read, rows_quarantined, loss)
-    others = _over_rows(rows, [rule for rule in suite if not is_rate(rule)], pipeline, count, spark, kept)
-    return verdict(tuple(sorted([*of_rates, *others], key=lambda result: result.index)))
+    of_past = [_compared(rule, past, rows_read) for rule in suite if is_of_past(rule)]
+    others = _over_rows(rows, [rule for rule in suite if not is_rate(rule) and not is_of_past(rule)], pipeline, count, spark, kept)
+    return verdict(tuple(sorted([*of_rates, *of_past, *others], key=lambda result: result.index)))
+
+
+def _compared(rule: Rule, past: Past | None, rows_read: int) -> RuleResult:
+    if past is None:
+        return _unevaluated(rule, "passed", "only runs are compared with earlier ones")
+    try:
+        found = compare(rule, past, rows_read)
+    except Exception as err:  # noqa: BLE001 - delta-rs' queries raise errors of no class of their own
+        return _unevaluated(rule, "broken", _SEE_TABLE, observed=first_line(err))
+    outcome: Outcome = "passed" if found.kept else "failed"
+    result = _unevaluated(rule, outcome, found.message, elements=found.elements, observed=found.observed)
+    return replace(result, unexpected=found.unexpected, examples=found.examples)
 
 
 def _over_rows(
@@ -252,8 +292,7 @@ def _result(rule: Rule, finding: Finding | None, identity: Sequence[str]) -> Rul
     if finding is None:
         return _unevaluated(rule, "broken", "Great Expectations gave no result for this rule")
     if finding.error is not None:
-        message = "could not be evaluated; the error is in the quality table, column observed"
-        return _unevaluated(rule, "broken", message, observed=finding.error)
+        return _unevaluated(rule, "broken", _SEE_TABLE, observed=finding.error)
     result = finding.result
     observed, elements, unexpected = result.get("observed_value"), result.get("element_count"), result.get("unexpected_count")
     if rule.type == "unexpected_rows_expectation":
@@ -265,10 +304,15 @@ def _result(rule: Rule, finding: Finding | None, identity: Sequence[str]) -> Rul
         elements=elements,
         unexpected=unexpected,
         message=_message(rule, finding.success, elements, unexpected),
-        # Great Expectations adds the checked column's own value to each row that it names.
-        examples=tuple({name: frames.plain(row[name]) for name in identity if name in row} for row in finding.rows),
+        examples=tuple(_picked(row, identity) for row in finding.rows),
+        # Great Expectations adds the checked columns to each row that it names.
+        values=tuple(_picked(row, [name for name in row if name not in identity]) for row in finding.rows[:_MAX_VALUES]),
         evaluated=True,
     )
+
+
+def _picked(row: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    return {name: frames.plain(row[name]) for name in columns if name in row}
 
 
 def _message(rule: Rule, success: bool, elements: int | None, unexpected: int | None) -> str:

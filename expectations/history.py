@@ -36,10 +36,11 @@ SCHEMA = pa.schema(
         pa.field("unexpected", pa.int64()),
         pa.field("message", pa.string(), nullable=False),
         pa.field("examples", pa.string(), nullable=False),
+        pa.field("values", pa.string()),
     ]
 )
 #: Columns that hold JSON text.
-JSON_COLUMNS = ("arguments", "observed", "examples")
+JSON_COLUMNS = ("arguments", "observed", "examples", "values")
 #: Greatest length of a stored observation; a rule about distinct values observes all of them.
 _OBSERVED_CHARACTERS = 10_000
 
@@ -63,7 +64,9 @@ def read(
     if opened is None:
         return []
     # Not `to_pyarrow_table`: it leaves threads behind that abort the interpreter at its exit (deltalake 1.6.6, exit code 134).
-    columns = ", ".join(f'"{name}"' for name in SCHEMA.names)
+    # A table from before values were kept lacks their column until the next batch.
+    there = {field.name for field in opened.schema().fields}
+    columns = ", ".join(f'"{name}"' if name in there else f'CAST(NULL AS VARCHAR) AS "{name}"' for name in SCHEMA.names)
     reader = QueryBuilder().register("quality", opened).execute(f"SELECT {columns} FROM quality WHERE batch >= {first_batch:d}")
     table = pa.table(reader.read_all()).cast(SCHEMA)
     if last is not None:
@@ -110,7 +113,13 @@ def _row(result: Any) -> dict[str, Any]:
     same = {
         name: getattr(result, name) for name in ("origin", "type", "column", "severity", "outcome", "elements", "unexpected", "message")
     }
-    return same | {"rule": result.index, "arguments": _json(result.arguments), "observed": observed, "examples": _json(result.examples)}
+    return same | {
+        "rule": result.index,
+        "arguments": _json(result.arguments),
+        "observed": observed,
+        "examples": _json(result.examples),
+        "values": _json(result.values),
+    }
 
 
 def _json(value: Any) -> str:

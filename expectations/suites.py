@@ -16,6 +16,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+from windowmill.expectations.past import TYPES, is_of_past, past_problems
 from windowmill.expectations.rule import QUARANTINED_RATE, Origin, Rule, Severity, is_rate, rate_problems
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.spec import Pipeline
@@ -100,8 +101,9 @@ def check_rules(pipeline: Pipeline, columns: Sequence[str], *, build: bool = Fal
     for rule in rules(pipeline, columns):
         if rule.origin == "spec":
             where = f"expectations.{rule.index}"
-            problems_of_rule = list(_problems(rule, pipeline.expectations[rule.index].arguments, columns))
-            if build and not problems_of_rule and not is_rate(rule):
+            written = pipeline.expectations[rule.index].arguments
+            problems_of_rule = list(past_problems(rule.type, written, pipeline) if is_of_past(rule) else _problems(rule, written, columns))
+            if build and not problems_of_rule and not is_rate(rule) and not is_of_past(rule):
                 from windowmill.expectations.engine import build_problem  # takes seconds to import
 
                 problems_of_rule = [("", problem)] if (problem := build_problem(rule)) else []
@@ -172,7 +174,7 @@ def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) ->
         return
     known = _known_types()
     if rule.type not in known:
-        every = [*known, QUARANTINED_RATE]
+        every = [*known, QUARANTINED_RATE, *TYPES]
         yield "type", f"got {rule.type!r}; {_near(rule.type, every, 'see the list of expectations of Great Expectations')}"
         return
     if rule.type in _SECOND_SOURCE:

@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import Batch, Changes
+from windowmill.checkpoints.batches import Batch, Changes, Plan, RunPlan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.state.base import is_overgrown, is_scattered
@@ -21,6 +21,7 @@ from windowmill.expectations.gate import Verdict
 from windowmill.expectations.suites import rules
 from windowmill.jobs.batch import engine, losses
 from windowmill.jobs.batch.job import ComputedBatch, Job
+from windowmill.jobs.batch.past_batches import PastBatches
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.validating import (
@@ -52,7 +53,7 @@ def import_engine(pipeline: Pipeline) -> None:
         load()
 
 
-def validate(job: Job, computed: ComputedBatch, changes: Mapping[str, Changes], spark: Callable[[], Any], *, first: bool) -> Verdict:
+def validate(job: Job, computed: ComputedBatch, changes: Mapping[str, Changes], spark: Callable[[], Any], ledger: Ledger) -> Verdict:
     """The verdict on the rows that a batch is to publish.
 
     Parameters
@@ -61,14 +62,19 @@ def validate(job: Job, computed: ComputedBatch, changes: Mapping[str, Changes], 
         Gives the Spark session, which few batches need.
     changes
         The files of the batch by role of their table.
-    first
-        Whether no batch has been committed.
+    ledger
+        The batches before it.
     """
-    pipeline, runnable = job.runnable.pipeline, job.runnable
+    pipeline, runnable, first = job.runnable.pipeline, job.runnable, ledger.last_commit is None
     lost = read_files(runnable.places.quarantine, changes.get("quarantine", Changes()).adds, losses.COLUMNS)
     loss = partial(losses.loss_of, lost, pipeline, rows_read=computed.rows_read, seen=computed.emission.seen, first=first)
     rows = ResultFiles(runnable.sink_path, changes.get("sink", Changes()).adds, job.input.sink_schema)
-    return validate_files(rows, pipeline, computed.rows_read, computed.rows_quarantined, loss, spark)
+    past = _past(runnable, ledger, job.plan, rows)
+    return validate_files(rows, pipeline, computed.rows_read, computed.rows_quarantined, loss, spark, past)
+
+
+def _past(runnable: Runnable, ledger: Ledger, plan: Plan, rows: ResultFiles) -> PastBatches | None:
+    return PastBatches(runnable, ledger, plan, rows.here) if isinstance(plan, RunPlan) else None
 
 
 def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Progress) -> CommittedBatch:
@@ -108,7 +114,8 @@ def _validated_again(runnable: Runnable, ledger: Ledger, held: Batch, spark: Cal
     loss = partial(losses.loss_of, lost, pipeline, rows_read=outcome.rows_read, seen=outcome.seen, first=first)
     schema = result_schema(pipeline, Columns.of(held.plan.source_schema).arrow)
     rows = ResultFiles(runnable.places.held, changes["sink"].adds if "sink" in changes else (), schema)
-    return validate_files(rows, pipeline, outcome.rows_read, outcome.rows_quarantined, loss, spark)
+    past = _past(runnable, ledger, held.plan, rows)
+    return validate_files(rows, pipeline, outcome.rows_read, outcome.rows_quarantined, loss, spark, past)
 
 
 def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> None:

@@ -187,7 +187,7 @@ class _Steps:
         from windowmill.jobs.batch import closing
 
         with self.progress.step("validate", f"{computed.row_count} rows against the expectations"):
-            verdict = closing.validate(self.job, computed, self.changes, self.spark, first=self.ledger.last_commit is None)
+            verdict = closing.validate(self.job, computed, self.changes, self.spark, self.ledger)
         closing.report(verdict, self.progress)
         return verdict
 

@@ -28,6 +28,7 @@ from windowmill.checkpoints.stores import Options, is_local, options_of, remote_
 from windowmill.expectations import docs, history
 from windowmill.expectations.docs import Folder
 from windowmill.expectations.gate import Verdict, validate
+from windowmill.expectations.past import is_of_past
 from windowmill.expectations.rule import is_rate
 from windowmill.expectations.suites import COLUMNS
 from windowmill.jobs.batch.progress import Progress
@@ -42,6 +43,7 @@ from windowmill.windowing.errors import HeldError, first_line
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from windowmill.expectations.past import Past
     from windowmill.expectations.rule import Loss, Rule
     from windowmill.windowing.spec import Pipeline
 
@@ -70,11 +72,10 @@ class ResultFiles:
         """Number of rows."""
         return sum(file.rows for file in self.files)
 
-    def here(self) -> pa.Table:
-        """The rows in memory."""
-        return pa.Table.from_batches(
-            [rows.cast(self.schema) for rows in read_files(self.table, self.files, self.schema.names)], self.schema
-        )
+    def here(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows in memory, with some ``columns`` or all."""
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        return pa.Table.from_batches([rows.cast(schema) for rows in read_files(self.table, self.files, schema.names)], schema)
 
     def on_spark(self, spark: SparkSession) -> DataFrame:
         """The rows as a DataFrame."""
@@ -93,6 +94,7 @@ def validate_files(
     rows_quarantined: int,
     loss: Callable[[], Loss],
     spark: Callable[[], SparkSession],
+    past: Past | None = None,
 ) -> Verdict:
     """The verdict on the result ``rows``.
 
@@ -104,6 +106,8 @@ def validate_files(
         Summarizes the quarantined rows; called if they are more than a rule allows.
     spark
         Gives the session, which may have to be started.
+    past
+        The batches before this one; null for a batch that is not compared with others.
     """
     few = rows.n_rows <= MAX_VALIDATED_IN_PANDAS
     return validate(
@@ -116,12 +120,15 @@ def validate_files(
         loss=loss,
         spark=spark,
         kept=lambda suite: kept_rules(rows, suite, spark),
+        past=past,
     )
 
 
 def report(verdict: Verdict, progress: Progress) -> None:
-    """Say the verdict, and examples of the rows that were quarantined, if these are too many."""
+    """Say the verdict, with rows that break a rule, and examples of the rows that were quarantined, if these are too many."""
     progress.say(f"  {verdict.describe()}")
+    for rule, row in verdict.breaking:
+        progress.say(f"    breaks {rule}: {json.dumps(row, ensure_ascii=False)}")
     for row in verdict.lost:
         progress.say(f"    quarantined, for example: {json.dumps(row, ensure_ascii=False)}")
 
@@ -177,7 +184,7 @@ def kept_rules(files: ResultFiles, suite: Sequence[Rule], spark: Callable[[], Sp
 
 def may_need_evaluation(suite: Sequence[Rule]) -> bool:
     """Whether ``suite`` has a rule that Great Expectations evaluates even if every row keeps it."""
-    return not all(is_rate(rule) or _is_of_columns(rule) or _is_shown(rule) or _is_read(rule) for rule in suite)
+    return not all(is_rate(rule) or is_of_past(rule) or _is_of_columns(rule) or _is_shown(rule) or _is_read(rule) for rule in suite)
 
 
 def _broken_locally(files: ResultFiles, suite: Sequence[Rule]) -> set[int]:

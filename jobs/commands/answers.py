@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from windowmill.checkpoints.places import Runnable
     from windowmill.jobs.sources.base import LoggedVersion, Reading, SourceTable
 
-#: Versions that the text of ``status`` names.
+#: Versions that the text of ``status`` names, and rows that break a rule in that of ``quality``.
 _MAX_NAMED = 5
 
 
@@ -201,6 +202,9 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
         table.add_row(
             str(row["batch"]), outcome, row["severity"], "" if row["unexpected"] is None else f"{row['unexpected']:,}", escape(rule)
         )
+        for example, values in zip_longest(row["examples"][:_MAX_NAMED], (row["values"] or [])[: len(row["examples"])][:_MAX_NAMED]):
+            told = ", ".join(f"{name}={value}" for name, value in {**example, **(values or {})}.items())
+            table.add_row("", "", "", "", escape(f"  {told}"))
     return Answer(data, table)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any
 
 from deltalake import DeltaTable
@@ -45,13 +47,18 @@ class Failure:
     severity: str
     message: str
     observed: str
-    #: Rows that break the rule, by the columns that identify them.
+    #: Rows that break the rule, by the columns that identify them, and the values of the rule's columns in them.
     rows: list[Any]
+    values: list[Any]
 
     @property
     def examples(self) -> list[str]:
         """These rows, each in one line."""
-        return [clipped(named(row) if isinstance(row, dict) else row, 200) for row in self.rows]
+        told = [{**row, **values} if isinstance(row, dict) and isinstance(values, dict) else row for row, values in self._pairs()]
+        return [clipped(named(row) if isinstance(row, dict) else row, 200) for row in told]
+
+    def _pairs(self) -> Iterator[tuple[Any, Any]]:
+        return zip_longest(self.rows, self.values[: len(self.rows)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,9 @@ def _last_attempts(columns: Sequence[tuple[str, int]]) -> str:
 def _failures(table: DeltaTable, attempts: str) -> list[Failure]:
     wanted = f"batch, at, rule, severity, outcome, unexpected, {_RULE}"
     texts = "substr(message, 1, 600) AS message, substr(observed, 1, 20000) AS observed, substr(examples, 1, 4000) AS examples"
+    # A table from before values were kept lacks their column until the next batch.
+    has_values = any(field.name == "values" for field in table.schema().fields)
+    texts += ', substr("values", 1, 4000) AS "values"' if has_values else ', NULL AS "values"'
     ranks = f"row_number() OVER (PARTITION BY {_RULE} ORDER BY at DESC) AS place, count(*) OVER (PARTITION BY {_RULE}) AS times"
     ranked = f"SELECT {wanted}, {texts}, {ranks} FROM ({attempts}) WHERE outcome <> 'passed'"
     rows = query(table, f"SELECT * FROM ({ranked}) WHERE place = 1 ORDER BY at DESC, severity, rule LIMIT {_FAILURES_SHOWN}").to_pylist()
@@ -131,6 +141,7 @@ def _failures(table: DeltaTable, attempts: str) -> list[Failure]:
             message=clipped(row["message"]),
             observed=_observed(row),
             rows=_rows(row["examples"]),
+            values=_rows(row["values"]),
         )
         for row in rows
     ]
@@ -190,8 +201,9 @@ def _trouble(rule: RuleRow) -> int:
 
 
 def _rows(text: str | None) -> list[Any]:
-    try:
-        values = json.loads(text or "[]")
-    except ValueError:
-        return [clipped(text, 300)]
-    return values[:5] if isinstance(values, list) else [values]
+    """The first rows of a JSON list, which may be cut off."""
+    for whole in (text or "[]", f"{(text or '').rpartition('}, {')[0]}}}]"):
+        with suppress(ValueError):
+            values = json.loads(whole)
+            return values[:5] if isinstance(values, list) else [values]
+    return [clipped(text, 300)]

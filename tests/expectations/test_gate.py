@@ -55,6 +55,17 @@ def test_a_failed_rule_names_its_rows_by_their_identity_alone(pipeline, batch):
     assert failed.message == "2 of 6 rows break the rule"
 
 
+def test_the_values_that_break_a_rule_are_kept_beside_the_rows_identity(pipeline, batch):
+    [failed] = (verdict := validate(batch(), pipeline(below(3)))).unmet
+    assert failed.values == ({"delay": 4.0}, {"delay": 5.0})
+    assert verdict.breaking == (
+        (BETWEEN, {"origin": "EWR", "window": "hourly", "window_end": at(5), "delay": 4.0}),
+        (BETWEEN, {"origin": "JFK", "window": "hourly", "window_end": at(6), "delay": 5.0}),
+    )
+    [most] = validate(batch(60), pipeline(below(-1))).unmet
+    assert (len(most.examples), len(most.values), len(most.rows)) == (60, 20, 60)
+
+
 def test_a_failed_statistic_is_observed_and_kept_out_of_the_message(pipeline, batch):
     [failed] = validate(batch(), pipeline({"type": "expect_column_mean_to_be_between", "column": "delay", "max_value": 1})).unmet
     assert failed.observed == 2.5

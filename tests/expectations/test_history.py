@@ -35,6 +35,7 @@ def test_what_is_recorded_is_read_again(tmp_path, verdict):
         "type": "expect_column_values_to_be_between", "column": "delay", "arguments": {"column": "delay", "max_value": 3},
         "severity": "warning", "outcome": "failed", "observed": None, "elements": 6, "unexpected": 2,
         "message": "2 of 6 rows break the rule", "examples": list(verdict.results[0].examples),
+        "values": [{"delay": 4.0}, {"delay": 5.0}],
     }  # fmt: skip
     assert rows[1]["observed"] == 2.5
 
@@ -57,3 +58,9 @@ def test_a_long_observation_is_cut(tmp_path, pipeline, batch):
     written = DeltaTable(str(tmp_path)).to_pyarrow_table()["observed"].to_pylist()
     assert max(len(text) for text in written if text) < 11_000
     assert any(str(row["observed"]).endswith("…") for row in history.read(tmp_path))
+
+
+def test_a_table_from_before_values_were_kept_is_read(tmp_path, verdict):
+    table = history.rows_of(verdict, pipeline="delays", generation="0", batch=1, attempt="1", at=NOON)
+    write_deltalake(tmp_path / "quality", table.drop_columns(["values"]))
+    assert [row["values"] for row in history.read(tmp_path / "quality")] == [None] * table.num_rows
