@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import as_written, holds_credentials, redacted
 from windowmill.windowing.spec import VARIABLES, Pipeline
+from windowmill.windowing.suite_files import rules_of
 from windowmill.windowing.windows.base import TYPES
 from windowmill.windowing.yamltext import MAX_DEPTH, VARIABLE, parse_yaml
 
@@ -131,6 +132,7 @@ def _read(value: object, name: str, environment: Mapping[str, str], lines: Mappi
     filled = filling.fill(value, ())
     for table in _TABLES:
         filling.look_for_credentials(value.get(table), (table,))
+    filled, value, lines = _with_suites(filled, value, lines, filling)
     if filling.problems:
         raise SpecError(_joined(filling.problems))
     try:
@@ -145,6 +147,31 @@ def _read(value: object, name: str, environment: Mapping[str, str], lines: Mappi
     return ReadSpec(pipeline, name, lines, filling.filled, filling.hidden)
 
 
+def _with_suites(filled: Any, written: Any, lines: Mapping[_Path, int], filling: _Filling) -> tuple[Any, Any, Mapping[_Path, int]]:
+    """Put the rules of suites in the place of the entries that name them; what goes wrong is a problem of ``filling``."""
+    entries = filled.get("expectations")
+    if not isinstance(entries, list) or not any(isinstance(entry, Mapping) and "suite" in entry for entry in entries):
+        return filled, written, lines
+    rules: list[tuple[int, Any, Any]] = []
+    for index, entry in enumerate(entries):
+        if not (isinstance(entry, Mapping) and "suite" in entry):
+            rules.append((index, entry, written["expectations"][index]))
+            continue
+        try:
+            rules += [(index, rule, rule) for rule in rules_of(entry, filling.folder)]
+        except ValueError as err:
+            filling.refuse(("expectations", index, "suite"), str(err))
+    own = {path: line for path, line in lines.items() if path[:1] != ("expectations",) or len(path) == 1}
+    for place, (index, *_) in enumerate(rules):
+        below = {path: line for path, line in lines.items() if path[:2] == ("expectations", index)}
+        own |= {("expectations", place, *path[2:]): line for path, line in below.items()}
+    return (
+        {**filled, "expectations": [rule for _, rule, _ in rules]},
+        {**written, "expectations": [rule for *_, rule in rules]},
+        own,
+    )
+
+
 class _Filling:
     """Replaces ``${NAME}`` by values of the environment, and collects the problems."""
 
@@ -155,21 +182,26 @@ class _Filling:
         self.filled: dict[str, str] = {}
         self.hidden: dict[str, str] = {}
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the spec, from which it names files; that of the process for a pipeline given in Python."""
+        return Path(self._name).parent
+
     def fill(self, value: Any, path: _Path) -> Any:
         if len(path) > MAX_DEPTH:
-            self._refuse(path[:8], f"fields lie within one another more than {MAX_DEPTH} deep; write it flat")
+            self.refuse(path[:8], f"fields lie within one another more than {MAX_DEPTH} deep; write it flat")
             return None
         if path[1:] == ("storage_options",):
             return value  # the names of variables, which are read when a table is opened
         if isinstance(value, Mapping):
             for key in value:
                 if not isinstance(key, str):
-                    self._refuse(path, f"got {shown(key)} as a field's name; expected text")
+                    self.refuse(path, f"got {shown(key)} as a field's name; expected text")
             return {key: self.fill(item, (*path, key)) for key, item in value.items() if isinstance(key, str)}
         if isinstance(value, list | tuple):
             return [self.fill(item, (*path, index)) for index, item in enumerate(value)]
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            self._refuse(path, f"got a whole number of {value.bit_length()} bits; expected one that fits into 64")
+            self.refuse(path, f"got a whole number of {value.bit_length()} bits; expected one that fits into 64")
             return 0
         return self._text(value, path) if isinstance(value, str) else value
 
@@ -182,17 +214,17 @@ class _Filling:
             # Variables are not literal credentials, so remove them: key:${SECRET}@ becomes key:@.
             literal = _NO_SECRET.sub("://", VARIABLE.sub("", value))
             if holds_credentials(literal) or (path[-2:-1] == ("options",) and holds_credentials(f"{path[-1]}={literal}")):
-                self._refuse(path, "holds credentials; leave them to the machine's own settings, or name them as ${NAME}")
+                self.refuse(path, "holds credentials; leave them to the machine's own settings, or name them as ${NAME}")
 
     def _text(self, text: str, path: _Path) -> str:
         def replace(mark: re.Match[str]) -> str:
             if mark[0] == "$$":
                 return "$"
             if mark[1] is None:
-                self._refuse(path, f"got {mark[0]!r}; expected the name of an environment variable, as in ${{NAME}} ($${{ is the text ${{)")
+                self.refuse(path, f"got {mark[0]!r}; expected the name of an environment variable, as in ${{NAME}} ($${{ is the text ${{)")
             elif mark[1] not in self._environment:
                 if mark[1] not in self._missing:  # one problem, however many fields name it
-                    self._refuse(path, f"the environment variable {mark[1]} is not set; export {mark[1]}=…, then run again")
+                    self.refuse(path, f"the environment variable {mark[1]} is not set; export {mark[1]}=…, then run again")
                 self._missing.add(mark[1])
             else:
                 return self._environment[mark[1]]
@@ -206,7 +238,8 @@ class _Filling:
                 self.hidden |= {text: filled_text, **named}
         return filled_text
 
-    def _refuse(self, path: _Path, message: str) -> None:
+    def refuse(self, path: _Path, message: str) -> None:
+        """Note a problem of the field ``path``."""
         if len(self.problems) <= _MAX_PROBLEMS:
             self.problems.append(f"{_where(self._name, path, self._lines)}: {message}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,6 +116,51 @@ def test_a_file_that_is_not_there_or_too_large(tmp_path):
         load_pipeline(tmp_path / "none.yaml")
     with pytest.raises(SpecError, match="a spec has at most"):
         load(tmp_path, "#" * (1 << 20) + "\n")
+
+
+def with_suite(tmp_path, suite, named="quality/team.json"):
+    (tmp_path / "quality").mkdir(exist_ok=True)
+    (tmp_path / "quality" / "team.json").write_text(suite if isinstance(suite, str) else json.dumps(suite))
+    rules = f"expectations:\n  - {{type: expect_table_row_count_to_be_between, min_value: 1}}\n  - suite: {named}\n"
+    return load(tmp_path, MINIMAL + rules + "  - {type: expect_column_values_to_not_be_null, column: n}\n", WAREHOUSE="/w")
+
+
+def test_a_suite_brings_its_rules_in_its_place(tmp_path):
+    between = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "n", "min_value": 1}, "severity": "warning", "id": "x"}
+    null = {"type": "expect_column_values_to_be_null", "kwargs": {"column": "k", "mostly": 0.5}, "meta": {"why": "theirs"}}
+    rules = with_suite(tmp_path, {"name": "team", "expectations": [between, null]}).expectations
+    assert [(rule.type, rule.severity, rule.arguments) for rule in rules] == [
+        ("expect_table_row_count_to_be_between", "critical", {"min_value": 1}),
+        ("expect_column_values_to_be_between", "warning", {"column": "n", "min_value": 1}),
+        ("expect_column_values_to_be_null", "critical", {"column": "k", "mostly": 0.5}),
+        ("expect_column_values_to_not_be_null", "critical", {"column": "n"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("suite", "named", "message"),
+    [
+        ("{}", "quality/none.json", "expectations.1.suite: 'quality/none.json' cannot be read (No such file or directory); give a path"),
+        ("{", "quality/team.json", "expectations.1.suite: 'quality/team.json' is no JSON ("),
+        ("[]", "quality/team.json", "expectations.1.suite: 'quality/team.json' has no list 'expectations'; give the JSON file of a Great"),
+        ("{}", "[a]", "expectations.1.suite: got ['a']; expected the path of a suite's JSON file"),
+        (
+            "{}",
+            "a.json\n    severity: warning",
+            "expectations.1.suite: got other fields beside suite; the rules of a suite bring their own",
+        ),
+        (
+            '{"expectations": [{"expectation_type": "x"}]}',
+            "quality/team.json",
+            "expectation 0: has no type (this one is of a Great Expecta",
+        ),
+        ('{"expectations": [{"type": "no_rule"}]}', "quality/team.json", "expectations.1.type: got 'no_rule'; expected text matching"),
+    ],
+)
+def test_what_is_no_suite_is_refused_at_the_line_that_names_it(tmp_path, suite, named, message):
+    with pytest.raises(SpecError) as error:
+        with_suite(tmp_path, suite, named)
+    assert message in str(error.value) and "p.yaml:13" in str(error.value)
 
 
 def test_the_meaning_leaves_out_checks_and_schedule_and_paths(tmp_path):
