@@ -305,6 +305,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "unexpected": "number of those that break the rule",
         "message": "what is wrong",
         "examples": "keys and values of some rows that break it, as JSON",
+        "values": "JSON: the values of the rule's columns in the first twenty of these rows",
     },
     "ledger": {
         "format": "format of the record",
