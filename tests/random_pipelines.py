@@ -128,7 +128,9 @@ def random_case(seed: int, *, instants: bool | None = None, points: bool = False
     time |= {"arrival": "row"} if by_row else rng.choice([{}, {"arrival": "commit"}])
     time |= {"tie_break": rng.choice([["x"], ["s", "x"]])} if unique else rng.choice([{}, {"tie_break": ["i"]}])
     time |= {"watermark": "data_interval_end"} if not points and rng.random() < 0.1 else {}
-    windows = [{"name": f"w{number}", **_window(rng, length, integers, emit)} for number in range(rng.choice([1, 1, 2, 2, 3, 4]))]
+    windows = [
+        {"name": f"w{number}", **random_window(rng, integers=integers, emit=emit)} for number in range(rng.choice([1, 1, 2, 2, 3, 4]))
+    ]
     chosen = rng.sample(list(AGGREGATES), aggregates or rng.randint(1, 8))
     if not unique and BY_ORDER & set(chosen):
         time["tie_break"] = ["x"]
@@ -147,7 +149,9 @@ def random_case(seed: int, *, instants: bool | None = None, points: bool = False
     return Case(seed, spec, rows, commits, shuffled=unique and not by_row)
 
 
-def _window(rng: random.Random, length: Callable[[int], Any], integers: bool, emit: str) -> dict[str, Any]:
+def random_window(rng: random.Random, *, integers: bool, emit: str) -> dict[str, Any]:
+    """A window of any kind that ``emit`` allows, without a name, on an axis of integers or of instants."""
+    length: Callable[[int], Any] = (lambda n: n) if integers else (lambda n: f"{n} minutes")
     kind = rng.choice(["tumbling", "hopping", "cumulative", "calendar", "session", "session", "snapshot", "count", "sliding", "flush"])
     empty = rng.choice([{}, {}, {"empty": "emit"}])
     if kind == "tumbling":

@@ -1,4 +1,4 @@
-"""Killing a real run: its driver, Spark's JVM, or a Python worker, at a named step or at any instant."""
+"""Killing a real run, or another command: its driver, Spark's JVM, or a Python worker, at a named step or at any instant."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,12 +31,13 @@ sys.exit(cli.main())
 class Run:
     """``windowmill run`` in a process group of its own; with ``place`` it pauses when it reaches that failpoint.
 
-    ``by_spark`` leaves no batch to the driver, so that there are Python workers.
+    ``by_spark`` leaves no batch to the driver, so that there are Python workers. ``command`` is another command, and its options.
     """
 
     spec: Path
     place: str | None = None
     by_spark: bool = False
+    command: Sequence[str] = ("run",)
 
     def __post_init__(self) -> None:
         self._resume = self.spec.with_name(f"{self.spec.name}.resume")
@@ -45,7 +47,9 @@ class Run:
         environment = dict(os.environ)
         if self.place is not None:
             environment |= {"WINDOWMILL_FAILPOINT": f"{self.place}:pause", "WINDOWMILL_FAILPOINT_RESUME": str(self._resume)}
-        command = [sys.executable, *(["-c", BY_SPARK] if self.by_spark else ["-m", "windowmill.jobs.cli"]), "run", str(self.spec)]
+        name, *options = self.command
+        program = ["-c", BY_SPARK] if self.by_spark else ["-m", "windowmill.jobs.cli"]
+        command = [sys.executable, *program, name, str(self.spec), *options]
         self.process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
         )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from hypothesis import assume
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import initialize
 
 from tests.faults.pipelines import PIPELINES
+from tests.faults.stepping import DiedError, Draw, Stepping
 from tests.faults.world import OPERATIONS, World, shuffled
 from tests.spark.harness import Bench
 from windowmill.checkpoints import failpoints
@@ -25,17 +25,11 @@ _ARRIVALS = ("in order", "in order", "in order", "late", "in any order", "again"
 KINDS = ("slices", "live_rows", "mixed", "revise", "lasting")
 _SEEDS, _SHARES = st.integers(0, 10_000), st.integers(0, 100)
 _BY_SPARK = st.sampled_from([False, False, False, True])
-#: What a step may be; what is named twice comes twice as often. One that cannot be done is an append.
 _STEPS = (
     *("append", "append", "append", "append_and_crash", "append_and_crash", "append_and_crash", "crash", "run", "run", "run_twice"),
     *("hold", "hold", "release", "discard", "abandon", "backfill", "backfill", "maintain", "optimize_sink"),
     *("optimize", "vacuum", "clean_log", "add_column", "set_property"),
 )
-Draw = Callable[[st.SearchStrategy[Any]], Any]
-
-
-class DiedError(BaseException):
-    """Stands for a process that is gone: nothing of the product catches it."""
 
 
 def _die() -> None:
@@ -46,20 +40,13 @@ def _lose() -> None:
     raise failpoints.InjectedError("the response is lost")
 
 
-class Machine(RuleBasedStateMachine):
+class Machine(Stepping):
     """After whatever has happened, a run that drains the source leaves the tables that the reference engine says."""
 
     #: Folder of the prepared pipelines and of the one that is worked on.
     root: ClassVar[Path]
-    #: How often each rule has been carried out, over all examples.
-    done: ClassVar[Counter[str]] = Counter()
-    #: Steps after which progress is printed; none are if 0.
-    told_every: ClassVar[int] = 0
+    steps, instead = _STEPS, "append"
     _prepared: ClassVar[dict[str, World]] = {}
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sound = False
 
     @initialize(kind=st.sampled_from(KINDS), fresh=st.sampled_from([False, False, True]), example=st.integers(0, 1 << 32))
     def begin(self, kind: str, fresh: bool, example: int) -> None:
@@ -71,7 +58,7 @@ class Machine(RuleBasedStateMachine):
             self.world.land([])
         else:
             self.world = self._begun(kind).copied_to(folder)
-        self._look()
+        self.look()
         self.sound = True
 
     @classmethod
@@ -86,7 +73,7 @@ class Machine(RuleBasedStateMachine):
             cls._prepared[kind] = world
         return cls._prepared[kind]
 
-    def _look(self) -> None:
+    def look(self) -> None:
         ledger = self.world.ledger
         last, self.is_held = ledger.last_commit, ledger.held_batch is not None
         self.read_through = last.to_version if last else -1
@@ -94,7 +81,7 @@ class Machine(RuleBasedStateMachine):
     def _all_read(self) -> bool:
         return not self.is_held and 0 <= self.read_through == self.world.source.version()
 
-    def _allowed(self, what: str) -> bool:
+    def allowed(self, what: str) -> bool:
         return {
             "release": self.is_held,
             "discard": self.is_held,
@@ -104,19 +91,6 @@ class Machine(RuleBasedStateMachine):
             "clean_log": not self.is_held and self.read_through > 0,
             "add_column": self.world.columns_added < 3,
         }.get(what, True)
-
-    # One rule, which draws what it does: of several, Hypothesis leaves out half in each example, and often all that run.
-    @rule(what=st.sampled_from(_STEPS), data=st.data())
-    def step(self, what: str, data: st.DataObject) -> None:
-        what = what if self._allowed(what) else "append"
-        self.sound = False
-        getattr(self, f"_{what}")(self.world, data.draw)
-        self._look()
-        self.sound = True
-        self.done[what] += 1
-        steps = self.done.total()
-        if self.told_every and steps % self.told_every == 0:
-            print(f"  {steps} steps: {', '.join(f'{n} {name}' for name, n in self.done.most_common())}", flush=True)
 
     # The source
 
@@ -187,7 +161,7 @@ class Machine(RuleBasedStateMachine):
         world.optimize_sink()
 
     def _crash(self, world: World, draw: Draw) -> None:
-        what = draw(st.sampled_from([name for name in sorted(OPERATIONS) if self._allowed(name)]))
+        what = draw(st.sampled_from([name for name in sorted(OPERATIONS) if self.allowed(name)]))
         rulings = what in ("release", "discard", "abandon")
         others = {"batch", "held", *failpoints.STEPS} if rulings else {"ruling"} if self.is_held or what == "hold" else {"ruling", "held"}
         place = draw(st.sampled_from([place for place in failpoints.FAILPOINTS if place.partition(".")[0] not in others]))

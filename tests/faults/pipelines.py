@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import yaml
 from deltalake import DeltaTable, QueryBuilder
 
 from tests.spark.harness import AGGREGATES, BASE, Bench, Row, events, lasting
@@ -75,6 +76,12 @@ class Story:
             return self.bench.run()
         version = DeltaTable(self.bench.source).version()
         return self.bench.run(interval_end=_AT_BASE + timedelta(minutes=100 * (version + 1)))
+
+    def spec_file(self) -> Path:
+        """The pipeline's spec, written to a file."""
+        path = self.bench.folder / "spec.yaml"
+        path.write_text(yaml.safe_dump(self.bench.spec, sort_keys=False))
+        return path
 
     def tables(self) -> dict[str, Counter[Any]]:
         """The rows of each table, with how often each is there."""

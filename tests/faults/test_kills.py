@@ -9,10 +9,8 @@ import itertools
 import os
 import random
 import time
-from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.faults import pipelines
 from tests.faults.kills import VICTIMS, Run
@@ -24,12 +22,6 @@ pytestmark = pytest.mark.spark
 _PLACES = [place for place in FAILPOINTS if place.partition(".")[0] not in ("held", "ruling", "compact") and not place.endswith(".lost")]
 _EVERY = [*itertools.product(_PLACES, VICTIMS)]
 _SAMPLE = [("sink.after", "driver"), ("compute.begin", "jvm"), ("state.before", "worker")]
-
-
-def _spec(story: Story) -> Path:
-    path = story.bench.folder / "spec.yaml"
-    path.write_text(yaml.safe_dump(story.bench.spec, sort_keys=False))
-    return path
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,7 +44,7 @@ def test_a_run_that_is_killed_at_a_step_is_made_good_by_the_next(begun, tmp_path
     first, clean = begun
     story = first.copied_to(tmp_path / "story")
     story.land(1)
-    run = Run(_spec(story), place, by_spark=True)
+    run = Run(story.spec_file(), place, by_spark=True)
     try:
         assert run.wait_until_reached(), f"the run ended before {place}: {run.process.stderr.read()[-2000:]}"
         run.kill(victim)
@@ -77,7 +69,7 @@ def test_a_storm_of_kills(begun, tmp_path):
         round_ += 1
         story.land(1)
         for _ in range(min(6, wanted - kills)):
-            run = Run(_spec(story), by_spark=True)
+            run = Run(story.spec_file(), by_spark=True)
             instant = time.monotonic() + rng.uniform(1, 15)
             while run.process.poll() is None and time.monotonic() < instant:
                 time.sleep(0.1)

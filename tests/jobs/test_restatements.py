@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from tests.latest import latest, without_revision
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, cut, differences, events, expected, place, quiet
 from windowmill.checkpoints.failpoints import FAILPOINTS, InjectedError, arm, disarm
 from windowmill.checkpoints.ledger import Ledger
@@ -64,35 +64,18 @@ class Corrected(Bench):
 
     def latest(self) -> list[Row]:
         """The windows as the sink shows them now, without the numbers of revisions."""
-        moving = {window.name for window in self.pipeline.windows if window.type in ("session", "snapshot")}
-        newest: dict[Any, Row] = {}
-        for row in sorted(self.rows(), key=lambda row: row["revision"]):
-            bounds = (row["trigger"],) if row["trigger"] is not None else (row["window_start"], row["window_end"])
-            window = next(each for each in self.pipeline.windows if each.name == row["window"])
-            bounds = (row["window_start"],) if window.type == "count" else bounds
-            if row["window"] in moving:
-                own = [place for place, other in newest.items() if place[:3] == (row["k"], row["site"], row["window"])]
-                for over in own:
-                    if newest[over]["window_start"] < row["window_end"] and row["window_start"] < newest[over]["window_end"]:
-                        del newest[over]
-            newest[(row["k"], row["site"], row["window"], *bounds)] = row
-        shown = [row for row in newest.values() if not row.get("retracted")]
-        return sorted((without(row) for row in shown), key=lambda row: place(self.pipeline, row | {"revision": 0}))
+        return sorted(latest(self.pipeline, self.rows()), key=lambda row: place(self.pipeline, row | {"revision": 0}))
 
     def truth(self, table: pa.Table | None = None) -> list[Row]:
         """What the reference says of the rows that the source holds, if they had come in order."""
         rows = sorted(self.held(table), key=lambda row: (row["t"] is not None, row["t"] or 0))
-        return [without(row) for row in expected(self.pipeline, rows, commits=[0] * len(rows)).rows]
+        return [without_revision(row) for row in expected(self.pipeline, rows, commits=[0] * len(rows)).rows]
 
     def emitted(self) -> int:
         """The instant through which windows are shown."""
         last = Ledger.open(self.pipeline).last_commit
         assert last is not None
         return last.outcome.emitted or 0
-
-
-def without(row: Row) -> Row:
-    return {name: value for name, value in row.items() if name not in ("revision", "retracted")}
 
 
 def bench_of(folder: Path, kind: str, **changes: Any) -> Corrected:
@@ -311,29 +294,3 @@ def test_a_restatement_that_fails_anywhere_is_resumed(tmp_path, point):
 
 def _fail() -> None:
     raise InjectedError("here")
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", ["mixed", "policies", "rows"])
-def test_the_latest_view_is_the_truth_after_each_step_of_a_random_history(tmp_path, kind, seed):
-    rng, bench, rows = random.Random(seed), bench_of(tmp_path, kind), events(seed, 300)
-    first, *later = cut(rows, seed, 8)
-    bench.run_in_parts([first])
-    # Without the latest rows, which the watermark has seen.
-    corrected, parts = sorted(first, key=lambda row: row["t"] or 0)[:-3], iter(later)
-    for step in rng.sample(["append"] * 7 + ["update", "update", "delete", "delete", "move", "restate"], 13):
-        chosen = " or ".join(f"id = '{row['id']}'" for row in rng.sample(corrected, min(4, len(corrected))))
-        if step == "append":
-            bench.land(next(parts))
-        elif step == "update":
-            bench.update(chosen, i="coalesce(i, 0) + 10")
-        elif step == "move":
-            bench.update(chosen, t="t - interval '7 minutes'")
-        elif step == "delete":
-            bench.delete(chosen)
-        else:
-            loop.restate(bench.pipeline, quiet())
-        if rng.random() < 0.7:
-            bench.run()
-            assert differences(bench.latest(), bench.truth()) == [], step
