@@ -271,7 +271,7 @@ def parse_aggregate(value: object) -> AggregateSpec:
     fields = {str(name): argument for name, argument in value.items()}
     where = fields.pop("where", None)
     if where is not None and (not isinstance(where, str) or not where.strip()):
-        raise ValueError("where: expected a Spark SQL condition; leave it out where there is none")
+        raise ValueError(f"where: got {where!r}; expected a Spark SQL condition; leave it out where there is none")
     if "use" in fields:
         return _parse_own(fields, where)
     if len(fields) != 1:
@@ -293,7 +293,7 @@ def _parse_own(fields: dict[str, Any], where: str | None) -> AggregateSpec:
     if not (module.replace(".", "_").isidentifier() and name.replace(".", "_").isidentifier()):
         raise ValueError(f'use: got {use!r}; expected "module:name"')
     if not isinstance(columns, list) or not all(map(_is_column, columns)):
-        raise ValueError("args: expected a list of columns")
+        raise ValueError(f"args: got {columns!r}; expected a list of columns")
     return AggregateSpec(function="use", use=use, columns=tuple(columns), where=where)
 
 

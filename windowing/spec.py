@@ -61,7 +61,7 @@ class Table(SpecMapping):
     @model_validator(mode="after")
     def _one_place(self) -> Self:
         if (self.path is None) == (self.table is None):
-            raise ValueError("expected either path or table")
+            raise ValueError(f"got {'neither' if self.path is None else 'both'}; expected either path or table")
         return self
 
     @property
@@ -136,7 +136,7 @@ class Time(SpecMapping):
         for name in ("disorder", "lateness", "max_future_skew"):
             value = getattr(self, name)
             if value is not None and value.months:
-                raise ValueError(f"{name}: expected a fixed length; months have none")
+                raise ValueError(f"{name}: got {value}; expected a fixed length; months have none")
             if value is not None and value.ticks < 0:
                 raise ValueError(f"{name}: got {value}; expected zero or more")
         if "max_future_skew" in self.model_fields_set and self.max_future_skew is not None and self.unit == "none":

@@ -314,9 +314,11 @@ def _describe(error: Any, name: str, lines: Mapping[_Path, int], written: Any) -
     if kind == "union_tag_not_found":
         return f"{where}: got {shown(value)}; expected a mapping with a type, one of {', '.join(sorted(TYPES.imported()))}"
     message = redacted(error["msg"].removeprefix("Value error, "))
-    if not path and (named := _FIELD.match(message)):
-        # The message of a rule about several fields begins with the field to correct.
-        return f"{_where(name, tuple(int(step) if step.isdigit() else step for step in named[1].split('.')), lines)}: {named[2]}"
+    if (named := _FIELD.match(message)) and isinstance(value, Mapping):
+        # The message of a rule about several fields begins with the field to correct, named from the mapping on that holds them.
+        below = [int(step) if step.isdigit() else step for step in named[1].split(".")]
+        if not path or below[0] in value:
+            return f"{_where(name, (*path, *below), lines)}: {named[2]}"
     if isinstance(value, Mapping) or message.startswith(("windows.", "time.", "aggregates", "keys:")):
         return f"{where}: {message}"
     return f"{where}: got {shown(value)}; {message}"

@@ -30,7 +30,8 @@ class Tumbling(RuledWindow):
     @model_validator(mode="after")
     def _size_or_policy(self) -> Self:
         if (self.size is None) == (self.evict is None):
-            raise ValueError("expected either size (event time) or evict (a policy)")
+            given = "neither" if self.size is None else "both"
+            raise ValueError(f"got {given}; expected either size (event time) or evict (a policy)")
         if self.idle_after is not None and self.evict is None:
             raise ValueError("idle_after: only windows with a policy (evict) keep a key; leave it out")
         return self
@@ -134,7 +135,7 @@ class Cumulative(RuledWindow):
         else:
             whole = size[1] % step.elapsed() == 0
         if not whole:
-            raise ValueError(f"expected size to be a whole number of steps; {self.size} is not a multiple of {step}")
+            raise ValueError(f"size: got {self.size}; expected a multiple of step, which is {step}")
         return self
 
     def rules(self) -> GridRules:

@@ -28,8 +28,9 @@ class Sliding(RuledWindow):
 
     @model_validator(mode="after")
     def _no_punctuation(self) -> Self:
-        if self.evict.punctuation is not None or self.trigger.punctuation is not None:
-            raise ValueError("expected count, time or delta; punctuation closes tumbling windows only")
+        for name, policy in (("evict", self.evict), ("trigger", self.trigger)):
+            if policy.punctuation is not None:
+                raise ValueError(f"{name}: got punctuation; expected count, time or delta: punctuation closes tumbling windows only")
         if self.evict.time is not None and self.evict.time.months:
             raise ValueError(f"evict.time: got {self.evict.time}; expected an age of fixed length, such as 30 days; months have none")
         return self
