@@ -197,7 +197,8 @@ def _rates(suite: Sequence[Rule], rows_read: int, rows_quarantined: int, loss: C
             message = f"{rows_quarantined:,} of {rows_read:,} rows read were quarantined ({share}"
             result = replace(result, outcome="failed", message=message)
         if rule is gravest and lost is not None:
-            result = replace(result, message=f"{result.message}: {lost.describe()}", examples=lost.examples)
+            # A held batch that adds no row to the quarantine table, as one that carries out a changed spec, has no rows to describe.
+            result = replace(result, message=": ".join(filter(None, (result.message, lost.describe()))), examples=lost.examples)
         results.append(result)
     return results
 

@@ -77,7 +77,7 @@ def aggregate(df: DataFrame, spec: Pipeline | Mapping[str, object] | str | os.Pa
     _check_frame(df)
     if arrival is not None and not isinstance(arrival, str):
         raise ArgumentError(f"aggregate: got {type(arrival).__qualname__} as arrival; expected the name of a column of df")
-    pipeline = load_pipeline(spec) if isinstance(spec, str | os.PathLike) else parse_pipeline(spec)
+    pipeline = load_pipeline(spec, opens_tables=False) if isinstance(spec, str | os.PathLike) else parse_pipeline(spec, opens_tables=False)
     # Without a run there is no run's time: the result depends on the clock only if the spec asks for it.
     latest = pipeline.time.latest(time.time_ns() // 1_000, by_default=False)
     return evaluate(df, pipeline, arrival=arrival, latest=latest).rows

@@ -32,6 +32,8 @@ def path_problem(path: str) -> str | None:
         rest = rest[: rest.index("?")]
     if ".." in re.split(r"[/\\]", unquote(rest)):
         return "holds '..'; write the path out"
+    if "${" in rest:
+        return "holds a variable, which a spec's file and mappings may name; give its value here, as os.environ has it"
     glob = next((sign for sign in "*?[]{}" if sign in rest), None)
     if glob is not None:
         return f"holds {glob!r}; expected the path of one folder, not a pattern"

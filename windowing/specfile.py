@@ -36,7 +36,7 @@ _PATHS = {(table, "path") for table in _TABLES}
 _Path = tuple[str | int, ...]
 
 
-def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> Pipeline:
+def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None, *, opens_tables: bool = True) -> Pipeline:
     """Read and check the pipeline in the YAML file ``path``.
 
     Parameters
@@ -45,6 +45,8 @@ def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] |
         The file; at most 1 MiB.
     environment
         Values of ``${NAME}``; by default the environment of the process.
+    opens_tables
+        Whether the pipeline's tables are opened: if not, variables in their fields need no value.
 
     Raises
     ------
@@ -52,7 +54,7 @@ def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] |
         With one line per problem: file, line, field, value and expected value. Values from the environment are shown as written,
         ``${NAME}``.
     """
-    return read_spec(path, environment).pipeline
+    return read_spec(path, environment, opens_tables=opens_tables).pipeline
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class ReadSpec:
         return f"{_where(self.name, steps, self.lines)}: {as_written(message, self.filled)}"
 
 
-def read_spec(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> ReadSpec:
+def read_spec(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None, *, opens_tables: bool = True) -> ReadSpec:
     """As :func:`load_pipeline`, with line numbers and variables for messages about the spec."""
     try:
         with Path(path).open("rb") as file:
@@ -110,25 +112,30 @@ def read_spec(path: str | os.PathLike[str], environment: Mapping[str, str] | Non
         raise SpecError(
             f"{path}:{line}: not readable as YAML: the character U+{ord(text[err.position]):04X} is not allowed; take it out"
         ) from err
-    return _read(value, str(path), os.environ if environment is None else environment, _lines(node))
+    return _read(value, str(path), environment, _lines(node), opens_tables)
 
 
 def parse_pipeline(
-    value: object, *, name: str = "pipeline", environment: Mapping[str, str] | None = None, lines: Mapping[_Path, int] | None = None
+    value: object,
+    *,
+    name: str = "pipeline",
+    environment: Mapping[str, str] | None = None,
+    lines: Mapping[_Path, int] | None = None,
+    opens_tables: bool = True,
 ) -> Pipeline:
     """Check a pipeline given as nested mappings; ``lines`` maps field paths to line numbers for messages."""
     if isinstance(value, Pipeline):
         return value
-    return _read(value, name, os.environ if environment is None else environment, lines or {}).pipeline
+    return _read(value, name, environment, lines or {}, opens_tables).pipeline
 
 
-def _read(value: object, name: str, environment: Mapping[str, str], lines: Mapping[_Path, int]) -> ReadSpec:
+def _read(value: object, name: str, environment: Mapping[str, str] | None, lines: Mapping[_Path, int], opens_tables: bool) -> ReadSpec:
     if not isinstance(value, Mapping):
         raise SpecError(
             f"{name}: holds {'nothing' if value is None else type(value).__name__}; expected fields such as pipeline:, source:, windows: "
             "(see the README's example)"
         )
-    filling = _Filling(name, environment, lines)
+    filling = _Filling(name, os.environ if environment is None else environment, lines, opens_tables)
     filled = filling.fill(value, ())
     for table in _TABLES:
         filling.look_for_credentials(value.get(table), (table,))
@@ -175,8 +182,8 @@ def _with_suites(filled: Any, written: Any, lines: Mapping[_Path, int], filling:
 class _Filling:
     """Replaces ``${NAME}`` by values of the environment, and collects the problems."""
 
-    def __init__(self, name: str, environment: Mapping[str, str], lines: Mapping[_Path, int]) -> None:
-        self._name, self._environment, self._lines = name, environment, lines
+    def __init__(self, name: str, environment: Mapping[str, str], lines: Mapping[_Path, int], opens_tables: bool) -> None:
+        self._name, self._environment, self._lines, self._opens_tables = name, environment, lines, opens_tables
         self.problems: list[str] = []
         self._missing: set[str] = set()
         self.filled: dict[str, str] = {}
@@ -223,6 +230,8 @@ class _Filling:
             if mark[1] is None:
                 self.refuse(path, f"got {mark[0]!r}; expected the name of an environment variable, as in ${{NAME}} ($${{ is the text ${{)")
             elif mark[1] not in self._environment:
+                if not self._opens_tables and path[0] in _TABLES and path[-1] != "filter":
+                    return mark[1]  # stands for the value, so that the field's form can be checked
                 if mark[1] not in self._missing:  # one problem, however many fields name it
                     self.refuse(path, f"the environment variable {mark[1]} is not set; export {mark[1]}=…, then run again")
                 self._missing.add(mark[1])

@@ -97,7 +97,8 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
         verdict = _validated_again(runnable, ledger, held, spark)
     report(verdict, progress)
     quality = quality_changes(runnable, plan, verdict, str(held.holds), at)
-    with progress.step("publish", f"batch {plan.batch}, which was held"):
+    done = "what the rules say of it" if verdict.status == "held" else "which was held"
+    with progress.step("publish", f"batch {plan.batch}, {done}"):
         outcome = protocol.rule(ledger, verdict.status, tables, at, validation=quality)
         write_docs(runnable, plan, verdict, at, progress)
     if verdict.status == "held":

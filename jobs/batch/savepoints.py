@@ -141,7 +141,7 @@ def restore(
         except BaseException:
             protocol.discard_files(changes, tables)
             raise
-        outcome = Commit(seen=entry.seen, emitted=entry.emitted, verdict="passed")
+        outcome = Commit(seen=entry.seen, emitted=entry.emitted, verdict="passed", compute={"engine": "local"})
         with progress.step("record", f"batch {plan.batch}"):
             protocol.record(ledger, plan, outcome, changes, tables, datetime.now(UTC))
         with progress.step("publish", f"{', '.join(changes) or 'nothing'}"):

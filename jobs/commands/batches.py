@@ -161,7 +161,7 @@ def abandon(spec: Spec, as_json: AsJson = False) -> None:
 
 def savepoint(
     spec: Spec,
-    action: Annotated[Literal["create", "list", "restore", "drop"], typer.Argument(help="What to do.")],
+    action: Annotated[Literal["create", "list", "restore", "drop"], typer.Argument(metavar="create|list|restore|drop", help="What to do.")],
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The savepoint; list takes none.")] = None,
     accept_changes: AcceptChanges = False,
     accept_code: AcceptCode = False,

@@ -30,7 +30,11 @@ def validate(
         raise SpecError("\n".join(read.problem(field, text) for field, text in problems))
     missing = [name for name in ("source", "sink") if getattr(pipeline, name) is None]
     note = f"; without {' and '.join(missing)} it serves `windowmill try` only" if missing else ""
-    text = f"{spec}: pipeline {pipeline.pipeline} is valid: {len(pipeline.windows)} windows, {len(pipeline.aggregates)} aggregates{note}"
+    counts = ", ".join(
+        f"{len(found)} {what}{'s' * (len(found) != 1)}"
+        for found, what in ((pipeline.windows, "window"), (pipeline.aggregates, "aggregate"))
+    )
+    text = f"{spec}: pipeline {pipeline.pipeline} is valid: {counts}{note}"
     names = {"windows": [window.name for window in pipeline.windows], "aggregates": list(pipeline.aggregates)}
     show(Answer({"pipeline": pipeline.pipeline, "status": "valid", **names, "missing": missing}, Text(text)), as_json)
 

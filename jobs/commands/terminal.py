@@ -64,11 +64,11 @@ def show(answer: Answer, as_json: bool) -> None:
         console.print(answer.text)
 
 
-def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> Pipeline:
+def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None, *, opens_tables: bool = True) -> Pipeline:
     """As :func:`windowmill.windowing.specfile.load_pipeline`; :func:`as_written` then knows the spec's variables."""
     from windowmill.windowing.specfile import read_spec  # a command that reads no spec does without pydantic
 
-    read = read_spec(path, environment)
+    read = read_spec(path, environment, opens_tables=opens_tables)
     _hidden.update(read.hidden)
     return read.pipeline
 
@@ -116,7 +116,7 @@ def exit_code_of(action: Callable[[], Any]) -> int:
         result = action()
     except TyperException as err:
         # Without any argument the help has been printed, and there is no message.
-        if message := err.format_message().rstrip("."):
+        if message := err.format_message().replace("Value error, ", "", 1).rstrip("."):
             errors.print(f"windowmill: {message}; see `windowmill --help`", markup=False)
         return 2
     except typer.Abort:

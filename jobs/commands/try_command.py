@@ -20,7 +20,7 @@ from windowmill.jobs.conditions.duckdb import conditions_of, evaluate
 from windowmill.jobs.json_lines.read import JsonRows, RefusedRow, read_rows, refused_lines
 from windowmill.jobs.json_lines.write import result_lines
 from windowmill.windowing.bounds import check_lengths
-from windowmill.windowing.errors import SourceError, SpecError, UnsupportedError
+from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
 
 
@@ -172,18 +172,18 @@ def run_try(
     WindowmillError
         Whatever stops the run; its ``exit_code`` is what the command ends with.
     """
-    pipeline = load_pipeline(spec_path)
+    pipeline = load_pipeline(spec_path, opens_tables=False)
     # A user's own functions are looked for where the command runs, last, so that they hide nothing.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
         data = sys.stdin.buffer.read() if str(input_path) == "-" else Path(input_path).read_bytes()
     except OSError as err:
-        raise SourceError(f"{input_path}: cannot be read ({err.strerror}); give a file of JSON lines") from err
+        raise SpecError(f"--input: {input_path}: cannot be read ({err.strerror}); give a file of JSON lines") from err
     try:
         outcome = attempt(pipeline, data, batch_rows, engine, final, commit_rows=commit_rows)
     except UnicodeDecodeError as err:
-        raise SourceError(f"{input_path}: not UTF-8 text ({err.reason} at byte {err.start}); save it as UTF-8") from err
+        raise SpecError(f"--input: {input_path}: not UTF-8 text ({err.reason} at byte {err.start}); save it as UTF-8") from err
     out, err_out = stdout or sys.stdout, stderr or sys.stderr
     _write(result_lines(outcome.rows, pipeline), out)
     refused = [replace(row, detail=None if row.detail is None else as_written(row.detail)) for row in outcome.refused]

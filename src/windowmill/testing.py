@@ -141,7 +141,7 @@ def try_pipeline(
     """
     from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
-    pipeline = load_pipeline(spec) if isinstance(spec, str | os.PathLike) else parse_pipeline(spec)
+    pipeline = load_pipeline(spec, opens_tables=False) if isinstance(spec, str | os.PathLike) else parse_pipeline(spec, opens_tables=False)
     data = "".join(json.dumps(row, default=_as_json) + "\n" for row in rows).encode()
     names = [engines] if isinstance(engines, str) else list(engines)
     cuts = [batches] if isinstance(batches, str | int) else list(batches)

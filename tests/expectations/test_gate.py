@@ -429,6 +429,11 @@ def test_a_loss_is_told_once_by_the_gravest_rule(pipeline, batch):
     assert "EWR" not in verdict.describe()
 
 
+def test_a_loss_without_rows_at_hand_is_told_by_its_share_alone(pipeline, batch):
+    verdict = validate(batch(), pipeline(), rows_read=1_000, rows_quarantined=201, loss=lambda: Loss({}, (), ()))
+    assert {result.message[-5:] for result in verdict.unmet} == {" 10 %", "n 1 %"}
+
+
 def test_a_loss_within_the_limits_is_not_looked_at(pipeline, batch):
     assert validate(batch(), pipeline(), rows_read=1_000, rows_quarantined=10, loss=lambda: pytest.fail("looked at")).lost == ()
 

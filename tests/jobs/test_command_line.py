@@ -65,9 +65,14 @@ def test_the_schema_of_a_spec_is_printed_or_written(spec, tmp_path, capsys):
     assert "cannot be written (No such file or directory); name a file" in capsys.readouterr().err
 
 
+def test_a_word_that_is_no_choice_is_told_without_the_parsers_own_words(spec, capsys):
+    assert main(["savepoint", spec, "frob"]) == 2
+    assert capsys.readouterr().err.startswith("windowmill: Invalid value for 'create|list|restore|drop': 'frob' is not one of 'create'")
+
+
 def test_validate_tells_what_it_found(spec, capsys):
     assert main(["validate", spec]) == 0
-    assert capsys.readouterr().out.startswith(f"{spec}: pipeline p is valid: 1 windows, 1 aggregates; without source")
+    assert capsys.readouterr().out.startswith(f"{spec}: pipeline p is valid: 1 window, 1 aggregate; without source")
     assert main(["validate", spec, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == {"pipeline": "p", "status": "valid", "windows": ["w"], "aggregates": ["n"], "missing": ["source"]}

@@ -86,6 +86,7 @@ def test_runs_after_a_restoration_give_what_undisturbed_ones_give(tmp_path, name
     assert len(story.bench.rows()) < len(before)
     status = status_of(story.bench.pipeline).data
     assert (status["source_version"], status["versions_waiting"]) == (0, 1)
+    assert status["compute"] == {"engine": "local"}
     finish(story)
     check_equal(story, clean)
     assert [row["action"] for row in history_of(story.bench.pipeline, 9, timings=False).data] == ["run", "run", "restore", "run", "run"]

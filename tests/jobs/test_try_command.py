@@ -15,7 +15,7 @@ import yaml
 
 from tests.specs import a_spec
 from windowmill.jobs.commands.try_command import run_try
-from windowmill.windowing.errors import AggregateOverflowError, SourceError, SourceSchemaError, SpecError, UnsupportedError
+from windowmill.windowing.errors import AggregateOverflowError, SourceSchemaError, SpecError, UnsupportedError
 
 LOCAL_ENGINES = ("kernel", "reference")
 HOURLY: dict[str, Any] = a_spec(keys=["k"], windows=[{"name": "hourly", "type": "tumbling", "size": "1 hour"}])
@@ -250,5 +250,15 @@ def test_a_process_writes_utf_8_whatever_its_locale(tmp_path: Path):
 
 def test_a_missing_input_is_told(tmp_path: Path):
     attempt(tmp_path, HOURLY, [])
-    with pytest.raises(SourceError, match="give a file of JSON lines"):
+    with pytest.raises(SpecError, match=r"^--input: .*none.jsonl: cannot be read .*; give a file of JSON lines") as told:
         run_try(tmp_path / "spec.yaml", tmp_path / "none.jsonl")
+    assert told.value.exit_code == 2
+
+
+def test_places_of_tables_need_no_value(tmp_path: Path):
+    source = {"path": "${NOWHERE}/in", "filter": "k <> '${NOWHERE}'"}
+    spec = HOURLY | {"source": source, "sink": {"path": "${NOWHERE}/out"}}
+    with pytest.raises(SpecError, match=r"spec.yaml:\d+: source.filter: the environment variable NOWHERE is not set"):
+        attempt(tmp_path, spec, [])
+    source["filter"] = "k <> 'z'"
+    assert [row["k"] for row in results(tmp_path, spec, [{"k": "a", "t": "2013-01-01"}])] == ["a"]

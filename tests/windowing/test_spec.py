@@ -7,11 +7,13 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Pipeline, Table
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
+from windowmill.windowing.yamltext import parse_yaml
 
 MINIMAL = """\
 pipeline: p
@@ -109,6 +111,20 @@ def test_each_problem_is_one_line_that_says_where_what_and_what_next(tmp_path, o
         load(tmp_path, MINIMAL.replace(old, new, 1))
     assert caught.value.exit_code == 2
     assert all(line.startswith(str(tmp_path)) for line in str(caught.value).splitlines())
+
+
+def test_a_pipeline_whose_tables_are_not_opened_needs_no_value_of_their_variables(tmp_path):
+    fields = parse_yaml(MINIMAL)[0] | {"source": {"path": "${NOWHERE}/in", "table": None}, "sink": {"table": "${CATALOG}.shop.out"}}
+    with pytest.raises(SpecError, match=r"source.path: the environment variable NOWHERE is not set"):
+        parse_pipeline(fields, environment={})
+    assert parse_pipeline(fields, environment={}, opens_tables=False).source.path == "NOWHERE/in"
+    with pytest.raises(SpecError, match=r"keys.0: the environment variable KEY is not set"):
+        parse_pipeline(fields | {"keys": ["${KEY}"]}, environment={}, opens_tables=False)
+
+
+def test_a_path_in_python_holds_no_variable():
+    with pytest.raises(ValidationError, match="holds a variable, which a spec's file and mappings may name; give its value here"):
+        Table(path="${WAREHOUSE}/flights")
 
 
 def test_a_file_that_is_not_there_or_too_large(tmp_path):
