@@ -342,7 +342,7 @@ class Batch:
     holds
         How often a validation has held it.
     ruled_by
-        Who released, discarded or abandoned it; null if nobody did or nobody was named.
+        Who released, discarded or abandoned it, or approved the change of the spec that it carries out; null if nobody was named.
     """
 
     plan: Plan

@@ -74,6 +74,8 @@ class Ledger:
         self._records: list[LedgerRecord] = []
         #: Last writes that :meth:`note` was given; the next record has them.
         self._noted: dict[str, LastWrite | None] = {}
+        #: Who has asked for the next batch, for its record.
+        self.asked_by: str | None = None
         self.refresh()
 
     @classmethod
@@ -210,6 +212,8 @@ class Ledger:
         if self.held_batch is not None or plan.batch != self.count:
             raise FencedError(f"ledger {self.path}: batch {plan.batch} has been recorded by another attempt; nothing more to do")
         body: dict[str, Any] = {PLAN: stored(plan), CHANGES: _as_json(changes)}
+        if self.asked_by is not None:
+            body[BY] = self.asked_by
         if sum(len(each.files) + len(each.removes) for each in changes.values()) > MAX_FILES:
             manifest = {CHANGES: body[CHANGES]}
             body |= {CHANGES: {}, MANIFEST: write_manifest(self.path, plan, json.dumps(manifest).encode())}

@@ -14,9 +14,9 @@ from airflow.sdk import DAG, Asset, BaseOperator, Param
 from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator, retrying
 from windowmill.dags.pools import pool_of
 from windowmill.dags.schedules import check_new_versions, source_asset, timetable_of
-from windowmill.dags.specs import BACKFILL, name_of, read_pipeline
+from windowmill.dags.specs import BACKFILL, identity_of, name_of, read_pipeline
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.redaction import MASK, redacted
+from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
 #: In the past, and equal at every parse; without ``catchup`` it means "from the next interval on".
@@ -52,6 +52,7 @@ def build_dag(
     submit: Mapping[str, Any] | None = None,
     new_versions: NewVersions | None = None,
     ask_when_held: timedelta | None = None,
+    approve_changes: timedelta | None = None,
     **dag_kwargs: Any,
 ) -> DAG:
     """Build the DAG of a pipeline: ``[before…] → [wait_for_source] → micro_batch → [quality_report, announce]``.
@@ -77,6 +78,8 @@ def build_dag(
         ``"wait"``: each scheduled run waits in the triggerer until there are some.
     ask_when_held
         Ask in the user interface what becomes of a held batch, and wait so long for an answer; without one it stays held.
+    approve_changes
+        As ``ask_when_held``, after a run that a changed spec has failed: whether the change is applied. Not with ``conn_id``.
     **dag_kwargs
         Further arguments of ``DAG``; they override those set by this function. ``default_args`` are merged.
 
@@ -86,15 +89,14 @@ def build_dag(
         With file, line and field of each problem. In a DAG file it becomes the import error.
     """
     pipeline = read_pipeline(spec)
-    check_options(name_of(spec), pipeline, conn_id, connect_conn_id, submit, new_versions)
-    arguments = _arguments(spec, pipeline, watched=new_versions == "watch") | {"start_date": start_date}
+    check_options(name_of(spec), pipeline, conn_id, connect_conn_id, submit, new_versions, approve_changes)
     dag_kwargs["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
-    with DAG(**arguments | dag_kwargs) as dag:
+    with DAG(**_arguments(spec, pipeline, watched=new_versions == "watch") | {"start_date": start_date} | dag_kwargs) as dag:
         batch = batch_operator("micro_batch", spec, pipeline, conn_id, connect_conn_id, storage_conn_id, submit)
         first = _waiting(spec, batch) if new_versions == "wait" else batch
         for step in before:
             _added(step, dag) >> first
-        _add_followers(batch, spec, pipeline, storage_conn_id, ask_when_held)
+        _add_followers(batch, spec, pipeline, ask_when_held, approve_changes, storage_conn_id, connect_conn_id)
     if "params" not in dag_kwargs:
         # As arguments each operator would copy them, and DAG validate them: two fifths of the time to build a DAG.
         dag.params.update({name: copy(param) for name, param in PARAMS.items()})
@@ -105,19 +107,26 @@ def _add_followers(
     batch: BaseOperator,
     spec: str | os.PathLike[str] | Pipeline,
     pipeline: Pipeline,
-    storage_conn_id: str | None,
     ask_when_held: timedelta | None,
+    approve_changes: timedelta | None,
+    storage_conn_id: str | None,
+    connect_conn_id: str | None,
 ) -> None:
     """Add the tasks after ``batch``."""
     # Also after a held batch, when the report is needed most.
     report = QualityReportOperator(task_id="quality_report", spec=spec, storage_conn_id=storage_conn_id, trigger_rule="all_done")
     announce = AnnounceOperator(task_id="announce", spec=spec, storage_conn_id=storage_conn_id, asset=sink_asset(pipeline))
     batch >> [report, announce]
+    common: dict[str, Any] = {"spec": spec, "pool": pool_of(pipeline.pipeline), "storage_conn_id": storage_conn_id}
+    # These load a provider, which few DAG files need.
     if ask_when_held is not None:
-        from windowmill.dags.rulings import ask_after  # loads a provider, which few DAG files need
+        from windowmill.dags.rulings import ask_after
 
-        pool = pool_of(pipeline.pipeline)
-        ask_after(report, announce, spec, pool, storage_conn_id=storage_conn_id, response_timeout=ask_when_held)
+        ask_after(report, announce, response_timeout=ask_when_held, **common)
+    if approve_changes is not None:
+        from windowmill.dags.approvals import ask_about_changes
+
+        ask_about_changes(batch, announce, response_timeout=approve_changes, connect_conn_id=connect_conn_id, **common)
 
 
 def batch_operator(
@@ -146,8 +155,7 @@ def sink_asset(pipeline: Pipeline) -> Asset:
         raise SpecError(f"{pipeline.pipeline}: sink: missing; without a table there is nothing to follow")
     if sink.path is None:
         return Asset(name=pipeline.pipeline, uri=f"windowmill:{sink.table}", group="windowmill")
-    # A credential is not part of a table's identity.
-    uri = redacted(sink.path).replace(f"{MASK}@", "") if "://" in sink.path else Path(sink.path).absolute().as_uri()
+    uri = identity_of(sink.path) if "://" in sink.path else Path(sink.path).absolute().as_uri()
     return Asset(name=pipeline.pipeline, uri=uri, group="windowmill")
 
 
@@ -172,6 +180,7 @@ def check_options(
     connect_conn_id: str | None,
     submit: Mapping[str, Any] | None,
     new_versions: str | None = None,
+    approve_changes: timedelta | None = None,
 ) -> None:
     """Refuse options of :func:`build_dag` that contradict each other or the pipeline; raises ``SpecError``."""
     if pipeline.sink is None:
@@ -180,6 +189,11 @@ def check_options(
         raise SpecError(f"{where}: submit is given without conn_id; name the Airflow connection of the Spark master")
     if conn_id is not None and connect_conn_id is not None:
         raise SpecError(f"{where}: conn_id and connect_conn_id are both given; name a Spark master or a Spark Connect server")
+    if conn_id is not None and approve_changes is not None:
+        raise SpecError(
+            f"{where}: approve_changes and conn_id are both given; an approved change would be computed by the worker: apply changes by "
+            "`windowmill apply` where the Spark master is within reach"
+        )
     if new_versions is not None:
         if new_versions not in get_args(NewVersions):
             raise SpecError(f"{where}: new_versions: got {new_versions!r}; expected {' or '.join(map(repr, get_args(NewVersions)))}")

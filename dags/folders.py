@@ -5,7 +5,7 @@
 server; without them Spark runs inside the task, or on the server that ``SPARK_REMOTE`` names. ``WINDOWMILL_NEW_VERSIONS`` (``watch`` or
 ``wait``) has pipelines with a cron schedule run only when their sources have new rows; those whose intervals alone complete windows
 (``watermark: data_interval_end``) run at each instant all the same. ``WINDOWMILL_ASK_WHEN_HELD`` (``12 hours``) asks in the user
-interface what becomes of a held batch.
+interface what becomes of a held batch, and ``WINDOWMILL_APPROVE_CHANGES`` whether a changed spec is applied.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 VARIABLE = "WINDOWMILL_PIPELINES"
 #: How long a held batch's question waits for an answer in the user interface; unset: nobody is asked.
 ASKED = "WINDOWMILL_ASK_WHEN_HELD"
+#: How long the question about a changed spec waits; unset: nobody is asked.
+APPROVED = "WINDOWMILL_APPROVE_CHANGES"
 
 
 def spec_files() -> list[Path]:
@@ -83,18 +85,20 @@ def verified_rows() -> int | None:
 def options_of(pipeline: Pipeline) -> dict[str, Any]:
     """Arguments of :func:`.build_dag` that the environment gives to ``pipeline``."""
     by_rows = isinstance(pipeline.schedule, str) and pipeline.time.watermark != "data_interval_end"
-    asked = os.environ.get(ASKED)
     return connections() | {
         "new_versions": os.environ.get("WINDOWMILL_NEW_VERSIONS") or None if by_rows else None,
-        "ask_when_held": None if not asked else _timeout(asked),
+        "ask_when_held": _timeout(ASKED),
+        "approve_changes": _timeout(APPROVED),
     }
 
 
-def _timeout(text: str) -> timedelta:
+def _timeout(variable: str) -> timedelta | None:
+    """The duration in the environment's ``variable``; none if it is not set."""
+    text = os.environ.get(variable)
     try:
-        return timedelta(microseconds=Duration.parse(text).elapsed())
+        return timedelta(microseconds=Duration.parse(text).elapsed()) if text else None
     except ValueError as err:
-        raise SpecError(f"{ASKED}: {err}; expected a duration such as 12 hours") from err
+        raise SpecError(f"{variable}: {err}; expected a duration such as 12 hours") from err
 
 
 @dataclass(frozen=True, slots=True)

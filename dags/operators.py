@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, ExceptionRetryPolicy, RetryAction, RetryRule
@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from windowmill.dags.commands import CommandProcess, CommandResult, command_of, failing_fast, raise_for, summary_of
 from windowmill.dags.links import PAGES
+from windowmill.dags.metrics import count_batches, gauge_pipeline
 from windowmill.dags.specs import Spec, redacting
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import SpecError
@@ -87,20 +88,13 @@ class CommandOperator(PipelineOperator):
             self._job.stop()
 
 
-class MicroBatchOperator(CommandOperator):
-    """Advances the pipeline, or recomputes a range; returns the command's summary.
+class ComputingOperator(CommandOperator):
+    """Base of the tasks whose command computes a batch.
 
     Parameters
     ----------
     connect_conn_id
         Airflow connection of type Spark Connect, whose server the command uses; without it, the one that ``SPARK_REMOTE`` names, if any.
-
-    Raises
-    ------
-    JobFailedError
-        After a conflict or a crash; Airflow retries the task.
-    AirflowFailException
-        If a quality rule holds the batch, or the arguments or the spec are wrong; Airflow does not retry.
     """
 
     operator_extra_links = PAGES
@@ -108,6 +102,7 @@ class MicroBatchOperator(CommandOperator):
     def __init__(self, *, connect_conn_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.connect_conn_id = connect_conn_id
+        self._summary: dict[str, Any] | None = None
 
     def environment(self) -> Mapping[str, str]:
         if self.connect_conn_id is None:
@@ -116,10 +111,36 @@ class MicroBatchOperator(CommandOperator):
 
         return {**super().environment(), "SPARK_REMOTE": SparkConnectHook(self.connect_conn_id).get_connection_url()}
 
+    def computed(self, command: Sequence[str]) -> dict[str, Any]:
+        """Run the command, count its batches, and return its summary."""
+        summary = summary_of(command[0], self.run_job([*command, "--json"]))
+        count_batches(self.spec.name, summary.get("batches", ()))
+        self._summary = summary
+        return summary
+
+    def get_openlineage_facets_on_complete(self, task_instance: object) -> Any:  # noqa: ARG002 - the OpenLineage provider passes it
+        """Lineage of the run, for the OpenLineage provider."""
+        from windowmill.dags.lineage import lineage_of  # needs the provider
+
+        with storage_environment(self.storage_conn_id):
+            return lineage_of(self.spec.read(), self._summary)
+
+
+class MicroBatchOperator(ComputingOperator):
+    """Advances the pipeline, or recomputes a range; returns the command's summary.
+
+    Raises
+    ------
+    JobFailedError
+        After a conflict or a crash; Airflow retries the task.
+    AirflowFailException
+        If a quality rule holds the batch, or the arguments or the spec are wrong or changed; Airflow does not retry.
+    """
+
     def execute(self, context: Context) -> dict[str, Any]:
         with failing_fast(), self.spec.file() as path:
             command = command_of(context, vouches=self.spec.read().time.watermark == "data_interval_end")
-            return summary_of(command[0], self.run_job([*command, path, "--json"]))
+            return self.computed([*command, path])
 
 
 class MaintainOperator(CommandOperator):
@@ -162,6 +183,13 @@ class QualityReportOperator(PipelineOperator):
         with storage_environment(self.storage_conn_id):
             return self._report()
 
+    def get_openlineage_facets_on_complete(self, task_instance: object) -> Any:  # noqa: ARG002 - the OpenLineage provider passes it
+        """Outcomes of the rules, for the OpenLineage provider."""
+        from windowmill.dags.lineage import quality_of  # needs the provider
+
+        with storage_environment(self.storage_conn_id):
+            return quality_of(self.spec.read())
+
     def _report(self) -> dict[str, Any]:
         from windowmill.checkpoints.ledger import Ledger  # not needed for parsing
         from windowmill.checkpoints.places import Places
@@ -169,11 +197,13 @@ class QualityReportOperator(PipelineOperator):
 
         pipeline = self.spec.read()
         with redacting():
-            latest = Ledger.open(pipeline).newest
+            ledger = Ledger.open(pipeline)
+            latest = ledger.newest
         if latest is None:
             raise AirflowSkipException(f"{pipeline.pipeline} has no batch yet, so there is nothing to report")
         with redacting():
             write_report(pipeline)
+        gauge_pipeline(pipeline, latest, ledger.last_commit, datetime.now(UTC))
         places = Places.of(pipeline)
         result = {
             **{name: getattr(latest, name) for name in ("number", "action", "status", "verdict")},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -28,53 +29,75 @@ ANSWERS = {"Leave it held": "leave_held", "Release": "release", "Discard": "disc
 LEAVE = "Leave it held"
 #: Broken rules that a question lists.
 RULES_LISTED = 10
+#: XCom of a question: who has answered.
+BY = "by"
 
 
-class HeldBatchOperator(HITLBranchOperator):
-    """Asks whether the held batch is released, discarded or left held; is skipped if none is held.
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question: its headline, its text in Markdown, and the XComs that the tasks of its answers need."""
+
+    subject: str
+    body: str
+    about: Mapping[str, Any]
+
+
+class QuestionOperator(HITLBranchOperator):
+    """Asks a question about a pipeline in the user interface, and goes on to the task of the answer; is skipped if there is none to ask.
 
     Parameters
     ----------
     spec
         Path of the pipeline's YAML file, or the pipeline itself.
+    answers
+        Answers -> the tasks that carry them out; the first is taken where nobody answers.
     storage_conn_id
         As in :class:`.PipelineOperator`.
     response_timeout
-        How long the question waits; then the batch stays held. Later runs of the DAG wait meanwhile.
+        How long the question waits. Later runs of the DAG wait meanwhile.
     """
 
     operator_extra_links = PAGES
     template_fields = ()  # rows and messages are not rendered
 
     def __init__(
-        self, *, spec: str | os.PathLike[str] | Pipeline, storage_conn_id: str | None = None, response_timeout: timedelta, **kwargs: Any
+        self,
+        *,
+        spec: str | os.PathLike[str] | Pipeline,
+        answers: Mapping[str, str],
+        storage_conn_id: str | None = None,
+        response_timeout: timedelta,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            subject="A quality rule holds a batch back",
-            options=list(ANSWERS),
-            options_mapping=ANSWERS,
-            defaults=LEAVE,
-            response_timeout=response_timeout,
-            **kwargs,
-        )
+        options = list(answers)
+        super().__init__(options=options, options_mapping=dict(answers), defaults=options[0], response_timeout=response_timeout, **kwargs)
         self.spec = Spec.of(spec)
         self.storage_conn_id = storage_conn_id
 
+    def question(self) -> Question:
+        """What to ask; raises ``AirflowSkipException`` if there is nothing to."""
+        raise NotImplementedError
+
     def execute(self, context: Context) -> Any:
-        held = self._held()
-        if held is None:
-            raise AirflowSkipException("no batch is held, so there is nothing to ask")
-        number, self.subject, self.body = held
-        context["ti"].xcom_push(key="batch", value=number)
+        question = self.question()
+        self.subject, self.body = question.subject, question.body
+        for key, value in question.about.items():
+            context["ti"].xcom_push(key=key, value=value)
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         user = event.get("responded_by_user") or {}
-        context["ti"].xcom_push(key="by", value=user.get("name") or user.get("id"))
+        context["ti"].xcom_push(key=BY, value=user.get("name") or user.get("id"))
         return super().execute_complete(context, event)
 
-    def _held(self) -> tuple[int, str, str] | None:
-        """The held batch: its number, and the question about it."""
+
+class HeldBatchOperator(QuestionOperator):
+    """Asks whether the held batch is released, discarded or left held; is skipped if none is held."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(subject="A quality rule holds a batch back", answers=ANSWERS, **kwargs)
+
+    def question(self) -> Question:
         from windowmill.checkpoints.ledger import Ledger  # not needed for parsing
         from windowmill.checkpoints.places import Places
         from windowmill.jobs.report.quality import read_quality
@@ -83,7 +106,7 @@ class HeldBatchOperator(HITLBranchOperator):
         with redacting(), storage_environment(self.storage_conn_id):
             held = Ledger.open(pipeline).held_batch
             if held is None:
-                return None
+                raise AirflowSkipException("no batch is held, so there is nothing to ask")
             places = Places.of(pipeline)
             broken = [failure for failure in read_quality(places.quality, held.number).failures if failure.batch == held.number]
         rules = [f"- `{each.column}`: {each.title}. {each.message}" for each in broken[:RULES_LISTED]]
@@ -98,7 +121,7 @@ class HeldBatchOperator(HITLBranchOperator):
                 f"Report: `{places.report}`",
             ]
         )
-        return held.number, f"{pipeline.pipeline}: batch {held.number} is held", redacted(body)
+        return Question(f"{pipeline.pipeline}: batch {held.number} is held", redacted(body), {"batch": held.number})
 
 
 class RulingOperator(CommandOperator):
@@ -118,7 +141,7 @@ class RulingOperator(CommandOperator):
 
     def execute(self, context: Context) -> Mapping[str, Any]:
         ti = context["ti"]
-        batch, by = (ti.xcom_pull(task_ids=self.asked_by, key=key) for key in ("batch", "by"))
+        batch, by = (ti.xcom_pull(task_ids=self.asked_by, key=key) for key in ("batch", BY))
         with failing_fast(), self.spec.file() as path:
             named = ["--by", str(by)] if by else []
             return summary_of(self.ruling, self.run_job([self.ruling, path, "--batch", str(batch), *named, "--json"]))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from windowmill.windowing.errors import WindowmillError
-from windowmill.windowing.redaction import redacted
+from windowmill.windowing.redaction import MASK, redacted
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
@@ -58,6 +58,11 @@ class ParsedFile(os.PathLike[str]):
 def name_of(spec: str | os.PathLike[str] | Pipeline) -> str:
     """How messages name a spec: by its path, or the pipeline's id."""
     return spec.pipeline if isinstance(spec, Pipeline) else os.fspath(spec)
+
+
+def identity_of(uri: str) -> str:
+    """``uri`` without credentials, which are not part of a table's identity."""
+    return redacted(uri).replace(f"{MASK}@", "")
 
 
 @contextmanager

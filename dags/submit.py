@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from windowmill.dags.commands import CommandResult, command_of, failing_fast, raise_for
 from windowmill.dags.links import PAGES
+from windowmill.dags.metrics import count_batches
 from windowmill.dags.specs import Spec, redacting
 from windowmill.windowing.spec import Pipeline
 
@@ -66,10 +67,10 @@ class SubmittedBatchOperator(SparkSubmitOperator):
                     # The hook has already logged the driver's own message.
                     raise_for(command[0], CommandResult(int(code[1]), "", "see the driver's last line above"))
                 raise
-            return {
-                "pipeline": self.spec.read().pipeline,
-                "batches": [_summary(batch) for batch in self._ledger().since(first_new) if batch.status == "committed"],
-            }
+            name = self.spec.name
+            batches = [_summary(batch) for batch in self._ledger().since(first_new) if batch.status == "committed"]
+            count_batches(name, batches)
+            return {"pipeline": name, "batches": batches}
 
     def _ledger(self) -> Any:
         from windowmill.checkpoints.ledger import Ledger  # not needed for parsing
@@ -83,5 +84,5 @@ def _summary(batch: Any) -> dict[str, Any]:
     columns = ("action", "verdict", "rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")
     summary = {"batch": batch.number, **{name: getattr(batch, name) for name in columns}}
     if batch.outcome is not None:
-        summary |= {"windows": batch.outcome.windows, "compute": batch.outcome.compute}
+        summary |= {"windows": batch.outcome.windows, "compute": batch.outcome.compute, "timings": batch.outcome.timings}
     return summary

@@ -189,7 +189,13 @@ def _restatement(runnable: Runnable, plan: Plan, ledger: Ledger) -> Restatement 
 
 
 def apply(
-    pipeline: Pipeline, progress: Progress, *, history: int | None, expected: Expected | None = None, accept_changes: bool = False
+    pipeline: Pipeline,
+    progress: Progress,
+    *,
+    history: int | None,
+    expected: Expected | None = None,
+    accept_changes: bool = False,
+    by: str | None = None,
 ) -> CommittedBatch | None:
     """Carry out a changed spec in one batch; null if there is nothing to do.
 
@@ -201,6 +207,8 @@ def apply(
         The position of the pipeline for which a kept plan was made.
     accept_changes
         Whether to go on although others have changed rows of the pipeline's tables.
+    by
+        Who has approved the change; the ledger records it.
 
     Raises
     ------
@@ -218,6 +226,7 @@ def apply(
                 f"pipeline {pipeline.pipeline}: has moved past the plan, which was not made for batch {ledger.count}, the next one; "
                 "make another plan by `windowmill plan`"
             )
+        ledger.asked_by = by
         return None if found is None else _execute(runnable, found.plan, ledger, progress)
 
 

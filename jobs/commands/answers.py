@@ -225,6 +225,7 @@ def _summary(done: CommittedBatch, *, instants: bool) -> dict[str, Any]:
         "window_end_max": bound(commit.window_end_max, instants),
         "compute": commit.compute,
         "seconds": round(sum(commit.timings.values()), 3),
+        "timings": commit.timings,
     }
 
 

@@ -15,6 +15,7 @@ from windowmill.jobs.commands.terminal import (
     Answer,
     Arrival,
     AsJson,
+    By,
     Spec,
     as_written,
     errors,
@@ -121,13 +122,12 @@ def backfill(
 
 
 _Held = Annotated[int | None, typer.Option("--batch", help="Refuse unless this batch is the held one.")]
-_By = Annotated[str | None, typer.Option("--by", help="Who decided; the ledger records it.")]
 
 
 def release(
     spec: Spec,
     batch: _Held = None,
-    by: _By = None,
+    by: By = None,
     accept_changes: AcceptChanges = False,
     accept_code: AcceptCode = False,
     as_json: AsJson = False,
@@ -139,7 +139,7 @@ def release(
 def discard(
     spec: Spec,
     batch: _Held = None,
-    by: _By = None,
+    by: By = None,
     accept_changes: AcceptChanges = False,
     accept_code: AcceptCode = False,
     as_json: AsJson = False,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from windowmill.jobs.commands.terminal import AcceptChanges, Answer, AsJson, Spec, as_written, errors, load_pipeline, show
+from windowmill.jobs.commands.terminal import AcceptChanges, Answer, AsJson, By, Spec, as_written, errors, load_pipeline, show
 from windowmill.windowing.errors import OutOfTurnError, SpecError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def apply(
     spec: Annotated[Path, typer.Argument(metavar="SPEC|PLAN", help="The pipeline's YAML file, or a plan that `windowmill plan` has kept.")],
     history: History = None,
     accept_changes: AcceptChanges = False,
+    by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Carry out a changed spec in one batch, which runs wait for."""
@@ -76,7 +77,7 @@ def apply(
         spec, expected = place, loop.Expected(kept["generation"], kept["batch"])
     pipeline = load_pipeline(spec)
     progress, instant = Progress(errors, as_written), _instant(history, pipeline)
-    done = loop.apply(pipeline, progress, history=instant, expected=expected, accept_changes=accept_changes)
+    done = loop.apply(pipeline, progress, history=instant, expected=expected, accept_changes=accept_changes, by=by)
     if done is None:
         show(Answer({"pipeline": pipeline.pipeline, "status": "nothing to do"}, f"{pipeline.pipeline}: nothing to do"), as_json)
     else:

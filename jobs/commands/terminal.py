@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The pipeline's YAML file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+By = Annotated[str | None, typer.Option("--by", help="Who decided; the ledger records it.")]
 AcceptChanges = Annotated[
     bool, typer.Option("--accept-changes", help="Continue although others have changed rows of the sink, quarantine or quality table.")
 ]

@@ -102,10 +102,10 @@ def test_nobody_is_asked_where_no_batch_is_held(write_spec):
 def test_the_question_names_the_broken_rule(write_spec, tmp_path: Path):
     spec = held_pipeline(write_spec, tmp_path)
     question = HeldBatchOperator(task_id="held_batch", spec=spec, response_timeout=timedelta(hours=1))
-    number, subject, body = question._held()
-    assert (number, subject) == (0, "delays: batch 0 is held")
-    assert "Batch 0 read 12 rows and holds 4 results back" in body
-    assert "- `flights`: values to be between" in body
+    asked = question.question()
+    assert (asked.about, asked.subject) == ({"batch": 0}, "delays: batch 0 is held")
+    assert "Batch 0 read 12 rows and holds 4 results back" in asked.body
+    assert "- `flights`: values to be between" in asked.body
 
 
 @pytest.mark.parametrize(("ruling", "rows"), [("release", 4), ("discard", 0)])

@@ -1,0 +1,55 @@
+"""Metrics of pipelines by Airflow's own settings: StatsD, Datadog or OpenTelemetry, as ``[metrics]`` says; without it, none.
+
+Each has the tag ``pipeline``. Where Airflow exports the older names of its own metrics (``[metrics] legacy_names_on``), which hold what
+tags say for StatsD, each is also sent as ``windowmill.<pipeline>.<metric>``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from windowmill.checkpoints.batches import Batch
+    from windowmill.windowing.spec import Pipeline
+
+#: Counts of a batch, which are metrics.
+_COUNTS = ("rows_read", "rows_late", "rows_quarantined", "rows_published")
+
+
+def count_batches(pipeline: str, batches: Iterable[Mapping[str, Any]]) -> None:
+    """Count ``batches`` as the summary of a run has them: their rows, their verdicts, and the milliseconds of each step."""
+    from airflow.sdk.observability import stats
+
+    for batch in batches:
+        _send(stats.incr, pipeline, "batches", 1, verdict=batch["verdict"], action=batch["action"])
+        for metric in _COUNTS:
+            _send(stats.incr, pipeline, metric, batch[metric])
+        for step, seconds in batch.get("timings", {}).items():
+            _send(stats.timing, pipeline, "step", 1000 * seconds, step=step)
+
+
+def gauge_pipeline(pipeline: Pipeline, newest: Batch, last: Batch | None, now: datetime) -> None:
+    """Tell whether the ``newest`` batch of a pipeline is held, how far its ``last`` advance is behind, and the bytes of its state."""
+    from airflow.sdk.observability import stats
+
+    name = pipeline.pipeline
+    _send(stats.gauge, name, "held", int(newest.status == "held"))
+    if last is None:
+        return
+    if isinstance(last.seen, datetime):
+        lag = (now - last.seen).total_seconds()
+        _send(stats.gauge, name, "event_lag_seconds", lag)
+        if pipeline.time.watermark != "data_interval_end":  # else the orchestrator is the watermark
+            _send(stats.gauge, name, "watermark_lag_seconds", lag + pipeline.time.disorder.elapsed() / 1e6)
+    if "state_bytes" in last.used:
+        _send(stats.gauge, name, "state_bytes", last.used["state_bytes"])
+
+
+def _send(send: Callable[..., None], pipeline: str, metric: str, value: float, **tags: str) -> None:
+    from airflow.sdk.configuration import conf
+
+    send(f"windowmill.{metric}", value, tags={"pipeline": pipeline} | tags)
+    if conf.getboolean("metrics", "legacy_names_on", fallback=True):
+        send(".".join(["windowmill", pipeline, metric, *tags.values()]), value)
