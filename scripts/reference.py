@@ -304,7 +304,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "elements": "number of values that were looked at",
         "unexpected": "number of those that break the rule",
         "message": "what is wrong",
-        "examples": "keys and values of some rows that break it, as JSON",
+        "examples": "keys of rows that break it, as JSON; at most 1,000",
         "values": "JSON: the values of the rule's columns in the first twenty of these rows",
     },
     "ledger": {

@@ -34,6 +34,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "history": tables.history,
         "cost": tables.cost,
         "quality": tables.quality,
+        "suggest": tables.suggest,
         "state": tables.state,
         "report": tables.report,
         "views": tables.views,

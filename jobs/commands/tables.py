@@ -1,4 +1,4 @@
-"""Commands about what runs left: progress, batches and their cost, quality, state, report, views, verification, upkeep."""
+"""Commands about what runs left: progress, batches and their cost, quality, rules to add, state, report, views, verification, upkeep."""
 
 from __future__ import annotations
 
@@ -53,6 +53,13 @@ def quality(spec: Spec, last: Last = 5, as_json: AsJson = False) -> None:
     from windowmill.jobs.commands.answers import quality_of
 
     show(quality_of(load_pipeline(spec), last), as_json)
+
+
+def suggest(spec: Spec, as_json: AsJson = False) -> None:
+    """Propose rules of quality from what the pipeline has published, as YAML to paste, each with the history that it rests on."""
+    from windowmill.jobs.commands.suggest import suggestions_of
+
+    show(suggestions_of(load_pipeline(spec)), as_json)
 
 
 def state(

@@ -1,0 +1,178 @@
+"""``windowmill suggest``: proposes rules from what a pipeline has published, each with the history that it rests on. No JVM."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as kinds
+import yaml
+from deltalake import DeltaTable, QueryBuilder
+from rich.text import Text
+
+from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.catalog_tables import located
+from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.quoting import quoted
+from windowmill.checkpoints.stores import is_table, use_options_of
+from windowmill.expectations.past import KEYS, VOLUME
+from windowmill.jobs.commands.terminal import Answer
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.spec import Pipeline
+
+#: A rule about values rests on so many at least, one about batches on so many runs.
+_MIN_VALUES, _MIN_RUNS = 30, 5
+#: Latest runs that are looked at.
+_RUNS = 200
+#: Shares of values below and above the range that is widened.
+_TAIL = 0.001
+#: The range of values is widened by this share of its length on either side.
+_MARGIN = 0.5
+#: A column with more different values is no set of known ones.
+_MAX_KNOWN = 50
+#: Runs with which a run is compared.
+_COMPARED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A rule as a spec writes it, and on what it rests."""
+
+    rule: dict[str, Any]
+    why: str
+
+    def as_yaml(self) -> str:
+        """Its lines of a spec."""
+        written = yaml.safe_dump(self.rule, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True)
+        return f"  # {self.why}\n  - {written.strip()}\n"
+
+
+def suggestions_of(pipeline: Pipeline) -> Answer:
+    """Propose rules for ``pipeline``; raises ``SpecError`` if it has published nothing."""
+    use_options_of(pipeline)
+    sink = located(pipeline).sink
+    path = sink.path if sink else None
+    if path is None or not is_table(path):
+        raise SpecError(f"pipeline {pipeline.pipeline}: there is no result table yet; run it first, then ask again")
+    table = newest(path)
+    runs = [batch for batch in Ledger.open(pipeline).recent(_RUNS) if batch.action == "run" and batch.status == "committed"]
+    found = [*_of_values(pipeline, table), *_of_keys(pipeline, table), *_of_runs(pipeline, table, runs)]
+    data = {"pipeline": pipeline.pipeline, "suggestions": [{"rule": each.rule, "why": each.why} for each in found]}
+    few = f"# no rules: a rule needs {_MIN_VALUES} values of a column, or {_MIN_RUNS} runs"
+    return Answer(data, Text("expectations:\n" + "".join(each.as_yaml() for each in found) if found else few))
+
+
+def _of_values(pipeline: Pipeline, table: DeltaTable) -> Iterator[Suggestion]:
+    """Ranges of numbers, and columns that are never null."""
+    types = {field.name: pa.field(field).type for field in pa.schema(table.schema().to_arrow())}
+    for name, aggregate in pipeline.aggregates.items():
+        if name not in types:
+            continue
+        column = quoted(name)
+        is_number = kinds.is_integer(types[name]) or kinds.is_floating(types[name]) or kinds.is_decimal(types[name])
+        [counted] = _query(table, f"SELECT count(*) AS n, count({column}) AS filled FROM sink WHERE {_shown(table)}")
+        if counted["filled"] < _MIN_VALUES:
+            continue
+        if counted["filled"] == counted["n"] and aggregate.function != "count":
+            rule = {"type": "expect_column_values_to_not_be_null", "column": name, "severity": "warning"}
+            yield Suggestion(rule, f"none of {counted['n']:,} rows has no {name}")
+        if is_number and (found := _range(table, name)) is not None:
+            yield found
+
+
+def _range(table: DeltaTable, name: str) -> Suggestion | None:
+    """The range of most values, widened; null if the column has values that are no numbers."""
+    value, shown = f"CAST({quoted(name)} AS DOUBLE)", _shown(table)
+    [found] = _query(
+        table,
+        f"SELECT min({value}) AS least, approx_percentile_cont({value}, {_TAIL}) AS low, "
+        f"approx_percentile_cont({value}, {1 - _TAIL}) AS high, count(*) AS n FROM sink "
+        f"WHERE {shown} AND {quoted(name)} IS NOT NULL AND NOT isnan({value})",
+    )
+    least, low, high = (found[column] for column in ("least", "low", "high"))
+    if None in (least, low, high) or not (math.isfinite(low) and math.isfinite(high)):
+        return None
+    margin = _MARGIN * (high - low) or max(abs(high), 1.0)
+    bounds = _rounded(0.0 if least >= 0 else low - margin, high + margin, margin)
+    [outside] = _query(table, f"SELECT count(*) AS n FROM sink WHERE {shown} AND ({value} < {bounds[0]!r} OR {value} > {bounds[1]!r})")
+    rule = {"type": "expect_column_values_to_be_between", "column": name, "min_value": bounds[0], "max_value": bounds[1]}
+    beyond = "; all are within the rule" if not outside["n"] else f"; {outside['n']:,} are outside of the rule"
+    share = f"{1 - 2 * _TAIL:.1%}".replace("%", " %")
+    return Suggestion(rule | {"severity": "warning"}, f"{share} of {found['n']:,} values are {low:.4g} to {high:.4g}{beyond}")
+
+
+def _of_keys(pipeline: Pipeline, table: DeltaTable) -> Iterator[Suggestion]:
+    """Keys with few different values."""
+    for name in pipeline.keys:
+        column = quoted(name)
+        counts = f"SELECT {column} AS value, count(*) AS n FROM sink WHERE {_shown(table)} GROUP BY {column} LIMIT {_MAX_KNOWN + 1}"
+        rows = _query(table, counts)
+        known, total = [row["value"] for row in rows], sum(row["n"] for row in rows)
+        if total >= _MIN_VALUES and len(known) <= _MAX_KNOWN and all(isinstance(value, str | int) for value in known):
+            rule = {"type": "expect_column_values_to_be_in_set", "column": name, "value_set": sorted(known), "severity": "warning"}
+            yield Suggestion(rule, f"{len(known)} different values of {name} in {total:,} rows")
+
+
+def _of_runs(pipeline: Pipeline, table: DeltaTable, runs: Sequence[Batch]) -> Iterator[Suggestion]:
+    """The volume of a run, and whether keys come back in each."""
+    read = [run.rows_read for run in runs if run.rows_read]
+    if len(read) < _MIN_RUNS:
+        return
+    usual = statistics.median(read)
+    least, most = _two_digits(min(read) / usual / 2, math.floor), _two_digits(max(read) / usual * 2, math.ceil)
+    rule = {"type": VOLUME, "batches": min(10, len(read)), "min_share": least, "max_share": most, "severity": "warning"}
+    yield Suggestion(rule, f"{len(read)} runs read {min(read):,} to {max(read):,} rows, {usual:,.0f} in the median")
+    if pipeline.keys and (compared := _runs_with_all_keys(pipeline, table, runs)):
+        rule = {"type": KEYS, "batches": _COMPARED, "severity": "warning"}
+        yield Suggestion(rule, f"each of the latest {compared} runs had rows of every key of the {_COMPARED} before it")
+
+
+def _runs_with_all_keys(pipeline: Pipeline, table: DeltaTable, runs: Sequence[Batch]) -> int:
+    """How many of the latest runs could be compared and had rows of every key of those before; 0 if one had not."""
+    numbers = [run.number for run in runs if run.rows_published][-4 * _COMPARED :]
+    if len(numbers) < 2 * _COMPARED:
+        return 0
+    columns = ", ".join(map(quoted, pipeline.keys))
+    rows = _query(table, f"SELECT DISTINCT batch, {columns} FROM sink WHERE batch IN ({', '.join(map(str, numbers))})")
+    keys: dict[int, set[tuple[str, ...]]] = {number: set() for number in numbers}
+    for row in rows:
+        keys[row["batch"]].add(tuple(str(row[name]) for name in pipeline.keys))
+    compared = range(_COMPARED, len(numbers))
+    before = {i: set().union(*(keys[number] for number in numbers[i - _COMPARED : i])) for i in compared}
+    return len(compared) if all(before[i] <= keys[numbers[i]] for i in compared) else 0
+
+
+def _shown(table: DeltaTable) -> str:
+    return "retracted IS NOT TRUE" if any(field.name == "retracted" for field in table.schema().fields) else "TRUE"
+
+
+def _query(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pa.table(QueryBuilder().register("sink", table).execute(sql).read_all()).to_pylist()
+    return rows
+
+
+def _rounded(low: float, high: float, margin: float) -> tuple[float, float]:
+    """Bounds at least as wide, as multiples of a tenth of the magnitude of ``margin``.
+
+    >>> _rounded(-12.34, 187.2, 66.4)
+    (-13, 188)
+    """
+    digits = 1 - math.floor(math.log10(margin))
+    scale = 10.0**digits
+    bounds = math.floor(low * scale) / scale, math.ceil(high * scale) / scale
+    return tuple(int(bound) if bound == int(bound) else bound for bound in bounds)  # type: ignore[return-value]
+
+
+def _two_digits(share: float, cut: Any) -> float:
+    """``share`` cut to two significant digits; ``cut`` is ``math.floor`` or ``math.ceil``.
+
+    >>> _two_digits(0.3456, math.floor), _two_digits(2.31, math.ceil)
+    (0.34, 2.4)
+    """
+    scale = 10.0 ** (1 - math.floor(math.log10(share)))
+    return float(f"{cut(share * scale) / scale:.2g}")
