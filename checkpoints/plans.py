@@ -67,18 +67,21 @@ class RestatePlan(_ReplacingPlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyPlan(_ReplacingPlan):
-    """The plan of a batch that carries out a changed spec: it builds the whole state anew, and stays where the last run has come to.
+    """The plan of a batch that carries out a changed spec: it replaces the whole state, and stays where the last run has come to.
 
     Attributes
     ----------
     read_from
-        The version after which it reads the source, through ``to_version``: what earlier batches have read.
+        The version after which it reads the source, through ``to_version``: what earlier batches have read, or nothing.
     fills
         Names of the windows whose rows it publishes. They replace the rows that the sink has of these windows.
     history
         It publishes the windows that end after this instant; null for none.
     found_closed
         As :attr:`BackfillPlan.found_closed`.
+    carried
+        What the spec meant that the stored state is of, as :attr:`Plan.definition`, where the batch makes the new state of that; null
+        where it reads the source.
     """
 
     action: ClassVar[str] = "apply"
@@ -87,6 +90,7 @@ class ApplyPlan(_ReplacingPlan):
     fills: tuple[str, ...] = ()
     history: int | None = None
     found_closed: FoundClosed = field(default_factory=list)
+    carried: dict[str, object] | None = None
 
     @property
     def rereads(self) -> bool:
@@ -105,11 +109,11 @@ class ApplyPlan(_ReplacingPlan):
 
     def describe(self, *, instants: bool) -> str:
         """As :meth:`Plan.describe`."""
-        what = "a changed spec: builds the state anew"
+        what = "a changed spec: carries the state over" if self.carried is not None else "a changed spec: builds the state anew"
         if self.history is not None and self.fills:
             since = "" if self.history == AXIS_BEGIN else f" that end after {told(self.history, instants=instants)}"
             what += f", fills windows {', '.join(self.fills)}{since}"
-        return f"{what}, from {self._versions()}"
+        return f"{what}, reads nothing of the source" if self.carried is not None else f"{what}, from {self._versions()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

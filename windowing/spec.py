@@ -327,15 +327,21 @@ class Pipeline(SpecMapping):
 
     def has_variables_of(self, written: Mapping[str, Any], meaning_hash: str) -> bool:
         """Whether the variables in an earlier :meth:`shown_meaning`, whose hash was ``meaning_hash``, have the values of now."""
+        return _hash_of(self._filled(dict(written))) == meaning_hash
 
-        def filled(value: Any) -> Any:
-            if isinstance(value, str):
-                return reduce(lambda text, pair: text.replace(*pair), self._variables.items(), value)
-            if isinstance(value, dict):
-                return {name: filled(item) for name, item in value.items()}
-            return [filled(item) for item in value] if isinstance(value, list) else value
+    def meaning_as(self, written: Mapping[str, Any]) -> Pipeline:
+        """The pipeline with the meaning of an earlier :meth:`shown_meaning`, whose variables have the values of now."""
+        meaning = self._filled(dict(written))
+        meaning.pop("filter", None)
+        return Pipeline.model_validate({"pipeline": self.pipeline, **meaning}).model_copy(update={"source": self.source})
 
-        return _hash_of(filled(dict(written))) == meaning_hash
+    def _filled(self, value: Any) -> Any:
+        """``value`` with those of the variables in the place of their names."""
+        if isinstance(value, str):
+            return reduce(lambda text, pair: text.replace(*pair), self._variables.items(), value)
+        if isinstance(value, dict):
+            return {name: self._filled(item) for name, item in value.items()}
+        return [self._filled(item) for item in value] if isinstance(value, list) else value
 
 
 def _hash_of(meaning: Mapping[str, Any]) -> str:

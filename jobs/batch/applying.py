@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from windowmill.checkpoints.batches import BackfillPlan, Changes, Plan
@@ -11,12 +11,14 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, RestatePlan, standing
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
+from windowmill.jobs.batch.from_state import FromState, from_state
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.reading import History, Reach, backfill_reach, check_readable
+from windowmill.jobs.sources.reading import History, Reach, backfill_reach, check_readable, reading_of
 from windowmill.jobs.spec_checks import problems_of
+from windowmill.jobs.ways.carried import NotStoredError
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.changes import Fate, SpecChanges, compare
+from windowmill.windowing.changes import SpecChanges, compare
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
     OutOfTurnError,
@@ -25,20 +27,22 @@ from windowmill.windowing.errors import (
     SpecError,
     StateError,
     UnsupportedError,
+    WindowmillError,
 )
 from windowmill.windowing.spec import Pipeline
-
-#: What becomes of windows and aggregates, in words.
-FATES: Mapping[Fate, str] = {"kept": "kept", "filled": "filled from the source", "dropped": "dropped"}
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A changed spec: what it means for the pipeline, the batch that carries it out, and what that batch reads."""
+    """A changed spec: what it means for the pipeline, the batch that carries it out, and what that batch reads.
+
+    ``state`` says how the batch does so from the stored state, or why it reads the source.
+    """
 
     changes: SpecChanges
     plan: ApplyPlan
     reading: Reading
+    state: FromState | NotStoredError
 
 
 def changes_of(pipeline: Pipeline, ledger: Ledger) -> SpecChanges | None:
@@ -82,10 +86,13 @@ def next_apply(
     source = planning.source_of(runnable, ledger)
     planning.check_tables(runnable, ledger, planning.Acceptance(changes=accept_changes, code=True))
     before = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
-    reach, reading = _reach(runnable, source, before)
-    on_reading(source, reading)
     if history == AXIS_BEGIN and isinstance(before[0], BackfillPlan):
         history = before[0].range_from  # what came before was never shown
+    state = _from_state(runnable, ledger, source, changes, history, before)
+    reach, reading = Reach(last.plan.to_version, last.plan.to_version), Reading(())
+    if isinstance(state, NotStoredError):
+        reach, reading = _reach(runnable, source, before)
+        on_reading(source, reading)
     vouched = pipeline.time.watermark == "data_interval_end"
     plan = ApplyPlan(
         **planning.pinned(pipeline, ledger, source, reach) | {"from_version": reach.through},
@@ -94,10 +101,11 @@ def next_apply(
         fills=() if history is None else changes.filled,
         history=history,
         found_closed=[(plan.to_version, plan.emitted) for plan in before] if vouched else [],
+        carried=None if isinstance(state, NotStoredError) else last.plan.definition,
     )
     planning.check_plan(runnable, ledger, source, plan)
     _check_columns(runnable, plan)
-    return Application(changes, plan, reading)
+    return Application(changes, plan, reading, state)
 
 
 def refuse(pipeline: Pipeline, ledger: Ledger, changes: SpecChanges) -> None:
@@ -119,6 +127,24 @@ def _check_spec(pipeline: Pipeline) -> None:
     problem = next(iter(problems_of(pipeline)), None)
     if problem is not None:
         raise SpecError(f"pipeline {pipeline.pipeline}: {problem[0]}: {problem[1]}")
+
+
+def _from_state(
+    runnable: Runnable, ledger: Ledger, source: SourceTable, changes: SpecChanges, history: int | None, before: Sequence[Plan]
+) -> FromState | NotStoredError:
+    def first_time() -> int | None:
+        if any(isinstance(plan, RestatePlan) for plan in before):
+            return None
+        try:  # by the log alone: files may be gone
+            reading = reading_of(runnable, source, backfill_reach(runnable, source, before, "log"))
+        except WindowmillError:
+            return None
+        return source.first_instant(reading, runnable.pipeline.time.column)
+
+    try:
+        return from_state(runnable, ledger, changes, source.schema_json, history, first_time)
+    except NotStoredError as err:
+        return err
 
 
 def _reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -> tuple[Reach, Reading]:
@@ -165,6 +191,6 @@ def lines_of(changes: SpecChanges) -> Iterator[str]:
     for kind, found in (("window", changes.windows), ("aggregate", changes.aggregates)):
         for each in found:
             if each.fate != "kept":
-                yield f"{kind} {each.name}: {FATES[each.fate]}: {each.why}"
+                yield f"{kind} {each.name}: {each.fate}: {each.why}"
     for other in changes.others:
         yield f"new generation: {other}"

@@ -22,6 +22,7 @@ from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.base import order_of
 from windowmill.checkpoints.state.compaction import joint_schema
 from windowmill.checkpoints.stores import is_table, use_options
+from windowmill.jobs.batch.from_state import carried_of
 from windowmill.jobs.batch.job import ComputedBatch, Job, Step, untimed
 from windowmill.jobs.schedulers.files.quarantine import Quarantining
 from windowmill.jobs.schedulers.files.rows import FileRows
@@ -39,6 +40,7 @@ from windowmill.jobs.schedulers.spark.task_output import (
 )
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.base import BatchSurvey, Part
+from windowmill.jobs.ways.carried import carry
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.output import Output, Published, check_balance, counted
@@ -76,6 +78,25 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
         check_balance(batch, output, surveyed.rows_read)
         replaced = _replaced(job, surveyed.emission)
         kept = () if replaced is None else _keep(job, replaced, replaced.partly)
+    return replace(_computed(job, targets, surveyed, output, replaced, kept), in_one_process=True)
+
+
+def compute_from_state(job: Job, step: Step = untimed) -> ComputedBatch:
+    """Compute the batch of a changed spec in this process, from the stored state alone."""
+    plan, runnable = job.plan, job.runnable
+    assert isinstance(plan, ApplyPlan)
+    assert plan.carried is not None
+    before = runnable.pipeline.meaning_as(plan.carried)
+    changed = {window.name for window in runnable.pipeline.windows if window not in before.windows}
+    carried = carried_of(runnable, before, job.input.types, changed, plan.fills, plan.batch)
+    targets, whole = _targets(job, [each.part for each in carried]), job.input.emission(plan.seen)
+    # Of windows that end later than any, none is published.
+    emission = replace(whole, after=min(AXIS_END if plan.history is None else plan.history, whole.through))
+    with step("restore", "the state, and what the changed spec keeps and makes of it"), OutputWriter(targets) as writer:
+        output = carry(carried, runnable.places.state, job.check, emission, writer, plan.fills) + writer.output()
+        replaced = _replaced(job, whole)
+        kept = () if replaced is None else _keep(job, replaced, replaced.partly)
+    surveyed: BatchSurvey[Any] = BatchSurvey(None, 0, whole)
     return replace(_computed(job, targets, surveyed, output, replaced, kept), in_one_process=True)
 
 

@@ -21,6 +21,7 @@ from windowmill.checkpoints.batches import Changes, Commit, Plan, RunPlan
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import ApplyPlan
 from windowmill.checkpoints.state.reading import open_state
 from windowmill.checkpoints.state.replacement import replacing
 from windowmill.jobs.batch import engine
@@ -154,6 +155,11 @@ class _Steps:
             closing.import_engine(self.pipeline)
 
     def _computed(self) -> ComputedBatch:
+        if isinstance(self.plan, ApplyPlan) and self.plan.carried is not None:
+            from windowmill.jobs.batch.compute import compute_from_state
+
+            self.engine = {"engine": "local"}
+            return compute_from_state(self.job, self.progress.step)
         in_a_task = True
         # Without rows there is nothing to distribute: no task is worth its start.
         if engine.tries_this_process(self.pipeline) or not self.job.input.files:

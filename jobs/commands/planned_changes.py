@@ -18,14 +18,18 @@ from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.jobs.batch import engine
-from windowmill.jobs.batch.applying import FATES, Application, next_apply
+from windowmill.jobs.batch.applying import Application, next_apply
 from windowmill.jobs.commands.answers import bound
 from windowmill.jobs.commands.terminal import Answer, as_written
 from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.ways.carried import NotStoredError
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.changes import SpecChange
+from windowmill.windowing.changes import Fate, SpecChange
 from windowmill.windowing.spec import Pipeline
 
+#: What is read of the source where the state is carried over, and what windows and aggregates are filled from.
+_NOTHING = "nothing of the source"
+_ORIGINS = {"state": "state", "source": "the source"}
 #: Bytes of files that one task of Spark reads.
 _TASK_BYTES = 128 << 20
 
@@ -50,13 +54,12 @@ def _answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -
     rows = _RowCounts.of(batches, pipeline)
     counts = [file.rows for file in reading.files]
     n_rows = None if None in counts else sum(count or 0 for count in counts)
+    versions = (plan.read_from + 1, plan.to_version, plan.arrival) if plan.carried is None else (None, None, None)
     read = {
         "files": len(reading.files),
         "bytes": reading.size_bytes,
         "rows": n_rows,
-        "from_version": plan.read_from + 1,
-        "to_version": plan.to_version,
-        "order": plan.arrival,
+        **dict(zip(("from_version", "to_version", "order"), versions, strict=True)),
     }
     data = {
         "pipeline": pipeline.pipeline,
@@ -67,6 +70,7 @@ def _answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -
         "windows": [_shown(each, rows.of_window(each, plan.fills)) for each in changes.windows],
         "aggregates": [_shown(each, None) for each in changes.aggregates],
         "reads": read,
+        "state": _state(found, pipeline),
         "seconds": _seconds(batches, n_rows),
         "tasks": _tasks(runnable, found),
     }
@@ -76,6 +80,14 @@ def _answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -
 
 def _shown(change: SpecChange, rows: int | None) -> dict[str, Any]:
     return {"name": change.name, "fate": change.fate, "why": as_written(change.why), "rows": rows}
+
+
+def _state(found: Application, pipeline: Pipeline) -> dict[str, Any]:
+    """What becomes of the state: whether it is carried over, and since when its slices fill windows, or why the source is read."""
+    if isinstance(found.state, NotStoredError):
+        return {"from": "source", "why": str(found.state), "cut_anew": False, "slices_since": None}
+    since = None if found.state.since is None else bound(found.state.since, pipeline.time.unit is None)
+    return {"from": "state", "why": None, "cut_anew": found.state.cut_anew, "slices_since": since}
 
 
 def _history(history: int | None, pipeline: Pipeline) -> str | int | None:
@@ -91,16 +103,30 @@ def _tree(data: Mapping[str, Any], found: Application) -> Tree:
         branch, changes = tree.add(field), data[field]
         width = max(len(each["name"]) for each in changes)
         for each in changes:
-            branch.add(_line(f"{each['name']:<{width}}", _told(each, added if field == "windows" else (), data["history"])))
-    read = data["reads"]
-    order = "in the order in which earlier batches read them" if read["order"] == "log" else "in order of event time, so that none is late"
+            branch.add(_line(f"{each['name']:<{width}}", _told(each, added if field == "windows" else (), data)))
     seconds = "unknown" if data["seconds"] is None else f"about {data['seconds']:,.0f} s"
-    first, last = read["from_version"], read["to_version"]
-    versions = f"source version{f's {first} to {last}' if first < last else f' {last}'}"
-    tree.add(_line("reads     ", f"{_files(read['files'], read['bytes'])}: {versions}, {order}"))
-    tree.add(_line("state     ", "computed anew"))
+    tree.add(_line("reads     ", _read(data["reads"])))
+    tree.add(_line("state     ", _stated(data["state"])))
     tree.add(_line("takes     ", f"{seconds}, {data['tasks']:,} Spark task{'s' if data['tasks'] != 1 else ''}"))
     return tree
+
+
+def _read(read: Mapping[str, Any]) -> str:
+    first, last = read["from_version"], read["to_version"]
+    if last is None:
+        return _NOTHING
+    order = "in the order in which earlier batches read them" if read["order"] == "log" else "in order of event time, so that none is late"
+    versions = f"source version{f's {first} to {last}' if first < last else f' {last}'}"
+    return f"{_files(read['files'], read['bytes'])}: {versions}, {order}"
+
+
+def _stated(state: Mapping[str, Any]) -> str:
+    if state["from"] == "source":
+        return f"computed anew from the source: {state['why']}"
+    if not state["cut_anew"]:
+        return "carried over"
+    since = "" if state["slices_since"] is None else f", which are all there since {state['slices_since']}"
+    return f"carried over; windows are made of its slices{since}"
 
 
 def _line(name: str, told: str) -> Text:
@@ -108,24 +134,28 @@ def _line(name: str, told: str) -> Text:
     return Text(f"{name}  {told}", no_wrap=False, overflow="fold")
 
 
-def _told(change: Mapping[str, Any], added: Sequence[str], history: Any) -> str:
-    fate, rows = FATES[change["fate"]], "" if change["rows"] is None else f", about {change['rows']:,} rows"
-    if change["fate"] == "dropped":
+def _told(change: Mapping[str, Any], added: Sequence[str], data: Mapping[str, Any]) -> str:
+    history, origin = data["history"], f"filled from {_ORIGINS[data['state']['from']]}"
+    fate = origin if change["fate"] == "filled" else change["fate"]
+    rows = "" if change["rows"] is None else f", about {change['rows']:,} rows"
+    if fate == "dropped":
         return f"{fate}: {change['why']}; what has been published stays"
     since = {"all": "its whole history", "none": "what comes from now on"}.get(history, f"windows that end after {history}")
-    if change["fate"] == "kept" and added:
+    if fate == "kept" and added:
         columns = ", ".join(added)
-        filled = f"its rows have no {columns}" if history == "none" else f"{columns} filled from the source in {since}{rows}"
+        filled = f"its rows have no {columns}" if history == "none" else f"{columns} {origin} in {since}{rows}"
         return f"{fate}: {change['why']}; {filled}"
     return f"{fate}: {change['why']}" + (f"; {since}{rows}" if change["fate"] == "filled" else "")
 
 
 def _summary(found: Application) -> str:
-    parts = []
+    parts, source = [], found.plan.carried is None
+    told: dict[Fate, str] = {"kept": "kept", "filled": "filled" if source else "filled from state", "dropped": "dropped"}
     for what, changes in (("window", found.changes.windows), ("aggregate", found.changes.aggregates)):
         fates = Counter(each.fate for each in changes)
-        parts += [f"{n} {what}{'s' if n != 1 else ''} {fate}" for fate in FATES if (n := fates[fate])]
-    return f"{', '.join(parts)}: reads {_files(len(found.reading.files), found.reading.size_bytes)}"
+        parts += [f"{n} {what}{'s' if n != 1 else ''} {said}" for fate, said in told.items() if (n := fates[fate])]
+    reads = _files(len(found.reading.files), found.reading.size_bytes) if source else _NOTHING
+    return f"{', '.join(parts)}: reads {reads}"
 
 
 def _files(n: int, size: int) -> str:

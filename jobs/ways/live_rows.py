@@ -100,6 +100,16 @@ class LiveRowPart(KeyedPart):
         return self._reading.log.schema
 
     @property
+    def labels(self) -> Mapping[str, str]:
+        """Columns of the state for columns of the source, and of conditions, that live rows keep."""
+        return dict(self._reading.log.columns_of_fresh()) | dict(self._reading.log.conditions)
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """Columns of the state that say by which window, and how, a live row is held."""
+        return tuple(table.held for table in self._reading.log.tables if table.held)
+
+    @property
     def reading(self) -> LiveRowReading:
         return self._reading
 

@@ -39,6 +39,11 @@ class PositionPart(KeyedPart):
         return self._stage(Emission(batch.seen, batch.emitted, AXIS_BEGIN, AXIS_BEGIN))
 
     @property
+    def sequences(self) -> tuple[str, ...]:
+        """Names of the sequences that its windows form."""
+        return tuple(self._columns.sequences)
+
+    @property
     def rows(self) -> pa.Schema:
         return self._columns.rows
 

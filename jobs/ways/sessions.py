@@ -21,13 +21,13 @@ from windowmill.windowing.ways import Sessions
 
 
 class SessionPart(KeyedPart):
-    """Computes a batch by sessions."""
+    """Computes a batch by sessions; ``gaps`` are theirs, each once."""
 
     way = "sessions"
 
     def __init__(self, batch: Input, sessions: Sessions) -> None:
         super().__init__(replace(batch, pipeline=sessions.pipeline))
-        self._stage, self._gaps = stage_of(self.batch, sessions), sessions.gaps
+        self._stage, self.gaps = stage_of(self.batch, sessions), sessions.gaps
 
     @property
     def schema(self) -> pa.Schema:
@@ -51,7 +51,7 @@ class SessionPart(KeyedPart):
         batch = self.batch
         if not batch.restores or (not has_rows and emission.emitted == batch.emitted):
             return None
-        was_open = OpenSessions(self._gaps, AXIS_BEGIN if batch.emitted is None else batch.emitted)
+        was_open = OpenSessions(self.gaps, AXIS_BEGIN if batch.emitted is None else batch.emitted)
         return PartialsWanted(self.schema, was_open, batch.batch)
 
 

@@ -148,7 +148,7 @@ def test_a_run_says_what_has_changed_and_refuses_until_it_is_applied(tmp_path):
         loop.run(bench.pipeline, Progress(Console(file=said)))
     assert refused.value.exit_code == 2
     assert said.getvalue().splitlines() == [
-        "  window rolling: filled from the source: new",
+        "  window rolling: filled: new",
         "  window visits: dropped: no longer in the spec",
     ]
     assert differences(bench.rows(), before) == []

@@ -38,7 +38,7 @@ p: the spec has changed since batch 0
 │   ├── low   filled from the source: where was not given and is "v > 0"; its whole history
 │   └── high  filled from the source: new; its whole history
 ├── reads       1 file (SIZE): source version 0, in the order in which earlier batches read them
-├── state       computed anew
+├── state       computed anew from the source: the state holds no partials of aggregate low
 └── takes       about SECONDS s, 0 Spark tasks
 1 window kept, 1 window filled, 1 window dropped, 1 aggregate kept, 2 aggregates filled: \
 reads 1 file (SIZE); `windowmill apply SPEC` does it

@@ -86,6 +86,11 @@ class StoredObject:
         """One of the aggregates: all have the same argument columns and the same condition."""
         return self.results[0][1]
 
+    @property
+    def atom(self) -> ObjectAtom:
+        """What the column holds, whatever its name."""
+        return ObjectAtom(mergeable(aggregate_for(self.spec, self.types)).kind, self.spec.columns, self.spec.where)
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -168,6 +173,20 @@ class Layout:
         atoms = {atom for found in self.results if found.name == result for atom in found.atoms}
         objects = (held.name for held in self.objects if result in dict(held.results))
         return (*(stored.name for stored in self.fields if stored.atom in atoms), *objects)
+
+    def columns_among(self, stored: Layout) -> dict[str, str]:
+        """For each column of partials the one of the layout ``stored`` that holds the same; without those that it lacks."""
+        places = {atom: place for place, atom in enumerate(stored.atoms)}
+        found: dict[str, str] = {}
+        for index, atom in enumerate(self.atoms):
+            theirs = stored.fields_of(places[atom]) if atom in places else {}
+            found |= {own.name: theirs[role].name for role, own in self.fields_of(index).items() if role in theirs}
+        objects = {held.atom: held for held in stored.objects}
+        for held in self.objects:
+            same = objects.get(held.atom)
+            if same is not None and same.types == held.types:
+                found[held.name] = same.name
+        return found
 
     @property
     def source_columns(self) -> list[str]:

@@ -1,0 +1,228 @@
+"""Decides whether a changed spec can be carried out from the stored state alone; where not, says what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import standing
+from windowmill.checkpoints.state.base import files_of
+from windowmill.checkpoints.state.memory import MemoryState
+from windowmill.checkpoints.state.readers import DeltaState
+from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.jobs import user_code
+from windowmill.jobs.sources.changed_rows import queried
+from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.ways.carried import CarriedPart, NotStoredError, carried_parts
+from windowmill.jobs.ways.choose import parts_of
+from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.lateness import TOO_LATE
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, Edges
+from windowmill.windowing.changes import SpecChanges
+from windowmill.windowing.columnar.added_columns import SLICE
+from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.grids import Grids
+from windowmill.windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from windowmill.windowing.kernels.combine import Ints
+
+#: Edges of new windows, and ends, that are looked up among those of the stored slices.
+MAX_EDGES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FromState:
+    """What a changed spec is carried out from.
+
+    Attributes
+    ----------
+    since
+        The instant from which on all slices are stored; null for always, and where no windows are made of slices.
+    cut_anew
+        Whether windows are filled from slices, or these are cut at other edges.
+    """
+
+    since: int | None
+    cut_anew: bool
+
+
+def from_state(
+    runnable: Runnable,
+    ledger: Ledger,
+    changes: SpecChanges,
+    schema_json: str,
+    history: int | None,
+    first_time: Callable[[], int | None],
+) -> FromState:
+    """How the state alone carries out ``changes``.
+
+    Parameters
+    ----------
+    schema_json
+        The source's columns.
+    history
+        As of :class:`.ApplyPlan`.
+    first_time
+        An instant before which the source has no event; null if unknown.
+
+    Raises
+    ------
+    NotStoredError
+        If the source has to be read.
+    """
+    pipeline, last = runnable.pipeline, ledger.newest_kept
+    assert last is not None  # a pipeline that never ran has no changes
+    _check_code(pipeline, ledger)
+    if not pipeline.has_variables_of(last.plan.definition, last.plan.meaning):
+        raise NotStoredError("variables of the spec have other values")
+    before = pipeline.meaning_as(last.plan.definition)
+    fills = () if history is None else changes.filled
+    carried = carried_of(runnable, before, Columns.of(schema_json).arrow, changed_windows(changes), fills)
+    cut = next((each for each in carried if each.cut_anew), None)
+    if cut is None:
+        return FromState(None, cut_anew=False)
+    check = _SliceCheck.of(runnable, ledger, cut)
+    check.edges()
+    check.lateness(filled=bool(fills))
+    return FromState(check.reach(AXIS_END if history is None else history, fills, first_time), cut_anew=True)
+
+
+def changed_windows(changes: SpecChanges) -> set[str]:
+    """Names of the windows that are new, or do not mean what they meant."""
+    return {each.name for each in changes.windows if each.fate == "filled"}
+
+
+def carried_of(
+    runnable: Runnable, before: Pipeline, types: Mapping[str, pa.DataType], changed: set[str], fills: Sequence[str], batch: int = 0
+) -> list[CarriedPart]:
+    """The parts of the pipeline, each with the part of the pipeline ``before`` of whose rows it is made; else as :func:`.carried_parts`."""
+    new, old = (Input(pipeline=each, types=types, batch=batch, builds_state=True) for each in (runnable.pipeline, before))
+    stored = DeltaState(runnable.places.state, RowCheck(runnable.places.state))
+    return carried_parts(parts_of(new, MemoryState()), parts_of(old, stored), changed, fills)
+
+
+def _check_code(pipeline: Pipeline, ledger: Ledger) -> None:
+    """Refuse code that was edited: the stored partials are those of the code before."""
+    assert ledger.newest_kept is not None
+    for (field, name), why in user_code.edited_parts(pipeline, ledger.newest_kept.plan).items():
+        raise NotStoredError(f"of {field.removesuffix('s')} {name} {why}")
+
+
+@dataclass(frozen=True)
+class _SliceCheck:
+    """Checks that stored slices make up the windows of a changed part.
+
+    Attributes
+    ----------
+    low, high
+        All stored slices start in [low, high).
+    since
+        The instant from which on all slices are stored.
+    emitted
+        Windows that end at or before it have ended; null if none have.
+    """
+
+    runnable: Runnable
+    batches: Sequence[Batch]
+    new: Grids
+    old: Grids
+    low: int
+    high: int
+    since: int
+    emitted: int | None
+
+    @classmethod
+    def of(cls, runnable: Runnable, ledger: Ledger, part: CarriedPart) -> _SliceCheck:
+        new, old = (Grids.of(each.batch.pipeline) for each in (part.part, part.before))
+        shows_empty = next(iter((*new.known, *old.known)), None)
+        if shows_empty is not None:
+            raise NotStoredError(f"window {shows_empty} shows empty windows, which follow from the whole history of a key")
+        if new.lasting:
+            raise NotStoredError("events last, and the state holds those that reach into windows only where windows began")
+        place, low, high = runnable.places.state, AXIS_END, AXIS_BEGIN
+        for file in files_of(newest(place)) if is_table(place) else ():
+            if file.get(f"null_count.{SLICE}") != file["num_records"]:
+                least, greatest = (file.get(f"{bound}.{SLICE}") for bound in ("min", "max"))
+                if least is None or greatest is None:
+                    raise NotStoredError("the state's log does not tell where its slices begin")
+                low, high = min(low, least), max(high, greatest + 1)
+        last = ledger.last_commit
+        emitted = None if last is None else last.outcome.emitted
+        since = AXIS_BEGIN if emitted is None else old.first_slice_after(emitted)
+        return cls(runnable, standing(ledger.batches()), new, old, low, high, since, emitted)
+
+    def edges(self) -> None:
+        """Refuse windows that begin or end within a stored slice."""
+        edges = Edges.of(self.new.grids)
+        if self.low >= self.high:
+            return
+        if edges.most_in(self.high - self.low) > MAX_EDGES:
+            raise NotStoredError("the windows have too many edges to look up")
+        wanted, stored = edges.between(self.low, self.high), Edges.of(self.old.grids)
+        if (stored.slice_starts(wanted) != wanted).any():
+            raise NotStoredError(f"window {self._named(stored, wanted)} begins or ends within stored slices")
+
+    def _named(self, stored: Edges, wanted: Ints) -> str:
+        cut = set(wanted[stored.slice_starts(wanted) != wanted].tolist())
+        return next(name for name, grid in self.new.named if cut & set(Edges.of([grid]).between(self.low, self.high).tolist()))
+
+    def lateness(self, *, filled: bool) -> None:
+        """Refuse windows in which late rows would have counted otherwise than stored slices tell; ``filled`` is whether some have ended."""
+        if not any(batch.outcome.rows_late or batch.outcome.rows_quarantined for batch in self.batches):
+            return
+        if filled and self.runnable.pipeline.emit == "revise" and any(batch.outcome.rows_late for batch in self.batches):
+            raise NotStoredError("late rows have brought revisions, and only the source tells in which order")
+        known = set(self.old.grids)
+        for name, grid in self.new.named:
+            if grid in known or self.low >= self.high:
+                continue
+            if grid.count_ends(self.low, self.high) > MAX_EDGES:
+                raise NotStoredError(f"window {name} has too many ends to look up")
+            _, ends = grid.ending_in(self.low, self.high)
+            if len(ends) and (np.min([other.first_end_after(ends - 1) for other in self.old.grids], axis=0) != ends).any():
+                raise NotStoredError(f"rows were late, and window {name} ends where no window ended")
+        times = self._too_late()
+        if len(times):
+            new, old = (np.max([grid.last_end_holding(times) for grid in grids.grids], axis=0) for grids in (self.new, self.old))
+            if ((new > old) & (new > times)).any():
+                raise NotStoredError("rows are in quarantine as too late that would have counted in the new windows")
+
+    def _too_late(self) -> Ints:
+        """Event times of the rows that were quarantined as too late, as far as their slices would be stored."""
+        place, found = self.runnable.places.quarantine, [np.empty(0, np.int64)]
+        if is_table(place):
+            types = {"event_time": pa.int64()}
+            late = queried(table_at(place), types, f"reason = '{TOO_LATE}'", {"event_time": "event_time"})
+            found += [rows.column("event_time").drop_null().to_numpy() for rows in late]
+        times = np.concatenate(found)
+        return np.asarray(times[times >= self.since], np.int64)
+
+    def reach(self, history: int, fills: Sequence[str], first_time: Callable[[], int | None]) -> int | None:
+        """The instant from which on all slices are stored, null for always; refuses windows that need earlier ones."""
+        if self.emitted is None:
+            return None
+        needs = [(self.new.first_slice_after(self.emitted), "windows that are still to come need")]
+        needs += [(grid.first_start_after(history), f"window {name} needs") for name, grid in self.new.named if name in fills]
+        begin = min(needs)
+        if begin[0] >= self.since:
+            return self.since
+        first = first_time()
+        if first is not None and first >= self.since:
+            return None
+        raise NotStoredError(f"stored slices reach back to {self._told(self.since)}, and {begin[1]} earlier ones")
+
+    def _told(self, instant: int) -> str:
+        from windowmill.checkpoints.batches import told
+
+        return told(instant, instants=self.runnable.pipeline.time.unit is None)
