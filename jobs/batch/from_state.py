@@ -29,6 +29,7 @@ from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, Edges
 from windowmill.windowing.changes import SpecChanges
 from windowmill.windowing.columnar.added_columns import SLICE
 from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.errors import SpecError, first_line
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
 
@@ -109,7 +110,11 @@ def carried_of(
     """The parts of the pipeline, each with the part of the pipeline ``before`` of whose rows it is made; else as :func:`.carried_parts`."""
     new, old = (Input(pipeline=each, types=types, batch=batch, builds_state=True) for each in (runnable.pipeline, before))
     stored = DeltaState(runnable.places.state, RowCheck(runnable.places.state))
-    return carried_parts(parts_of(new, MemoryState()), parts_of(old, stored), changed, fills)
+    try:
+        parts_before = parts_of(old, stored)
+    except SpecError as err:  # the source's columns have changed
+        raise NotStoredError(first_line(err)) from err
+    return carried_parts(parts_of(new, MemoryState()), parts_before, changed, fills)
 
 
 def _check_code(pipeline: Pipeline, ledger: Ledger) -> None:

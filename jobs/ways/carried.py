@@ -172,7 +172,7 @@ def _own(each: CarriedPart, rows: pa.Table) -> pa.Table:
     names, way = rows.column_names, each.part.way
     if way == "slices":
         wanted = reduce(or_, (pc.field(name).is_valid() for name in (SLICE, *each.before.spans)))
-        if each.cut_anew and LEVEL in names:
+        if each.cut_anew and LEVEL in each.before.schema.names:  # other parts of the table may have levels, too
             wanted &= pc.field(LEVEL) == 0
     elif way == "sessions":
         wanted = pc.field(GAP).is_valid()
