@@ -82,6 +82,8 @@ class ApplyPlan(_ReplacingPlan):
     carried
         What the spec meant that the stored state is of, as :attr:`Plan.definition`, where the batch makes the new state of that; null
         where it reads the source.
+    needed_from
+        Files of the source whose event times all lie before this instant are not read; null for none.
     """
 
     action: ClassVar[str] = "apply"
@@ -91,6 +93,7 @@ class ApplyPlan(_ReplacingPlan):
     history: int | None = None
     found_closed: FoundClosed = field(default_factory=list)
     carried: dict[str, object] | None = None
+    needed_from: int | None = None
 
     @property
     def rereads(self) -> bool:

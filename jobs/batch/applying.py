@@ -15,6 +15,7 @@ from windowmill.jobs.batch.from_state import FromState, from_state
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.reading import History, Reach, backfill_reach, check_readable, reading_of
+from windowmill.jobs.sources.time_bounds import first_time, times_from
 from windowmill.jobs.spec_checks import problems_of
 from windowmill.jobs.ways.carried import NotStoredError
 from windowmill.windowing.axis import AXIS_BEGIN
@@ -30,6 +31,7 @@ from windowmill.windowing.errors import (
     WindowmillError,
 )
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.ways import divide
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,12 @@ def next_apply(
     if history == AXIS_BEGIN and isinstance(before[0], BackfillPlan):
         history = before[0].range_from  # what came before was never shown
     state = _from_state(runnable, ledger, source, changes, history, before)
-    reach, reading = Reach(last.plan.to_version, last.plan.to_version), Reading(())
+    reach, reading, needed_from = Reach(last.plan.to_version, last.plan.to_version), Reading(()), None
     if isinstance(state, NotStoredError):
         reach, reading = _reach(runnable, source, before)
+        needed_from = _needed_from(runnable, source, changes, history, last.outcome.emitted)
+        if needed_from is not None:
+            reading = times_from(source, reading, pipeline.time.column, needed_from)
         on_reading(source, reading)
     vouched = pipeline.time.watermark == "data_interval_end"
     plan = ApplyPlan(
@@ -102,6 +107,7 @@ def next_apply(
         history=history,
         found_closed=[(plan.to_version, plan.emitted) for plan in before] if vouched else [],
         carried=None if isinstance(state, NotStoredError) else last.plan.definition,
+        needed_from=needed_from,
     )
     planning.check_plan(runnable, ledger, source, plan)
     _check_columns(runnable, plan)
@@ -132,19 +138,36 @@ def _check_spec(pipeline: Pipeline) -> None:
 def _from_state(
     runnable: Runnable, ledger: Ledger, source: SourceTable, changes: SpecChanges, history: int | None, before: Sequence[Plan]
 ) -> FromState | NotStoredError:
-    def first_time() -> int | None:
+    def begin() -> int | None:
         if any(isinstance(plan, RestatePlan) for plan in before):
             return None
         try:  # by the log alone: files may be gone
             reading = reading_of(runnable, source, backfill_reach(runnable, source, before, "log"))
         except WindowmillError:
             return None
-        return source.first_instant(reading, runnable.pipeline.time.column)
+        return first_time(source, reading.files, runnable.pipeline.time.column)
 
     try:
-        return from_state(runnable, ledger, changes, source.schema_json, history, first_time)
+        return from_state(runnable, ledger, changes, source.schema_json, history, begin)
     except NotStoredError as err:
         return err
+
+
+def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, history: int | None, emitted: int | None) -> int | None:
+    """An instant before which no row counts in what is filled, or in windows still to come; null for none.
+
+    A row before it moves the watermark only to where rows after it are not late, so files with such rows alone can be left out.
+    """
+    slices = divide(runnable.pipeline, Columns.of(source.schema_json).arrow).slices
+    if slices is None or emitted is None or history == AXIS_BEGIN or len(slices.pipeline.windows) < len(runnable.pipeline.windows):
+        return None
+    grids = slices.grids
+    if grids.known or grids.lasting:
+        return None
+    begins = [grids.first_slice_after(emitted)]
+    if history is not None:
+        begins += [grid.first_start_after(history) for name, grid in grids.named if name in changes.filled]
+    return min(begins)
 
 
 def _reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -> tuple[Reach, Reading]:

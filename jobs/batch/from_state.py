@@ -64,7 +64,7 @@ def from_state(
     changes: SpecChanges,
     schema_json: str,
     history: int | None,
-    first_time: Callable[[], int | None],
+    begin: Callable[[], int | None],
 ) -> FromState:
     """How the state alone carries out ``changes``.
 
@@ -74,7 +74,7 @@ def from_state(
         The source's columns.
     history
         As of :class:`.ApplyPlan`.
-    first_time
+    begin
         An instant before which the source has no event; null if unknown.
 
     Raises
@@ -96,7 +96,7 @@ def from_state(
     check = _SliceCheck.of(runnable, ledger, cut)
     check.edges()
     check.lateness(filled=bool(fills))
-    return FromState(check.reach(AXIS_END if history is None else history, fills, first_time), cut_anew=True)
+    return FromState(check.reach(AXIS_END if history is None else history, fills, begin), cut_anew=True)
 
 
 def changed_windows(changes: SpecChanges) -> set[str]:
@@ -213,19 +213,19 @@ class _SliceCheck:
         times = np.concatenate(found)
         return np.asarray(times[times >= self.since], np.int64)
 
-    def reach(self, history: int, fills: Sequence[str], first_time: Callable[[], int | None]) -> int | None:
+    def reach(self, history: int, fills: Sequence[str], begin: Callable[[], int | None]) -> int | None:
         """The instant from which on all slices are stored, null for always; refuses windows that need earlier ones."""
         if self.emitted is None:
             return None
         needs = [(self.new.first_slice_after(self.emitted), "windows that are still to come need")]
         needs += [(grid.first_start_after(history), f"window {name} needs") for name, grid in self.new.named if name in fills]
-        begin = min(needs)
-        if begin[0] >= self.since:
+        earliest = min(needs)
+        if earliest[0] >= self.since:
             return self.since
-        first = first_time()
+        first = begin()
         if first is not None and first >= self.since:
             return None
-        raise NotStoredError(f"stored slices reach back to {self._told(self.since)}, and {begin[1]} earlier ones")
+        raise NotStoredError(f"stored slices reach back to {self._told(self.since)}, and {earliest[1]} earlier ones")
 
     def _told(self, instant: int) -> str:
         from windowmill.checkpoints.batches import told

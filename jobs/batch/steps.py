@@ -33,6 +33,7 @@ from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.task import compute_in_a_task
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import reading_of
+from windowmill.jobs.sources.time_bounds import times_from
 from windowmill.jobs.spark import failures
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.session import import_client, spark_session
@@ -89,6 +90,8 @@ class _Steps:
         self.restated: Restated | None = None
         if restatement is None:
             reading = reading_of(runnable, source, plan)
+            if isinstance(plan, ApplyPlan) and plan.needed_from is not None:
+                reading = times_from(source, reading, pipeline.time.column, plan.needed_from)
         else:
             with progress.step("select", "the rows to compute anew"):
                 source, reading = restatement.write_rows()

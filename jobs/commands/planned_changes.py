@@ -60,6 +60,7 @@ def _answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -
         "bytes": reading.size_bytes,
         "rows": n_rows,
         **dict(zip(("from_version", "to_version", "order"), versions, strict=True)),
+        "from_time": None if plan.needed_from is None else bound(plan.needed_from, pipeline.time.unit is None),
     }
     data = {
         "pipeline": pipeline.pipeline,
@@ -117,7 +118,8 @@ def _read(read: Mapping[str, Any]) -> str:
         return _NOTHING
     order = "in the order in which earlier batches read them" if read["order"] == "log" else "in order of event time, so that none is late"
     versions = f"source version{f's {first} to {last}' if first < last else f' {last}'}"
-    return f"{_files(read['files'], read['bytes'])}: {versions}, {order}"
+    within = "" if read["from_time"] is None else f" with event times from {read['from_time']} on"
+    return f"{_files(read['files'], read['bytes'])}{within}: {versions}, {order}"
 
 
 def _stated(state: Mapping[str, Any]) -> str:

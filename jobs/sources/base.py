@@ -203,12 +203,6 @@ class SourceTable(ABC):
         """Files that hold exactly the rows of ``reading``, one for each of its files; null if only :meth:`rows` can read them."""
         return None
 
-    def first_instant(self, reading: Reading, column: str) -> int | None:
-        """An instant (µs) before which ``column`` has no value in the files of ``reading``; null if the source does not know one."""
-        files = self.plain_files(reading)
-        least = [file.least.get(column) for file in files or ()]
-        return None if None in least else min((each for each in least if each is not None), default=None)
-
     @abstractmethod
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
         """The rows of the files in ``reading``: the columns of ``schema_json``, and three more.

@@ -13,6 +13,7 @@ from tests.jobs.test_applied_changes import (
     BAND,
     FEW,
     LAST_FIVE,
+    ROLLING,
     SLOTS,
     SPANS,
     VISITS,
@@ -197,3 +198,26 @@ def test_a_young_pipeline_is_filled_from_state_in_its_whole_history(tmp_path):
     check(bench, rows[: len(rows) // 4 * 2])
     run_on(bench, rows[: len(rows) // 4 * 4])
     check(bench, rows[: len(rows) // 4 * 4])
+
+
+@pytest.mark.parametrize("emit", ["final", "revise"])
+@pytest.mark.parametrize("history", [None, BASE + 400 * MINUTE])
+def test_files_of_the_source_before_what_is_asked_for_are_not_read(tmp_path, emit, history):
+    bench, eighth = bench_of(tmp_path / "b", {"windows": [FIVES, HOURS], "emit": emit}), len(ROWS) // 8
+    for n in range(6):
+        bench.land(ROWS[n * eighth : (n + 1) * eighth])
+        bench.run()
+    through = shown_through(bench)
+    bench.changes |= {"windows": [FIVES, HOURS, ROLLING], "aggregates": FEW | {"spread": AGGREGATES["spread"]}}
+    found = applying.next_apply(runnable_of(bench.pipeline), Ledger.open(bench.pipeline), history=history)
+    assert found is not None
+    assert isinstance(found.state, NotStoredError)
+    assert 0 < len(found.reading.files) < 6
+    done = loop.apply(bench.pipeline, quiet(), history=history)
+    assert done is not None
+    assert done.commit.rows_read == len(found.reading.files) * eighth
+    if history is not None:
+        check(bench, ROWS[: 6 * eighth], after=history)
+    bench.land(ROWS[6 * eighth :])
+    bench.run()
+    check(bench, ROWS, after=through if history is None else history)

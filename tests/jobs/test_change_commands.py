@@ -96,7 +96,15 @@ def test_a_plan_shows_each_window_and_aggregate_with_its_reason(desk):
     for found, name in ((size, "SIZE"), (f"about {told['seconds']:,.0f} s", "about SECONDS s"), (str(desk.path), "SPEC")):
         out = out.replace(found, name)
     assert (code, out, err) == (4, SHOWN, "")
-    assert told["reads"] == {"files": 1, "bytes": told["reads"]["bytes"], "rows": 60, "from_version": 0, "to_version": 0, "order": "log"}
+    assert told["reads"] == {
+        "files": 1,
+        "bytes": told["reads"]["bytes"],
+        "rows": 60,
+        "from_version": 0,
+        "to_version": 0,
+        "order": "log",
+        "from_time": None,
+    }
     assert [(each["name"], each["fate"], each["rows"]) for each in told["windows"]] == [
         ("fives", "filled", 10), ("tens", "kept", 5), ("pairs", "dropped", None),
     ]  # fmt: skip
