@@ -51,7 +51,7 @@ def asked(spec: Path) -> ChangedSpecOperator:
 def test_a_run_fails_with_what_the_change_does_and_is_not_retried(changed, capsys):
     with pytest.raises(AirflowFailException, match=r"carry it out by `windowmill apply SPEC`"):
         MicroBatchOperator(task_id="micro_batch", spec=changed).execute(RUN)
-    assert "aggregate last: filled from the source: new" in capsys.readouterr().out
+    assert "aggregate last: filled: new" in capsys.readouterr().out
 
 
 def test_the_question_and_the_tasks_of_its_answers(write_spec):
