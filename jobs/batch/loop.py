@@ -277,10 +277,11 @@ def leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> 
         ledger = Ledger.open(pipeline)
         planning.check_owner(pipeline, ledger)
         made, newest = protocol.settle(ledger, tables_of(runnable), accept_changes=changes), ledger.newest
-        done: list[CommittedBatch] = []
+        done = progress.committed = []
         if made and newest is not None:
             progress.say(f"{runnable.name}: batch {newest.number} was recorded by an earlier run; made the {made} commits that it lacked")
-            done = [CommittedBatch(newest.plan, newest.outcome)] if newest.status == "committed" else []
+            if newest.status == "committed":
+                done.append(CommittedBatch(newest.plan, newest.outcome))
         yield runnable, ledger, done
         register_new(pipeline, progress.say)
 

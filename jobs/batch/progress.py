@@ -26,13 +26,15 @@ Ruling = Literal["release", "discard"]
 class Progress:
     """Writes to standard error; ``timings`` adds up the seconds of each step, and each step runs within ``around`` of its name.
 
-    ``written`` puts variables of the environment, as the spec names them, in the place of their values.
+    ``committed`` has the batches of the last call, also where an error has ended it. ``written`` puts variables of the environment,
+    as the spec names them, in the place of their values.
     """
 
     def __init__(self, console: Console | None = None, written: Callable[[str], str] = str) -> None:
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._written = written
         self.timings: dict[str, float] = {}
+        self.committed: list[CommittedBatch] = []
         self.around: Callable[[str], AbstractContextManager[object]] = nullcontext
 
     def say(self, text: str) -> None:

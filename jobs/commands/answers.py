@@ -38,11 +38,14 @@ if TYPE_CHECKING:
 _MAX_NAMED = 5
 
 
-def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch]) -> Answer:
-    """Summarize a run: a line of text, and in ``data`` the counts of each batch that it committed; ``seconds`` are wall-clock time."""
+def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch], status: str | None = None) -> Answer:
+    """Summarize a run: a line of text, and in ``data`` the counts of each batch that it committed; ``seconds`` are wall-clock time.
+
+    ``status`` says how a run ended that did not end well.
+    """
     instants = pipeline.time.unit is None
     batches = [_summary(batch, instants=instants) for batch in done]
-    data = {"pipeline": pipeline.pipeline, "status": "committed" if done else "nothing new", "batches": batches}
+    data = {"pipeline": pipeline.pipeline, "status": status or ("committed" if done else "nothing new"), "batches": batches}
     if not done:
         return Answer(data, f"{pipeline.pipeline}: nothing new")
     read, published = sum(b["rows_read"] for b in batches), sum(b["rows_published"] for b in batches)

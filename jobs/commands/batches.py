@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -24,12 +26,12 @@ from windowmill.jobs.commands.terminal import (
     load_pipeline,
     show,
 )
-from windowmill.windowing.errors import SpecError
+from windowmill.windowing.errors import HeldError, SpecError, WindowmillError
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.batch.planning import Acceptance
-    from windowmill.jobs.batch.progress import CommittedBatch, Ruling
+    from windowmill.jobs.batch.progress import CommittedBatch, Progress, Ruling
     from windowmill.jobs.sources.reading import History
 
 
@@ -74,7 +76,8 @@ def _advance(
     from windowmill.jobs.batch.progress import Progress
 
     pipeline, progress = load_pipeline(spec), Progress(errors, as_written)
-    done = loop.run(pipeline, progress, max_batches=max_batches, interval_end=interval_end, arrival=arrival, accepted=accepted)
+    with _told_in_json(pipeline, progress, as_json):
+        done = loop.run(pipeline, progress, max_batches=max_batches, interval_end=interval_end, arrival=arrival, accepted=accepted)
     _show_summary(pipeline, done, as_json)
 
 
@@ -117,7 +120,9 @@ def backfill(
     from windowmill.jobs.batch import loop
     from windowmill.jobs.batch.progress import Progress
 
-    done = loop.backfill(pipeline, Progress(errors, as_written), begin=first, end=last, history=history, accepted=accepted)
+    progress = Progress(errors, as_written)
+    with _told_in_json(pipeline, progress, as_json):
+        done = loop.backfill(pipeline, progress, begin=first, end=last, history=history, accepted=accepted)
     _show_summary(pipeline, [done], as_json)
 
 
@@ -183,6 +188,20 @@ def _rule(spec: Path, ruling: Ruling, *, changes: bool, code: bool, held: int | 
 
     pipeline, progress, accepted = load_pipeline(spec), Progress(errors, as_written), Acceptance(changes=changes, code=code)
     _show_summary(pipeline, loop.run(pipeline, progress, ruling=ruling, held=held, by=by, accepted=accepted), as_json)
+
+
+@contextmanager
+def _told_in_json(pipeline: Pipeline, progress: Progress, as_json: bool) -> Iterator[None]:
+    """With ``--json``, print the summary also where a batch is held, or where an error follows batches that are committed."""
+    try:
+        yield
+    except WindowmillError as err:
+        held = isinstance(err, HeldError)
+        if as_json and (held or progress.committed):
+            from windowmill.jobs.commands.answers import summary_of
+
+            show(summary_of(pipeline, progress.committed, "held" if held else "failed"), as_json)
+        raise
 
 
 def _show_summary(pipeline: Pipeline, done: list[CommittedBatch], as_json: bool) -> None:

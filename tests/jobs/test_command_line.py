@@ -157,6 +157,17 @@ def test_run_advances_many_pipelines_and_an_error_of_one_stops_no_other(specs, t
     assert capsys.readouterr().out == "a: nothing new\nc: nothing new\n"
 
 
+def test_a_run_whose_batch_is_held_tells_so_in_json(specs, capsys):
+    spec = Path(specs[0])
+    spec.write_text(f"{spec.read_text()}expectations: [{{type: expect_column_values_to_be_between, column: window_end, max_value: 25}}]\n")
+    source = DeltaTable(str(spec.parent / "source"))
+    assert main(["run", str(spec), "--json"]) == 0
+    capsys.readouterr()
+    write_deltalake(source.table_uri, pa.table({"t": [99]}), mode="append")
+    assert main(["run", str(spec), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out) == {"pipeline": "a", "status": "held", "batches": []}
+
+
 def test_cost_counts_what_batches_use_and_what_a_month_of_them_takes(specs, capsys):
     spec = Path(specs[0])
     spec.write_text(f"{spec.read_text()}schedule: '@daily'\n")
