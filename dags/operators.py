@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, ExceptionRetryPolicy, RetryAction, RetryRule
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from windowmill.dags.commands import CommandProcess, CommandResult, command_of, failing_fast, raise_for, summary_of
 from windowmill.dags.links import PAGES
@@ -174,6 +174,8 @@ class VerifyOperator(CommandOperator):
 class QualityReportOperator(PipelineOperator):
     """Writes the pipeline's report page and returns a summary of its last batch, whether published or held.
 
+    It fails if the newest event breaks a critical freshness rule, which judges no batch where nothing arrives.
+
     It does so in the task's own process: the page takes a tenth of a second of processor time, a command would take a second.
     """
 
@@ -214,7 +216,16 @@ class QualityReportOperator(PipelineOperator):
         }
         for name, value in result.items():
             self.log.info("%s: %s", name, value)
+        self._check_freshness(pipeline, ledger.last_commit)
         return result
+
+    def _check_freshness(self, pipeline: Pipeline, last: Batch | None) -> None:
+        from windowmill.jobs.report.freshness import staleness_of
+
+        for severity, message in staleness_of(pipeline, last.seen if last else None, datetime.now(UTC)):
+            if severity == "critical":
+                raise AirflowFailException(f"{pipeline.pipeline} is stale: {message}; look at what fills its source")
+            self.log.warning("%s is stale: %s", pipeline.pipeline, message)
 
 
 class AnnounceOperator(PipelineOperator):

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.hitl import HITLBranchOperator
@@ -18,17 +18,20 @@ from airflow.sdk import BaseOperator, Context, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
 from windowmill.dags.commands import failing_fast, summary_of
-from windowmill.dags.links import PAGES
+from windowmill.dags.links import PAGES, page_of
 from windowmill.dags.operators import CommandOperator, storage_environment
 from windowmill.dags.specs import Spec, redacting
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
+if TYPE_CHECKING:
+    from windowmill.jobs.report.quality import Failure
+
 #: Answers -> the tasks that carry them out.
 ANSWERS = {"Leave it held": "leave_held", "Release": "release", "Discard": "discard"}
 LEAVE = "Leave it held"
-#: Broken rules that a question lists.
-RULES_LISTED = 10
+#: Broken rules that a question lists, and rows of each.
+RULES_LISTED, ROWS_LISTED = 10, 3
 #: XCom of a question: who has answered.
 BY = "by"
 
@@ -109,7 +112,7 @@ class HeldBatchOperator(QuestionOperator):
                 raise AirflowSkipException("no batch is held, so there is nothing to ask")
             places = Places.of(pipeline)
             broken = [failure for failure in read_quality(places.quality, held.number).failures if failure.batch == held.number]
-        rules = [f"- `{each.column}`: {each.title}. {each.message}" for each in broken[:RULES_LISTED]]
+        rules = [line for each in broken[:RULES_LISTED] for line in _lines_of(each)]
         body = "\n".join(
             [
                 f"Batch {held.number} read {held.rows_read:,} rows and holds {held.outcome.rows_published:,} results back:",
@@ -118,10 +121,16 @@ class HeldBatchOperator(QuestionOperator):
                 "",
                 "*Release* publishes them as they are, *Discard* leaves them out for good. Later windows count the events either way.",
                 "",
-                f"Report: `{places.report}`",
+                f"[Report]({page_of(pipeline.pipeline, 'report.html')}): `{places.report}`",
             ]
         )
         return Question(f"{pipeline.pipeline}: batch {held.number} is held", redacted(body), {"batch": held.number})
+
+
+def _lines_of(broken: Failure) -> list[str]:
+    """A broken rule, and below it a few of the rows that break it, with their values."""
+    bounds = f" ({broken.arguments})" if broken.arguments else ""
+    return [f"- `{broken.column}`: {broken.title}{bounds}. {broken.message}", *(f"  - `{row}`" for row in broken.examples[:ROWS_LISTED])]
 
 
 class RulingOperator(CommandOperator):

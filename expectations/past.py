@@ -1,4 +1,4 @@
-"""Rules that compare a batch with earlier ones: its volume, and the keys that it has rows of.
+"""Rules that compare a run with earlier ones: its volume, and the keys that it has rows of; and its newest event with the time of the run.
 
 Great Expectations sees the rows of one batch alone. These rules need the ledger and the sink, which :class:`Past` stands for.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from windowmill.expectations.rule import Rule
 from windowmill.windowing.durations import Duration
+from windowmill.windowing.spec import FRESHNESS
 
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
@@ -20,8 +22,12 @@ if TYPE_CHECKING:
 VOLUME = "expect_volume_to_be_near_past_batches"
 #: Type of the rule that all but ``max_missing`` keys of the last ``batches`` have rows in this one.
 KEYS = "expect_keys_of_past_batches_to_be_present"
-TYPES = (VOLUME, KEYS)
-_ARGUMENTS = {VOLUME: ("batches", "ago", "min_share", "max_share"), KEYS: ("batches", "max_missing", "window")}
+TYPES = (VOLUME, KEYS, FRESHNESS)
+_ARGUMENTS = {
+    VOLUME: ("batches", "ago", "min_share", "max_share"),
+    KEYS: ("batches", "max_missing", "window"),
+    FRESHNESS: ("freshness",),
+}
 #: Greatest number of missing keys named.
 _MAX_NAMED = 1_000
 
@@ -41,6 +47,9 @@ class Past(Protocol):
         With ``window`` only rows of this window count. Both are nothing if this batch has no row.
         """
 
+    def age_us(self) -> int | None:
+        """How old the newest event through this batch was when the batch was planned; none if there is no event."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -55,13 +64,15 @@ class Compared:
 
 
 def is_of_past(rule: Rule) -> bool:
-    """Whether the rule compares the batch with earlier ones."""
+    """Whether the rule compares the batch with earlier ones, or with the time of its run."""
     return rule.type in TYPES
 
 
 def describe(rule: Rule) -> str:
     """The rule in words, for pages that know only the types of Great Expectations."""
     given = rule.arguments
+    if rule.type == FRESHNESS:
+        return f"The newest event is at most {given['freshness']} old."
     if rule.type == KEYS:
         return f"All but {given.get('max_missing', 0)} keys of the last {given['batches']} runs have a row."
     before = f"runs of {given['ago']} ago" if "ago" in given else f"last {given['batches']} runs"
@@ -71,7 +82,19 @@ def describe(rule: Rule) -> str:
 
 def compare(rule: Rule, past: Past, rows_read: int) -> Compared:
     """Whether a batch that read so many rows keeps the ``rule``; it does where there is nothing to compare it with."""
+    if rule.type == FRESHNESS:
+        return compare_age(rule.arguments["freshness"], past.age_us())
     return _volume(rule.arguments, past, rows_read) if rule.type == VOLUME else _keys(rule.arguments, past)
+
+
+def compare_age(limit: str, age_us: int | None) -> Compared:
+    """Whether a newest event of this age keeps the ``limit``, a duration; it does if there is no event."""
+    if age_us is None:
+        return Compared(True, "no event yet")
+    seconds = round(age_us / 1e6, 3)
+    if age_us <= Duration.parse(limit).elapsed():
+        return Compared(True, "passed", seconds)
+    return Compared(False, f"the newest event is {timedelta(seconds=round(seconds))} old; expected at most {limit}", seconds)
 
 
 def _volume(given: Mapping[str, Any], past: Past, rows_read: int) -> Compared:
@@ -104,6 +127,9 @@ def past_problems(rule_type: str, written: Mapping[str, Any], pipeline: Pipeline
             yield name, f"unknown argument of {rule_type}; its own are {', '.join(own)}"
     yield from _count_problems(written, "batches", 1)
     yield from _count_problems(written, "max_missing", 0)
+    if rule_type == FRESHNESS:
+        yield from _freshness_problems(written, pipeline)
+        return
     if rule_type == VOLUME:
         yield from _volume_problems(written)
         return
@@ -114,6 +140,13 @@ def past_problems(rule_type: str, written: Mapping[str, Any], pipeline: Pipeline
     names = [window.name for window in pipeline.windows]
     if (window := written.get("window")) is not None and window not in names:
         yield "window", f"got {window!r}; expected one of {', '.join(names)}"
+
+
+def _freshness_problems(written: Mapping[str, Any], pipeline: Pipeline) -> Iterable[tuple[str, str]]:
+    if not _is_length(written.get("freshness")):
+        yield "freshness", f"got {written.get('freshness')!r}; expected a duration such as '2 hours'"
+    elif pipeline.time.unit is not None:
+        yield "freshness", f"got {written['freshness']!r}, but times are numbers ({pipeline.time.unit}), which have no age; remove the rule"
 
 
 def _volume_problems(written: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -155,6 +155,10 @@ class Time(SpecMapping):
         return now_us // tick_us + (skew.ticks if skew.plain else skew.elapsed() // tick_us)
 
 
+#: Type of the rule that the newest event of a run is at most ``freshness`` old; the type of an entry with this argument that names none.
+FRESHNESS = "expect_newest_event_to_be_fresh"
+
+
 class Expectation(BaseModel):
     """A Great Expectations rule over the rows about to be published; further fields are the rule's own arguments."""
 
@@ -162,6 +166,13 @@ class Expectation(BaseModel):
 
     type: Annotated[str, Field(pattern=r"^(expect_[a-z0-9_]+|unexpected_rows_expectation)$")]
     severity: Literal["critical", "warning", "info"] = "critical"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _typed(cls, written: Any) -> Any:
+        if isinstance(written, Mapping) and "freshness" in written and "type" not in written:
+            return {"type": FRESHNESS, **written}
+        return written
 
     @property
     def arguments(self) -> dict[str, Any]:

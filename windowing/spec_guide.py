@@ -39,7 +39,7 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "sink": ("The table that receives result rows.", {"path": "${WAREHOUSE}/flight_delays"}),
         "checkpoints": ("Folder of ledger and state; `<sink>.windowmill` unless given.", {"path": "${WAREHOUSE}/state/flight_delays"}),
         "expectations": (
-            "Great Expectations rules over the rows about to be published; `suite: FILE` stands for the rules of a suite's JSON file.",
+            "Great Expectations rules over the rows about to be published; `suite: FILE`: those of a suite; or `freshness: 2 hours`.",
             [{"type": "expect_column_values_to_be_between", "column": "mean_delay", "max_value": 2880, "severity": "critical"}],
         ),
         "savepoints": ("How often maintenance makes a savepoint, and how many of them it keeps.", {"every": "7 days", "keep": 4}),
@@ -146,5 +146,7 @@ def described_schema() -> dict[str, Any]:
     # Files bring rules before the model sees them (specfile).
     suite = {"type": "object", "properties": {"suite": {"type": "string"}}, "required": ["suite"], "additionalProperties": False}
     rules = schema["properties"]["expectations"]
-    rules["items"] = {"anyOf": [rules["items"], suite]}
+    severity = {"enum": ["critical", "warning", "info"]}
+    fresh = {"type": "object", "properties": {"freshness": {"type": "string"}, "severity": severity}, "required": ["freshness"]}
+    rules["items"] = {"anyOf": [rules["items"], suite, fresh | {"additionalProperties": False}]}
     return schema

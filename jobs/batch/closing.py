@@ -69,12 +69,12 @@ def validate(job: Job, computed: ComputedBatch, changes: Mapping[str, Changes], 
     lost = read_files(runnable.places.quarantine, changes.get("quarantine", Changes()).adds, losses.COLUMNS)
     loss = partial(losses.loss_of, lost, pipeline, rows_read=computed.rows_read, seen=computed.emission.seen, first=first)
     rows = ResultFiles(runnable.sink_path, changes.get("sink", Changes()).adds, job.input.sink_schema)
-    past = _past(runnable, ledger, job.plan, rows)
+    past = _past(runnable, ledger, job.plan, rows, computed.emission.seen)
     return validate_files(rows, pipeline, computed.rows_read, computed.rows_quarantined, loss, spark, past)
 
 
-def _past(runnable: Runnable, ledger: Ledger, plan: Plan, rows: ResultFiles) -> PastBatches | None:
-    return PastBatches(runnable, ledger, plan, rows.here) if isinstance(plan, RunPlan) else None
+def _past(runnable: Runnable, ledger: Ledger, plan: Plan, rows: ResultFiles, seen: int | None) -> PastBatches | None:
+    return PastBatches(runnable, ledger, plan, rows.here, seen) if isinstance(plan, RunPlan) else None
 
 
 def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Progress) -> CommittedBatch:
@@ -115,7 +115,7 @@ def _validated_again(runnable: Runnable, ledger: Ledger, held: Batch, spark: Cal
     loss = partial(losses.loss_of, lost, pipeline, rows_read=outcome.rows_read, seen=outcome.seen, first=first)
     schema = result_schema(pipeline, Columns.of(held.plan.source_schema).arrow)
     rows = ResultFiles(runnable.places.held, changes["sink"].adds if "sink" in changes else (), schema)
-    past = _past(runnable, ledger, held.plan, rows)
+    past = _past(runnable, ledger, held.plan, rows, outcome.seen)
     return validate_files(rows, pipeline, outcome.rows_read, outcome.rows_quarantined, loss, spark, past)
 
 

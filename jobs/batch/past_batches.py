@@ -27,12 +27,21 @@ _FEW = 64
 
 @dataclass(frozen=True)
 class PastBatches:
-    """What rules ask of the batches before that of ``plan``; ``rows`` gives its own result rows with some columns."""
+    """What rules ask of the batches before that of ``plan``.
+
+    Attributes
+    ----------
+    rows
+        Gives its own result rows with some columns.
+    seen
+        The greatest event time through it.
+    """
 
     runnable: Runnable
     ledger: Ledger
     plan: Plan
     rows: Callable[[Sequence[str]], pa.Table]
+    seen: int | None
 
     def volumes(self, batches: int) -> list[int]:
         """As in :class:`windowmill.expectations.past.Past`."""
@@ -61,6 +70,10 @@ class PastBatches:
         known = list(_tuples(self._published(keys, runs, window)))
         missing = [dict(zip(keys, key, strict=True)) for key in known if key not in there]
         return len(known), sorted(missing, key=str)
+
+    def age_us(self) -> int | None:
+        """As in :class:`windowmill.expectations.past.Past`."""
+        return None if self.seen is None else self.plan.now_us - self.seen
 
     def _published(self, keys: Sequence[str], runs: Sequence[int], window: str | None) -> pa.Table:
         columns = ", ".join(map(quoted, keys))

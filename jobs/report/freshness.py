@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+from windowmill.expectations.past import compare_age
 from windowmill.jobs.report.texts import elapsed, moment
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import FRESHNESS, Pipeline
 
 #: Instants of the schedule are counted up to so many.
 _COUNTED = 1_000
@@ -41,6 +43,14 @@ def freshness_of(pipeline: Pipeline, seen: datetime | int | None, ended: datetim
         counted = f"{missed:,}{' or more' if missed == _COUNTED else ''}"
         batch += f"; {counted} scheduled instant{'' if missed == 1 else 's'} since without a batch"
     return Freshness(_behind(seen, now), batch, missed)
+
+
+def staleness_of(pipeline: Pipeline, seen: datetime | int | None, now: datetime) -> Iterator[tuple[str, str]]:
+    """Severity and message of each freshness rule that the newest event ``seen`` breaks now: where nothing arrives no batch is judged."""
+    age_us = (now - seen) // timedelta(microseconds=1) if isinstance(seen, datetime) else None
+    for rule in pipeline.expectations:
+        if rule.type == FRESHNESS and not (found := compare_age(rule.arguments["freshness"], age_us)).kept:
+            yield rule.severity, found.message
 
 
 def _behind(seen: datetime | int | None, now: datetime) -> str:

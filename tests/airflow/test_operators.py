@@ -14,11 +14,13 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from deltalake import write_deltalake
 from rich.console import Console
 
+from tests.airflow.test_rulings import land
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.dags.commands import JobFailedError
 from windowmill.dags.operators import MaintainOperator, MicroBatchOperator, QualityReportOperator, VerifyOperator
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.cli import main
 from windowmill.jobs.report import ReportError
 from windowmill.windowing.specfile import load_pipeline
 
@@ -99,6 +101,22 @@ def test_the_report_is_written_by_the_task_itself(write_spec, tmp_path, monkeypa
         "rows_read": 1,
     }
     assert "delays" in Path(summary["report"]).read_text()
+
+
+@pytest.mark.parametrize(("severity", "fails"), [("critical", True), ("warning", False)])
+def test_a_report_says_that_nothing_arrives(write_spec, tmp_path, capsys, severity, fails):
+    land(tmp_path, range(6))
+    spec = write_spec(**{"keys: [origin]": "compute: local\nkeys: [origin]"})
+    assert main(["run", str(spec)]) == 0
+    spec.write_text(f"{spec.read_text()}expectations: [{{freshness: 2 hours, severity: {severity}}}]\n")
+    report = QualityReportOperator(task_id="quality_report", spec=spec)
+    if fails:
+        with pytest.raises(AirflowFailException, match=r"delays is stale: the newest event is .* old; expected at most 2 hours"):
+            report.execute({})
+    else:
+        report.execute({})
+    assert (tmp_path / "delays.windowmill" / "report.html").is_file()
+    assert fails or "delays is stale" in capsys.readouterr().out
 
 
 def test_a_report_that_cannot_be_written_is_retried(write_spec, tmp_path, monkeypatch):

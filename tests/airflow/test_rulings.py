@@ -106,6 +106,8 @@ def test_the_question_names_the_broken_rule(write_spec, tmp_path: Path):
     assert (asked.about, asked.subject) == ({"batch": 0}, "delays: batch 0 is held")
     assert "Batch 0 read 12 rows and holds 4 results back" in asked.body
     assert "- `flights`: values to be between" in asked.body
+    assert "flights=2`" in asked.body, "the value that breaks the rule"
+    assert "/windowmill/pipelines/delays/report.html)" in asked.body
 
 
 @pytest.mark.parametrize(("ruling", "rows"), [("release", 4), ("discard", 0)])

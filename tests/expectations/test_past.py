@@ -13,7 +13,9 @@ from windowmill.expectations.docs import write_docs
 from windowmill.expectations.gate import validate
 from windowmill.expectations.past import KEYS, VOLUME
 from windowmill.expectations.suites import check_rules, sink_columns
+from windowmill.windowing.spec import FRESHNESS
 
+HOUR_US = 3_600_000_000
 WEEK_US = 7 * 86_400 * 1_000_000
 
 
@@ -24,6 +26,7 @@ class Earlier:
     rows: Sequence[int] = ()
     a_week_ago: Sequence[int] = ()
     missing: Sequence[str] = ()
+    age: int | None = None
     asked: list[Any] = field(default_factory=list)
 
     def volumes(self, batches: int) -> Sequence[int]:
@@ -32,6 +35,9 @@ class Earlier:
     def volumes_ago(self, ago_us: int) -> Sequence[int]:
         assert ago_us == WEEK_US
         return self.a_week_ago
+
+    def age_us(self) -> int | None:
+        return self.age
 
     def keys(self, batches: int, window: str | None) -> tuple[int, Sequence[Mapping[str, Any]]]:
         self.asked.append((batches, window))
@@ -105,6 +111,10 @@ def test_a_past_that_cannot_be_read_breaks_the_rule(pipeline, batch):
         ({"type": KEYS}, "expectations.0.batches: missing"),
         ({"type": KEYS, "batches": 2, "max_missing": -1}, "expectations.0.max_missing: got -1"),
         ({"type": KEYS, "batches": 2, "window": "daily"}, "expectations.0.window: got 'daily'; expected one of hourly"),
+        ({"freshness": "soon"}, "expectations.0.freshness: got 'soon'; expected a duration such as '2 hours'"),
+        ({"freshness": "1 month"}, "expectations.0.freshness: got '1 month'"),
+        ({"type": FRESHNESS}, "expectations.0.freshness: got None; expected a duration"),
+        ({"freshness": "2 hours", "batches": 3}, f"expectations.0.batches: unknown argument of {FRESHNESS}; its own are freshness"),
         ({"type": "expect_keys_of_past_batches"}, f"expectations.0.type: got 'expect_keys_of_past_batches'; did you mean '{KEYS}'?"),
     ],
 )
@@ -114,6 +124,31 @@ def test_wrong_arguments_are_refused(pipeline, rule, problem):
     assert found.startswith(problem)
 
 
+def test_the_freshness_of_numbers_is_refused(pipeline):
+    spec = pipeline(
+        {"freshness": "2 hours"}, time={"column": "departed_at", "unit": "s"}, windows=[{"name": "h", "type": "tumbling", "size": 60}]
+    )
+    [problem] = check_rules(spec, sink_columns(spec))
+    assert problem == "expectations.0.freshness: got '2 hours', but times are numbers (s), which have no age; remove the rule"
+
+
+@pytest.mark.parametrize(
+    ("age", "outcome", "message"),
+    [
+        (None, "passed", "no event yet"),
+        (-HOUR_US, "passed", "passed"),
+        (2 * HOUR_US, "passed", "passed"),
+        (2 * HOUR_US + 1, "failed", "the newest event is 2:00:00 old; expected at most 2 hours"),
+        (50 * HOUR_US, "failed", "the newest event is 2 days, 2:00:00 old; expected at most 2 hours"),
+    ],
+)
+def test_the_newest_event_is_compared_with_the_time_of_the_run(pipeline, batch, age, outcome, message):
+    spec = pipeline({"freshness": "2 hours", "severity": "warning"})
+    assert (spec.expectations[0].type, spec.expectations[0].arguments) == (FRESHNESS, {"freshness": "2 hours"})
+    result = validate(batch(), spec, rows_read=5, past=Earlier(age=age)).results[0]
+    assert (result.outcome, result.message) == (outcome, message)
+
+
 def test_keys_of_a_global_group_are_refused(pipeline):
     spec = pipeline({"type": KEYS, "batches": 2}, keys=[])
     assert check_rules(spec, sink_columns(spec)) == [f"expectations.0.type: got '{KEYS}', but the pipeline has no keys; remove the rule"]
@@ -121,9 +156,10 @@ def test_keys_of_a_global_group_are_refused(pipeline):
 
 def test_the_rules_are_on_the_page_in_words(pipeline, batch, tmp_path):
 
-    rules = [volume(batches=5, min_share=0.5, max_share=2), {"type": KEYS, "batches": 2}]
-    verdict = validate(batch(), pipeline(*rules), rows_read=1, past=Earlier([100], missing=["LGA"]))
+    rules = [volume(batches=5, min_share=0.5, max_share=2), {"type": KEYS, "batches": 2}, {"freshness": "1 hour"}]
+    verdict = validate(batch(), pipeline(*rules), rows_read=1, past=Earlier([100], missing=["LGA"], age=WEEK_US))
     write_docs(tmp_path, verdict, pipeline="delays", batch=0, at=datetime(2024, 1, 1, tzinfo=UTC))
     [page] = tmp_path.glob("batch-*.html")
     assert "The rows read are 0.5 to 2 times those of the last 5 runs." in page.read_text()
     assert "All but 0 keys of the last 2 runs have a row." in page.read_text()
+    assert "The newest event is at most 1 hour old." in page.read_text()

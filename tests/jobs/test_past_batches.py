@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 import yaml
 from deltalake import write_deltalake
 
@@ -18,6 +19,8 @@ from windowmill.expectations import history
 from windowmill.expectations.past import KEYS, VOLUME
 from windowmill.jobs.cli import main
 from windowmill.jobs.report import write_report
+from windowmill.jobs.report.freshness import staleness_of
+from windowmill.windowing.spec import FRESHNESS
 from windowmill.windowing.specfile import load_pipeline
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -76,6 +79,35 @@ def test_volume_beside_the_same_hour_of_last_week(tmp_path):
         ("failed", "40 rows read, 0.4 times the 100 of the run of 7 days ago; expected at least 0.5"),
         ("passed", "passed"),
     ]
+
+
+@pytest.mark.parametrize(("age", "code"), [(timedelta(hours=1), 0), (timedelta(hours=3), 3)])
+def test_a_run_whose_newest_event_is_too_old_is_held(tmp_path, capsys, age, code):
+    story = Story(tmp_path, {"freshness": "2 hours"}, time={"column": "t"}, windows=[{**TENS, "size": "1 hour"}])
+    now = datetime.now(UTC)
+    assert story.run(("a", now - age - 2 * HOUR), ("a", now - age)) == code
+    [(outcome, message)] = story.findings(FRESHNESS)
+    assert outcome == ("failed" if code else "passed")
+    assert code == 0 or (message.startswith("the newest event is 3:0") and message.endswith("old; expected at most 2 hours"))
+    capsys.readouterr()
+
+
+def test_the_freshness_of_a_backfill_is_not_judged(tmp_path):
+    rule = {"freshness": "2 hours", "severity": "warning"}
+    story = Story(tmp_path, rule, time={"column": "t"}, windows=[{**TENS, "size": "1 hour"}])
+    assert story.run(("a", START), ("a", START + 2 * HOUR)) == 0
+    assert main(["backfill", str(story.spec), "--from", "2024-01-01T00:00:00Z", "--to", "2024-01-01T01:00:00Z"]) == 0
+    assert [outcome for outcome, _ in story.findings(FRESHNESS)] == ["failed", "passed"]
+
+
+def test_where_nothing_arrives_the_rule_is_broken_by_now(tmp_path):
+    rules = {"freshness": "2 hours", "severity": "warning"}, {"freshness": "7 days"}
+    story = Story(tmp_path, *rules, time={"column": "t"}, windows=[{**TENS, "size": "1 hour"}])
+    pipeline = load_pipeline(story.spec)
+    told = [("warning", "the newest event is 3:00:00 old; expected at most 2 hours")]
+    assert list(staleness_of(pipeline, START, START + HOUR)) == []
+    assert list(staleness_of(pipeline, START, START + 3 * HOUR)) == told
+    assert list(staleness_of(pipeline, None, START)) == []
 
 
 def test_keys_are_those_of_one_window(tmp_path):
