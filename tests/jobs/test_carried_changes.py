@@ -17,6 +17,8 @@ from tests.jobs.test_applied_changes import (
     SLOTS,
     SPANS,
     VISITS,
+    DiedError,
+    _die,
     bench_of,
     of,
 )
@@ -97,9 +99,11 @@ def hidden(source: str) -> Iterator[None]:
     assert files
     for file in files:
         file.rename(file.with_suffix(".hidden"))
-    yield
-    for file in files:
-        file.with_suffix(".hidden").rename(file)
+    try:
+        yield
+    finally:
+        for file in files:
+            file.with_suffix(".hidden").rename(file)
 
 
 def grown(folder: Path, changes: dict[str, Any], rows: list[Row] = ROWS) -> Bench:
@@ -221,3 +225,19 @@ def test_files_of_the_source_before_what_is_asked_for_are_not_read(tmp_path, emi
     bench.land(ROWS[6 * eighth :])
     bench.run()
     check(bench, ROWS, after=through if history is None else history)
+
+
+@pytest.mark.parametrize(
+    "place", ["compute.begin", "batch.before", "batch.after", "sink.before", "sink.after", "state.before", "state.after"]
+)
+def test_a_change_that_is_killed_is_finished_by_whoever_comes_next(tmp_path, place):
+    bench = grown(tmp_path, {"windows": [FIVES, DAY]})
+    history, after = shown_through(bench) - RECENT, {"windows": [DAY, HOURS]}
+    failpoints.arm(place, _die)
+    with pytest.raises(DiedError):
+        carry_out(bench, after, history)
+    failpoints.disarm()
+    loop.apply(bench.pipeline, quiet(), history=history)
+    run_on(bench, ROWS)
+    check(bench, ROWS, after=history)
+    assert [batch.action for batch in Ledger.open(bench.pipeline).batches()].count("apply") == 1
