@@ -42,7 +42,7 @@ up: setup ## Keep the example's Airflow and its user interface running
 down: setup ## Stop the example's Airflow
 	@$(PY) -m examples.flights.demo down
 
-test: lint $(STAMPS)/s3-server $(STAMPS)/s3-jars $(STAMPS)/browser ## Run every check and every test (under 30 minutes)
+test: lint $(STAMPS)/s3-server $(STAMPS)/s3-jars $(STAMPS)/browser $(STAMPS)/kafka-broker ## Run every check and every test (under 30 minutes)
 	$(PY) -m pytest $(PARALLEL) -m "not spark and not dag and not demo"
 	$(PY) -m pytest -m "spark or dag or demo"
 
@@ -196,6 +196,11 @@ $(STAMPS)/s3-jars: jobs/spark/s3_jars.py | $(STAMPS)/classes
 
 $(STAMPS)/s3-server: scripts/setup.sh | $(STAMPS)/packages
 	@scripts/setup.sh s3-server
+	@touch $@
+
+$(STAMPS)/kafka-broker: tests/kafka/brokers.py | $(STAMPS)/packages
+	@scripts/setup.sh java
+	@$(PY) -m tests.kafka.brokers
 	@touch $@
 
 $(STAMPS)/browser: scripts/setup.sh | $(STAMPS)/packages

@@ -130,7 +130,7 @@ class Runnable:
     Attributes
     ----------
     source_path, sink_path
-        Paths or URIs of the two Delta tables.
+        Paths or URIs of the two; of topics of Kafka, a text that names them.
     places
         Paths of the pipeline's own tables and pages.
     """

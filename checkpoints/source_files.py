@@ -1,8 +1,8 @@
-"""The files that a pipeline has seen in the folder of its source, numbered in the order in which they count as arrived. No JVM.
+"""What a pipeline has seen in a source without a log, numbered in the order in which it counts as arrived. No JVM.
 
 A folder keeps no log, so the pipeline keeps one: a Delta table with a row for each file, and for each later change of one. A row is
 appended before a batch that reads the file is computed, and is never changed. So a number means the same file for ever, whatever appears in
-the folder later and whatever its clock says.
+the folder later and whatever its clock says. Of topics of Kafka a row has the ranges of offsets that a run planned to read.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ Event = Literal["added", "changed", "removed"]
 
 @dataclass(frozen=True, slots=True)
 class SeenFile:
-    """A file of the folder as it was first seen, or as it was found changed or removed later.
+    """A file of the folder as it was first seen, or as it was found changed or removed later; or ranges of offsets, new or lost.
 
     Attributes
     ----------
     version
         Its number, from 0 without gaps.
     path
-        Relative to the folder.
+        Relative to the folder. Of topics, JSON: topic -> partition -> offsets [begin, end).
     mtime_ns
-        When it was last changed, in nanoseconds since 1970 by the clock of its file system.
+        When it was last changed, in nanoseconds since 1970 by the clock of its file system; of offsets, when a run planned them.
     digest
         Digest of this and of all earlier files, apart from ``rows``.
     rows
-        Number of rows of a new file; null if it has not been counted.
+        Number of rows of a new file; null if it has not been counted. Of offsets, how many they are.
     """
 
     version: int
@@ -113,6 +113,20 @@ class SeenFiles:
         _check(found, self._path)
         return found, schema
 
+    def add(self, files: Sequence[SeenFile], schema: str, *, after: int) -> None:
+        """As :meth:`append`, to a record that had ``after`` rows when ``files`` were numbered.
+
+        Raises
+        ------
+        FencedError
+            If it has others now.
+        """
+        if not files:
+            return
+        if len(self.load()[0]) != after:
+            raise FencedError(f"source files {self._path}: another run has looked at the source meanwhile; run again")
+        self.append(files, schema)
+
     def append(self, files: Sequence[SeenFile], schema: str) -> None:
         """Add ``files``, which follow those that :meth:`load` has given; ``schema`` are the columns of the source.
 
@@ -141,7 +155,7 @@ class SeenFiles:
             except DeltaError as err:
                 if KeptTable(self._path).newest().version() < version:
                     raise
-                raise FencedError(f"source files {self._path}: another run has listed the folder; this one stops without effect") from err
+                raise FencedError(f"source files {self._path}: another run has listed the source; this one stops without effect") from err
             checkpoint_if_due(self._path, version)
             merge_if_many(self._path)
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from windowmill.checkpoints.places import Places, Runnable, absolute, escape_in, local_path
 from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.conditions.checks import condition_problem, conditions_by_field
-from windowmill.jobs.sources.kinds import kind_problems
+from windowmill.jobs.sources.kinds import is_located, kind_problems
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import LimitExceededError, SourceSchemaError, SpecError, TableUnlocatedError, UnsupportedError, first_line
 from windowmill.windowing.imports import imported
@@ -111,7 +111,7 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
     # `not_run` has refused tables without a path.
     # Spark may run in another folder.
     places = Places.below(absolute(Places.of(pipeline).root))
-    runnable = Runnable(pipeline, source, cast(str, source.path), absolute(cast(str, sink.path)), places)
+    runnable = Runnable(pipeline, source, source.path or source.place, absolute(cast(str, sink.path)), places)
     for field, path in (("sink", runnable.sink_path), ("checkpoints", runnable.places.root)):
         escape = escape_in(path)
         if escape is not None:
@@ -170,7 +170,7 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     from windowmill.windowing.ways import check_strict, divide
 
     pipeline = located(pipeline)
-    if pipeline.source is None or pipeline.source.path is None:
+    if not is_located(pipeline.source):
         yield "source", "missing, or a table of a catalog that no run has looked up yet; --source compares the spec with it"
         return
     if pipeline.sink is not None:

@@ -33,9 +33,9 @@ def redacted(text: str) -> str:
     'abfss://container@account.dfs.core.windows.net/flights'
     """
     text = _URL.sub(_without_user, text)
-    text = _ASSIGNED.sub(lambda m: f"{m['name']}={m['quote']}{MASK}" if _is_secret(m["name"]) else m[0], text)
+    text = _ASSIGNED.sub(lambda m: f"{m['name']}={m['quote']}{MASK}" if names_secret(m["name"]) else m[0], text)
     text = _FIELD.sub(
-        lambda m: f"{m['quote']}{m['name']}{m['quote']}{m['colon']}{m['open']}{MASK}" if _is_secret(m["name"]) else m[0], text
+        lambda m: f"{m['quote']}{m['name']}{m['quote']}{m['colon']}{m['open']}{MASK}" if names_secret(m["name"]) else m[0], text
     )
     return _BEARER.sub(rf"\g<name>{MASK}", text)
 
@@ -73,7 +73,8 @@ def as_written(text: str, filled: Mapping[str, str]) -> str:
     return text
 
 
-def _is_secret(name: str) -> bool:
+def names_secret(name: str) -> bool:
+    """Whether a parameter, option or field of this name holds a secret."""
     return name.lower() in _SECRET_NAMES or _SECRET.search(name) is not None
 
 

@@ -85,7 +85,7 @@ _CHANGES_OPTIONS = ("ignoreChanges", "ignoreDeletes", "skipChangeCommits")
 
 
 class Source(Table):
-    """Where events come from: any Spark batch reader; Delta is read by version."""
+    """Where events come from: a Delta table, which is read by version, a folder of files, or topics of Kafka."""
 
     format: str = "delta"
     options: dict[str, Annotated[str, BeforeValidator(_as_text)]] = {}  # noqa: RUF012 - pydantic copies it
@@ -104,9 +104,18 @@ class Source(Table):
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
-        if self.format == "kafka":
-            return self
-        return super()._one_place()  # type: ignore[operator, no-any-return]  # pydantic types the inherited validator as its proxy
+        if self.format != "kafka":
+            return super()._one_place()  # type: ignore[operator, no-any-return]  # pydantic types the inherited validator as its proxy
+        given = next((name for name in ("path", "table", "storage_options") if getattr(self, name)), None)
+        if given is not None:
+            raise ValueError(f"{given}: a source of format kafka has none; options.subscribe names its topics")
+        return self
+
+    @property
+    def place(self) -> str:
+        if self.format != "kafka":
+            return super().place
+        return redacted(f"kafka://{self.options.get('kafka.bootstrap.servers', '')}/{self.options.get('subscribe', '')}")
 
 
 class Time(SpecMapping):

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.redaction import as_written, holds_credentials, redacted
+from windowmill.windowing.redaction import as_written, holds_credentials, names_secret, redacted
 from windowmill.windowing.spec import VARIABLES, Pipeline
 from windowmill.windowing.suite_files import rules_of
 from windowmill.windowing.windows.base import TYPES
@@ -200,6 +200,8 @@ class _Filling:
             return None
         if path[1:] == ("storage_options",):
             return value  # the names of variables, which are read when a table is opened
+        if path[:2] == ("source", "options") and str(path[-1]).startswith("kafka.") and names_secret(str(path[-1])):
+            return value  # likewise, when a client of Kafka is made
         if isinstance(value, Mapping):
             for key in value:
                 if not isinstance(key, str):

@@ -22,7 +22,7 @@ from windowmill.checkpoints.verification import refuse_landed, verify, verify_ta
 from windowmill.jobs import user_code
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.kinds import open_source
-from windowmill.jobs.sources.reading import Arrival, History, Reach, backfill_reach, check_readable, next_change, next_reach
+from windowmill.jobs.sources.reading import Arrival, History, Limits, Reach, backfill_reach, check_readable, next_change, next_reach
 from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import (
@@ -58,8 +58,9 @@ def _say_nothing(what: str) -> None:
     """The default of ``on_other_rows``."""
 
 
-#: Default limits of one batch (``maxFilesPerTrigger``, ``maxBytesPerTrigger``); a larger backlog is split into several batches.
-MAX_FILES, MAX_BYTES = 10_000, 8 << 30
+#: Default limits of one batch (``maxFilesPerTrigger``, ``maxBytesPerTrigger``; of topics ``maxOffsetsPerTrigger``); a larger backlog is
+#: split into several batches.
+MAX_FILES, MAX_BYTES, MAX_ROWS = 10_000, 8 << 30, None
 
 
 def next_run(
@@ -105,8 +106,11 @@ def next_run(
             source,
             last.plan if last else None,
             arrival,
-            max_files=_limit(options, "maxFilesPerTrigger", MAX_FILES),
-            max_bytes=_limit(options, "maxBytesPerTrigger", MAX_BYTES),
+            limits=Limits(
+                _limit(options, "maxFilesPerTrigger", MAX_FILES),
+                _limit(options, "maxBytesPerTrigger", MAX_BYTES),
+                _limit(options, "maxOffsetsPerTrigger", MAX_ROWS),
+            ),
             through=through,
         )
     on_reading(source, check_readable(runnable, source, reach, again=False))
@@ -384,8 +388,10 @@ def _check_writable(runnable: Runnable) -> None:
         check_appendable(path)
 
 
-def _limit(options: dict[str, str], name: str, default: int) -> int:
-    value = options.get(name, str(default))
+def _limit(options: dict[str, str], name: str, default: int | None) -> int | None:
+    value = options.get(name)
+    if value is None:
+        return default
     if not value.isdigit() or int(value) < 1:
         raise SpecError(f"source.options.{name}: got {value!r}; expected a whole number greater than 0")
     return int(value)

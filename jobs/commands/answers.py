@@ -23,7 +23,7 @@ from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.batch.engine import compute_of, refused_locally
 from windowmill.jobs.batch.progress import CommittedBatch, warnings_of
 from windowmill.jobs.commands.terminal import Answer, as_written
-from windowmill.jobs.sources.kinds import KINDS, open_source
+from windowmill.jobs.sources.kinds import is_located, open_source
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import SourceError, StateCorruptError, WindowmillError, first_line
@@ -303,7 +303,7 @@ def _check_local(runnable: Runnable, batch: int, source: SourceTable, reading: R
 
 def _unread(pipeline: Pipeline, ledger: Ledger) -> tuple[int | None, tuple[LoggedVersion, ...]]:
     last, pipeline = ledger.last_commit, located(pipeline)
-    if pipeline.source is None or pipeline.source.path is None or pipeline.source.format not in KINDS:
+    if not is_located(pipeline.source):
         return None, ()
     try:
         source = open_source(pipeline)

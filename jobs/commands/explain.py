@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from windowmill.jobs.commands.terminal import Answer, as_written, in_bytes
+from windowmill.jobs.sources.kinds import KINDS
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SpecError, TableUnlocatedError
 from windowmill.windowing.nodes import MANY_SLICES
@@ -50,9 +51,10 @@ def explain(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
         refusal = str(err)
     found = _as_spec_writes(plan(pipeline, refusal=refusal))
     lines = [WindowLine.of(window, keeps_state=found.command == "run") for window in found.windows]
-    data = asdict(found) | {"done_by": _done_by(found), "lines": [asdict(line) for line in lines]}
+    caveat = KINDS[pipeline.source.format].caveat if pipeline.source is not None and pipeline.source.format in KINDS else None
+    data = asdict(found) | {"done_by": _done_by(found), "lines": [asdict(line) for line in lines], "source": caveat}
     page = [
-        *_first_page(found, lines, [as_written(key) for key in pipeline.keys]),
+        *_first_page(found, lines, [as_written(key) for key in pipeline.keys], caveat),
         *(_details(found) if verbose else [Text(_MORE, style="dim")]),
     ]
     return Answer(data, Group(*page))
@@ -151,7 +153,7 @@ def _reads(window: WindowPlan) -> str:
             return "the kept rows of keys that have new rows or are due"
 
 
-def _first_page(found: PipelinePlan, lines: Sequence[WindowLine], keys: Sequence[str]) -> Iterator[RenderableType]:
+def _first_page(found: PipelinePlan, lines: Sequence[WindowLine], keys: Sequence[str], caveat: str | None) -> Iterator[RenderableType]:
     of = f" for each {', '.join(keys)}" if keys else ""
     yield Text(f"{found.pipeline}: {_counted(len(lines), 'window')}, {_counted(len(found.aggregates), 'aggregate')}{of}", style="bold")
     yield _facts([(line.window, line.sentence) for line in lines])
@@ -162,6 +164,8 @@ def _first_page(found: PipelinePlan, lines: Sequence[WindowLine], keys: Sequence
     notes += [(f"not by {command}", why) for command, why in found.refused]
     if found.why and found.command == "run":
         notes.append(("keeps rows", "\n".join(found.why)))
+    if caveat is not None:
+        notes.append(("source", caveat))
     if notes:
         yield _facts(notes)
 

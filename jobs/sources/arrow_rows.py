@@ -1,4 +1,4 @@
-"""Reads the rows of whole files by Arrow in tasks of Spark, a task for some of the files: text, and Parquet that Spark does not read."""
+"""Reads rows by Arrow in tasks of Spark, a task for some of the files: text, messages, and Parquet that Spark does not read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.checkpoints.stores import Options, options_of, use_options
-from windowmill.jobs.sources.base import PlainFile, Reading
+from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import FILE, ROW, VERSION, Columns
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.plain_rows import batches_of
@@ -19,13 +19,11 @@ from windowmill.jobs.spark.access import access_to, map_in_arrow
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from windowmill.jobs.sources.folder import FolderSource
-
 #: A file, its index among those that are read, and its version.
 _Numbered = tuple[PlainFile, int, int]
 
 
-def rows_by_arrow(spark: SparkSession, table: FolderSource, plain: Sequence[PlainFile], reading: Reading) -> DataFrame:
+def rows_by_arrow(spark: SparkSession, table: SourceTable, plain: Sequence[PlainFile], reading: Reading) -> DataFrame:
     """Implements :meth:`.SourceTable.rows`; ``plain`` are the files of ``reading``."""
     form = Form(Columns.of(table.schema_json).arrow)
     own = [(FILE, pa.int32()), (ROW, pa.int64()), (VERSION, pa.int64())]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from windowmill.jobs.sources.kafka_messages import MessageForm
     from windowmill.jobs.sources.text_files import TextForm
 
 
@@ -23,7 +24,8 @@ class AddedFile:
     """One file of a source, or another unit that is read as a whole, appended by a version or part of a snapshot.
 
     ``path`` is relative to the table, or absolute. ``rows`` is the number of rows that are not deleted, null if the source does not record
-    it. The keys of ``partition`` are physical column names. ``stats`` are Delta's statistics of the file, as JSON; null if there are none.
+    it; without ``is_counted`` there may be fewer. The keys of ``partition`` are physical column names. ``stats`` are Delta's statistics of
+    the file, as JSON; null if there are none.
     """
 
     path: str
@@ -32,6 +34,7 @@ class AddedFile:
     rows: int | None
     partition: Mapping[str, str | None] = field(default_factory=dict)
     stats: str | None = field(default=None, repr=False, compare=False)
+    is_counted: bool = field(default=True, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class PlainFile:
-    """A Parquet file that this process and tasks can open, or a text file that this process can.
+    """A Parquet file that this process and tasks can open, or a text file, or messages of a topic, that this process can.
 
     Attributes
     ----------
@@ -110,7 +113,7 @@ class PlainFile:
     least
         For columns of instants, as far as the source knows, an instant (µs) before which no value is.
     text
-        How a text file is read; null for Parquet.
+        How a text file, or messages, are read; null for Parquet.
     nanoseconds
         Whether instants in nanoseconds are cut to microseconds, as pandas writes them into folders; Spark refuses them.
     """
@@ -119,7 +122,7 @@ class PlainFile:
     names: Mapping[str, str]
     constants: Mapping[str, str | None]
     least: Mapping[str, int] = field(default_factory=dict)
-    text: TextForm | None = None
+    text: TextForm | MessageForm | None = None
     nanoseconds: bool = False
 
 
@@ -148,6 +151,10 @@ class SourceTable(ABC):
     deletion_vectors: bool = False
     #: Whether this process reads event times of its plain files that are dates, texts or instants without a zone; Spark does of others.
     has_plain_times: ClassVar[bool] = False
+    #: Column that holds what is no row, as a text, and is null in every other; null for kinds that give such rows nulls, or refuse them.
+    malformed: ClassVar[str | None] = None
+    #: What a file of it is called, for messages.
+    unit: ClassVar[str] = "file"
     #: Whether the rows that a version changed can be found, so that ``windowmill restate`` takes them up.
     is_restatable: ClassVar[bool] = False
 

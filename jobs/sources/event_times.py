@@ -30,10 +30,13 @@ class EventTimes:
     ----------
     latest
         Greatest accepted event time; null for no bound.
+    malformed
+        Column of the source that is not null where there was no row to read; null if it has none.
     """
 
     pipeline: Pipeline
     latest: int | None
+    malformed: str | None = None
 
     @property
     def axis(self) -> list[str]:
@@ -43,7 +46,12 @@ class EventTimes:
     @property
     def columns(self) -> list[str]:
         """Columns that :meth:`of` reads."""
-        return [*self.axis, FAILED]
+        return [*self.read, FAILED]
+
+    @property
+    def read(self) -> list[str]:
+        """Those of :attr:`columns` that the source has."""
+        return [*self.axis, *([] if self.malformed is None else [self.malformed])]
 
     def of(self, rows: pa.Table) -> pa.Table:
         """``rows`` with event time, end if events last, and the reason if a row is unusable; without ``FAILED``.
@@ -59,19 +67,26 @@ class EventTimes:
         added = {TIME: time, REASON: pa.nulls(rows.num_rows, pa.string())} | ({UNTIL_OF: until} if len(raw) > 1 else {})
         latest = greatest if self.latest is None else min(greatest, self.latest)
         failed = rows.column(FAILED) if FAILED in rows.column_names else None
-        if len(raw) > 1 or (failed is not None and pc.any(failed).as_py()) or not _are_all_within(time, least, latest):
-            added[REASON] = self._reasons(raw, (time, until), failed)
+        malformed = pa.repeat(False, rows.num_rows) if self.malformed is None else pc.is_valid(rows.column(self.malformed))
+        doubtful = pc.or_(malformed, failed) if failed is not None else malformed
+        if len(raw) > 1 or pc.any(doubtful).as_py() or not _are_all_within(time, least, latest):
+            added[REASON] = self._reasons(raw, (time, until), failed, malformed)
         for name, column in added.items():
             rows = rows.append_column(name, column)
         return rows if failed is None else rows.drop_columns([FAILED])
 
     def _reasons(
-        self, raw: list[pa.ChunkedArray], points: tuple[pa.ChunkedArray, pa.ChunkedArray], failed: pa.ChunkedArray | None
+        self,
+        raw: list[pa.ChunkedArray],
+        points: tuple[pa.ChunkedArray, pa.ChunkedArray],
+        failed: pa.ChunkedArray | None,
+        malformed: pa.ChunkedArray | pa.Array,
     ) -> pa.ChunkedArray | pa.Array:
         low, high = (pa.scalar(bound, pa.int64()) for bound in accepted_times(self.pipeline))
         time, until = points
         within = [pc.and_(pc.greater_equal(at, low), pc.less_equal(at, high)) for at in points]
         reasons = {
+            "bad_row": malformed,
             "bad_condition": pa.repeat(False, len(time)) if failed is None else failed,
             "null_time": pc.or_(pc.is_null(raw[0]), pc.is_null(raw[-1])),
             "bad_time": pc.or_(pc.is_null(time), pc.is_null(until)),

@@ -176,24 +176,25 @@ class FolderSource(SourceTable):
             files = self.seen[begin : min(begin + _COUNTED_AT_A_TIME, through + 1)]
             for file, rows in zip(files, self._rows(files), strict=True):
                 if file.event == "added":
-                    yield LoggedVersion(file.version, "new file", (_added(file, rows),))
+                    yield LoggedVersion(file.version, "new file", (self._added(file, rows),))
                 else:
                     rows = before[file.path].rows or 1  # noqa: PLW2901 - those that were read
                     yield LoggedVersion(file.version, f"{file.path}: {file.event}", (), changes=True, rows_changed=rows)
 
     def snapshot(self, version: int) -> list[AddedFile]:
         there = [file for file in {file.path: file for file in self.seen[: version + 1]}.values() if file.event != "removed"]
-        return [_added(file, rows) for file, rows in zip(there, self._rows(there), strict=True)]
+        return [self._added(file, rows) for file, rows in zip(there, self._rows(there), strict=True)]
+
+    def _added(self, file: SeenFile, rows: int | None) -> AddedFile:
+        # Of text, lines are counted: some may be empty, or several one row.
+        return AddedFile(
+            file.path, file.version, file.size_bytes, rows, partition_of(file.path), is_counted=self.settings.format == "parquet"
+        )
 
     def remember(self, through: int) -> None:
-        new = self.seen[self.recorded : through + 1]
-        if not new or self.record is None:
-            return
-        files = SeenFiles(self.record)
-        known, _ = files.load()
-        if len(known) != self.recorded:
-            raise SourceError(f"source {self.path}: another run has listed the folder meanwhile; run again")
-        files.append([replace(file, rows=self.counts.get(file.path)) for file in new], self.schema_json)
+        if self.record is not None:
+            new = [replace(file, rows=self.counts.get(file.path)) for file in self.seen[self.recorded : through + 1]]
+            SeenFiles(self.record).add(new, self.schema_json, after=self.recorded)
 
     def _rows(self, files: Sequence[SeenFile]) -> list[int | None]:
         """Number of rows of each of ``files`` that is new or changed; null for one that has not been counted and takes long to count."""
@@ -262,7 +263,3 @@ def _any_counts_nanoseconds(files: Sequence[PlainFile]) -> bool:
     """Whether a Parquet file holds instants in nanoseconds, as pandas writes them, which Spark does not read."""
     with ThreadPoolExecutor(_COUNTED_AT_ONCE) as pool:
         return any(pool.map(lambda file: counts_nanoseconds(file.path), files))
-
-
-def _added(file: SeenFile, rows: int | None) -> AddedFile:
-    return AddedFile(file.path, file.version, file.size_bytes, rows, partition_of(file.path))

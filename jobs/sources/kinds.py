@@ -9,6 +9,8 @@ from windowmill.checkpoints.places import Places
 from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.folder_options import OPTIONS as FOLDER_OPTIONS
 from windowmill.jobs.sources.folder_options import option_problems
+from windowmill.jobs.sources.kafka_options import OPTIONS as KAFKA_OPTIONS
+from windowmill.jobs.sources.kafka_options import option_problems as kafka_problems
 from windowmill.windowing.errors import SourceError, UnsupportedError
 from windowmill.windowing.registry import Registry, resolve
 from windowmill.windowing.spec import DELTA_OPTIONS, Pipeline, Source
@@ -29,21 +31,51 @@ class SourceKind:
         Whether ``open`` takes a second argument, the place of a table that records the versions of a source without a log; null if the
         pipeline has no place for it.
     options
-        Names of its own ``source.options``. The options that choose versions (``startingVersion``, ``startingTimestamp``) and limit a
-        batch (``maxFilesPerTrigger``, ``maxBytesPerTrigger``) are valid for every kind.
+        Names of its own ``source.options``.
+    common
+        Names of options that it has in common with other kinds: unless given, all that choose versions (``startingVersion``,
+        ``startingTimestamp``) and limit a batch (``maxFilesPerTrigger``, ``maxBytesPerTrigger``).
+    problems
+        Gives problems with the values of its options, as pairs (path of the field, problem and remedy).
+    is_located
+        Whether ``source.path`` says where it is; else its options do.
+    caveat
+        A sentence about what it does not promise of the order of rows, and of reading them again; null for a Delta table.
     """
 
     name: str
     open: Callable[..., SourceTable] | str
     options: tuple[str, ...] = ()
     records: bool = False
+    common: tuple[str, ...] = DELTA_OPTIONS
+    problems: Callable[[Source], Iterator[tuple[str, str]]] | None = None
+    is_located: bool = True
+    caveat: str | None = None
 
 
 _FOLDERS = {
-    name: SourceKind(name, "windowmill.jobs.sources.folder:open_folder", options, records=True) for name, options in FOLDER_OPTIONS.items()
+    name: SourceKind(
+        name,
+        "windowmill.jobs.sources.folder:open_folder",
+        options,
+        records=True,
+        problems=option_problems,
+        caveat="files count in the order in which a run has first seen them; backfills read them again as long as they are there",
+    )
+    for name, options in FOLDER_OPTIONS.items()
 }
+_KAFKA = SourceKind(
+    "kafka",
+    "windowmill.jobs.sources.kafka:open_kafka",
+    KAFKA_OPTIONS,
+    records=True,
+    common=("startingTimestamp",),
+    problems=kafka_problems,
+    is_located=False,
+    caveat="messages keep their order within a partition only; backfills and verify read them again as long as the topic keeps all of them",
+)
 KINDS: Registry[SourceKind] = Registry(
-    "source kind", {"delta": SourceKind("delta", "windowmill.jobs.sources.delta_log:open_delta")} | _FOLDERS
+    "source kind", {"delta": SourceKind("delta", "windowmill.jobs.sources.delta_log:open_delta"), **_FOLDERS, "kafka": _KAFKA}
 )
 
 
@@ -53,12 +85,20 @@ def kind_problems(settings: Source) -> Iterator[tuple[str, str]]:
         others = ", ".join(KINDS)
         yield "source.format", f"got {settings.format!r}; runs read Delta tables, land the data in one first, or name one of {others}"
         return
-    known = (*DELTA_OPTIONS, *KINDS[settings.format].options)
+    kind = KINDS[settings.format]
+    known = (*kind.common, *kind.options)
     for name in settings.options:
         if name not in known:
             yield f"source.options.{name}", f"unknown; the options of a source of format {settings.format} are {', '.join(known)}"
-    if settings.format in _FOLDERS:
-        yield from option_problems(settings)
+    if kind.problems is not None:
+        yield from kind.problems(settings)
+
+
+def is_located(settings: Source | None) -> bool:
+    """Whether the spec says where its source is, which a table of a catalog does not until a run has looked it up."""
+    if settings is None or settings.format not in KINDS:
+        return False
+    return settings.path is not None or not KINDS[settings.format].is_located
 
 
 def open_source(pipeline: Pipeline) -> SourceTable:
@@ -72,7 +112,7 @@ def open_source(pipeline: Pipeline) -> SourceTable:
         If the spec names an unknown kind of source, or an option that the kind does not have.
     """
     settings = pipeline.source
-    if settings is None or settings.path is None:
+    if settings is None or (settings.path is None and settings.format in KINDS and KINDS[settings.format].is_located):
         raise SourceError(f"pipeline {pipeline.pipeline}: source.path: missing; give the path of the table or folder")
     for where, problem in kind_problems(settings):
         raise UnsupportedError(f"pipeline {pipeline.pipeline}: {where}: {problem}")

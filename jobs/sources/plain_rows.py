@@ -46,6 +46,8 @@ class PlainRows:
         The version of each file; none if files have no versions.
     conditions
         All conditions of the spec, including the filter.
+    malformed
+        As of :class:`.SourceTable`.
     """
 
     pipeline: Pipeline
@@ -53,6 +55,7 @@ class PlainRows:
     versions: Sequence[int]
     form: Form
     conditions: Conditions
+    malformed: str | None = None
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
@@ -68,7 +71,7 @@ class PlainRows:
         if conditions is None or files is None:
             return None
         form = Form(columns.arrow, columns.fixed_lengths)
-        return cls(pipeline, files, [file.version for file in reading.files], form, conditions)
+        return cls(pipeline, files, [file.version for file in reading.files], form, conditions, source.malformed)
 
     def read(self, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> pa.Table | None:
         """The rows in order of arrival; null if only Spark can read them.
@@ -94,8 +97,8 @@ class PlainRows:
 
     def needed(self, columns: Sequence[str]) -> list[str]:
         """``columns``, and the columns that event times and conditions are made of."""
-        axis = filter(None, (self.pipeline.time.column, self.pipeline.time.end))
-        return list(dict.fromkeys([*columns, *axis, *chain(*map(columns_of, self.conditions.sql))]))
+        own = EventTimes(self.pipeline, None, self.malformed).read
+        return list(dict.fromkeys([*columns, *own, *chain(*map(columns_of, self.conditions.sql))]))
 
     def _stored(self, index: int, columns: Sequence[str]) -> pa.Table:
         """The ``columns`` of one file, with its index, the index of each row and the file's version."""
@@ -114,7 +117,7 @@ class PlainRows:
         truths = self.conditions.over(rows)
         if truths:
             rows = rows.append_column(FAILED, reduce(pc.or_, (truth.failed for truth in truths.values())))
-        rows = EventTimes(self.pipeline, latest).of(rows)
+        rows = EventTimes(self.pipeline, latest, self.malformed).of(rows)
         for condition in conditions:
             holds = truths[condition].holds
             known = rows.column(REASON).null_count == rows.num_rows
@@ -131,9 +134,7 @@ class PlainRows:
 def batches_of(file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The ``columns`` of all rows of a file, in order; raises ``NotPlainError`` if only Spark can read them."""
     if file.text is not None:
-        from windowmill.jobs.sources.text_files import OpenText
-
-        yield from OpenText(file, form).batches(columns)
+        yield from file.text.batches(file, form, columns)
         return
     with OpenFile(file, form) as opened:
         opened.check(columns)

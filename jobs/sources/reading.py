@@ -47,6 +47,21 @@ class Reach:
     why: str | None = field(default=None, compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that a batch reads; null for no limit. A version is never divided."""
+
+    files: int | None = None
+    size_bytes: int | None = None
+    rows: int | None = None
+
+    def are_exceeded_by(self, files: Sequence[AddedFile]) -> bool:
+        """Whether ``files`` are more than a batch reads, as far as the source knows their rows."""
+        counts = (len(files), sum(file.size_bytes for file in files), sum(file.rows or 0 for file in files))
+        limits = (self.files, self.size_bytes, self.rows)
+        return any(most is not None and count > most for count, most in zip(counts, limits, strict=True))
+
+
 def check_source(pipeline: Pipeline, source: Source) -> None:
     """Raise ``SpecError``, naming the field, for settings of ``source`` that runs do not support or cannot read."""
     _starting(pipeline, source)
@@ -58,13 +73,12 @@ def next_reach(
     last: Plan | None,
     arrival: Arrival,
     *,
-    max_files: int,
-    max_bytes: int,
+    limits: Limits,
     through: int | None = None,
 ) -> Reach:
     """The versions that the next run reads; ``last`` is the plan of the last commit, ``through`` the last version to read, if given."""
     if last is None:
-        return _first(runnable, source, arrival, max_files=max_files, max_bytes=max_bytes)
+        return _first(runnable, source, arrival, limits)
     if arrival != "log":
         raise SpecError(
             f"pipeline {runnable.name}: --arrival {arrival} is only for history, but a batch has been committed already; omit it, "
@@ -72,7 +86,7 @@ def next_reach(
         )
     through = source.version if through is None else through
     versions = source.versions(last.to_version, through)
-    return Reach(last.to_version, _within(runnable, source, versions, through, max_files, max_bytes))
+    return Reach(last.to_version, _within(runnable, source, versions, through, limits))
 
 
 def next_change(source: SourceTable, after: int) -> tuple[int, int] | None:
@@ -89,7 +103,7 @@ def next_change(source: SourceTable, after: int) -> tuple[int, int] | None:
 def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan], history: History) -> Reach:
     """The versions that a backfill reads: those of the earlier plans ``before`` that built the state, or all in a first batch."""
     if not before:
-        return _first(runnable, source, "event_time" if history == "event_time" else "log", max_files=None, max_bytes=None)
+        return _first(runnable, source, "event_time" if history == "event_time" else "log", Limits())
     first, through = before[0], before[-1].to_version
     as_arrived = Reach(first.from_version, through, None if first.snapshot is None else _held(source, first.snapshot))
     if history == "log":
@@ -202,7 +216,7 @@ def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, aga
         gone = source.missing(reading.files)
         if gone is not None:
             raise SourceRangeGoneError(
-                f"source {source.path}: the file {gone.path} of version {gone.version} is gone {source.when_missing()}"
+                f"source {source.path}: the {source.unit} {gone.path} of version {gone.version} is gone {source.when_missing()}"
             )
         return reading
     except SourceRangeGoneError as err:
@@ -215,13 +229,13 @@ def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, aga
         ) from err
 
 
-def _first(runnable: Runnable, source: SourceTable, arrival: Arrival, *, max_files: int | None, max_bytes: int | None) -> Reach:
+def _first(runnable: Runnable, source: SourceTable, arrival: Arrival, limits: Limits) -> Reach:
     after, whole = starting_version(runnable, source) - 1, Reach(-1, source.version, source.version)
     if after >= 0:
         if arrival != "log":
             raise SpecError(f"pipeline {runnable.name}: --arrival {arrival} takes the whole table; leave out startingVersion")
         later = source.versions(after, source.version)
-        return Reach(after, _within(runnable, source, later, source.version, max_files, max_bytes))
+        return Reach(after, _within(runnable, source, later, source.version, limits))
     if arrival == "event_time":
         return whole
     try:
@@ -230,7 +244,7 @@ def _first(runnable: Runnable, source: SourceTable, arrival: Arrival, *, max_fil
         return whole
     if not _log_order_known(source, versions):
         return whole
-    return Reach(-1, _within(runnable, source, versions, source.version, max_files, max_bytes))
+    return Reach(-1, _within(runnable, source, versions, source.version, limits))
 
 
 def _held(source: SourceTable, version: int) -> int:
@@ -275,15 +289,13 @@ def _within(
     source: SourceTable,
     versions: Iterable[LoggedVersion],
     through: int,
-    max_files: int | None,
-    max_bytes: int | None,
+    limits: Limits,
 ) -> int:
     """The last version through which the files that ``versions`` appended stay within the limits; at least one version is taken."""
-    files = size = 0
+    read: list[AddedFile] = []
     for index, version in enumerate(versions):
-        added = _appended(runnable, source, version)
-        files, size = files + len(added), size + sum(file.size_bytes for file in added)
-        if index and ((max_files is not None and files > max_files) or (max_bytes is not None and size > max_bytes)):
+        read += _appended(runnable, source, version)
+        if index and limits.are_exceeded_by(read):
             return version.version - 1
     return through
 
@@ -340,7 +352,12 @@ def _starting(pipeline: Pipeline, source: Source) -> int | datetime | None:
     if instant is None:
         return None
     try:
-        parsed = datetime.fromisoformat(instant)
+        return instant_of(instant)
     except ValueError as err:
         raise SpecError(f"{where}.startingTimestamp: got {instant!r}; expected an instant such as 2024-03-01T00:00:00Z") from err
+
+
+def instant_of(text: str) -> datetime:
+    """The instant of an option; UTC where it names no zone. Raises ``ValueError`` for a text that is none."""
+    parsed = datetime.fromisoformat(text)
     return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)

@@ -40,7 +40,7 @@ def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, runnabl
         chosen, failed = truth(wanted, columns.arrow), failure(wanted, columns.arrow)
         # Rows on which the filter fails are kept for quarantine.
         rows = rows.where(chosen if failed is None else F.coalesce(chosen, F.lit(False)) | failed)
-    return with_event_times(rows, EventTimes(pipeline, pipeline.time.latest(now_us)), columns)
+    return with_event_times(rows, EventTimes(pipeline, pipeline.time.latest(now_us), table.malformed), columns)
 
 
 def with_event_times(rows: DataFrame, times: EventTimes, columns: Columns) -> DataFrame:

@@ -50,6 +50,10 @@ class TextForm:
     multi_line: bool = False
     columns: tuple[str, ...] = ()
 
+    def batches(self, file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The ``columns`` of all rows of ``file``, in order."""
+        return OpenText(file, form).batches(columns)
+
 
 class OpenText:
     """A CSV file, or one of JSON lines.
@@ -61,7 +65,7 @@ class OpenText:
     """
 
     def __init__(self, file: PlainFile, form: Form) -> None:
-        assert file.text is not None
+        assert isinstance(file.text, TextForm)
         self._file, self._form, self._text = file, form, file.text
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -216,28 +220,45 @@ def _arrow_kind(kind: pa.DataType) -> pa.DataType:
 
 
 def _parsed_by_line(block: bytes, kinds: dict[str, pa.DataType]) -> tuple[list[pa.Array], int]:
-    rows = [_row(line) for line in block.split(b"\n") if line.strip()]
+    rows = [_object(line) or {} for line in block.split(b"\n") if line.strip()]
+    return _texts_of(rows, kinds), len(rows)
+
+
+def _texts_of(rows: Sequence[dict[str, Any]], kinds: dict[str, pa.DataType]) -> list[pa.Array]:
     text_of = {name: _text_of(kind) for name, kind in kinds.items()}
-    return [pa.array([None if (v := row.get(name)) is None else text_of[name](v) for row in rows], pa.string()) for name in kinds], len(
-        rows
-    )
+    return [pa.array([None if (v := row.get(name)) is None else text_of[name](v) for row in rows], pa.string()) for name in kinds]
+
+
+def json_columns(values: Sequence[bytes | None], kinds: dict[str, pa.DataType]) -> tuple[list[pa.Array], pa.Array]:
+    """The columns of values that are a JSON object each, before their values are parsed, and the texts of those that are none.
+
+    These are null in all columns. The text of a missing value is empty.
+    """
+    if kinds and all(values) and not any(b"\n" in value for value in values if value):
+        parsed_at_once = _parsed_at_once(b"\n".join(value for value in values if value), kinds)
+        if parsed_at_once is not None and parsed_at_once[1] == len(values):
+            return parsed_at_once[0], pa.nulls(len(values), pa.string())
+    rows = [_object(value) if value else None for value in values]
+    corrupt = [(value or b"").decode(errors="replace") if row is None else None for row, value in zip(rows, values, strict=True)]
+    return _texts_of([row or {} for row in rows], kinds), pa.array(corrupt, pa.string())
 
 
 def json_rows(path: str) -> Iterator[dict[str, Any]]:
     """The objects of a file of JSON lines; an empty one for a line that is none."""
     for block in _lines(path):
-        yield from (_row(line) for line in block.split(b"\n") if line.strip())
+        yield from (_object(line) or {} for line in block.split(b"\n") if line.strip())
 
 
-def _row(line: bytes) -> dict[str, Any]:
+def _object(line: bytes) -> dict[str, Any] | None:
+    """The JSON object of a line; null if it is none."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError:
         try:
             row = json.loads(line)  # takes NaN and Infinity, too
         except ValueError:
-            return {}
-    return row if isinstance(row, dict) else {}
+            return None
+    return row if isinstance(row, dict) else None
 
 
 def _text_of(kind: pa.DataType) -> Callable[[Any], str | None]:

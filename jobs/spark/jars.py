@@ -140,7 +140,7 @@ def _resolve(wanted: Sequence[Jar], into: Path) -> None:
         xml.SubElement(dependencies, "dependency", coordinates, conf="default->master", transitive="false")
     xml.ElementTree(module).write(into / "ivy.xml")
     command = [f"{find_java().home}/bin/java", "-cp", str(ivy[0]), "org.apache.ivy.Main", "-error", "-ivy", f"{into}/ivy.xml"]
-    command += ["-types", "jar", "-cache", f"{into}/cache", "-retrieve", f"{into}/[artifact]-[revision].[ext]"]
+    command += ["-types", "jar", "bundle", "-cache", f"{into}/cache", "-retrieve", f"{into}/[artifact]-[revision].[ext]"]
     if os.environ.get("WINDOWMILL_IVY_SETTINGS"):
         command += ["-settings", os.environ["WINDOWMILL_IVY_SETTINGS"]]
     try:

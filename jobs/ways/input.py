@@ -83,7 +83,12 @@ class Input:
     @property
     def times(self) -> EventTimes:
         """The event times of the rows."""
-        return EventTimes(self.pipeline, self.latest)
+        return EventTimes(self.pipeline, self.latest, self.malformed)
+
+    @property
+    def malformed(self) -> str | None:
+        """The column of rows that could not be read; null if there is none."""
+        return None
 
     @cached_property
     def sink_schema(self) -> pa.Schema:
@@ -217,6 +222,10 @@ class TableInput(SourceInput):
     def files(self) -> Sequence[AddedFile]:
         """The source's files in order of arrival."""
         return self.reading.files
+
+    @property
+    def malformed(self) -> str | None:
+        return self.source.malformed
 
     @property
     def restores(self) -> bool:

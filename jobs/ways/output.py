@@ -137,9 +137,9 @@ def counted(parts: Sequence[Part], done: Sequence[Output], refused: int) -> Outp
 def check_balance(batch: TableInput, done: Output, rows_read: int) -> None:
     """Raise ``WindowmillError`` if the rows of ``batch`` do not balance."""
     filtered, quarantined = batch.runnable.source.filter is not None, sum(done.reasons.values())
-    logged = [file.rows for file in batch.files]
-    by_log = sum(rows for rows in logged if rows is not None)
-    if rows_read != done.rows_applied + quarantined or (None not in logged and not filtered and by_log != rows_read):
+    by_log, is_known = sum(file.rows or 0 for file in batch.files), all(file.rows is not None for file in batch.files)
+    may_be_fewer = filtered or not all(file.is_counted for file in batch.files)
+    if rows_read != done.rows_applied + quarantined or (is_known and (rows_read > by_log or (rows_read < by_log and not may_be_fewer))):
         raise WindowmillError(
             f"pipeline {batch.pipeline.pipeline}: batch {batch.plan.batch} read {rows_read} rows of {by_log} in the "
             f"log, applied {done.rows_applied} and "

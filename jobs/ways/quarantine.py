@@ -26,6 +26,7 @@ BAD_CONDITION = "bad_condition"
 FAILURE, JSON = "_failure", "_json"
 
 DETAILS = {
+    "bad_row": "the message has no JSON object as its value",
     "null_time": "the time column is null",
     "bad_time": "the time column cannot be read as a timestamp",
     "time_out_of_range": "the row's windows would begin or end beyond the years 1 to 9999, or on an integer axis beyond ±2^62",

@@ -15,13 +15,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 OURS = {"windowing", "checkpoints", "expectations", "jobs", "dags"}
-ENGINES = {"pyspark", "delta", "deltalake", "great_expectations", "airflow", "duckdb", "pandas"}
+ENGINES = {"pyspark", "delta", "deltalake", "great_expectations", "airflow", "duckdb", "pandas", "confluent_kafka"}
 WATCHED = OURS | ENGINES
 ALLOWED = {
     "windowing": set(),
     "checkpoints": {"windowing", "deltalake"},
     "expectations": {"windowing", "great_expectations", "deltalake", "pyspark", "pandas"},
-    "jobs": {"windowing", "checkpoints", "expectations", "deltalake", "delta", "pyspark", "duckdb"},
+    "jobs": {"windowing", "checkpoints", "expectations", "deltalake", "delta", "pyspark", "duckdb", "confluent_kafka"},
     # Jobs and the ledger are for tasks; that parsing a DAG file loads neither is tested with the DAGs.
     "dags": {"windowing", "airflow", "checkpoints", "jobs"},
 }
@@ -39,7 +39,7 @@ SPARK_MODULES = {
     "views.py",
     *(
         f"sources/{name}.py"
-        for name in ("arrow_rows", "base", "columns", "delta_log", "delta_rows", "folder", "folder_schema", "plain_rows", "rows")
+        for name in ("arrow_rows", "base", "columns", "delta_log", "delta_rows", "folder", "folder_schema", "kafka", "plain_rows", "rows")
     ),
 }
 

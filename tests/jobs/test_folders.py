@@ -112,6 +112,13 @@ def test_each_run_reads_each_new_file_once_whatever_its_clock_says(pipe, capsys)
     assert pipe.results() == {("a", "01"): (1, 1.0), ("a", "02"): (1, 2.0), ("a", "03"): (2, 7.0)}
 
 
+def test_empty_lines_are_no_rows(tmp_path, capsys):
+    pipe = Pipe(tmp_path, "json")
+    path = pipe.land("a", ("a", 10, 1), ("a", 70, 2))
+    path.write_text(path.read_text().replace("\n", "\n\n"))
+    assert pipe.run(capsys) == [2]
+
+
 def test_files_are_versions_in_the_order_in_which_they_were_first_seen(pipe, capsys):
     pipe.land("late", ("a", 60, 1), mtime=20)
     pipe.land("early", ("a", 0, 1), mtime=10)
@@ -405,7 +412,7 @@ def test_the_record_of_files_is_fenced_checked_and_merged(tmp_path, capsys):
     (seen, _), _ = one.load(), other.load()
     next_one = type(seen[-1]).after(seen[-1], "3.json", 1, 1, "added")
     one.append([next_one], "{}")
-    with pytest.raises(FencedError, match="another run has listed the folder"):
+    with pytest.raises(FencedError, match="another run has listed the source"):
         other.append([next_one], "{}")
     assert main(["maintain", str(pipe.path)]) == 0
     assert len(DeltaTable(place).file_uris()) == 1

@@ -23,7 +23,7 @@ from windowmill.checkpoints.plans import RestatePlan
 from windowmill.jobs.sources import delta_log, reading
 from windowmill.jobs.sources.base import Reading
 from windowmill.jobs.sources.delta_log import read_source_table
-from windowmill.jobs.sources.reading import Reach, backfill_reach, check_readable, next_change, next_reach, reading_of
+from windowmill.jobs.sources.reading import Limits, Reach, backfill_reach, check_readable, next_change, next_reach, reading_of
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.ways.input import _closed_by_file
 from windowmill.windowing.axis import AXIS_BEGIN
@@ -40,7 +40,7 @@ from windowmill.windowing.specfile import parse_pipeline
 
 #: Fields of a plan that a test does not give.
 PINNED = ("batch", "attempt", "generation", "source_id", "now_us", "meaning", "source_schema")
-LIMITS = {"max_files": 10_000, "max_bytes": 1 << 40}
+LIMITS = {"files": 10_000, "size_bytes": 1 << 40}
 
 
 def _runnable(path: Path, **source: Any) -> Runnable:
@@ -63,7 +63,7 @@ def table(tmp_path) -> Path:
 
 def _first(runnable: Runnable, arrival: reading.Arrival = "log", **limits: int) -> tuple[Reach, reading.Reading]:
     source = read_source_table(runnable.source_path)
-    reach = next_reach(runnable, source, None, arrival, **(LIMITS | limits))
+    reach = next_reach(runnable, source, None, arrival, limits=Limits(**(LIMITS | limits)))
     check_readable(runnable, source, reach, again=False)
     return reach, reading_of(runnable, source, reach)
 
@@ -93,7 +93,7 @@ def test_a_first_batch_takes_rows_in_the_order_of_the_log(table):
     assert reach == Reach(-1, 2, None)
     assert found.settled == 0
     assert _rows(table, found) == [1, 2, 5, 6, 3, 4]
-    assert _first(_runnable(table), max_files=2)[0] == Reach(-1, 1, None)
+    assert _first(_runnable(table), files=2)[0] == Reach(-1, 1, None)
 
 
 @pytest.mark.covers("S5")
@@ -141,7 +141,7 @@ def test_a_first_batch_by_event_time_when_asked(table):
     assert found.settled == 3
     source = read_source_table(str(table))
     with pytest.raises(SpecError, match="for history, but a batch has been committed"):
-        next_reach(_runnable(table), source, _plan(from_version=-1, to_version=1), "event_time", **LIMITS)
+        next_reach(_runnable(table), source, _plan(from_version=-1, to_version=1), "event_time", limits=Limits(**LIMITS))
 
 
 @pytest.mark.covers("S4")
@@ -150,9 +150,9 @@ def test_changed_rows_are_refused_or_ignored_and_counted(table):
     _land(table, [7, 8])
     source, before = read_source_table(str(table)), _plan(from_version=-1, to_version=2)
     with pytest.raises(NonAppendCommitError, match=r"version 3 \(DELETE\).*`windowmill restate`.*source.changes to restate.*ignore"):
-        next_reach(_runnable(table), source, before, "log", **LIMITS)
+        next_reach(_runnable(table), source, before, "log", limits=Limits(**LIMITS))
     runnable = _runnable(table, changes="ignore")
-    reach = next_reach(runnable, source, before, "log", **LIMITS)
+    reach = next_reach(runnable, source, before, "log", limits=Limits(**LIMITS))
     assert reach == Reach(2, 4, None)
     found = reading_of(runnable, source, reach)
     assert _rows(table, found) == [7, 8]
@@ -401,7 +401,7 @@ def test_options_that_are_refused(table, options, message):
 @pytest.mark.covers("S9")
 def test_a_long_backlog_is_bounded_by_bytes_too(table):
     size = sum(file.stat().st_size for file in table.glob("*.parquet")) // 3
-    assert _first(_runnable(table), max_bytes=size * 2 + 10)[0].through == 1
+    assert _first(_runnable(table), size_bytes=size * 2 + 10)[0].through == 1
 
 
 def _with_protocol(path: Path, reader: list[str], writer: list[str]) -> None:
@@ -491,7 +491,7 @@ def test_ignored_changes_end_nothing(table):
     _land(table, [9])
     runnable = _runnable(table, changes="ignore")
     source = read_source_table(str(table))
-    reach = next_reach(runnable, source, _plan(from_version=-1, to_version=2), "log", **LIMITS)
+    reach = next_reach(runnable, source, _plan(from_version=-1, to_version=2), "log", limits=Limits(**LIMITS))
     found = reading_of(runnable, source, reach)
     assert reach == Reach(2, source.version, None)
     assert _rows(table, found) == [7, 8, 9]

@@ -26,7 +26,7 @@ MUTANTS = {
         ("ignored-changes-not-recorded", "jobs.batch.steps:_Steps._outcome", without("rows_ignored=_")),
     ],
     f"{STEPS}rows_that_do_not_balance_are_refused": [
-        ("log-left-out-of-the-balance", "jobs.ways.output:check_balance", without("None not in _ and not _ and _ != _")),
+        ("log-left-out-of-the-balance", "jobs.ways.output:check_balance", without("is_known and (_ > _ or (_ < _ and not may_be_fewer))")),
     ],
     f"{STAGES}whole_keys_meet_and_their_slices_in_the_order_of_their_places": [
         ("slices-sorted-without-their-place", "jobs.schedulers.spark.packed_pass:by_bucket", without("PLACE")),

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from windowmill.jobs.cli import main
 from windowmill.jobs.sources.kinds import open_source
-from windowmill.jobs.sources.reading import Reach, next_reach, reading_of
+from windowmill.jobs.sources.reading import Limits, Reach, next_reach, reading_of
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.user_code import module_digests
 from windowmill.windowing.errors import SourceError
@@ -94,7 +94,7 @@ def test_what_no_kind_knows_is_refused_with_what_is_known(plug, spec, capsys, so
 def test_without_the_plugin_the_kind_is_unknown(plug, spec, capsys):
     assert main(["validate", spec()]) == 2
     told = "source.format: got 'numbered_parquet'; runs read Delta tables, land the data in one first, or name one of delta, "
-    told += "parquet, csv, json\n"
+    told += "parquet, csv, json, kafka\n"
     assert capsys.readouterr().err.endswith(told)
 
 
@@ -104,8 +104,8 @@ def test_versions_are_planned_one_after_another(plug, tmp_path, land):
     land(("a", 12, 7))
     pipeline = parse_pipeline(described(tmp_path))
     source, runnable = open_source(pipeline), runnable_of(pipeline)
-    assert next_reach(runnable, source, None, "log", max_files=9, max_bytes=1 << 20) == Reach(-1, 1)
-    assert next_reach(runnable, source, None, "log", max_files=1, max_bytes=1 << 20) == Reach(-1, 0)
+    assert next_reach(runnable, source, None, "log", limits=Limits(9, 1 << 20)) == Reach(-1, 1)
+    assert next_reach(runnable, source, None, "log", limits=Limits(1, 1 << 20)) == Reach(-1, 0)
     assert [(file.path, file.rows) for file in reading_of(runnable, source, Reach(-1, 1)).files] == [("0.parquet", 2), ("1.parquet", 1)]
     assert list(module_digests(pipeline)) == [TOY]
 

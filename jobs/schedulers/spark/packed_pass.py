@@ -158,7 +158,7 @@ def _judged_and_lifted(
     times: EventTimes, judge: Judge, stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int
 ) -> Iterator[pa.Table]:
     """Runs in an executor."""
-    needless = [name for name in times.axis if name not in (*stage.keys, *stage.ties, *stage.source_columns)]
+    needless = [name for name in times.read if name not in (*stage.keys, *stage.ties, *stage.source_columns)]
     counting = (judge(times.of(pa.Table.from_batches([batch]))).drop_columns(needless) for batch in batches)
     return slices.lifted(stage, (batch for table in counting for batch in table.combine_chunks().to_batches()), first_place)
 
