@@ -52,7 +52,10 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "path": _PATH,
         "storage_options": _STORAGE,
         "table": _TABLE,
-        "format": ("Kind of the source: `delta`, a folder of `parquet`, `csv` or `json` files, or one that a plugin brings.", "csv"),
+        "format": (
+            "Kind of the source: `delta`, a folder of `parquet`, `csv` or `json` files, topics of `kafka`, or one that a plugin brings.",
+            "csv",
+        ),
         "options": ("Options of the source kind, by its own names.", {"header": "true"}),
         "filter": ("A Spark SQL condition; other rows are not read: neither applied nor quarantined.", "cancelled = false"),
         "changes": (
