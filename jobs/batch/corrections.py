@@ -34,7 +34,7 @@ class Corrections:
     retracted: pa.Table
 
 
-def corrections(pipeline: Pipeline, new: pa.Table, shown: pa.Table, batch: int) -> Corrections:
+def corrections(pipeline: Pipeline, new: pa.Table, shown: pa.Table, batch: int, within: tuple[int, int]) -> Corrections:
     """What ``batch`` publishes of the windows computed anew, given all rows that the sink has of these windows and keys.
 
     Parameters
@@ -43,9 +43,11 @@ def corrections(pipeline: Pipeline, new: pa.Table, shown: pa.Table, batch: int) 
         Result rows, with the columns of the sink.
     shown
         Rows of the sink, with ``RETRACTED`` beside its columns.
+    within
+        Only windows that end, or are shown to end, in this range (begin, end] are compared.
     """
     with _comparing(pipeline, new, shown) as (connection, names):
-        found = connection.sql(_COMPARED.format(**names)).to_arrow_table()
+        found = connection.sql(_COMPARED.format(begin=within[0], end=within[1], **names)).to_arrow_table()
     is_new = found.column("is_new")
     fresh, gone = found.filter(is_new), found.filter(pc.invert(is_new))
     changed, own = new.take(fresh.column("place")), shown.take(gone.column("place"))
@@ -88,6 +90,7 @@ paired AS (
     SELECT n.place AS new_place, c.place AS shown_place, c.revision, coalesce(c.retracted, false) AS retracted,
         n.place IS NOT NULL AND c.place IS NOT NULL AND NOT ({{n_differs_from_c}}) AS same
     FROM new AS n FULL JOIN current AS c ON {{c_of_window_of_n}}
+    WHERE n.ends BETWEEN {{begin}} + 1 AND {{end}} OR c.ends BETWEEN {{begin}} + 1 AND {{end}}
 )
 SELECT new_place IS NOT NULL AS is_new, coalesce(new_place, shown_place) AS place,
     CASE WHEN shown_place IS NULL THEN coalesce(beneath.revision, 0) ELSE paired.revision + 1 END AS revision

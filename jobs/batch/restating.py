@@ -27,6 +27,7 @@ from windowmill.jobs.sources.changed_rows import ends_in_sql, queried
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.ways.output import Windows
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED, TIME
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.rows import codes_of
@@ -172,23 +173,27 @@ class Restatement:
             there = {name: name for name in pa.schema(table.schema().to_arrow()).names}
             parts += (self.scope.of_keys(rows, self._pipeline.keys) for rows in queried(table, types, self._shown_where(), there))
         shown = pa.concat_tables(parts)
-        return corrections(self._pipeline, self._restated(new), self._restated(shown), self.plan.batch)
+        return corrections(self._pipeline, self._restated(new), self._restated(shown), self.plan.batch, self._range)
 
     def _shown_where(self) -> str:
         """The SQL condition for rows of the sink that the restatement may change."""
         end = ends_in_sql(timed=self._pipeline.time.unit is None)
-        bounds = [("<=", self.plan.range_to), (">", self.plan.range_from)]
-        if not self.scope.rebuilds:
-            bounds.append((">", self.scope.begin))
+        bounds: list[tuple[str, int | None]] = [] if self.scope.rebuilds else [(">", self.scope.begin)]
+        # A window of another kind is known by its trigger or its start alone: what it shows now may end outside of the range.
+        if all(window.on_grid for window in self._pipeline.windows):
+            bounds += [("<=", self.plan.range_to), (">", self.plan.range_from)]
         return " AND ".join(f"{end} {sign} {at}" for sign, at in bounds if at is not None) or "true"
 
+    @property
+    def _range(self) -> tuple[int, int]:
+        """The range (begin, end] of the ends of windows that the plan restates."""
+        begin, end = self.plan.range_from, self.plan.range_to
+        return AXIS_BEGIN if begin is None else begin, AXIS_END if end is None else end
+
     def _restated(self, rows: pa.Table) -> pa.Table:
-        """Those of ``rows`` whose windows are restated: within the plan's range, on grids those that hold a touched row."""
-        ends = rows.column("window_end").cast(pa.int64())
-        after = [at for at in (self.plan.range_from, self.plan.shown_after) if at is not None]
-        chosen = np.ones(len(rows), np.bool_) if not after else pc.greater(ends, max(after)).to_numpy()
-        if self.plan.range_to is not None:
-            chosen &= pc.less_equal(ends, self.plan.range_to).to_numpy()
+        """Those of ``rows`` whose windows have been shown, on grids those that hold a touched row."""
+        ends, after = rows.column("window_end").cast(pa.int64()), self.plan.shown_after
+        chosen = np.ones(len(rows), np.bool_) if after is None else pc.greater(ends, after).to_numpy()
         touched = self.scope.touched
         if touched is not None and self._pipeline.time.end is None:
             grids = [window.name for window in self._pipeline.windows if _is_plain_grid(self._pipeline, window.name)]

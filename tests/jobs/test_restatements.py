@@ -211,6 +211,20 @@ def test_a_range_in_which_nothing_differs_makes_no_batch(tmp_path, kind):
     assert differences(bench.latest(), bench.truth()) == []
 
 
+@pytest.mark.parametrize("kind", ["policies", "rows"])
+def test_a_window_that_a_correction_has_moved_out_of_the_range_stays_as_it_is_shown(tmp_path, kind):
+    bench, first = bench_of(tmp_path, kind, time={"column": "t", "tie_break": ["id"]}), events(1, 1)[0]
+    bench.land([first | {"t": BASE + minute * MINUTE, "id": f"e{minute:03d}", "i": 1} for minute in (10, 20, 30, 40, 50, 60, 200)])
+    bench.run()
+    moved = min(row["window_end"] for row in bench.rows())
+    bench.delete("id = 'e020'")
+    bench.run()
+    before = bench.rows()
+    assert loop.restate(bench.pipeline, quiet(), ends=(moved - MINUTE, moved)) == []
+    assert bench.rows() == before
+    assert differences(bench.latest(), bench.truth()) == []
+
+
 def test_a_range_in_which_nothing_differs_corrects_the_state_all_the_same(tmp_path):
     bench, rows = bench_of(tmp_path, "mixed"), events(1, 300)
     bench.changes["source"] = {"path": bench.source, "changes": "ignore"}
