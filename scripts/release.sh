@@ -18,6 +18,8 @@ for file in dist/*.whl dist/*.tar.gz; do
     (
         cd "$work"
         "$name/bin/windowmill" --version
+        "$name/bin/windowmill" setup --json
+        "$name/bin/windowmill" setup --json | $python -c 'import json, sys; assert all(step["result"] == "was there" for step in json.load(sys.stdin)["steps"])'
         "$name/bin/windowmill" tutorial --folder "$work/tutorial-$name" --json >/dev/null
         "$name/bin/windowmill" validate "$work/tutorial-$name/pipeline.yaml" --source
     )

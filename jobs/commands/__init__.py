@@ -16,6 +16,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
     "command",
     {
         "tutorial": machine.tutorial,
+        "setup": machine.setup,
         "init": specs.init,
         "validate": specs.validate,
         "explain": specs.explain,

@@ -105,7 +105,7 @@ def check_jars() -> Check:
             "Delta jars",
             False,
             f"missing or damaged in {folder}: {', '.join(jar.artifact for jar in damaged)}",
-            "run `make setup` (or `python -m windowmill.jobs.spark.jars`)",
+            "run `make setup` (or, without the checkout, `windowmill setup`)",
         )
     return Check("Delta jars", True, f"{DELTA_VERSION} in {folder}")
 
@@ -118,7 +118,7 @@ def check_s3_jars() -> list[Check]:
     damaged = damaged_jars(folder, S3_JARS)
     if damaged:
         found = f"missing or damaged in {folder}: {', '.join(jar.artifact for jar in damaged)}"
-        return [Check("S3 jars", False, found, "run `make s3-jars` (or `python -m windowmill.jobs.spark.jars --s3`)")]
+        return [Check("S3 jars", False, found, "run `make s3-jars` (or `windowmill setup --s3`)")]
     return [Check("S3 jars", True, f"{len(S3_JARS)} in {folder}")]
 
 
@@ -126,9 +126,7 @@ def check_class_archive() -> Check:
     """The JVM's archive of loaded classes is there."""
     archive = class_archive()
     if not archive.is_file():
-        return Check(
-            "Class archive", "warn", f"not in {archive.parent}: Spark starts 4 s slower", "run `python -m windowmill.jobs.spark.session`"
-        )
+        return Check("Class archive", "warn", f"not in {archive.parent}: Spark starts 4 s slower", "run `windowmill setup`")
     return Check("Class archive", True, str(archive))
 
 
@@ -139,7 +137,7 @@ def check_kernels() -> Check:
     kernel = hopping_windows.dispatcher
     folder, source = Path(kernel.stats.cache_path), Path(kernel.py_func.__code__.co_filename)
     if not any(index.stat().st_mtime >= source.stat().st_mtime for index in folder.glob("slice_windows.hopping_windows-*.nbi")):
-        advice = "run `python -m windowmill.windowing.kernels`, or let the first runs do it"
+        advice = "run `windowmill setup`, or let the first runs do it"
         return Check("Kernels", "warn", f"not compiled yet in {folder}: that takes some minutes once", advice)
     return Check("Kernels", True, f"compiled in {folder}")
 

@@ -1,4 +1,4 @@
-"""Commands that need no spec: ``doctor``, ``serve``, ``tutorial``."""
+"""Commands that need no spec: ``setup``, ``doctor``, ``serve``, ``tutorial``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ from typing import Annotated
 import typer
 
 from windowmill.jobs.commands.terminal import Answer, AsJson, console, errors, show
+
+
+def setup(
+    with_s3: Annotated[bool, typer.Option("--s3", help="Also fetch the jars with which Spark reads s3:// (13 MB).")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Get what Spark and the kernels need and this machine lacks: Delta's jars, an archive of classes, compiled code. Minutes, once."""
+    from windowmill.jobs.batch.progress import Progress
+    from windowmill.jobs.commands.setup import set_up
+
+    show(set_up(Progress(errors), with_s3=with_s3), as_json)
 
 
 def doctor(as_json: AsJson = False) -> None:

@@ -84,7 +84,7 @@ def jar_paths() -> list[Path]:
     folder = jars_folder()
     paths = [folder / jar.name for jar in DELTA_JARS]
     if not all(path.is_file() for path in paths):
-        raise MachineError(f"Delta jars are not in {folder}; run `make setup` (or `python -m windowmill.jobs.spark.jars`)")
+        raise MachineError(f"Delta jars are not in {folder}; run `make setup` (or, without the checkout, `windowmill setup`)")
     return paths + ([folder / jar.name for jar in S3_JARS] if has_s3_jars() else [])
 
 
