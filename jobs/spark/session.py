@@ -127,7 +127,7 @@ def record_class_archive() -> Path:
         spark.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait(timeout=120)
+        gateway.proc.wait(timeout=600)  # on a busy machine
         if not recorded.is_file():
             raise MachineError(f"Java wrote no class archive to {jars_folder()}; sessions work without it, 4 seconds slower")
         recorded.replace(archive)
