@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -25,7 +25,8 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from windowmill.checkpoints.batches import Changes, Undo
+from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.delta_tables import floor_of, newest
 from windowmill.checkpoints.features import FORMAT, FORMATS, Features, check_format, own_commit
 from windowmill.checkpoints.stores import create_table, is_local, table_at, write_table
@@ -48,6 +49,17 @@ _APART = ("containsNull", "valueContainsNull", "nullable", "metadata")
 _MADE = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
 
 
+class Rewritten(Protocol):
+    """Files of a table from which rows go."""
+
+    @property
+    def files(self) -> Sequence[str]:
+        """Their paths."""
+
+    def keep(self, *, batch: int, attempt: str) -> tuple[DataFile, ...]:
+        """Write the rows that stay to files of their own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Publication:
     """A commit to a table.
@@ -62,8 +74,8 @@ class Publication:
         Its ``userMetadata``, ids only, since it stays in the table's history: generation, batch, attempt, and digest of the changes.
     replaces_all
         Whether the files replace all others of the table, and their schema that of the table.
-    undo
-        Rows of which batches go from the table; null: of none.
+    rewrites
+        Finds, in a snapshot of the table at a path, the files from which rows go; null: from none but those that ``changes`` removes.
     """
 
     role: str
@@ -72,7 +84,7 @@ class Publication:
     changes: Changes
     note: Mapping[str, Any] = field(default_factory=dict)
     replaces_all: bool = False
-    undo: Undo | None = None
+    rewrites: Callable[[str, DeltaTable], Rewritten] | None = None
 
 
 class Committer(Protocol):
@@ -227,10 +239,8 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
     removes = list(active) if publication.replaces_all else list(changes.removes)
     files = changes.files
     moved_on = not publication.replaces_all and any(path not in active for path in removes)
-    if moved_on and publication.undo is not None:
-        from windowmill.checkpoints.undoing import UndoneFiles  # as below
-
-        later = UndoneFiles.of(place, table, publication.undo)
+    if moved_on and publication.rewrites is not None:
+        later = publication.rewrites(place, table)
         files = later.keep(batch=publication.batch, attempt=str(note.get("attempt", "")))
         removes, note["rewritten"] = list(later.files), True
     elif moved_on and changes.replaces is None:

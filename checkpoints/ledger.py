@@ -216,7 +216,7 @@ class Ledger:
             body[BY] = self.asked_by
         if sum(len(each.files) + len(each.removes) for each in changes.values()) > MAX_FILES:
             manifest = {CHANGES: body[CHANGES]}
-            body |= {CHANGES: {}, MANIFEST: write_manifest(self.path, plan, json.dumps(manifest).encode())}
+            body |= {CHANGES: {}, MANIFEST: write_manifest(self.path, plan.batch, plan.attempt, json.dumps(manifest).encode())}
         self._append(BATCH, plan, replace(outcome, written=self.written()), body, at)
 
     def rule(self, outcome: Commit, validation: Changes | None, at: datetime, by: str | None = None) -> None:
@@ -285,9 +285,9 @@ def _manifests_of(ledger: str) -> str:
     return f"{ledger.rstrip('/')}.manifests"
 
 
-def write_manifest(ledger: str, plan: Plan, content: bytes) -> tuple[str, str]:
+def write_manifest(ledger: str, batch: int, attempt: str, content: bytes) -> tuple[str, str]:
     """Write a batch's manifest; returns its name and digest."""
-    name = f"b{plan.batch:06d}-{plan.attempt}.json.z"
+    name = f"b{batch:06d}-{attempt}.json.z"
     make_folder(_manifests_of(ledger))
     with store_of(_manifests_of(ledger)).open_output_stream(name, buffer_size=1 << 16) as stream:
         stream.write(zlib.compress(content))
@@ -307,6 +307,11 @@ def read_manifest(ledger: str, name: str, digest: str) -> bytes:
     if hashlib.sha256(content).hexdigest() != digest:
         raise LedgerCorruptError(f"ledger {ledger}: the manifest {name} is damaged; restore the folder {_manifests_of(ledger)} from a copy")
     return content
+
+
+def remove_manifest(ledger: str, name: str) -> None:
+    """Remove a manifest that no record names any more."""
+    store_of(_manifests_of(ledger)).delete_file(name)
 
 
 def prune_manifests(ledger: str, hours: int) -> int:

@@ -157,8 +157,40 @@ class RestorePlan(_ReplacingPlan):
         return f"back to the savepoint {self.savepoint} of batch {self.kept_batch}, at source version {self.to_version}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgePlan(Plan):
+    """The plan of a purge, which takes all that is known of some keys out of the pipeline's tables. It does not name the keys.
+
+    It passes over the versions of the source through ``to_version``, which have only removed rows of these keys, or which the spec ignores.
+
+    Attributes
+    ----------
+    columns
+        The key columns whose values choose the keys.
+    keys
+        Number of these values.
+    """
+
+    action: ClassVar[str] = "purge"
+
+    columns: tuple[str, ...]
+    keys: int
+
+    @property
+    def builds_state(self) -> bool:
+        """As :attr:`Plan.builds_state`: the state is that of the source without these keys."""
+        return True
+
+    def describe(self, *, instants: bool) -> str:  # noqa: ARG002 - it names no instants
+        """As :meth:`Plan.describe`."""
+        removed = ""
+        if self.to_version > self.from_version:
+            removed = f", whose rows are gone from the source since version {self.to_version}"
+        return f"purge of {self.keys:,} key{'' if self.keys == 1 else 's'}, by {', '.join(self.columns)}{removed}"
+
+
 #: Kinds of plan in this module, by action.
-KINDS: Mapping[str, type[Plan]] = {kind.action: kind for kind in (RestatePlan, ApplyPlan, RestorePlan)}
+KINDS: Mapping[str, type[Plan]] = {kind.action: kind for kind in (RestatePlan, ApplyPlan, RestorePlan, PurgePlan)}
 
 
 def standing(batches: Iterable[Batch], *, restorations: bool = False) -> list[Batch]:

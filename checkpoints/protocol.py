@@ -13,20 +13,23 @@ The same code runs on Delta tables and, in the simulator, on in-memory tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from windowmill.checkpoints.batches import Batch, Changes, Commit, LastWrite, Plan
-from windowmill.checkpoints.committer import Publication, error_of
+from windowmill.checkpoints.committer import Publication, Rewritten, error_of
 from windowmill.checkpoints.data_files import DataFile
+from windowmill.checkpoints.erasing import ErasedFiles, KeysFile
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import LandedCommit, OwnTable
-from windowmill.checkpoints.plans import RestorePlan
+from windowmill.checkpoints.plans import PurgePlan, RestorePlan
 from windowmill.checkpoints.stores import is_disk_full, is_forbidden
+from windowmill.checkpoints.undoing import UndoneFiles
 from windowmill.checkpoints.verification import EXPENDABLE, ORDER, REBUILD, check_table_version, refuse_foreign
 from windowmill.windowing.errors import (
     FencedError,
@@ -39,6 +42,9 @@ from windowmill.windowing.errors import (
     WindowmillError,
     first_line,
 )
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 
 def record(
@@ -120,7 +126,7 @@ def settle(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
     changes = ledger.changes_of(batch)
     if batch.status == "held":
         _copy_to_held(tables, changes)
-    for publication in _due(batch, changes):
+    for publication in _due(ledger, batch, changes):
         try:
             made += _publish(ledger, batch, tables, publication, accept_changes=accept_changes)
         except (StateCorruptError, StateMissingError, ForeignWriteError):
@@ -134,7 +140,7 @@ def settle(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
 def outstanding(ledger: Ledger, tables: Mapping[str, OwnTable]) -> list[str]:
     """Roles of the tables that lack their commit of the last recorded batch; changes no table, and notes the commits that are there."""
     batch, lacking = ledger.newest, list[str]()
-    for publication in [] if batch is None else _due(batch, ledger.changes_of(batch)):
+    for publication in [] if batch is None else _due(ledger, batch, ledger.changes_of(batch)):
         assert batch is not None
         found = _found(batch, tables[publication.role], publication)
         if found is None:
@@ -176,27 +182,32 @@ def rule(
     return outcome
 
 
-def _due(batch: Batch, changes: Mapping[str, Changes]) -> list[Publication]:
+def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[Publication]:
     """The commits that follow from the records of ``batch``, in order."""
     plan = batch.plan
     note = {"generation": plan.generation, "batch": plan.batch, "attempt": plan.attempt, "verdict": batch.verdict}
 
     def of(role: str, each: Changes, name: str = "", **more: Any) -> Publication:
-        return Publication(role, plan.app_id(name or role), plan.batch, each, note | {"digest": each.digest}, **more)
+        rewrites = _rewriting(ledger, plan, role)
+        return Publication(role, plan.app_id(name or role), plan.batch, each, note | {"digest": each.digest}, rewrites=rewrites, **more)
 
     due = [of("quality", changes["quality"])] if "quality" in changes else []
     due += [of("quality", each, f"quality/{n}") for n, each in enumerate(batch.validations, start=1)]
     if batch.status == "committed":
         left_out = ("quality", "sink") if batch.verdict == "discarded" else ("quality",)
-        undo = plan.undo if isinstance(plan, RestorePlan) else None
-        due += [
-            of(role, changes[role], undo=undo(role) if undo is not None and role in ("sink", "quarantine") else None)
-            for role in ORDER
-            if role in changes and role not in left_out
-        ]
+        due += [of(role, changes[role]) for role in (*ORDER, "held") if role in changes and role not in left_out]
     elif batch.status == "held" and "sink" in changes:
         due.append(of("held", replace(changes["sink"], kept=(), removes=(), replaces=None), replaces_all=True))
     return due
+
+
+def _rewriting(ledger: Ledger, plan: Plan, role: str) -> Callable[[str, DeltaTable], Rewritten] | None:
+    """How the files are found from which rows go by ``plan``; null if it takes none from the table with this ``role``."""
+    if isinstance(plan, RestorePlan) and role in ("sink", "quarantine"):
+        return partial(UndoneFiles.of, undo=plan.undo(role))
+    if isinstance(plan, PurgePlan):
+        return partial(ErasedFiles.of, role=role, keys=KeysFile(ledger.path, plan.attempt).read)
+    return None
 
 
 def _found(batch: Batch, table: OwnTable, publication: Publication, *, anywhere: bool = False) -> LandedCommit | None:

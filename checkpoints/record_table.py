@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from operator import attrgetter
@@ -155,16 +155,28 @@ class DeltaRecords:
             self.vacuum()
         return len(chosen) - len(merged)
 
-    def vacuum(self) -> int:
-        """Remove superseded and uncommitted files older than :data:`RETENTION_HOURS`; returns how many."""
+    def rewrite(self, change: Callable[[LedgerRecord], LedgerRecord]) -> int:
+        """Replace each record by what ``change`` makes of it, under the same number; returns how many files it rewrote."""
+        self.load()
+        added, removed = list[tuple[RecordFile, bytes]](), list[RecordFile]()
+        for file in self._files:
+            records = self._records([file])[file.path]
+            changed = [change(record) for record in records]
+            if changed != records:
+                added.append(packed([sealed(record, record.number) for record in changed], file.level))
+                removed.append(file)
+        if removed:
+            self._commit(added, removed, {"kind": "redaction"}, data_change=False)
+        return len(removed)
+
+    def vacuum(self, hours: int = RETENTION_HOURS) -> int:
+        """Remove superseded and uncommitted files that are older than so many ``hours``; returns how many."""
         self.load()
         if self._table is None:
             return 0
         with _readable(self._path):
             properties = CommitProperties(custom_metadata={"records": str(self._count)})
-            removed = self._table.vacuum(
-                RETENTION_HOURS, dry_run=False, enforce_retention_duration=False, commit_properties=properties, full=True
-            )
+            removed = self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False, commit_properties=properties, full=True)
         return len(removed)
 
     @property

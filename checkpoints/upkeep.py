@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 
+import pyarrow.fs as pa_fs
+
 from windowmill.checkpoints.committer import checkpoint
 from windowmill.checkpoints.data_files import is_ours, remove
+from windowmill.checkpoints.delta_tables import floor_of
 from windowmill.checkpoints.features import delta_rs_can_write
-from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.checkpoints.stores import is_table, store_of, table_at
 
 #: Number of files above which a table is compacted.
 FEW_FILES = 64
@@ -17,6 +21,8 @@ MERGED_BYTES = 8 << 20
 #: Hours after which uncommitted files are leftovers of dead attempts, and files of older versions are no longer read: longer than any
 #: run, backfill or query takes.
 RETENTION_HOURS = 168
+#: A log entry or checkpoint, by its version.
+_ENTRY = re.compile(r"(\d{20})\.")
 
 
 def merge_if_many(path: str) -> bool:
@@ -36,6 +42,20 @@ def shorten_log(path: str) -> None:
     Writers checkpoint only every 100 commits, which a rarely written table takes long to reach.
     """
     checkpoint(table_at(path))
+
+
+def forget_log(path: str) -> int:
+    """Checkpoint the log of the table at ``path``, and remove all entries before it, whatever the log's retention; returns how many.
+
+    The statistics of removed files go with them, and older versions of the table can no longer be read.
+    """
+    checkpoint(table_at(path))
+    store, newest = store_of(path), floor_of(path)
+    names = [info.base_name for info in store.get_file_info(pa_fs.FileSelector("_delta_log")) if info.type == pa_fs.FileType.File]
+    old = [name for name in names if (found := _ENTRY.match(name)) and int(found[1]) < newest]
+    for name in old:
+        store.delete_file(f"_delta_log/{name}")
+    return len(old)
 
 
 def vacuum(path: str, kept: Collection[str] = (), retention_hours: int = RETENTION_HOURS) -> int:

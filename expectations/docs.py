@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
 from html import escape
@@ -55,7 +56,22 @@ def write_docs(
     instant = at.astimezone(UTC)
     page = f"batch-{batch:08d}-{instant:%Y%m%dT%H%M%S%fZ}-{verdict.status}.html"
     folder.write(page, _page(verdict, pipeline, batch, instant))
+    return _write_index(folder, pipeline, keep)
 
+
+def remove_pages(folder: Folder, pipeline: str, chosen: Callable[[str], bool]) -> int:
+    """Remove the pages of which ``chosen`` says so, given their HTML, and write the index anew; returns how many."""
+    pages = [name for name in folder.names() if _PAGE.fullmatch(name)]
+    removed = [name for name in pages if chosen(folder.read(name))]
+    for name in removed:
+        folder.remove(name)
+    if removed:
+        _write_index(folder, pipeline, len(pages))
+    return len(removed)
+
+
+def _write_index(folder: Folder, pipeline: str, keep: int) -> str:
+    """Write the index of the newest ``keep`` pages, and remove older ones; returns its path or URI."""
     # Sort by time, because a held batch may be validated again after later ones.
     pages = sorted((match["at"], name, match) for name in folder.names() if (match := _PAGE.fullmatch(name)))
     for _, name, _ in pages[:-keep]:

@@ -19,6 +19,7 @@ from deltalake.exceptions import DeltaError
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, absolute
+from windowmill.checkpoints.plans import PurgePlan
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.stores import is_table, table_at
@@ -189,8 +190,9 @@ class PublishedTable:
         return Standing(written.version, batch)
 
     def _replaces(self, batch: Batch) -> bool:
-        """Whether ``batch`` has removed rows of earlier ones from the sink."""
-        if batch.status != "committed" or batch.verdict == "discarded":
+        """Whether ``batch`` has taken rows of earlier ones from the sink that readers of earlier batches are to see."""
+        # What a purge has removed must not come back by time travel; rows of other keys are as they were.
+        if batch.status != "committed" or batch.verdict == "discarded" or isinstance(batch.plan, PurgePlan):
             return False
         changes = Ledger(self.ledger).changes_of(batch).get("sink")
         return changes is not None and bool(changes.removes)

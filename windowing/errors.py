@@ -166,6 +166,10 @@ class SavepointError(RefusedError):
     """There is no such savepoint, or the pipeline cannot go back to it."""
 
 
+class PurgeError(RefusedError):
+    """Keys cannot be purged: the source still has rows of them, or a table cannot lose rows."""
+
+
 class HeldError(WindowmillError):
     """A critical expectation failed: the batch is held, nothing has been published."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from windowmill.checkpoints.batches import BackfillPlan, Changes, Plan
 from windowmill.checkpoints.ledger import NEW_SINK, Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, RestatePlan, standing
+from windowmill.checkpoints.plans import ApplyPlan, PurgePlan, RestatePlan, standing
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.from_state import FromState, from_state
@@ -173,9 +173,9 @@ def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, 
 def _reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -> tuple[Reach, Reading]:
     """What earlier batches have read: in the order in which they read it, or of event time where that order is no longer known.
 
-    Rows that have been restated are read as the table holds them now.
+    Rows that have been restated or purged are read as the table holds them now.
     """
-    as_read: History = "current" if any(isinstance(plan, RestatePlan) for plan in before) else "log"
+    as_read: History = "current" if any(isinstance(plan, RestatePlan | PurgePlan) for plan in before) else "log"
     try:
         reach = backfill_reach(runnable, source, before, as_read)
         return reach, check_readable(runnable, source, reach, again=True)

@@ -15,7 +15,7 @@ from windowmill.checkpoints.delta_tables import tables_kept
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, RestatePlan
+from windowmill.checkpoints.plans import ApplyPlan, PurgePlan, RestatePlan
 from windowmill.checkpoints.writers import check_conditional_writes, lease
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.catalog import ask_locations, register_new
@@ -178,6 +178,16 @@ def restate(
         return done if restated is None else [*done, restated]
 
 
+def run_to_change(runnable: Runnable, ledger: Ledger, progress: Progress, accepted: planning.Acceptance) -> list[CommittedBatch]:
+    """Run batches over what the source has appended before its first unread version that changed rows; the lease must be held."""
+    done: list[CommittedBatch] = []
+    while planning.reads_before_change(runnable, ledger):
+        plan = planning.next_run(runnable, ledger, restates=True, accepted=accepted)
+        assert plan is not None
+        done.append(_execute(runnable, plan, ledger, progress))
+    return done
+
+
 def _restatement(runnable: Runnable, plan: Plan, ledger: Ledger) -> Restatement | None:
     """What ``plan`` computes anew, if it is a restatement."""
     if not isinstance(plan, RestatePlan):
@@ -282,6 +292,10 @@ def leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> 
             progress.say(f"{runnable.name}: batch {newest.number} was recorded by an earlier run; made the {made} commits that it lacked")
             if newest.status == "committed":
                 done.append(CommittedBatch(newest.plan, newest.outcome))
+        if newest is not None and isinstance(newest.plan, PurgePlan):
+            from windowmill.jobs.batch.forgetting import forget  # loads what other runs do not need
+
+            forget(runnable, ledger)
         yield runnable, ledger, done
         register_new(pipeline, progress.say)
 

@@ -22,7 +22,7 @@ from windowmill.checkpoints.verification import refuse_landed, verify, verify_ta
 from windowmill.jobs import user_code
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.kinds import open_source
-from windowmill.jobs.sources.reading import Arrival, History, Limits, Reach, backfill_reach, check_readable, next_change, next_reach
+from windowmill.jobs.sources.reading import Arrival, History, Limits, Reach, backfill_reach, check_readable, next_change, next_reach, refuse_purged
 from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import (
@@ -147,6 +147,7 @@ def next_backfill(
     source, last = source_of(runnable, ledger), ledger.last_commit
     check_tables(runnable, ledger, accepted)
     before = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
+    refuse_purged(runnable, before, history)
     reach = backfill_reach(runnable, source, before, history)
     if before and reach != backfill_reach(runnable, source, before, "log"):
         from windowmill.jobs.batch.trigger_numbers import check_range  # loads what a run without new rows does not need
@@ -339,6 +340,14 @@ def last_change(runnable: Runnable, ledger: Ledger) -> int | None:
     if last is None:
         raise _never_ran(runnable)
     return next((version.version for version in reversed(list(source.versions(last.to_version, source.version))) if version.changes), None)
+
+
+def reads_before_change(runnable: Runnable, ledger: Ledger, source: SourceTable | None = None) -> bool:
+    """Whether a run has something to do before the first unread version that changed rows; false if there is no such version."""
+    source, last = source or source_of(runnable, ledger), ledger.last_commit
+    if last is None or (change := next_change(source, last.plan.to_version)) is None:
+        return False
+    return _lags(runnable.pipeline, last) or any(version.added for version in source.versions(last.plan.to_version, change[0] - 1))
 
 
 def _never_ran(runnable: Runnable) -> OutOfTurnError:

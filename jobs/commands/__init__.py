@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from windowmill.jobs.commands import batches, changes, machine, restate, specs, tables
+from windowmill.jobs.commands import batches, changes, machine, purge, restate, specs, tables
 from windowmill.windowing.registry import Registry
 
 #: In the order in which ``windowmill --help`` lists them.
@@ -27,6 +27,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "plan": changes.plan,
         "apply": changes.apply,
         "restate": restate.restate,
+        "purge": purge.purge,
         "release": batches.release,
         "discard": batches.discard,
         "abandon": batches.abandon,

@@ -24,6 +24,7 @@ from windowmill.checkpoints.state.partials import NeededRows, compact_partials
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.checkpoints.writers import check_conditional_writes, lease
+from windowmill.jobs.batch.forgetting import forget
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import Progress
@@ -48,8 +49,11 @@ class TableMaintenance:
     files_vacuumed: int = 0
 
 
-def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
-    """Expire, compact and vacuum. Holds the lease: it waits for a run in progress, and later runs wait for it."""
+def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False) -> Answer:
+    """Expire, compact and vacuum. Holds the lease: it waits for a run in progress, and later runs wait for it.
+
+    ``now`` removes files and log entries of older versions whatever their age; readers of these versions lose them.
+    """
     runnable = runnable_of(pipeline)
     places, done = runnable.places, []
     check_conditional_writes(places.root, [runnable.sink_path, places.root], progress.say)
@@ -57,6 +61,7 @@ def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
         ledger = Ledger.open(pipeline)
         check_owner(pipeline, ledger)
         settle(ledger, own_tables(runnable))
+        forget(runnable, ledger)
         held = ledger.held_batch
         kept = {file.path for each in ledger.changes_of(held).values() for file in each.files} if held else set()
         for name, path in (("state", places.state), ("sink", runnable.sink_path), *_own(places)):
@@ -64,10 +69,14 @@ def maintain(pipeline: Pipeline, progress: Progress) -> Answer:
                 if not is_table(path):
                     continue
                 with progress.step(name, f"tidy {path}"):
-                    done.append(_tidy(name, path, _compact_state(pipeline, ledger) if name == "state" else _compact, kept))
+                    done.append(_tidy(name, path, _compact_state(pipeline, ledger) if name == "state" else _compact, kept, now=now))
+        if now and held is None and is_table(places.held):
+            with progress.step("held", f"tidy {places.held}"):
+                # A ruling looks for its files by their names, so they are not compacted.
+                done.append(_tidy("held", places.held, lambda _: 0, (), now=True))
         if is_table(places.ledger):
             with progress.step("ledger", f"tidy {places.ledger}"):
-                done.append(_tidy_ledger(places.ledger))
+                done.append(_tidy_ledger(places.ledger, now=now))
         made, dropped = keep_periodic(runnable, ledger)
     lines = [
         f"{each.table}: {each.rows_expired:,} rows expired, {each.files_before} files now {each.files_after}, "
@@ -135,23 +144,31 @@ def _compact(path: str) -> int:
     return 0
 
 
-def _tidy(name: str, path: str, compact: Callable[[str], int], kept: Collection[str]) -> TableMaintenance:
+def _tidy(name: str, path: str, compact: Callable[[str], int], kept: Collection[str], *, now: bool) -> TableMaintenance:
     """Compact, vacuum and shorten the log of one table; ``compact`` rewrites its files and returns how many rows expired.
 
     Files ``kept`` are not published yet.
     """
     before = len(table_at(path).file_uris())
     rows = compact(path)
-    removed = upkeep.vacuum(path, kept)
-    upkeep.shorten_log(path)
+    removed = upkeep.vacuum(path, kept, 0 if now else upkeep.RETENTION_HOURS)
+    _shorten(path, now=now)
     return TableMaintenance(name, rows, before, len(table_at(path).file_uris()), removed)
 
 
-def _tidy_ledger(path: str) -> TableMaintenance:
+def _shorten(path: str, *, now: bool) -> None:
+    if now:
+        upkeep.forget_log(path)
+    else:
+        upkeep.shorten_log(path)
+
+
+def _tidy_ledger(path: str, *, now: bool) -> TableMaintenance:
     """Maintain the ledger. Only its own merge may rewrite files, because their names contain checksums."""
     records = DeltaRecords(path)
     before = len(table_at(path).file_uris())
     records.merge()
-    removed = records.vacuum() + ledger.prune_manifests(path, upkeep.RETENTION_HOURS)
-    upkeep.shorten_log(path)
+    removed = records.vacuum(0) if now else records.vacuum()
+    removed += ledger.prune_manifests(path, 0 if now else upkeep.RETENTION_HOURS)
+    _shorten(path, now=now)
     return TableMaintenance("ledger", 0, before, len(table_at(path).file_uris()), removed)

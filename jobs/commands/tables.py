@@ -125,12 +125,23 @@ def verify(
     return 0 if agrees else 1
 
 
-def maintain(spec: Spec, as_json: AsJson = False) -> None:
+def maintain(
+    spec: Spec,
+    now: Annotated[
+        bool,
+        typer.Option(
+            "--now",
+            help="Remove files and log entries of older versions whatever their age, as after a purge. Running queries, time travel and "
+            "pipelines that have not read the sink's newest version lose them.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Drop expired slices, compact and vacuum the pipeline's own tables."""
     from windowmill.jobs.batch.progress import Progress
     from windowmill.jobs.commands.maintenance import maintain as maintain_tables
 
-    show(maintain_tables(load_pipeline(spec), Progress(errors, as_written)), as_json)
+    show(maintain_tables(load_pipeline(spec), Progress(errors, as_written), now=now), as_json)
 
 
 def views(

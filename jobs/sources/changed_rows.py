@@ -7,7 +7,7 @@ version, as with deletion vectors, the whole table before the version is compare
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -108,12 +108,13 @@ def _rows_of(source: DeltaSource, files: Sequence[AddedFile]) -> Iterator[pa.Tab
             yield from (pa.Table.from_batches([batch]) for batch in opened.batches(names))
 
 
-def rows_at(source: DeltaSource, version: int, where: str = "true") -> Iterator[pa.Table]:
-    """The rows of the source at ``version`` for which the SQL condition ``where`` holds, some at a time."""
+def rows_at(source: DeltaSource, version: int, where: str = "true", columns: Collection[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of the source at ``version`` for which the SQL condition ``where`` holds, some at a time; null for all ``columns``."""
     # With column mapping a column may have been renamed since; its name in the files identifies it.
     then = {stored: name for name, stored in source.stored_names(version).items()}
     names = {name: then[stored] for name, stored in source.stored_names().items() if stored in then}
-    return queried(table_at(source.path, version), Columns.of(source.schema_json).arrow, where, names)
+    types = {name: kind for name, kind in Columns.of(source.schema_json).arrow.items() if columns is None or name in columns}
+    return queried(table_at(source.path, version), types, where, names)
 
 
 def queried(table: DeltaTable, types: Mapping[str, pa.DataType], where: str, names: Mapping[str, str]) -> Iterator[pa.Table]:

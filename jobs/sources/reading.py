@@ -17,6 +17,7 @@ from typing import Literal
 
 from windowmill.checkpoints.batches import Plan
 from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import PurgePlan
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
@@ -119,6 +120,15 @@ def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Pla
             + ("" if history == "event_time" else ", or give --as-arrived to read what earlier batches read")
         )
     return reach
+
+
+def refuse_purged(runnable: Runnable, before: Sequence[Plan], history: History) -> None:
+    """Refuse to read the rows that the earlier plans ``before`` have read, if one of them has purged some."""
+    purged = next((plan for plan in before if isinstance(plan, PurgePlan)), None)
+    if purged is not None and history == "log":
+        raise UnsupportedError(
+            f"pipeline {runnable.name}: batch {purged.batch} has purged keys, whose rows --as-arrived would bring back; leave it out"
+        )
 
 
 def _current(runnable: Runnable, source: SourceTable, as_arrived: Reach, restated: int | None) -> Reach:

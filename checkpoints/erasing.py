@@ -1,0 +1,200 @@
+"""Takes all rows of some keys out of a table, whichever of a pipeline's tables it is. No JVM.
+
+The keys are in a file beside the ledger until every table is rid of them, because a commit may have to look for their rows once more, and
+the ledger must not name them.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of
+from windowmill.checkpoints.state.base import files_of, order_of
+from windowmill.checkpoints.stores import filesystem_of, make_folder, remove_folder
+
+_JSON, _KEYS = "_json", b"windowmill.keys"
+#: Texts that stand for a null key in messages and pages.
+_NULLS = ("None", "null")
+
+
+@dataclass(frozen=True)
+class ErasedKeys:
+    """Keys to take out.
+
+    Attributes
+    ----------
+    values
+        A row for each: values of some of the key columns, or of all.
+    texts
+        Each as a JSON object, as rows in quarantine have it.
+    every
+        All key columns of the pipeline, in order.
+    """
+
+    values: pa.Table
+    texts: tuple[str, ...]
+    every: tuple[str, ...]
+
+    def needed(self, role: str, columns: Sequence[str]) -> list[str]:
+        """Those of a table's ``columns`` by which :meth:`of` finds the rows."""
+        if role == "quality":
+            return ["column", "observed", "examples"]
+        return ["row"] if role == "quarantine" else self._columns(role, columns)
+
+    def of(self, role: str, rows: pa.Table, columns: Sequence[str]) -> np.ndarray:
+        """Mask of the ``rows`` of the table with this ``role`` that name one of the keys; ``columns`` are all of the table's."""
+        if role == "quality":
+            return np.array([self._cleaned(row) != row for row in rows.select(self.needed(role, columns)).to_pylist()], np.bool_)
+        if role == "quarantine":
+            return np.array([self._of_json(json.loads(text)) in self._known for text in rows.column("row").to_pylist()], np.bool_)
+        from windowmill.windowing.columnar.rows import codes_of  # imports numba, which most commits do not need
+
+        names = self._columns(role, columns)
+        own = self.values.rename_columns(names).cast(pa.schema([rows.schema.field(name) for name in names]))
+        codes, _ = codes_of([own, rows.select(names)], names)
+        return np.isin(codes[len(own) :], codes[: len(own)])
+
+    def without(self, role: str, rows: pa.Table) -> pa.Table:
+        """``rows`` of the table with this ``role`` without the keys: without their rows, or of quality with less in some columns."""
+        if role != "quality":
+            return rows.filter(pa.array(~self.of(role, rows, rows.column_names)))
+        cleaned = [self._cleaned(row) for row in rows.select(self.needed(role, ())).to_pylist()]
+        for name in ("observed", "examples"):
+            place = rows.schema.get_field_index(name)
+            rows = rows.set_column(place, rows.schema.field(name), pa.array([row[name] for row in cleaned], pa.string()))
+        return rows
+
+    def are_named_in(self, text: str) -> bool:
+        """Whether ``text`` may name one of the keys: it contains a value of each column."""
+        return not self._are_exact or all(pattern.search(text) for pattern in self._patterns)
+
+    def _columns(self, role: str, columns: Sequence[str]) -> list[str]:
+        own = self.values.column_names
+        # The state's first columns are the keys, whatever it calls them.
+        return [columns[self.every.index(name)] for name in own] if role == "state" else own
+
+    def _of_json(self, row: Any) -> tuple[str, ...]:
+        return tuple(json.dumps(row.get(name)) for name in self.values.column_names)
+
+    @cached_property
+    def _known(self) -> frozenset[tuple[str, ...]]:
+        return frozenset(self._of_json(json.loads(text)) for text in self.texts)
+
+    @cached_property
+    def _are_exact(self) -> bool:
+        """Whether a page and a message show values as JSON does."""
+        return all(pa.types.is_string(kind) or pa.types.is_integer(kind) for kind in self.values.schema.types)
+
+    @cached_property
+    def _patterns(self) -> list[re.Pattern[str]]:
+        return [_pattern([json.loads(text).get(name) for text in self.texts]) for name in self.values.column_names]
+
+    def _cleaned(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A result of a rule without the examples and the observation that name one of the keys."""
+        examples = [each for each in json.loads(row["examples"]) if not self._is_example(each)]
+        texts = any(pa.types.is_string(kind) for kind in self.values.schema.types)
+        about = not set(self.values.column_names).isdisjoint((row["column"] or "").split(", "))
+        observed = row["observed"]
+        if observed is not None and (texts or about) and self.are_named_in(observed):
+            observed = None
+        kept = row["examples"] if len(examples) == len(json.loads(row["examples"])) else json.dumps(examples, ensure_ascii=False)
+        return row | {"observed": observed, "examples": kept}
+
+    def _is_example(self, example: Any) -> bool:
+        if self._are_exact and isinstance(example, dict):
+            return self._of_json(example) in self._known
+        return self.are_named_in(json.dumps(example, ensure_ascii=False))
+
+
+def _pattern(values: Sequence[Any]) -> re.Pattern[str]:
+    """A pattern for each of the ``values`` as a word of a text, a JSON text or an HTML page."""
+    forms: set[str] = set()
+    for value in values:
+        text = str(value)
+        forms |= set(_NULLS) if value is None else {text, html.escape(text), json.dumps(text)[1:-1]}
+    return re.compile("|".join(rf"(?<!\w){re.escape(form)}(?!\w)" for form in sorted(forms, key=len, reverse=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class KeysFile:
+    """The file with the keys of the purge by the attempt ``attempt``, beside the ledger at the path ``ledger``."""
+
+    ledger: str
+    attempt: str
+
+    def write(self, keys: ErasedKeys) -> None:
+        """Write ``keys``; files of purges that have not come to their record go."""
+        self.remove()
+        make_folder(self._folder)
+        fs, path = self._place
+        table = keys.values.append_column(_JSON, pa.array(keys.texts, pa.string()))
+        pq.write_table(table.replace_schema_metadata({_KEYS: json.dumps(keys.every)}), path, filesystem=fs)
+
+    def read(self) -> ErasedKeys:
+        """The keys."""
+        fs, path = self._place
+        table = pq.read_table(path, filesystem=fs, use_threads=False)
+        every = json.loads((table.schema.metadata or {})[_KEYS])
+        return ErasedKeys(table.drop_columns([_JSON]).replace_schema_metadata(None), tuple(table.column(_JSON).to_pylist()), tuple(every))
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is such a file."""
+        fs, path = self._place
+        return bool(fs.get_file_info(path).type == pa_fs.FileType.File)
+
+    def remove(self) -> None:
+        """Remove the files of all attempts."""
+        remove_folder(self._folder)
+
+    @property
+    def _folder(self) -> str:
+        return f"{self.ledger.rstrip('/')}.purged"
+
+    @property
+    def _place(self) -> tuple[pa_fs.FileSystem, str]:
+        fs, root = filesystem_of(self._folder)
+        return fs, f"{root}/{self.attempt}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedFiles:
+    """The files of the table at ``table`` that name some of the ``keys``, in so many ``rows``."""
+
+    table: str
+    role: str
+    schema: pa.Schema
+    keys: ErasedKeys
+    files: tuple[str, ...] = ()
+    rows: int = 0
+
+    @classmethod
+    def of(cls, table: str, snapshot: DeltaTable, *, role: str, keys: Callable[[], ErasedKeys]) -> ErasedFiles:
+        """The files of ``snapshot``, the table at ``table`` with this ``role``; reads the columns by which rows are found."""
+        erased, schema = keys(), pa.schema(snapshot.schema().to_arrow())
+        wanted = pa.schema([schema.field(name) for name in erased.needed(role, schema.names)])
+        found = {
+            path: sum(int(erased.of(role, rows, schema.names).sum()) for rows in rows_of(table, [path], wanted))
+            for path in (str(file["path"]) for file in files_of(snapshot))
+        }
+        return cls(table, role, schema, erased, tuple(path for path, rows in found.items() if rows), sum(found.values()))
+
+    def keep(self, *, batch: int, attempt: str) -> tuple[DataFile, ...]:
+        """Write the rows that stay to files of their own."""
+        order = order_of(self.schema.names) if self.role == "state" else ()
+        with FileWriter(self.table, self.schema, batch=batch, attempt=attempt, task=0, order=order) as writer:
+            for rows in rows_of(self.table, self.files, self.schema):
+                writer.write(self.keys.without(self.role, rows))
+        return writer.close()

@@ -1,0 +1,288 @@
+"""Purges keys: a batch takes all that is known of them out of the pipeline's tables, after their rows have gone from the source. No JVM.
+
+Other keys keep their results and state. Old versions of the tables hold the keys until maintenance removes their files.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from windowmill.checkpoints import protocol
+from windowmill.checkpoints.batches import Changes, Commit
+from windowmill.checkpoints.committer import beyond_delta_rs
+from windowmill.checkpoints.erasing import ErasedFiles, ErasedKeys, KeysFile
+from windowmill.checkpoints.plans import PurgePlan
+from windowmill.checkpoints.quoting import quoted
+from windowmill.checkpoints.savepoints import savepoints_in
+from windowmill.checkpoints.state.inspection import key_value
+from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.jobs.batch import planning
+from windowmill.jobs.batch.forgetting import Forgotten, forget
+from windowmill.jobs.batch.loop import leased, run_to_change
+from windowmill.jobs.batch.progress import CommittedBatch
+from windowmill.jobs.batch.spark_committer import tables_of
+from windowmill.jobs.json_lines import spark_form
+from windowmill.jobs.sources.changed_rows import changed_rows, rows_at
+from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.delta_log import DeltaSource
+from windowmill.jobs.sources.reading import Reach, next_change
+from windowmill.windowing.errors import (
+    NonAppendCommitError,
+    OutOfTurnError,
+    PurgeError,
+    SourceRangeGoneError,
+    SpecError,
+    UnsupportedError,
+    first_line,
+)
+
+if TYPE_CHECKING:
+    from windowmill.checkpoints.ledger import Ledger
+    from windowmill.checkpoints.places import Runnable
+    from windowmill.jobs.batch.progress import Progress
+    from windowmill.windowing.spec import Pipeline
+
+#: Keys as they are given: values of key columns by name, texts or values of JSON.
+Given = Sequence[Mapping[str, Any]]
+#: Number of keys up to which the source is asked for their rows alone.
+_ASKED = 1_000
+
+
+@dataclass(frozen=True)
+class Purged:
+    """What a purge has removed, or would remove.
+
+    Attributes
+    ----------
+    plan
+        Its plan.
+    rows
+        By role of the table, the rows that go; of ``quality`` those that lose an observation or examples.
+    before
+        Batches that had to be run first, over rows that were in the source before the keys were deleted.
+    waits
+        Whether such rows are unread; only a dry run leaves them so.
+    """
+
+    plan: PurgePlan
+    rows: Mapping[str, int]
+    before: Sequence[CommittedBatch] = ()
+    waits: bool = False
+    forgotten: Forgotten = field(default_factory=Forgotten)
+
+
+def purge(
+    pipeline: Pipeline,
+    progress: Progress,
+    given: Given,
+    *,
+    dry_run: bool = False,
+    accepted: planning.Acceptance = planning.NOTHING_ACCEPTED,
+) -> Purged:
+    """Take all that is known of the keys ``given`` out of the pipeline's tables.
+
+    Raises
+    ------
+    PurgeError
+        If the source still has rows of them, or a table cannot lose rows.
+    NonAppendCommitError
+        If unread versions of the source have changed rows of other keys too.
+    OutOfTurnError
+        If no batch has been committed, or one is held.
+    """
+    if not pipeline.keys:
+        raise UnsupportedError(
+            f"pipeline {pipeline.pipeline}: has no keys, so rows of the source cannot be told in its results; delete them in the source, "
+            "and `windowmill restate` it"
+        )
+    with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, _):
+        source = _source(runnable, ledger, accepted)
+        keys = _typed(pipeline, source, given)
+        with progress.step("check", f"that the source has no rows of {'the key' if len(keys.values) == 1 else 'the keys'}"):
+            _refuse_present(source, keys)
+        return _tried(runnable, ledger, source, keys, progress) if dry_run else _done(runnable, ledger, source, keys, progress, accepted)
+
+
+def _tried(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: ErasedKeys, progress: Progress) -> Purged:
+    """What a purge would do."""
+    plan, _ = _planned(runnable, ledger, source, keys)
+    found = _found(runnable, plan, keys, progress)
+    return Purged(
+        plan,
+        {role: files.rows for role, files in found.items()},
+        waits=planning.reads_before_change(runnable, ledger, source),
+        forgotten=Forgotten(tuple(savepoints_in(runnable.places.savepoints))),
+    )
+
+
+def _done(
+    runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: ErasedKeys, progress: Progress, accepted: planning.Acceptance
+) -> Purged:
+    """Carry the purge out, in one batch; in more if the source has deleted rows of the keys, appended rows, and deleted some again."""
+    before, rows, forgotten = list[CommittedBatch](), Counter[str](), Forgotten()
+    while True:
+        before += run_to_change(runnable, ledger, progress, accepted)
+        plan, ignored = _planned(runnable, ledger, source, keys)
+        progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=True)}")
+        rows.update(_carry_out(runnable, ledger, plan, keys, ignored, progress))
+        with progress.step("forget", "savepoints, pages and statistics of the ledger that name the keys"):
+            forgotten = forgotten.and_then(forget(runnable, ledger))
+        if next_change(source, plan.to_version) is None:
+            return Purged(plan, dict(rows), before, forgotten=forgotten)
+
+
+def _source(runnable: Runnable, ledger: Ledger, accepted: planning.Acceptance) -> DeltaSource:
+    planning.check_owner(runnable.pipeline, ledger)
+    ledger.check_meaning(runnable.pipeline)
+    planning.refuse_held(runnable, ledger, "purge")
+    if ledger.last_commit is None:
+        raise OutOfTurnError(f"pipeline {runnable.name}: has committed no batch, so there is nothing to purge")
+    source = planning.source_of(runnable, ledger)
+    if not isinstance(source, DeltaSource):
+        raise UnsupportedError(
+            f"source {source.path}: only Delta tables say which rows have gone; delete the key's rows, and backfill in a new sink"
+        )
+    planning.check_tables(runnable, ledger, accepted)
+    return source
+
+
+def _typed(pipeline: Pipeline, source: DeltaSource, given: Given) -> ErasedKeys:
+    """The keys ``given`` with the types that the source has."""
+    kinds, named = Columns.of(source.schema_json).arrow, set(given[0])
+    wrong = next((each for each in given if not each or set(each) != named or not named <= set(pipeline.keys)), None)
+    if wrong is not None:
+        raise SpecError(
+            f"purge: got a key of {', '.join(map(str, wrong)) or 'no column'}; expected some or all of the key columns "
+            f"({', '.join(pipeline.keys)}), and the same ones in every key"
+        )
+    columns = {}
+    for name in (name for name in pipeline.keys if name in named):
+        kind = kinds[name]
+        values = [_value(each[name], kind, name) for each in given]
+        columns[name] = pa.array(values, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(values, kind)
+    if not spark_form.takes([kinds[name] for name in columns]):
+        raise UnsupportedError(f"pipeline {pipeline.pipeline}: keys of nested types cannot be purged; backfill in a new sink instead")
+    values = pa.table(columns).group_by(list(columns), use_threads=False).aggregate([])
+    return ErasedKeys(values, tuple(spark_form.to_json(values)), pipeline.keys)
+
+
+def _value(value: Any, kind: pa.DataType, name: str) -> Any:
+    if value is None or isinstance(value, str):
+        return key_value(value, kind, name)
+    return key_value(str(value).lower() if isinstance(value, bool) else str(value), kind, name)
+
+
+def _refuse_present(source: DeltaSource, keys: ErasedKeys) -> None:
+    columns = keys.values.column_names
+    rows = sum(int(keys.of("sink", rows, rows.column_names).sum()) for rows in rows_at(source, source.version, _condition(keys), columns))
+    if rows:
+        raise PurgeError(
+            f"source {source.path}: version {source.version} still has {rows:,} row{'' if rows == 1 else 's'} of what is to be purged; a "
+            "restatement or backfill would bring them back: delete them there, and purge again"
+        )
+
+
+def _condition(keys: ErasedKeys) -> str:
+    """The SQL condition for rows that may be of one of the ``keys``."""
+    values = keys.values
+    if len(values) > _ASKED or not all(pa.types.is_string(kind) or pa.types.is_integer(kind) for kind in values.schema.types):
+        return "true"
+    parts = []
+    for row in values.to_pylist():
+        told = {name: f"'{value.replace(chr(39), chr(39) * 2)}'" if isinstance(value, str) else value for name, value in row.items()}
+        terms = [f"{quoted(name)} IS NULL" if value is None else f"{quoted(name)} = {value}" for name, value in told.items()]
+        parts.append(f"({' AND '.join(terms)})")
+    return " OR ".join(parts)
+
+
+def _planned(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: ErasedKeys) -> tuple[PurgePlan, int]:
+    """The plan, and the number of changed rows that it passes over as the spec ignores them."""
+    last = ledger.last_commit
+    assert last is not None
+    after, through, ignored = last.plan.to_version, last.plan.to_version, 0
+    change = next_change(source, after)
+    if change is not None:
+        through = change[1]
+        if runnable.source.changes == "ignore":
+            ignored = sum(version.rows_changed for version in source.versions(after, through))
+        else:
+            _refuse_others(runnable, source, keys, change)
+    plan = PurgePlan(
+        **planning.pinned(runnable.pipeline, ledger, source, Reach(after, through)),
+        seen=last.outcome.seen,
+        columns=tuple(keys.values.column_names),
+        keys=len(keys.values),
+    )
+    planning.check_plan(runnable, ledger, source, plan)
+    return plan, ignored
+
+
+def _refuse_others(runnable: Runnable, source: DeltaSource, keys: ErasedKeys, change: tuple[int, int]) -> None:
+    """Refuse versions that have changed rows of other keys."""
+    first, last = change
+    versions = f"version{f's {first} to {last}' if first < last else f' {first}'}"
+    try:
+        rows = changed_rows(source, first, last, runnable.pipeline.keys)
+    except SourceRangeGoneError as err:
+        raise SourceRangeGoneError(
+            f"source {source.path}: whether {versions} changed rows of other keys too cannot be told any more "
+            f"({first_line(err).removeprefix(f'source {source.path}: ')}); set source.changes to ignore, which leaves results of other "
+            "keys as they are, and purge again"
+        ) from err
+    if not keys.of("sink", rows, rows.column_names).all():
+        raise NonAppendCommitError(
+            f"source {source.path}: {versions} also changed rows of other keys; `windowmill restate` computes the windows anew that these "
+            "touch: run it, then purge again"
+        )
+
+
+def _found(runnable: Runnable, plan: PurgePlan, keys: ErasedKeys, progress: Progress) -> dict[str, ErasedFiles]:
+    """By role, the files of the tables that name one of the ``keys``."""
+    places, found = runnable.places, dict[str, ErasedFiles]()
+    tables = {name: getattr(places, name) for name in ("quality", "quarantine", "state", "held")}
+    with progress.step("search", "results, state, quarantine, held results and quality history"):
+        for role, path in ({"sink": runnable.sink_path} | tables).items():
+            if not is_table(path):
+                continue
+            snapshot = table_at(path)
+            files = ErasedFiles.of(path, snapshot, role=role, keys=lambda: keys)
+            reason = beyond_delta_rs(role, snapshot, Changes(removes=files.files)) if files.files else None
+            if reason is not None:
+                raise PurgeError(
+                    f"{role} {path}: {reason}, so rows cannot be removed from it; drop the feature (ALTER TABLE … DROP FEATURE), and "
+                    f"purge again; batch {plan.batch} has not begun"
+                )
+            found[role] = files
+    return found
+
+
+def _carry_out(
+    runnable: Runnable, ledger: Ledger, plan: PurgePlan, keys: ErasedKeys, ignored: int, progress: Progress
+) -> Mapping[str, int]:
+    """Record the batch and make its commits; returns the rows that have gone, by role."""
+    last, file = ledger.last_commit, KeysFile(ledger.path, plan.attempt)
+    assert last is not None
+    tables, changes = tables_of(runnable), dict[str, Changes]()
+    file.write(keys)
+    try:
+        found = _found(runnable, plan, keys, progress)
+        with progress.step("rewrite", f"{sum(len(files.files) for files in found.values()):,} files"):
+            for role, files in found.items():
+                if files.files:
+                    changes[role] = Changes(kept=files.keep(batch=plan.batch, attempt=plan.attempt), removes=files.files)
+    except BaseException:
+        protocol.discard_files(changes, tables)
+        file.remove()
+        raise
+    outcome = Commit(seen=last.outcome.seen, emitted=last.outcome.emitted, verdict="passed", rows_ignored=ignored)
+    with progress.step("record", f"batch {plan.batch}"):
+        protocol.record(ledger, plan, outcome, changes, tables, datetime.now(UTC))
+    with progress.step("publish", f"{', '.join(changes) or 'nothing'}"):
+        protocol.settle(ledger, tables)
+    return {role: files.rows for role, files in found.items()}
