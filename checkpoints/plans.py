@@ -189,8 +189,32 @@ class PurgePlan(Plan):
         return f"purge of {self.keys:,} key{'' if self.keys == 1 else 's'}, by {', '.join(self.columns)}{removed}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldPlan(Plan):
+    """The plan of a batch that removes rows of windows which newer revisions have superseded, or which are retracted.
+
+    Attributes
+    ----------
+    through
+        The last batch whose rows are folded: as the table stood after it, or later, the latest view is what it was.
+    """
+
+    action: ClassVar[str] = "fold"
+
+    through: int
+
+    @property
+    def builds_state(self) -> bool:
+        """As :attr:`Plan.builds_state`: never."""
+        return False
+
+    def describe(self, *, instants: bool) -> str:  # noqa: ARG002 - it names no instants
+        """As :meth:`Plan.describe`."""
+        return f"folds the revisions of batches through {self.through}"
+
+
 #: Kinds of plan in this module, by action.
-KINDS: Mapping[str, type[Plan]] = {kind.action: kind for kind in (RestatePlan, ApplyPlan, RestorePlan, PurgePlan)}
+KINDS: Mapping[str, type[Plan]] = {kind.action: kind for kind in (RestatePlan, ApplyPlan, RestorePlan, PurgePlan, FoldPlan)}
 
 
 def standing(batches: Iterable[Batch], *, restorations: bool = False) -> list[Batch]:

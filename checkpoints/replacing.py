@@ -71,15 +71,16 @@ class ReplacedRange:
         """Write the rows of the files ``paths`` that are not in the range to files of their own; runs in an executor, too."""
         with FileWriter(self.table, self.schema, batch=batch, attempt=attempt, task=task) as writer:
             for rows in rows_of(self.table, paths, self.schema):
-                writer.write(rows.filter(self._stays(rows)))
+                writer.write(rows.filter(pc.invert(self.within(rows))))
         return writer.close()
 
-    def _stays(self, rows: pa.Table) -> pa.ChunkedArray:
+    def within(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Mask of the ``rows`` that are in the range, and whose window is meant."""
         ends = rows.column(_END).cast(pa.int64())
         within = pc.and_(pc.greater(ends, self.begin), pc.less_equal(ends, self.end)).fill_null(False)
         if self.windows is not None:
             within = pc.and_(within, pc.is_in(rows.column(_WINDOW), pa.array(self.windows, rows.column(_WINDOW).type)))
-        return pc.invert(within)
+        return within
 
 
 def _point(value: Any, *, cut_off: int = 0) -> int | None:

@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, absolute
-from windowmill.checkpoints.plans import PurgePlan
+from windowmill.checkpoints.plans import FoldPlan, PurgePlan
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.stores import is_table, table_at
@@ -180,7 +180,7 @@ class PublishedTable:
         elif not 0 <= batch < len(batches):
             newest = f"the newest is {batches[-1].number}" if batches else "there are none"
             raise ArgumentError(f"as_of: got batch {batch}, but {newest}; `windowmill history` lists them")
-        replacing = next((each for each in batches if each.number > batch and self._replaces(each)), None)
+        replacing = next((each for each in batches if each.number > batch and self._replaces(each, batch)), None)
         if replacing is None:
             return Standing(self.version, batch)
         written = replacing.outcome.written.get("sink")
@@ -189,11 +189,13 @@ class PublishedTable:
         self._check_kept(written.version, replacing)
         return Standing(written.version, batch)
 
-    def _replaces(self, batch: Batch) -> bool:
-        """Whether ``batch`` has taken rows of earlier ones from the sink that readers of earlier batches are to see."""
+    def _replaces(self, batch: Batch, wanted: int) -> bool:
+        """Whether ``batch`` has taken rows from the sink that readers of the table as it stood after ``wanted`` are to see."""
         # What a purge has removed must not come back by time travel; rows of other keys are as they were.
         if batch.status != "committed" or batch.verdict == "discarded" or isinstance(batch.plan, PurgePlan):
             return False
+        if isinstance(batch.plan, FoldPlan):
+            return wanted < batch.plan.through
         changes = Ledger(self.ledger).changes_of(batch).get("sink")
         return changes is not None and bool(changes.removes)
 
@@ -206,9 +208,10 @@ class PublishedTable:
         except (SourceError, DeltaError) as err:
             what = f"its log is gone ({err})".splitlines()[0]
         if what is not None:
+            first = replacing.plan.through if isinstance(replacing.plan, FoldPlan) else replacing.number
             raise SinkError(
                 f"sink {self.path}: batch {replacing.number} ({replacing.action}) has replaced rows since, and version {version} of the "
-                f"table, from before, is no longer kept: {what}; ask for batch {replacing.number} or later"
+                f"table, from before, is no longer kept: {what}; ask for batch {first} or later"
             )
 
 

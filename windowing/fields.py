@@ -87,6 +87,11 @@ Instant = Annotated[
 ]
 
 
+def fixed_duration(text: str) -> Duration:
+    """A duration of fixed length, more than nothing, such as ``30 days``; raises ``ValueError`` for another text."""
+    return _fixed(_positive(Duration.parse(text)))
+
+
 def _share(value: object) -> float | None:
     if value is None or value == "never":
         return None

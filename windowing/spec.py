@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from windowmill.windowing.catalogue import Aggregates, AggregateSpec
 from windowmill.windowing.durations import SECOND_US, Duration
-from windowmill.windowing.fields import Column, Condition, Name, QuarantineLimits, SavepointPolicy, SpecMapping
+from windowmill.windowing.fields import Column, Condition, FixedDuration, Name, QuarantineLimits, SavepointPolicy, SpecMapping
 from windowmill.windowing.paths import path_problem, within
 from windowmill.windowing.redaction import as_written, redacted
 from windowmill.windowing.windows.base import ByType, Window
@@ -221,6 +221,8 @@ class Pipeline(SpecMapping):
     expectations: tuple[Expectation, ...] = ()
     quarantine: QuarantineLimits = QuarantineLimits()
     savepoints: SavepointPolicy | None = None
+    #: Age from which on maintenance keeps only the newest revision of a window.
+    fold_revisions: FixedDuration | None = None
     schedule: str | AssetSchedule | None = None
     #: Who computes a batch: Spark's tasks, this process where a batch is small and no cluster is configured, or this process alone.
     compute: Compute = "spark"

@@ -42,6 +42,7 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
             "Great Expectations rules over the rows about to be published; `suite: FILE`: those of a suite; or `freshness: 2 hours`.",
             [{"type": "expect_column_values_to_be_between", "column": "mean_delay", "max_value": 2880, "severity": "critical"}],
         ),
+        "fold_revisions": ("Age from which on maintenance keeps only the newest revision of a window; all stay unless given.", "30 days"),
         "savepoints": ("How often maintenance makes a savepoint, and how many of them it keeps.", {"every": "7 days", "keep": 4}),
         "quarantine": ("Shares of a batch's rows above which quarantined rows are a warning, or hold it.", {"warn": "1 %", "hold": "10 %"}),
         "schedule": ("When Airflow runs it: five cron fields, a word such as `@hourly`, or an asset.", "*/30 * * * *"),

@@ -68,6 +68,12 @@ def continued(pipeline: Pipeline, new: pa.Table, shown: pa.Table) -> pa.Table:
     return _with_revisions(new, pa.chunked_array([revisions]))
 
 
+def superseded(pipeline: Pipeline, shown: pa.Table) -> pa.Array:
+    """Places, in ``shown``, of the rows that no longer count: a newer revision takes their place, or they are retracted."""
+    with _comparing(pipeline, shown, shown) as (connection, names):
+        return connection.sql(_SUPERSEDED.format(**names)).to_arrow_table().column("place").combine_chunks()
+
+
 def _with_revisions(rows: pa.Table, revisions: pa.ChunkedArray) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index("revision"), "revision", revisions.cast(pa.int64()))
 
@@ -97,6 +103,10 @@ SELECT new_place IS NOT NULL AS is_new, coalesce(new_place, shown_place) AS plac
 FROM paired LEFT JOIN beneath ON beneath.place = new_place
 WHERE CASE WHEN new_place IS NULL THEN NOT retracted WHEN shown_place IS NULL THEN true ELSE retracted OR NOT same END
 ORDER BY is_new, place
+"""
+_SUPERSEDED = f"""
+WITH {_CURRENT}
+SELECT place FROM shown WHERE place NOT IN (SELECT place FROM current WHERE NOT coalesce(retracted, false)) ORDER BY place
 """
 _CONTINUED = """
 WITH before AS (

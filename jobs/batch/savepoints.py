@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from windowmill.checkpoints import protocol, savepoints
 from windowmill.checkpoints.batches import BackfillPlan, Batch, Changes, Commit
 from windowmill.checkpoints.committer import beyond_delta_rs
-from windowmill.checkpoints.plans import ApplyPlan, PurgePlan, RestatePlan, RestorePlan, standing
+from windowmill.checkpoints.plans import ApplyPlan, FoldPlan, PurgePlan, RestatePlan, RestorePlan, standing
 from windowmill.checkpoints.savepoints import Savepoint
 from windowmill.checkpoints.state.replacement import replacing
 from windowmill.checkpoints.stores import is_table, table_at
@@ -211,6 +211,11 @@ def _check_undone(pipeline: Pipeline, entry: Savepoint, undone: list[Batch]) -> 
             raise SavepointError(
                 f"savepoint {entry.name}: batch {batch.number} has purged keys since, whose rows a restoration would bring back; drop it, "
                 "and restore a later one"
+            )
+        if isinstance(batch.plan, FoldPlan) and batch.plan.through > entry.batch:
+            raise SavepointError(
+                f"savepoint {entry.name}: batch {batch.number} has folded revisions of batches through {batch.plan.through} since, so rows "
+                "that it would show again are gone; restore a later one"
             )
         if isinstance(batch.plan, RestatePlan) and batch.plan.late:
             raise SavepointError(

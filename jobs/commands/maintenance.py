@@ -24,6 +24,7 @@ from windowmill.checkpoints.state.partials import NeededRows, compact_partials
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.checkpoints.writers import check_conditional_writes, lease
+from windowmill.jobs.batch.folding import fold_revisions
 from windowmill.jobs.batch.forgetting import forget
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
@@ -32,6 +33,7 @@ from windowmill.jobs.batch.savepoints import keep_periodic
 from windowmill.jobs.commands.terminal import Answer
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.columnar.known_spans import marks_of
+from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SinkError, StateError, first_line
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
@@ -49,10 +51,15 @@ class TableMaintenance:
     files_vacuumed: int = 0
 
 
-def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False) -> Answer:
+def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold: Duration | None = None) -> Answer:
     """Expire, compact and vacuum. Holds the lease: it waits for a run in progress, and later runs wait for it.
 
-    ``now`` removes files and log entries of older versions whatever their age; readers of these versions lose them.
+    Parameters
+    ----------
+    now
+        Remove files and log entries of older versions whatever their age; readers of these versions lose them.
+    fold
+        Age from which on only the newest revision of a window stays; null for what the spec says.
     """
     runnable = runnable_of(pipeline)
     places, done = runnable.places, []
@@ -62,6 +69,7 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False) -> An
         check_owner(pipeline, ledger)
         settle(ledger, own_tables(runnable))
         forget(runnable, ledger)
+        folded = fold_revisions(runnable, ledger, fold or pipeline.fold_revisions, progress)
         held = ledger.held_batch
         kept = {file.path for each in ledger.changes_of(held).values() for file in each.files} if held else set()
         for name, path in (("state", places.state), ("sink", runnable.sink_path), *_own(places)):
@@ -83,6 +91,7 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False) -> An
         f"{each.files_vacuumed} old files removed"
         for each in done
     ]
+    lines += [folded.describe()] if folded is not None else []
     lines += [f"savepoint {name}: {what}" for what, names in (("made", made), ("dropped", dropped)) for name in names]
     data = [asdict(each) for each in done]
     return Answer(data, "\n".join(lines) or f"{pipeline.pipeline}: no tables yet, nothing to tidy")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, errors, instant_of, load_pipeline, show
+from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, duration_of, errors, instant_of, load_pipeline, show
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import redacted
 
@@ -135,13 +135,20 @@ def maintain(
             "pipelines that have not read the sink's newest version lose them.",
         ),
     ] = False,
+    fold_revisions: Annotated[
+        str | None,
+        typer.Option(
+            help="Keep only the newest revision of a window from this age on, such as `30 days`; by default the spec's fold_revisions."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Drop expired slices, compact and vacuum the pipeline's own tables."""
     from windowmill.jobs.batch.progress import Progress
     from windowmill.jobs.commands.maintenance import maintain as maintain_tables
 
-    show(maintain_tables(load_pipeline(spec), Progress(errors, as_written), now=now), as_json)
+    fold = None if fold_revisions is None else duration_of("--fold-revisions", fold_revisions)
+    show(maintain_tables(load_pipeline(spec), Progress(errors, as_written), now=now, fold=fold), as_json)
 
 
 def views(

@@ -19,6 +19,7 @@ from windowmill.windowing.redaction import as_written as text_as_written
 from windowmill.windowing.redaction import redacted
 
 if TYPE_CHECKING:
+    from windowmill.windowing.durations import Duration
     from windowmill.windowing.spec import Pipeline
 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The pipeline's YAML file.")]
@@ -93,6 +94,16 @@ def in_bytes(size: float) -> str:
     """
     unit, factor = next(((unit, factor) for unit, factor in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)) if size >= factor), ("bytes", 1))
     return f"{size / factor:.3g} {unit}"
+
+
+def duration_of(option: str, text: str) -> Duration:
+    """The duration of fixed length that ``option`` gives as ``text``; raises ``SpecError`` for another text."""
+    from windowmill.windowing.fields import fixed_duration
+
+    try:
+        return fixed_duration(text)
+    except ValueError as err:
+        raise SpecError(f"{option}: {err}") from err
 
 
 def as_written(text: str) -> str:
