@@ -50,7 +50,7 @@ class ErasedKeys:
     def needed(self, role: str, columns: Sequence[str]) -> list[str]:
         """Those of a table's ``columns`` by which :meth:`of` finds the rows."""
         if role == "quality":
-            return ["column", "observed", "examples"]
+            return [name for name in ("column", "observed", "examples", "values") if name in columns]
         return ["row"] if role == "quarantine" else self._columns(role, columns)
 
     def of(self, role: str, rows: pa.Table, columns: Sequence[str]) -> np.ndarray:
@@ -70,8 +70,9 @@ class ErasedKeys:
         """``rows`` of the table with this ``role`` without the keys: without their rows, or of quality with less in some columns."""
         if role != "quality":
             return rows.filter(pa.array(~self.of(role, rows, rows.column_names)))
-        cleaned = [self._cleaned(row) for row in rows.select(self.needed(role, ())).to_pylist()]
-        for name in ("observed", "examples"):
+        needed = self.needed(role, rows.column_names)
+        cleaned = [self._cleaned(row) for row in rows.select(needed).to_pylist()]
+        for name in needed[1:]:
             place = rows.schema.get_field_index(name)
             rows = rows.set_column(place, rows.schema.field(name), pa.array([row[name] for row in cleaned], pa.string()))
         return rows
@@ -103,19 +104,28 @@ class ErasedKeys:
 
     def _cleaned(self, row: dict[str, Any]) -> dict[str, Any]:
         """A result of a rule without the examples and the observation that name one of the keys."""
-        examples = [each for each in json.loads(row["examples"]) if not self._is_example(each)]
+        examples = json.loads(row["examples"])
+        stay = [not self._is_example(each) for each in examples]
         texts = any(pa.types.is_string(kind) for kind in self.values.schema.types)
         about = not set(self.values.column_names).isdisjoint((row["column"] or "").split(", "))
         observed = row["observed"]
         if observed is not None and (texts or about) and self.are_named_in(observed):
             observed = None
-        kept = row["examples"] if len(examples) == len(json.loads(row["examples"])) else json.dumps(examples, ensure_ascii=False)
-        return row | {"observed": observed, "examples": kept}
+        if all(stay):
+            return row | {"observed": observed}
+        cleaned = row | {"observed": observed, "examples": _those(examples, stay)}
+        # The values of the first examples, in their order.
+        return cleaned | ({"values": _those(json.loads(row["values"]), stay)} if row.get("values") else {})
 
     def _is_example(self, example: Any) -> bool:
         if self._are_exact and isinstance(example, dict):
             return self._of_json(example) in self._known
         return self.are_named_in(json.dumps(example, ensure_ascii=False))
+
+
+def _those(items: Sequence[Any], stay: Sequence[bool]) -> str:
+    """Those of ``items`` that ``stay``, as JSON."""
+    return json.dumps([item for item, stays in zip(items, stay, strict=False) if stays], ensure_ascii=False)
 
 
 def _pattern(values: Sequence[Any]) -> re.Pattern[str]:
