@@ -22,7 +22,17 @@ from windowmill.checkpoints.verification import refuse_landed, verify, verify_ta
 from windowmill.jobs import user_code
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.kinds import open_source
-from windowmill.jobs.sources.reading import Arrival, History, Limits, Reach, backfill_reach, check_readable, next_change, next_reach, refuse_purged
+from windowmill.jobs.sources.reading import (
+    Arrival,
+    History,
+    Limits,
+    Reach,
+    backfill_reach,
+    check_readable,
+    next_change,
+    next_reach,
+    refuse_purged,
+)
 from windowmill.jobs.spec_checks import check_conditions
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import (
