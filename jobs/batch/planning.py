@@ -10,7 +10,7 @@ from datetime import datetime
 from importlib.metadata import version as distribution_version
 from typing import Any
 
-from windowmill.checkpoints.batches import BackfillPlan, Batch, Plan, RunPlan
+from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
 from windowmill.checkpoints.committer import error_of
 from windowmill.checkpoints.features import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
@@ -20,6 +20,7 @@ from windowmill.checkpoints.plans import RestatePlan, standing
 from windowmill.checkpoints.stores import forbidden_folder
 from windowmill.checkpoints.verification import refuse_landed, verify, verify_table_versions
 from windowmill.jobs import user_code
+from windowmill.jobs.batch.idle_runs import lags_behind, moves_on
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import (
@@ -42,7 +43,6 @@ from windowmill.windowing.errors import (
     SpecError,
     UnsupportedError,
 )
-from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
 
 
@@ -98,8 +98,8 @@ def next_run(
     source, last = source_of(runnable, ledger), ledger.last_commit
     after = last.plan.to_version if last else -1
     vouched = _vouched(pipeline, interval_end)
-    lags = _lags(pipeline, last)
-    if source.version <= after and not lags and not _moves_on(pipeline, ledger, vouched):
+    lags = lags_behind(pipeline, last)
+    if source.version <= after and not lags and not moves_on(pipeline, ledger, vouched):
         verify_table_versions(ledger, own_tables(runnable))
         return None
     check_tables(runnable, ledger, accepted)
@@ -357,40 +357,11 @@ def reads_before_change(runnable: Runnable, ledger: Ledger, source: SourceTable 
     source, last = source or source_of(runnable, ledger), ledger.last_commit
     if last is None or (change := next_change(source, last.plan.to_version)) is None:
         return False
-    return _lags(runnable.pipeline, last) or any(version.added for version in source.versions(last.plan.to_version, change[0] - 1))
+    return lags_behind(runnable.pipeline, last) or any(version.added for version in source.versions(last.plan.to_version, change[0] - 1))
 
 
 def _never_ran(runnable: Runnable) -> OutOfTurnError:
     return OutOfTurnError(f"pipeline {runnable.name}: has committed no batch, so there is nothing to restate; `windowmill run` it first")
-
-
-def _lags(pipeline: Pipeline, last: Batch | None) -> bool:
-    """Whether rows of a restatement have moved the watermark, and their windows are still to be shown: by a batch without new rows."""
-    if last is None or not isinstance(last.plan, RestatePlan) or pipeline.time.watermark == "data_interval_end":
-        return False
-    seen, emitted = last.outcome.seen, last.outcome.emitted
-    behind = pipeline.time.disorder.elapsed() + pipeline.time.lateness.elapsed()
-    return seen is not None and (emitted is None or emitted < seen - behind)
-
-
-def _moves_on(pipeline: Pipeline, ledger: Ledger, vouched: int | None) -> bool:
-    """Whether a run without new rows would still complete windows, because a later data interval advances the watermark."""
-    last = ledger.last_commit
-    if vouched is None or last is None or last.outcome is None:
-        return False
-    emitted, lateness = last.outcome.emitted, pipeline.time.lateness.elapsed()
-    if emitted is None:
-        return True
-    # Revised rows first appear when the watermark passes a window's end, final rows when the window is closed.
-    shown = (emitted + lateness, vouched) if pipeline.emit == "revise" else (emitted, vouched - lateness)
-    try:
-        grids = Grids.of(pipeline)
-    except UnsupportedError:
-        grids = None
-    # Windows that are not on a grid may end at any instant.
-    if grids is None or any(window.joins_by_gap for window in pipeline.windows):
-        return shown[0] < shown[1]
-    return grids.any_end(*shown)
 
 
 def _check_writable(runnable: Runnable) -> None:

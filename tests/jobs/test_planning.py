@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from windowmill.jobs.batch.planning import _moves_on
+from windowmill.jobs.batch.idle_runs import moves_on
 from windowmill.windowing.specfile import parse_pipeline
 
 
@@ -31,4 +31,4 @@ def test_a_later_interval_without_new_rows_moves_on_what_ends_by_then(changes: d
         "aggregates": {"n": {"count": "*"}},
     }
     ledger: Any = SimpleNamespace(last_commit=SimpleNamespace(outcome=SimpleNamespace(emitted=10)))
-    assert _moves_on(parse_pipeline(spec | changes), ledger, vouched) is moves
+    assert moves_on(parse_pipeline(spec | changes), ledger, vouched) is moves
