@@ -160,7 +160,7 @@ def next_backfill(
     refuse_purged(runnable, before, history)
     reach = backfill_reach(runnable, source, before, history)
     if before and reach != backfill_reach(runnable, source, before, "log"):
-        from windowmill.jobs.batch.trigger_numbers import check_range  # loads what a run without new rows does not need
+        from windowmill.jobs.batch.parted_history import check_range  # loads what a run without new rows does not need
 
         check_range(runnable, begin, end, reach.why or "rows count in event-time order")
     if reach.why is not None:

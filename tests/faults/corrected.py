@@ -204,7 +204,8 @@ class Corrected:
     def apply(self) -> None:
         """Carry out the spec as it is now, with all history."""
         loop.apply(self.bench.pipeline, quiet(), history=AXIS_BEGIN)
-        assert applying.changes_of(self.bench.pipeline, self.ledger) is None
+        left = applying.changes_of(self.bench.pipeline, self.ledger)
+        assert left is None, f"the spec differs from that of the tables after it has been applied: {left}"
 
     def save(self) -> str:
         """Make a savepoint; returns its name."""
@@ -223,12 +224,13 @@ class Corrected:
 
     def check(self) -> None:
         """The latest view shows what the source's rows give if they come in order, and nothing is in quarantine."""
-        assert self.bench.quarantine() == []
+        assert self.bench.quarantine() == [], f"rows are in quarantine: {self.bench.quarantine()}"
         pipeline, rows = self.bench.pipeline, self.held()
         records = [Record(row, frozenset([CONDITION] if (row["i"] or 0) > 3 else [])) for row in rows]
         wanted = evaluate(pipeline, records, commits=[0] * len(records), final=False).rows
         found, expected = (sorted(shown, key=self._place) for shown in (latest(pipeline, self.bench.rows()), map(without_revision, wanted)))
-        assert differences(found, expected) == []
+        problems = differences(found, expected)
+        assert problems == [], f"the latest view is not the truth: {'; '.join(problems[:5])}"
 
     def _place(self, row: Row) -> tuple[Any, ...]:
         named = (*self.spec["keys"], "window", "window_end", "trigger", "window_start")

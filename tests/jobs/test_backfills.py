@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from rich.console import Console
 
 from tests.jobs.test_steps import SPEC, row
-from tests.spark.harness import BASE, MINUTE, Bench, differences, events, quiet
+from tests.spark.harness import BASE, MINUTE, Bench, differences, events, expected, quiet
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.progress import Progress
@@ -209,3 +209,29 @@ def test_triggers_are_not_numbered_anew_beside_rows_that_keep_their_numbers(tmp_
     assert differences(bench.rows(), before) == []
     loop.backfill(bench.pipeline, quiet(), begin=BASE - 1, end=BASE + 100 * MINUTE)
     assert [each["trigger"] for each in bench.rows()] == list(range(7))
+
+
+@pytest.mark.parametrize(
+    "window",
+    [{"type": "session", "gap": "2 minutes"}, {"type": "count", "count": 2}, {"type": "snapshot"}],
+    ids=lambda window: str(window["type"]),
+)
+def test_windows_do_not_move_across_the_bounds_of_a_range(tmp_path: Path, monkeypatch, window):
+    monkeypatch.setenv(VARIABLE, "local")
+    source = {"path": str(tmp_path / "source"), "changes": "ignore"}
+    bench = Bench(tmp_path, SPEC | {"windows": [{"name": "moving"} | window], "source": source})
+    rows = [row(minute) | {"id": f"e{minute}"} for minute in (0, 1, 4, 5, 6, 9, 10, 60)]
+    bench.land(rows)
+    bench.run()
+    before = bench.rows()
+    middle = {"begin": BASE + 2 * MINUTE, "end": BASE + 9 * MINUTE}
+    loop.backfill(bench.pipeline, quiet(), **middle)
+    assert differences(bench.rows(), before) == [], "a source that has only appended"
+    DeltaTable(bench.source).delete("id = 'e5'")
+    with pytest.raises(UnsupportedError, match=r"windows of moving could move into the range or out of it, .*; `windowmill restate`"):
+        loop.backfill(bench.pipeline, quiet(), **middle)
+    loop.backfill(bench.pipeline, quiet(), history="log", **middle)
+    assert differences(bench.rows(), before) == []
+    loop.backfill(bench.pipeline, quiet(), begin=BASE - 1, end=BASE + 100 * MINUTE)
+    held = [each for each in rows if each["id"] != "e5"]
+    assert differences(bench.rows(), expected(bench.pipeline, held, commits=[0] * len(held)).rows) == []
