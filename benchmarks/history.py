@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
-from benchmarks.pipelines import MINUTE_US, START_US, Growing, quiet
+from benchmarks.pipelines import START_US, Growing, quiet
 from benchmarks.processes import timed
 from benchmarks.race import Result
 from benchmarks.spark_ways import session
@@ -31,7 +31,9 @@ WINDOWS: list[dict[str, Any]] = [
     {"name": "visits", "type": "session", "gap": "4 minutes"},
     {"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}},
 ]
-AGGREGATES: dict[str, Any] = {"n": {"count": "*"}, "mean_v": {"mean": "v"}, "top": {"max": "v"}, "codes": {"count_distinct": "code"}}
+AGGREGATES: dict[str, Any] = {"n": {"count": "*"}, "mean_v": {"mean": "v"}, "top": {"max": "v"}}
+#: A set of values for each partial.
+DISTINCT: dict[str, Any] = {"codes": {"count_distinct": "code"}}
 DAY_MINUTES = 1_440
 #: Greatest relative difference of equal means: the cut into batches decides in which order values are added.
 TOLERANCE = 1e-12
@@ -43,10 +45,14 @@ def main(arguments: list[str] | None = None) -> Measurement:
     parser.add_argument("--days", type=int, default=90, help="days, each of which lands as one version (default %(default)s)")
     parser.add_argument("--keys", type=int, default=100, help="keys (default %(default)s)")
     parser.add_argument("--repetitions", type=int, default=1, help="backfills of each sort (default %(default)s)")
+    parser.add_argument("--distinct", action="store_true", help="count distinct values, too")
+    parser.add_argument("--late", type=float, default=0.0, help="share of late rows, which bring revisions (default %(default)s)")
     given = measurement.place(parser).parse_args(arguments)
     per_minute = max(1, given.events // (given.days * DAY_MINUTES))
     events = per_minute * given.days * DAY_MINUTES
-    measured = Measurement("history", "history in one job", f"{events:,} events of {given.keys} keys over {given.days} days")
+    what = f"{events:,} events of {given.keys} keys over {given.days} days"
+    what += f"{', values counted' if given.distinct else ''}{f', {given.late:.1%} late' if given.late else ''}"
+    measured = Measurement("history", "history in one job", what)
     given.folder.mkdir(parents=True, exist_ok=True)
     session()  # one that will live long; the first run would start one for a small batch
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
@@ -57,7 +63,9 @@ def main(arguments: list[str] | None = None) -> Measurement:
 
 def _measure(folder: Path, given: argparse.Namespace, per_minute: int, measured: Measurement) -> None:
     say = measurement.terminal().print
-    daily = Growing(folder / "daily", WINDOWS, AGGREGATES, keys=given.keys, rows_per_minute=per_minute)
+    of_all: dict[str, Any] = {"keys": given.keys, "rows_per_minute": per_minute, "late": given.late}
+    aggregates = AGGREGATES | (DISTINCT if given.distinct else {})
+    daily = Growing(folder / "daily", WINDOWS, aggregates, **of_all)
     by_day, at_once, anew = (Result(name) for name in ("a run a day", "one backfill, the first batch", "one backfill of what has run"))
     seconds = cpu = 0.0
     for _ in range(given.days):
@@ -66,9 +74,9 @@ def _measure(folder: Path, given: argparse.Namespace, per_minute: int, measured:
         seconds, cpu = seconds + took, cpu + used
     by_day.take(0, seconds, cpu)
     say(f"  {given.days} daily runs: {seconds:.1f} s, {cpu:.1f} s of processor time")
-    emitted = daily.now_us - 2 * MINUTE_US
+    emitted = daily.now_us
     for round_ in range(given.repetitions):
-        other = Growing(folder / f"at_once_{round_}", WINDOWS, AGGREGATES, keys=given.keys, rows_per_minute=per_minute)
+        other = Growing(folder / f"at_once_{round_}", WINDOWS, aggregates, **of_all)
         own = other.pipeline.model_copy(update={"source": daily.pipeline.source})
         before = _table(daily)
         for result, pipeline in ((at_once, own), (anew, daily.pipeline)):

@@ -53,6 +53,11 @@ class Places:
         """Folder of the savepoints."""
         return f"{self.root}/savepoints"
 
+    @property
+    def finished(self) -> str:
+        """Folder of the notes of what is finished of a batch that is not."""
+        return f"{self.root}/finished"
+
     @classmethod
     def of(cls, pipeline: Pipeline) -> Places:
         """The pipeline's ``checkpoints.path``, or ``<sink path>.windowmill``."""

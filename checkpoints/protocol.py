@@ -48,9 +48,16 @@ if TYPE_CHECKING:
 
 
 def record(
-    ledger: Ledger, plan: Plan, outcome: Commit, changes: Mapping[str, Changes], tables: Mapping[str, OwnTable], at: datetime
+    ledger: Ledger,
+    plan: Plan,
+    outcome: Commit,
+    changes: Mapping[str, Changes],
+    tables: Mapping[str, OwnTable],
+    at: datetime,
+    *,
+    shared: bool = False,
 ) -> None:
-    """Record a batch, whose files have been written.
+    """Record a batch, whose files have been written; if they are ``shared`` with other attempts, they stay whatever happens.
 
     Raises
     ------
@@ -68,7 +75,7 @@ def record(
         ledger.record(plan, outcome, changes, at)
     except Exception as err:
         lost = _is_lost(ledger, plan)
-        if lost or not begun:
+        if (lost or not begun) and not shared:
             discard_files(changes, tables)
         if lost and not isinstance(err, FencedError):
             raise FencedError(f"ledger {ledger.path}: batch {plan.batch} has been recorded by another attempt; nothing more to do") from err

@@ -52,6 +52,10 @@ from windowmill.windowing.columnar.added_columns import KIND, LEVEL, REACHING, R
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from windowmill.jobs.batch.finished_shares import FinishedShares
+    from windowmill.jobs.schedulers.spark.keyed_pass import KeyedFrames
+    from windowmill.jobs.schedulers.spark.packed_pass import PackedFrames
+
 
 def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untimed) -> ComputedBatch:
     """Compute a small batch in this process; ``given`` are its new rows if Spark has read them.
@@ -100,8 +104,8 @@ def compute_from_state(job: Job, step: Step = untimed) -> ComputedBatch:
     return replace(_computed(job, targets, surveyed, output, replaced, kept), in_one_process=True)
 
 
-def compute_by_spark(job: Job, spark: SparkSession, step: Step = untimed) -> ComputedBatch:
-    """Compute a batch of any size on Spark: the tasks that combine windows write the files."""
+def compute_by_spark(job: Job, spark: SparkSession, step: Step = untimed, finished: FinishedShares | None = None) -> ComputedBatch:
+    """Compute a batch of any size on Spark: the tasks that combine windows write the files; ``finished`` keeps those of each share."""
     parts = job.parts()
     targets = _targets(job, parts)
     with step("survey", "which windows the new rows complete"):
@@ -111,9 +115,13 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step = untimed) -> Com
     kept: list[DataFile] = []
     try:
         with step("restore", "the state that rows and windows need"):
-            loaded = [spark_parts.load(part, new, surveyed.emission, job.state.name, spark) for part in parts]
+            shares = new.shares() if finished is not None and isinstance(new, FileRows) else [new]
+            loaded = [[spark_parts.load(part, own, surveyed.emission, job.state.name, spark) for own in shares] for part in parts]
         with step("apply", "new rows and restored state into windows"):
-            done.extend(part.compute(targets) for part in loaded)
+            if finished is None:
+                done.extend(part.compute(targets) for [part] in loaded)
+            else:
+                done.extend(_by_shares(finished, parts, loaded, targets))
             output = _with_quarantined(job, spark, targets, parts, done, new, surveyed.rows_read)
             done.append(output)
             check_balance(job.input, output, surveyed.rows_read)
@@ -122,12 +130,24 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step = untimed) -> Com
                 numbers = spark.range(0, len(replaced.partly), 1, len(replaced.partly))
                 kept += [file for files in taken(map_in_arrow(numbers, partial(_keep_in_task, job, replaced), RETURNED)) for file in files]
     except BaseException:
-        _remove(targets, done)
+        _remove(targets, done if finished is None else [])
         with suppress(OSError):
             remove(job.runnable.sink_path, kept)
         raise
-    _remove(targets, done, roles=("refused",))
+    _remove(targets, done if finished is None else [], roles=("refused",))
     return _computed(job, targets, surveyed, output, replaced, kept)
+
+
+def _by_shares(
+    finished: FinishedShares, parts: Sequence[Part], loaded: Sequence[Sequence[PackedFrames | KeyedFrames]], targets: Targets
+) -> list[Output]:
+    """The output of each of ``parts``, which are loaded for each share of the keys."""
+    names = [
+        f"{part.way} {number} of {len(shares)}" for part, shares in zip(parts, loaded, strict=True) for number in range(1, len(shares) + 1)
+    ]
+    computed = dict(zip(names, (partial(share.compute, targets) for shares in loaded for share in shares), strict=True))
+    done = iter(finished.outputs(computed, {role: target.table for role, target in targets.of.items()}))
+    return [sum((next(done) for _ in shares), Output()) for shares in loaded]
 
 
 def _targets(job: Job, parts: Sequence[Part]) -> Targets:

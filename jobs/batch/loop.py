@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import BackfillPlan, Plan
 from windowmill.checkpoints.delta_tables import tables_kept
+from windowmill.checkpoints.finished import Notes
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Runnable
@@ -330,6 +331,8 @@ def _attempted(
 ) -> CommittedBatch | None:
     """Execute ``plan``, by its ``restatement`` if it is one; null if that changes nothing."""
     progress.timings.clear()
+    if isinstance(plan, BackfillPlan | ApplyPlan):
+        plan = Notes(runnable.places.finished).resumed(plan)
     progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=runnable.pipeline.time.unit is None)}")
     from windowmill.jobs.batch.steps import run_batch  # imports Spark; a run that finds nothing new does not need it
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
@@ -17,6 +18,8 @@ from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from windowmill.jobs.batch.restating import Restated
 
 #: Publish the held batch anyway, or commit it without its rows.
@@ -36,18 +39,29 @@ class Progress:
         self.timings: dict[str, float] = {}
         self.committed: list[CommittedBatch] = []
         self.around: Callable[[str], AbstractContextManager[object]] = nullcontext
+        self._shown: Status | None = None
 
     def say(self, text: str) -> None:
         """Print ``text`` as one plain line, with credentials redacted."""
         self._console.print(redacted(self._written(text)), markup=False)
+
+    def finished(self, what: str, n: int, of: int, seconds_left: float) -> None:
+        """Tell that ``what``, the ``n``-th of so many pieces of a step, is finished: a terminal shows it in the place of the step."""
+        left = f", about {timedelta(seconds=round(seconds_left))} left" if n < of else ""
+        text = f"{what} finished: {n} of {of} ({n / of:.0%}){left}"
+        if self._shown is not None:
+            self._shown.update(redacted(text))
+        else:
+            self.say(f"  {text}")
 
     @contextmanager
     def step(self, name: str, doing: str) -> Iterator[None]:
         """Time the step ``name``, and show ``doing`` while it lasts."""
         begun = time.perf_counter()
         if self._console.is_terminal:
-            with self._console.status(redacted(f"{name}: {doing}")), self.around(name):
+            with self._console.status(redacted(f"{name}: {doing}")) as self._shown, self.around(name):
                 yield
+            self._shown = None
         else:
             with self.around(name):
                 yield

@@ -26,6 +26,7 @@ from windowmill.checkpoints.state.reading import open_state
 from windowmill.checkpoints.state.replacement import replacing
 from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.engine import has_brief_use
+from windowmill.jobs.batch.finished_shares import FinishedShares
 from windowmill.jobs.batch.job import ComputedBatch, Job
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.batch.resources import Resources
@@ -83,6 +84,8 @@ class _Steps:
         progress.around = self.usage.step
         #: Who computed the batch, as its record says it.
         self.engine: dict[str, object] = {}
+        #: Keeps what is finished of a batch that another attempt can go on with.
+        self.finished: FinishedShares | None = None
         import_client()
         # The table's columns may have changed since the plan was made.
         source = replace(open_source(pipeline), schema_json=plan.source_schema)
@@ -188,7 +191,8 @@ class _Steps:
                 return compute_in_a_task(self.job, spark, self.progress.step)
         from windowmill.jobs.batch.compute import compute_by_spark
 
-        return compute_by_spark(self.job, self.spark(), self.progress.step)
+        self.finished = FinishedShares.of(self.runnable, self.plan, self.progress.finished)
+        return compute_by_spark(self.job, self.spark(), self.progress.step, self.finished)
 
     def validate(self, computed: ComputedBatch) -> Verdict:
         """The verdict on the rows to publish."""
@@ -215,7 +219,9 @@ class _Steps:
                 self.changes["quality"] = quality
             outcome = self._outcome(computed, verdict.status)
             changes, self.changes = self.changes, {}  # from here on the protocol decides which files are left over
-            protocol.record(self.ledger, self.plan, outcome, changes, self.tables, at)
+            protocol.record(self.ledger, self.plan, outcome, changes, self.tables, at, shared=self.finished is not None)
+            if self.finished is not None:
+                self.finished.clear()
         self.progress.say(f"  computed by {engine.describe(outcome.compute)}")
         return outcome
 
@@ -245,7 +251,8 @@ class _Steps:
         """Delete the files of a batch that has not come to its record."""
         self.progress.around = nullcontext
         self.usage.end()
-        protocol.discard_files(self.changes, self.tables)
+        if self.finished is None:
+            protocol.discard_files(self.changes, self.tables)
         if self.restatement is not None:
             self.restatement.remove_rows()
 

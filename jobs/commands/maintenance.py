@@ -13,6 +13,7 @@ from deltalake.exceptions import DeltaError
 
 from windowmill.checkpoints import ledger, upkeep
 from windowmill.checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.finished import Notes
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
@@ -85,6 +86,7 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
         if is_table(places.ledger):
             with progress.step("ledger", f"tidy {places.ledger}"):
                 done.append(_tidy_ledger(places.ledger, now=now))
+        Notes(places.finished).expire(ledger.count)
         made, dropped = keep_periodic(runnable, ledger)
     lines = [
         f"{each.table}: {each.rows_expired:,} rows expired, {each.files_before} files now {each.files_after}, "

@@ -16,11 +16,14 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch import planning
+from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.commands.answers import bound
 from windowmill.jobs.commands.terminal import Answer
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.ways import limits
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.ways import windows_by_way
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.reading import History
@@ -60,6 +63,7 @@ def backfill_preview(pipeline: Pipeline, begin: int, end: int, *, history: Histo
         "files": len(reading.files),
         "bytes": reading.size_bytes,
         "rows": rows,
+        "pieces": _pieces(pipeline, rows),
         "rows_replaced": sum(replaced.values()),
         "windows": replaced,
         "seconds": _seconds(ledger.recent(_BATCHES), rows),
@@ -74,6 +78,8 @@ def _lines(data: dict[str, Any], plan: BackfillPlan, *, instants: bool) -> list[
     if data["reason"] is not None:
         lines.append(f"  {data['reason']}")
     lines.append(f"  reads {counted} in {data['files']:,} files ({data['bytes'] / 1e6:,.1f} MB)")
+    if data["pieces"] > 1:
+        lines.append(f"  is computed in up to {data['pieces']} pieces; after a crash, those that are finished are not computed again")
     if data["builds_state"]:
         lines.append("  replaces nothing: it is the pipeline's first batch, and builds the state")
     else:
@@ -81,6 +87,13 @@ def _lines(data: dict[str, Any], plan: BackfillPlan, *, instants: bool) -> list[
         lines.append(f"  replaces {data['rows_replaced']:,} rows in the sink{f' ({by_window})' if by_window else ''}")
     took = "no earlier batch tells how long it takes" if seconds is None else f"takes about {seconds:,.1f} s, by what earlier batches took"
     return [*lines, f"  {took}", f"{name}: nothing has been changed"]
+
+
+def _pieces(pipeline: Pipeline, rows: int | None) -> int:
+    """Number of pieces in which Spark computes so many ``rows``: shares of the keys for each way of windows; 1 for this process."""
+    if compute_of(pipeline) == "local" or rows is None or rows <= limits.MAX_ROWS:
+        return 1
+    return len(windows_by_way(pipeline)) * (limits.shares_of(rows) if pipeline.keys else 1)
 
 
 def _replaced(runnable: Runnable, plan: BackfillPlan) -> dict[str, int]:

@@ -51,6 +51,8 @@ MAX_READERS, MAX_SHARED_NUMBERS, MAX_SHARED_BYTES = 4, 128 << 20, 1 << 30
 #: Limit on how often all tasks together read live rows that exceed these limits. To read a row of 200 bytes with texts once costs about
 #: 150 ns of processor time, to shuffle it 2 µs; of a row of numbers 20 ns, and 250 to 500 ns.
 MAX_READINGS = 8
+#: Rows for which a batch that reads only the source takes another share of the keys, and its most shares: each reads all rows.
+ROWS_OF_A_SHARE, MAX_SHARES = 10_000_000, 16
 #: Result rows up to which Great Expectations validates in pandas, without a Spark job.
 MAX_VALIDATED_IN_PANDAS = 1_000_000
 
@@ -97,6 +99,11 @@ def are_few_partials(n_partials: int, n_rows: int, layout: Layout) -> bool:
 def _width(layout: Layout) -> int:
     """Number of 8-byte numbers in a partial."""
     return sum(layout.widths()) + NUMBERS_OF_OBJECT * len(layout.objects)
+
+
+def shares_of(n_rows: int) -> int:
+    """Number of shares of the keys for which a batch of ``n_rows`` that reads only the source is computed one after the other."""
+    return max(1, min(MAX_SHARES, -(-n_rows // ROWS_OF_A_SHARE)))
 
 
 def check_files(files: Sequence[AddedFile], layout: Layout | None) -> None:

@@ -19,6 +19,7 @@ from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.cli import main
+from windowmill.jobs.ways import limits
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import ArrivalUnknownError, UnsupportedError
 
@@ -133,6 +134,17 @@ def test_a_dry_run_says_why_other_rows_would_count(bench):
     assert told["snapshot"] == 3
     assert told["reason"].startswith("source version 3 (UPDATE) changed rows")
     assert preview(bench, -1, 100, "--as-arrived")["reason"] is None
+
+
+def test_a_dry_run_says_in_how_many_pieces_spark_would_compute(bench, monkeypatch):
+    assert preview(bench, -1, 100)["pieces"] == 1
+    monkeypatch.setenv(VARIABLE, "spark")
+    assert preview(bench, -1, 100)["pieces"] == 1
+    monkeypatch.setattr(limits, "MAX_ROWS", 1)
+    monkeypatch.setattr(limits, "ROWS_OF_A_SHARE", 2)
+    bench.changes["windows"] = EVERY_WAY[:4]
+    bench.changes["sink"] = {"path": f"{bench.sink}-2"}
+    assert preview(bench, -1, 100)["pieces"] == 3 * 3  # slices, sessions, positions; five rows
 
 
 def test_a_dry_run_of_a_first_batch_replaces_nothing(bench):

@@ -6,11 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from windowmill.windowing.columnar.checksums import row_checksums
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.slices import by_key
+
+#: Bits of a hash to the right of those by which keys are shared out.
+_BITS_OF_BUCKETS = 48
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,20 @@ class Share:
     def rows(self, table: pa.Table, keys: Sequence[str]) -> pa.Table:
         """The rows of ``table`` in these buckets, bucket by bucket."""
         return pa.concat_tables([table.slice(0, 0), *(rows for _, rows in in_buckets(table, keys, self))])
+
+
+@dataclass(frozen=True)
+class KeyShare:
+    """The share ``number`` of ``n`` of all keys; it has about as many keys of each bucket as every other share."""
+
+    number: int
+    n: int
+
+    def rows(self, table: pa.Table, keys: Sequence[str]) -> pa.Table:
+        """The rows of ``table`` with these keys, in their order."""
+        # Buckets depend on the remainder of the hash.
+        of_row = (_hashes(table.select(keys)) >> np.uint64(_BITS_OF_BUCKETS)) % np.uint64(self.n)
+        return table.filter(pa.array(of_row == np.uint64(self.number)))
 
 
 class KeyFilter:
@@ -60,10 +78,15 @@ def bucket_numbers(keys: pa.Table, n_buckets: int) -> Ints:
 
     Equal keys have the same bucket in every table, whatever their columns are called there.
     """
+    buckets: Ints = (_hashes(keys) % np.uint64(n_buckets)).astype(np.int64)
+    return buckets
+
+
+def _hashes(keys: pa.Table) -> npt.NDArray[np.uint64]:
     nameless = keys.rename_columns([str(number) for number in range(keys.num_columns)])
     # Python's own hash of a text differs from process to process.
-    buckets: Ints = (row_checksums(nameless).to_numpy().view(np.uint64) % np.uint64(n_buckets)).astype(np.int64)
-    return buckets
+    hashes: npt.NDArray[np.uint64] = row_checksums(nameless).to_numpy().view(np.uint64)
+    return hashes
 
 
 def in_buckets(rows: pa.Table, keys: Sequence[str], share: Share) -> Iterator[tuple[int, pa.Table]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,14 @@ from windowmill.checkpoints.stores import Options, options_of, use_options
 from windowmill.jobs.schedulers.files.survey import FileSurvey, Times, bounds, surveyed, times_of
 from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION
 from windowmill.jobs.sources.columns import REASON, ROW
-from windowmill.jobs.sources.file_parts import CheckedFile, Tasks, all_examined, divided
+from windowmill.jobs.sources.file_parts import CheckedFile, Tasks, all_examined, divided, number_of_rows
 from windowmill.jobs.sources.plain_files import RowGroup
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.lateness import LatenessRule, counted, marked, usable, watermarks_from, with_arrival
 from windowmill.jobs.ways.returning import RETURNED, returnable, returned, taken
+from windowmill.windowing.columnar.buckets import KeyShare
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,6 +49,8 @@ class FileRows:
         For each task, the place of its first part among the parts of all tasks.
     options
         If the source is in object storage, the settings of its client; they hold credentials.
+    share
+        The keys whose rows are read for windows; null for all.
     """
 
     plain: PlainRows
@@ -57,6 +60,7 @@ class FileRows:
     survey: FileSurvey
     rule: LatenessRule
     options: Mapping[str, Options]
+    share: KeyShare | None = None
 
     @classmethod
     def surveyed(cls, spark: SparkSession, batch: TableInput, stages: Sequence[Reading], *, every: bool) -> FileRows | None:
@@ -79,6 +83,11 @@ class FileRows:
         survey = surveyed(batch, parts, bounds(batch, plain, parts), read, every=every)
         places = np.cumsum([0, *map(len, tasks)])[:-1].tolist()
         return cls(plain, batch.latest, tasks, places, survey, LatenessRule.of(batch), options)
+
+    def shares(self) -> list[FileRows]:
+        """These rows by shares of the keys."""
+        n = limits.shares_of(number_of_rows(self.tasks)) if self.plain.pipeline.keys else 1
+        return [replace(self, share=KeyShare(number, n)) for number in range(n)] if n > 1 else [self]
 
     def judged(self, task: int, stage: Reading, grids: Sequence[WindowGrid]) -> Iterator[pa.RecordBatch]:
         """The usable rows of a task, judged for windows on ``grids`` if any row may be late; runs in an executor."""
@@ -120,7 +129,7 @@ class FileRows:
         """The rows of a task with what ``stage`` reads."""
         columns = list(dict.fromkeys((*stage.keys, *stage.ties, *stage.source_columns)))
         for _, batches in self.parts(task, columns, list(dict.fromkeys(stage.conditions))):
-            yield from batches
+            yield from batches if self.share is None else (self.share.rows(rows, stage.keys) for rows in batches)
 
 
 def _frame(new: FileRows, stage: Reading, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

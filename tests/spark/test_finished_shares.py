@@ -1,0 +1,116 @@
+"""Batches that read only the source, computed share by share of the keys; one that dies goes on from the shares that are finished."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.jobs.test_backfills import EVERY_WAY
+from tests.spark.harness import Bench, cut, differences, events, quiet
+from windowmill.checkpoints.finished import Notes
+from windowmill.jobs.batch import loop
+from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.ways import limits
+
+pytestmark = pytest.mark.spark
+#: Shares of the keys, and names of those of all ways.
+N_SHARES = 2
+NAMES = [f"{way} {number} of {N_SHARES}" for way in ("slices", "sessions", "positions", "live rows") for number in (1, 2)]
+
+
+class DiedError(Exception):
+    """An attempt ends here."""
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The shares that are finished from now on; each attempt dies when it has finished three."""
+    monkeypatch.setattr(limits, "MAX_ROWS", 0)  # Spark computes
+    monkeypatch.setattr(limits, "shares_of", lambda _: N_SHARES)
+    names: list[str] = []
+    write = Notes.write
+
+    def noting(self: Notes, name: str, body: bytes) -> None:
+        write(self, name, body)
+        if name != "plan":
+            names.append(name)
+            if len(names) % 3 == 0:
+                raise DiedError
+
+    monkeypatch.setattr(Notes, "write", noting)
+    return names
+
+
+def _daily(tmp_path: Path) -> Bench:
+    bench = Bench(tmp_path, {"windows": EVERY_WAY})
+    for rows in cut(events(92, 240), 5, 6):
+        bench.land(rows)
+        bench.run()
+    return bench
+
+
+def _until_done(attempt) -> int:
+    """How often ``attempt`` dies before it succeeds."""
+    for n in range(10):
+        try:
+            attempt()
+        except DiedError:
+            continue
+        return n
+    raise AssertionError("it never succeeds")
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_backfill_goes_on_from_the_shares_that_are_finished(spark, tmp_path, is_first, noted, monkeypatch):
+    with monkeypatch.context() as local:
+        local.undo()
+        daily = _daily(tmp_path)
+    before = daily.rows()
+    assert {row["window"] for row in before} == {window["name"] for window in EVERY_WAY}
+    ends = sorted({row["window_end"] for row in before})
+    other = Bench(tmp_path / "other", daily.changes | {"source": {"path": daily.source}})
+    bench, said = other if is_first else daily, io.StringIO()
+    progress = Progress(Console(file=said, soft_wrap=True))
+    died = _until_done(lambda: loop.backfill(bench.pipeline, progress, begin=ends[0] - 1, end=ends[-1]))
+    assert (died, noted) == (2, NAMES)
+    assert "positions 1 of 2 finished: 5 of 8 (62%), about" in said.getvalue()
+    assert differences(bench.rows(), before) == []
+    assert not list((bench.folder / "sink.windowmill/finished").glob("*"))
+
+
+def test_notes_of_another_backfill_and_of_files_that_are_gone_are_not_used(spark, tmp_path, noted, monkeypatch):
+    with monkeypatch.context() as local:
+        local.undo()
+        daily = _daily(tmp_path)
+    before = daily.rows()
+    ends = sorted({row["window_end"] for row in before})
+    there = set(Path(daily.sink).glob("*.parquet"))
+    with pytest.raises(DiedError):
+        loop.backfill(daily.pipeline, quiet(), begin=ends[0] - 1, end=ends[-2])
+    with pytest.raises(DiedError):
+        loop.backfill(daily.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1])
+    assert noted == NAMES[:3] * 2
+    maintain(daily.pipeline, quiet())
+    assert len(list(Path(daily.folder, "sink.windowmill/finished").iterdir())) == 4
+    lost = max(set(Path(daily.sink).glob("*.parquet")) - there, key=lambda path: path.stat().st_mtime_ns)
+    lost.unlink()
+    _until_done(lambda: loop.backfill(daily.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1]))
+    assert noted == [*NAMES[:3] * 2, *NAMES[2:]]
+    assert differences(daily.rows(), before) == []
+
+
+def test_a_changed_spec_goes_on_from_the_shares_that_are_finished(spark, tmp_path, noted, monkeypatch):
+    with monkeypatch.context() as local:
+        local.undo()
+        daily = _daily(tmp_path)
+    daily.changes["windows"] = [*EVERY_WAY, {"name": "thirds", "type": "tumbling", "size": "3 minutes"}]
+    assert _until_done(lambda: loop.apply(daily.pipeline, quiet(), history=0)) == 2
+    assert noted == NAMES
+    anew = Bench(tmp_path / "anew", daily.changes | {"source": {"path": daily.source}})
+    monkeypatch.undo()
+    anew.run()
+    assert differences(daily.rows(), anew.rows()) == []
