@@ -28,6 +28,8 @@ BENCHMARKS = {
     "deltas": ["deltas"],
     "state-bytes": ["state_bytes"],
     "keeping-current": ["keeping_current"],
+    "history": ["history"],
+    "corrections": ["corrections"],
     "long-life": ["long_life"],
     "nodes": ["nodes"],
     "memory": ["memory"],

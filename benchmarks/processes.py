@@ -29,14 +29,23 @@ def session_processes(session: int) -> list[psutil.Process]:
     return found
 
 
+#: Processor time of each process of a session, as of the last look at it; by session, process and when it began.
+_LOOKED_AT: dict[tuple[int, int, float], float] = {}
+
+
 def cpu_seconds(session: int) -> float:
     """Processor time of a session's processes so far, of those that have ended included."""
-    used = 0.0
+    of_children, there = 0.0, set()
     for process in session_processes(session):
         with suppress(psutil.Error):  # it ended meanwhile
-            times = process.cpu_times()
-            used += times.user + times.system + times.children_user + times.children_system
-    return used
+            times, known = process.cpu_times(), (session, process.pid, process.create_time())
+            _LOOKED_AT[known] = times.user + times.system
+            of_children += times.children_user + times.children_system
+            there.add(known)
+    every = {known: used for known, used in _LOOKED_AT.items() if known[0] == session}
+    # The kernel adds a child to its parent only if that waits for it; the daemon of Spark's workers does not.
+    unseen = of_children - sum(used for known, used in every.items() if known not in there)
+    return sum(every.values()) + max(0.0, unseen)
 
 
 def timed(act: Callable[[], T]) -> tuple[T, float, float]:

@@ -25,6 +25,8 @@ ORDER = (
     "deltas",
     "state_bytes",
     "keeping_current",
+    "history",
+    "corrections",
     "long_life",
     "nodes",
     "memory",

@@ -38,7 +38,7 @@ WARM_ROUNDS = 2
 _BY_SPARK = "hash(k) IS NOT NULL"
 
 
-def _script(python: str) -> str:
+def script(python: str) -> str:
     """The command ``windowmill`` of the environment of ``python``."""
     return str(Path(python).with_name("windowmill"))
 
@@ -46,7 +46,7 @@ def _script(python: str) -> str:
 @contextmanager
 def served() -> Iterator[dict[str, Any]]:
     """What ``windowmill serve --json`` tells of its server, which ends with the context."""
-    with subprocess.Popen([_script(sys.executable), "serve", "--port", "0", "--json"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([script(sys.executable), "serve", "--port", "0", "--json"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield json.loads(process.stdout.readline())
@@ -57,7 +57,7 @@ def served() -> Iterator[dict[str, Any]]:
 def run(spec: Path, environment: dict[str, str], python: str = sys.executable) -> tuple[float, float]:
     """Seconds of a run as a process of its own, and its processor time."""
     # By the script: modules of this folder would hide those of another checkout.
-    seconds, used, messages = alone([_script(python), "run", str(spec), "--json"], environment)
+    seconds, used, messages = alone([script(python), "run", str(spec), "--json"], environment)
     if "Spark of its own" in messages:
         raise AssertionError(messages)
     return seconds, used

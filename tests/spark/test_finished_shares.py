@@ -15,6 +15,7 @@ from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.returning import decoded
 
 pytestmark = pytest.mark.spark
 #: Shares of the keys, and names of those of all ways.
@@ -88,16 +89,16 @@ def test_notes_of_another_backfill_and_of_files_that_are_gone_are_not_used(spark
         daily = _daily(tmp_path)
     before = daily.rows()
     ends = sorted({row["window_end"] for row in before})
-    there = set(Path(daily.sink).glob("*.parquet"))
+    notes = daily.folder / "sink.windowmill/finished"
     with pytest.raises(DiedError):
         loop.backfill(daily.pipeline, quiet(), begin=ends[0] - 1, end=ends[-2])
     with pytest.raises(DiedError):
         loop.backfill(daily.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1])
     assert noted == NAMES[:3] * 2
     maintain(daily.pipeline, quiet())
-    assert len(list(Path(daily.folder, "sink.windowmill/finished").iterdir())) == 4
-    lost = max(set(Path(daily.sink).glob("*.parquet")) - there, key=lambda path: path.stat().st_mtime_ns)
-    lost.unlink()
+    assert len(list(notes.iterdir())) == 4  # with that of the plan
+    lost = decoded(Notes(str(notes)).read("sessions 1 of 2")).files["sink"][0]
+    Path(daily.sink, lost.path).unlink()
     _until_done(lambda: loop.backfill(daily.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1]))
     assert noted == [*NAMES[:3] * 2, *NAMES[2:]]
     assert differences(daily.rows(), before) == []
