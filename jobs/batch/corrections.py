@@ -44,7 +44,8 @@ def corrections(pipeline: Pipeline, new: pa.Table, shown: pa.Table, batch: int, 
     shown
         Rows of the sink, with ``RETRACTED`` beside its columns.
     within
-        Only windows that end, or are shown to end, in this range (begin, end] are compared.
+        Only windows that end, or are shown to end, in this range (begin, end] are compared, and sessions and snapshots that overlap
+        such ones, or others that do.
     """
     with _comparing(pipeline, new, shown) as (connection, names):
         found = connection.sql(_COMPARED.format(begin=within[0], end=within[1], **names)).to_arrow_table()
@@ -88,6 +89,21 @@ current AS (
 )"""
 _COMPARED = f"""
 WITH {_CURRENT},
+spans AS (
+    SELECT {{n_of_key}}, n.begins, n.ends, n.place, true AS is_new FROM new AS n WHERE n.moving
+    UNION ALL SELECT {{c_of_key}}, c.begins, c.ends, c.place, false AS is_new FROM current AS c WHERE c.moving
+),
+apart AS (
+    SELECT *, coalesce(begins >= max(ends) OVER (
+        PARTITION BY {{of_key}} ORDER BY begins, ends ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ), true) AS parts FROM spans
+),
+numbered AS (
+    SELECT *, count(*) FILTER (parts) OVER (PARTITION BY {{of_key}} ORDER BY begins, ends ROWS UNBOUNDED PRECEDING) AS stretch FROM apart
+),
+near AS (
+    SELECT * FROM numbered QUALIFY bool_or(ends BETWEEN {{begin}} + 1 AND {{end}}) OVER (PARTITION BY {{of_key}}, stretch)
+),
 beneath AS (
     SELECT n.place, max(s.revision) + 2 AS revision FROM new AS n JOIN shown AS s
     ON {{s_of_key_of_n}} AND s.begins < n.ends AND n.begins < s.ends WHERE n.moving GROUP BY n.place
@@ -97,6 +113,7 @@ paired AS (
         n.place IS NOT NULL AND c.place IS NOT NULL AND NOT ({{n_differs_from_c}}) AS same
     FROM new AS n FULL JOIN current AS c ON {{c_of_window_of_n}}
     WHERE n.ends BETWEEN {{begin}} + 1 AND {{end}} OR c.ends BETWEEN {{begin}} + 1 AND {{end}}
+        OR n.place IN (SELECT place FROM near WHERE is_new) OR c.place IN (SELECT place FROM near WHERE NOT is_new)
 )
 SELECT new_place IS NOT NULL AS is_new, coalesce(new_place, shown_place) AS place,
     CASE WHEN shown_place IS NULL THEN coalesce(beneath.revision, 0) ELSE paired.revision + 1 END AS revision
@@ -135,6 +152,9 @@ def _comparing(pipeline: Pipeline, new: pa.Table, shown: pa.Table) -> Iterator[t
     differ = ["(n.begins IS DISTINCT FROM c.begins)", "(n.ends IS DISTINCT FROM c.ends)"]
     differ += [_differs(f"n.v{n}", f"c.v{n}", floating=pa.types.is_floating(kind)) for n, kind in values]
     names = {
+        "of_key": ", ".join(of_key),
+        "n_of_key": ", ".join(f"n.{name}" for name in of_key),
+        "c_of_key": ", ".join(f"c.{name}" for name in of_key),
         "of_window": ", ".join(of_window),
         "n_of_window": ", ".join(f"n.{name}" for name in of_window),
         "of_shifted": ", ".join([*of_key, *(f"CASE WHEN moving THEN NULL ELSE {name} END" for name in of_window[len(of_key) :])]),

@@ -40,7 +40,7 @@ class Corrected:
     named
         How many windows and savepoints have been named.
     came_too_late
-        Versions of the source with rows that were too late for some window.
+        Versions of the source with rows that were too late for some window, or would have been for one with policies.
     """
 
     bench: Bench
@@ -85,14 +85,15 @@ class Corrected:
         return sorted(table.to_pylist(), key=lambda row: (row["t"], row["x"]))
 
     def _allowance(self) -> int:
-        """How far behind the latest event a row may come and count in all of its windows."""
-        time = self.bench.pipeline.time
-        return time.disorder.elapsed() + time.lateness.elapsed()
+        """How far behind the latest event a row may come and count in all of its windows: with policies lateness plays no part."""
+        pipeline = self.bench.pipeline
+        lateness = 0 if any(window.follows_policies for window in pipeline.windows) else pipeline.time.lateness.elapsed()
+        return pipeline.time.disorder.elapsed() + lateness
 
     # What happens to the source
 
     def new_rows(self, rng: random.Random, count: int, *, too_late: bool = False) -> list[Row]:
-        """Rows after those that are there, some of them late; with ``too_late`` also behind what open windows take."""
+        """The rows of the next version, some of them late; with ``too_late`` also behind what open windows take."""
         held = self.held() if self.rows else []
         last = held[-1]["t"] if held else BASE if self._tick > 1 else rng.choice([0, -50])
         now, rows = last, list[Row]()
@@ -103,6 +104,8 @@ class Corrected:
             if too_late and rng.random() < 0.6:
                 at = last - self._allowance() - rng.randint(1, 60) * self._tick
             rows.append(self._row(rng, at))
+        if held and any(row["t"] < last - self.bench.pipeline.time.disorder.elapsed() for row in rows):
+            self.came_too_late.append(self.source.version() + 1)
         # The latest row of all is never corrected, so that the watermark follows from the rows that are there.
         rows.append(self._row(rng, max(now, last + 1)))
         return rows
@@ -176,7 +179,9 @@ class Corrected:
         return begin, max(end, begin + self._tick)
 
     def change(self, rng: random.Random) -> None:
-        """Change the windows or the aggregates of the spec."""
+        """Change the windows or the aggregates of the spec; rows that a new window with policies would refuse as late are run before."""
+        if any(late > self.ledger.last_commit.to_version for late in self.came_too_late):
+            self.run()
         before = copy.deepcopy(self.spec)
         windows, aggregates, what = self.spec["windows"], self.spec["aggregates"], rng.random()
         if what < 0.3:

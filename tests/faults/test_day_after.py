@@ -82,7 +82,6 @@ class DayAfter(Stepping):
         """Rows come too late for some window, and are restated."""
         world.run()
         world.land(world.new_rows(random.Random(draw(_SEEDS)), draw(_FEW), too_late=True))
-        world.came_too_late.append(world.source.version())
         world.restate_all()
 
     # The pipeline

@@ -225,6 +225,28 @@ def test_a_window_that_a_correction_has_moved_out_of_the_range_stays_as_it_is_sh
     assert differences(bench.latest(), bench.truth()) == []
 
 
+@pytest.mark.parametrize(
+    ("corrected", "bounds"),
+    [("id = 'e012'", (12, 21)), ("id = 'e012'", (12, 14)), ("id in ('e012', 'e025')", (20, 22)), ("id = 'e041'", (25, 60))],
+)
+def test_sessions_that_a_correction_has_moved_across_the_bounds_of_a_range_are_restated_as_a_whole(tmp_path, corrected, bounds):
+    bench = bench_of(tmp_path, "sessions", time={"column": "t", "tie_break": ["id"]})
+    bench.changes["source"] = {"path": bench.source, "changes": "ignore"}
+    event = events(1, 1)[0]
+    bench.land([event | {"t": BASE + minute * MINUTE, "id": f"e{minute:03d}", "i": 1} for minute in (8, 12, 16, 21, 25, 29, 41, 45, 200)])
+    bench.run()
+    at = BASE + (22 if "041" not in corrected else 37) * MINUTE
+    bench.update(corrected, t=f"arrow_cast({at}, 'Timestamp(Microsecond, Some(\"UTC\"))')")
+    bench.run()
+    first, last = (BASE + minute * MINUTE for minute in bounds)
+    loop.restate(bench.pipeline, quiet(), ends=(first, last))
+    shown, truth = bench.latest(), bench.truth()
+    assert [row for row in truth if first < row["window_end"] <= last and row not in shown] == []
+    for row in [*shown, *truth]:
+        over = [each for each in shown if each["window_start"] < row["window_end"] and row["window_start"] < each["window_end"]]
+        assert over == [row] if row in shown else over, "no window overlaps another, and none is missing"
+
+
 def test_a_range_in_which_nothing_differs_corrects_the_state_all_the_same(tmp_path):
     bench, rows = bench_of(tmp_path, "mixed"), events(1, 300)
     bench.changes["source"] = {"path": bench.source, "changes": "ignore"}
