@@ -7,6 +7,7 @@ columns. Files of compacted rows are large; :mod:`windowmill.checkpoints.state.s
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -280,6 +281,11 @@ def compact_entries(
     return before - number_of_rows(table_at(path))
 
 
+def _keys_of(schema: pa.Schema) -> list[str]:
+    """The key columns of a state table: they come first. Columns of parts that a changed spec has added come last."""
+    return list(takewhile(lambda name: name not in (*_LEADING, SUM), schema.names))
+
+
 def _kept(
     schema: pa.Schema,
     where: str,
@@ -295,7 +301,7 @@ def _kept(
     ``removes`` is as for :func:`.needed_rows`.
     """
     live = LIVE in schema.names
-    names, keys = ", ".join(map(quoted, schema.names)), schema.names[: schema.get_field_index(KIND)]
+    names, keys = ", ".join(map(quoted, schema.names)), _keys_of(schema)
     kept = [f"SELECT {names} FROM state WHERE {BATCH} >= {before_batch}"]
     still = "true" if needed is None else f"({needed.sql})"
 

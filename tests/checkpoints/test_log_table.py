@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
 
 from windowmill.checkpoints.state import base, compaction
@@ -31,7 +32,7 @@ def append(path: Path, batch: int, *entries: tuple[float | None, str, int | None
     rows = [(key, kind, batch, 0 if kind == KEY_ENTRY else None, number) for key, kind, number in entries]
     table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=SCHEMA)
     once = CommitProperties(app_transactions=[Transaction("app", batch)])
-    write_deltalake(path, table, mode="append", commit_properties=once, configuration=CHECKPOINTED)
+    write_deltalake(path, table, mode="append", schema_mode="merge", commit_properties=once, configuration=CHECKPOINTED)
 
 
 def entries(path: Path) -> list[str]:
@@ -49,6 +50,17 @@ def test_what_later_entries_have_superseded_goes_and_an_open_batch_stays(tmp_pat
     kept += [(None, ROW, 1, 2), (1.0, ROW, 1, 3), (float("nan"), KEY_ENTRY, 2, None), (1.0, GONE, 2, 3)]
     assert entries(tmp_path) == sorted(map(repr, kept))
     assert DeltaTable(tmp_path).transaction_version("app") == 2, "a retry of batch 2 must still find that it has landed"
+
+
+def test_a_log_whose_columns_a_changed_spec_has_added_behind_those_of_slices_is_compacted_by_its_keys(tmp_path):
+    of_slices = pa.schema([("k", pa.float64()), ("_slice", pa.int64()), ("_batch", pa.int64()), ("rows", pa.int64())])
+    write_deltalake(tmp_path, of_slices.empty_table())
+    added = pa.schema([SCHEMA.field(name) for name in ("_kind", "_due", "_number")])
+    DeltaTable(tmp_path).alter.add_columns(DeltaSchema.from_arrow(added).fields)
+    append(tmp_path, 0, (1.0, KEY_ENTRY, None), (1.0, ROW, 1), (1.0, ROW, 2))
+    append(tmp_path, 1, (1.0, KEY_ENTRY, None), (1.0, GONE, 1))
+    assert compact_entries(str(tmp_path), 2, ["slices", "live rows"]) == 3
+    assert entries(tmp_path) == sorted(map(repr, [(1.0, KEY_ENTRY, 1, None), (1.0, ROW, 0, 2)]))
 
 
 def test_entries_that_another_attempt_appends_meanwhile_are_not_lost(tmp_path, monkeypatch):
