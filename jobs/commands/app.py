@@ -39,7 +39,6 @@ class _Group(TyperGroup):
 app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Sliding-window aggregates on Spark and Delta, batch by batch.",
 )

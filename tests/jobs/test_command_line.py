@@ -46,6 +46,16 @@ def test_every_command_takes_json(name, capsys):
     assert "--json" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("typed", "completed"), [("pl", ["plan"]), ("backfill --fr", ["--from"]), ("run --max", ["--max-batches"])])
+def test_a_shell_completes_commands_and_options(typed, completed, capsys, monkeypatch):
+    monkeypatch.setenv("_WINDOWMILL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"windowmill {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+    with pytest.raises(SystemExit, match="0"):
+        main([])
+    assert capsys.readouterr().out.split() == completed
+
+
 def test_the_version_is_told(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"windowmill {version('windowmill')}\n"
