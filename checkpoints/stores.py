@@ -148,8 +148,12 @@ def make_folder(place: str) -> None:
 def remove_folder(place: str) -> None:
     """Remove the folder ``place`` with all that is in it, if it is there."""
     fs, root = filesystem_of(place)
-    if fs.get_file_info(root).type == pa_fs.FileType.Directory or not is_local(place):
-        fs.delete_dir_contents(root, missing_dir_ok=True)
+    if not is_local(place):  # the file system of delta-rs does not delete folders
+        for found in fs.get_file_info(pa_fs.FileSelector(root, allow_not_found=True, recursive=True)):
+            if found.type == pa_fs.FileType.File:
+                fs.delete_file(found.path)
+    elif fs.get_file_info(root).type == pa_fs.FileType.Directory:
+        fs.delete_dir_contents(root)
 
 
 def filesystem_of(place: str) -> tuple[pa_fs.FileSystem, str]:
