@@ -15,6 +15,7 @@ from windowmill.jobs.commands.doctor import Check
 from windowmill.jobs.commands.terminal import Answer
 from windowmill.jobs.spark.jars import S3_JARS, damaged_jars, fetch_jars, jars_folder
 from windowmill.jobs.spark.java import find_java
+from windowmill.windowing.errors import MachineError
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class _Step:
 
 
 def set_up(progress: Progress, *, with_s3: bool) -> Answer:
-    """Get what is missing; raises ``MachineError`` if there is no Java, or something cannot be fetched."""
+    """Get what is missing; raises ``MachineError`` if there is no Java, or something that is needed cannot be made."""
     find_java()
     steps = [
         _Step("jars", "Delta's jars", doctor.check_jars, lambda: fetch_jars(jars_folder())),
@@ -46,12 +47,21 @@ def set_up(progress: Progress, *, with_s3: bool) -> Answer:
         missing = step.check().ok is not True or (step.name == "archive" and jars_are_new)
         jars_are_new = jars_are_new or (missing and step.name in ("jars", "s3-jars"))
         if missing:
-            with progress.step(step.name, step.doing):
-                step.get()
-        done.append({"name": step.name, "result": "made" if missing else "was there", "found": step.check().found})
+            try:
+                with progress.step(step.name, step.doing):
+                    step.get()
+            except MachineError as err:
+                if step.name != "archive":
+                    raise
+                progress.say(f"  {err}")
+        found = step.check()
+        result = "was there" if not missing else "made" if found.ok is True else "failed"
+        done.append({"name": step.name, "result": result, "found": found.found})
     done.insert(0, {"name": "java", "result": "was there", "found": doctor.check_java().found})
     made = sum(step["result"] == "made" for step in done)
-    text = f"ready: {made} of {len(done)} made, the others were there; `windowmill doctor` looks at the rest of this machine"
+    failed = [step["name"] for step in done if step["result"] == "failed"]
+    others = f"{', '.join(failed)} failed" if failed else "the others were there"
+    text = f"ready: {made} of {len(done)} made, {others}; `windowmill doctor` looks at the rest of this machine"
     return Answer({"steps": done}, text)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -127,7 +128,10 @@ def record_class_archive() -> Path:
         spark.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait(timeout=600)  # on a busy machine
+        try:
+            gateway.proc.wait(timeout=600)  # on a busy machine
+        except subprocess.TimeoutExpired:
+            gateway.proc.kill()
         if not recorded.is_file():
             raise MachineError(f"Java wrote no class archive to {jars_folder()}; sessions work without it, 4 seconds slower")
         recorded.replace(archive)

@@ -29,12 +29,20 @@ COMPONENTS = ("api-server", "scheduler", "dag-processor")
 BACKFILL_SECONDS = 300
 
 
-def request_backfill(api: LocalAirflow, dag_id: str, instant: str) -> bool:
-    """Ask once to recompute the interval that starts at ``instant``; whether Airflow has taken the request.
+def request_backfill(api: LocalAirflow, dag_id: str, instant: str, last: str | None = None, *, active: int = 1) -> bool:
+    """Ask once to recompute the interval that starts at ``instant``, or all until ``last``; whether Airflow has taken the request.
+
+    ``active`` of their runs are under way at a time.
 
     A busy SQLite refuses it, and may keep a backfill without runs. Airflow refuses others beside that until its scheduler ends it.
     """
-    asked = {"dag_id": dag_id, "from_date": instant, "to_date": instant, "reprocess_behavior": "completed", "max_active_runs": 1}
+    asked = {
+        "dag_id": dag_id,
+        "from_date": instant,
+        "to_date": last or instant,
+        "reprocess_behavior": "completed",
+        "max_active_runs": active,
+    }
     try:
         api.call("POST", "/backfills", json=asked)
     except AirflowError as err:
@@ -186,9 +194,9 @@ class RealAirflow:
         """Start a run by hand; returns its id."""
         return str(self.call("POST", f"/dags/{dag_id}/dagRuns", json={"logical_date": None})["dag_run_id"])
 
-    def backfill(self, dag_id: str, instant: str) -> None:
-        """Recompute the interval that starts at ``instant``."""
-        self.wait("the backfill", lambda: request_backfill(self._api, dag_id, instant), BACKFILL_SECONDS, every=2)
+    def backfill(self, dag_id: str, instant: str, last: str | None = None, *, active: int = 1) -> None:
+        """Recompute the interval that starts at ``instant``, or all until ``last``, ``active`` at a time."""
+        self.wait("the backfill", lambda: request_backfill(self._api, dag_id, instant, last, active=active), BACKFILL_SECONDS, every=2)
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """All runs of the DAG, by logical date."""

@@ -64,3 +64,15 @@ def test_without_java_nothing_is_made(made, monkeypatch, capsys):
     assert main(["setup"]) != 0
     assert made == []
     assert "Spark needs Java 17 or newer, found none; install it" in capsys.readouterr().err
+
+
+def test_without_an_archive_the_rest_is_made(made, monkeypatch, capsys):
+    def no_archive() -> None:
+        raise MachineError("Java wrote no class archive; sessions work without it, 4 seconds slower")
+
+    monkeypatch.setattr(setup, "_record_archive", no_archive)
+    assert main(["setup", "--json"]) == 0
+    assert made == ["jars", "kernels"]
+    told = capsys.readouterr()
+    assert [step["result"] for step in json.loads(told.out)["steps"]] == ["was there", "made", "failed", "made"]
+    assert "Java wrote no class archive; sessions work without it, 4 seconds slower" in told.err
