@@ -162,6 +162,22 @@ def test_a_life_in_a_bucket_computed_here(bucket, lived, local, tmp_path, capsys
     assert [path.name for path in tmp_path.iterdir()] == ["spec.yaml"], "nothing is written to a folder that is named like the bucket"
 
 
+def test_a_restatement_and_a_purge_in_a_bucket(bucket, local, tmp_path, capsys):
+    there, here = bench_at(bucket, tmp_path, "slices"), bench_at(str(tmp_path / "here"), tmp_path, "slices")
+    for bench in (there, here):
+        for rows in parts(2):
+            bench.land(rows)
+        bench.run()
+        spec = str(bench.write_spec())
+        stores.table_at(bench.source).update(updates={"v": "1.0"}, predicate="i = 2")
+        assert main(["restate", spec]) == 0, capsys.readouterr().err
+        stores.table_at(bench.source).delete("k = 'a' AND site = 1")
+        assert main(["purge", spec, "--key", "k=a", "--key", "site=1"]) == 0, capsys.readouterr().err
+        assert main(["maintain", spec, "--now"]) == 0, capsys.readouterr().err
+    _equal(there, here)
+    assert not any((row["k"], row["site"]) == ("a", 1) for row in there.rows())
+
+
 @pytest.mark.spark
 def test_a_life_in_a_bucket_computed_by_tasks(bucket, lived, spark, tmp_path, monkeypatch):
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "spark")
