@@ -34,7 +34,8 @@ class _Batch:
         pipeline = parse_pipeline(spec)
         added = [AddedFile(f"{n}", commits[n], 1, None, stats=_stats([*chain(*parts)]) if stats else None) for n, parts in enumerate(files)]
         given = {"seen": None, "settled": 0, "closed_by_file": None, "by_row": False, "latest": None, "lateness": 0} | own
-        self.input: Any = SimpleNamespace(pipeline=pipeline, files=added, commits=tuple(commits), types=_TYPES, disorder=disorder, **given)
+        numbered = {"commits": tuple(commits), "first_row": 0}
+        self.input: Any = SimpleNamespace(pipeline=pipeline, files=added, types=_TYPES, disorder=disorder, **numbered, **given)
         self.parts, self.times = [], []
         for index, parts in enumerate(files):
             first, file = 0, PlainFile(f"{index}", {"t": "t"}, {})
