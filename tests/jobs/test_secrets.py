@@ -53,6 +53,7 @@ FULL: dict[str, Any] = {
     "expectations": [{"type": "expect_column_values_to_be_between", "column": "n", "min_value": 1, "max_value": 3, "severity": "warning"}],
     "quarantine": {"warn": "2 %", "hold": 0.25},
     "savepoints": {"every": "7 days", "keep": 4},
+    "fold_revisions": "30 days",
     "schedule": "@daily",
 }  # fmt: skip
 

@@ -79,7 +79,7 @@ def test_credentials_that_a_spec_names(server, monkeypatch):
 @pytest.mark.parametrize("literal", [SECRET, 1234567, f"${{KEY}}{SECRET}", ""])
 def test_a_literal_secret_is_refused_and_not_told(literal):
     spec = SPEC | {"sink": SPEC["sink"] | {"storage_options": {"aws_secret_access_key": literal}}}
-    with pytest.raises(SpecError, match=r"sink.storage_options: aws_secret_access_key: expected the name of an environment var") as refused:
+    with pytest.raises(SpecError, match=r"sink.storage_options.aws_secret_access_key: expected the name of an environment var") as refused:
         parse_pipeline(spec)
     assert str(literal) not in str(refused.value) or not literal
 

@@ -50,7 +50,7 @@ def test_help_lists_it_after_windowmills_own(plug, capsys):
     plug(TOY)
     assert main(["--help"]) == 0
     listed = capsys.readouterr().out
-    assert listed.index(" doctor ") < listed.index(" keys ") < listed.index("Print the keys of a pipeline; 4 if it has none.")
+    assert listed.index("│ doctor ") < listed.index("│ keys ") < listed.index("Print the keys of a pipeline; 4 if it has none.")
 
 
 def test_one_that_nobody_has_is_refused(plug, capsys):
