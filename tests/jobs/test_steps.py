@@ -246,7 +246,8 @@ def balanced(*, applied: int, quarantined: int, logged: int | None, filtered: bo
     """Check a batch of ten rows that the source's log tells to be ``logged``."""
     source = SimpleNamespace(filter="v > 1" if filtered else None)
     pipeline = parse_pipeline(Bench(Path("/nowhere"), dict(SPEC)).spec)
-    own = {"plan": plan(3), "files": [SimpleNamespace(rows=logged, is_counted=True)], "pipeline": pipeline, "runnable": SimpleNamespace(source=source)}
+    files = [SimpleNamespace(rows=logged, is_counted=True)]
+    own = {"plan": plan(3), "files": files, "pipeline": pipeline, "runnable": SimpleNamespace(source=source)}
     batch: Any = SimpleNamespace(**own)
     check_balance(batch, Output(rows_applied=applied, reasons={"null_time": quarantined}), 10)
 
