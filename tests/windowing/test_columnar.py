@@ -366,6 +366,11 @@ def test_windows_of_a_pipeline_share_rows_and_quarantine(
     check(spec, rows, cuts, final, latest, commits=arrival.commits(len(rows)))
 
 
+def test_an_aggregate_over_a_key_column_does_not_depend_on_what_comes_from_the_state():
+    rows = [Row("a", t, t, v, f, "x", True) for t, v, f in [(0, 2, -0.0), (0, 5, 0.0), (0, 7, -0.0), (6, -1, 0.0)]]
+    check(pipeline(WINDOWS["pairs"], keys=("f",)), rows, [1, 2, 3], final=True)
+
+
 def test_a_version_that_outlives_its_window_keeps_its_rows():
     # The session of 0 is shown, then again with 1 in it, and then closed; later batches still know of the first showing.
     times = [("a", 0), ("b", 2), ("a", 1), ("b", 3), ("b", 6), ("b", 7), ("a", 20)]

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from windowmill.windowing.columnar.aggregation import Aggregation
 from windowmill.windowing.columnar.results import Chunk
-from windowmill.windowing.columnar.rows import KEY, Keys, in_order, kept
+from windowmill.windowing.columnar.rows import KEY, Keys, in_order, kept, with_keys
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.slicing.leaves import BatchEffect
@@ -78,6 +78,8 @@ class KeyedWindows:
             Smallest number of a fresh row; all older rows have smaller ones.
         """
         if fresh is not None:
+            # The state keeps a key column once, as a key; an aggregate over it must not depend on whether a row came from there.
+            fresh = with_keys(fresh, self._pipeline.keys)
             self._rows = fresh if self._rows is None else pa.concat_tables([self._rows, fresh])
         if self._rows is None or self.keys is None:
             return Step([], np.empty(0, np.int64), np.empty(0, np.int64))

@@ -77,6 +77,14 @@ def as_key(column: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), pc.add(column, pa.scalar(0.0, column.type)))
 
 
+def with_keys(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """``table`` with those of the columns ``names`` that it has as :func:`as_key` gives them."""
+    for name in names:
+        if name in table.column_names and pa.types.is_floating(table.schema.field(name).type):
+            table = table.set_column(table.schema.get_field_index(name), name, as_key(plain(table.column(name))))
+    return table
+
+
 def _codes(columns: list[pa.Array]) -> Ints:
     """Code of each row in order of first appearance; equal rows have equal codes."""
     codes = np.zeros(len(columns[0]), np.int64)
