@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -206,7 +206,9 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
             str(row["batch"]), outcome, row["severity"], "" if row["unexpected"] is None else f"{row['unexpected']:,}", escape(rule)
         )
         for example, values in zip_longest(row["examples"][:_MAX_NAMED], (row["values"] or [])[: len(row["examples"])][:_MAX_NAMED]):
-            told = ", ".join(f"{name}={value}" for name, value in {**example, **(values or {})}.items())
+            # A row that a verification found differing is told in words.
+            named = {**example, **(values or {})} if isinstance(example, Mapping) else {}
+            told = ", ".join(f"{name}={value}" for name, value in named.items()) or example
             table.add_row("", "", "", "", escape(f"  {told}"))
     return Answer(data, table)
 

@@ -13,9 +13,11 @@ import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
 
+from windowmill.checkpoints.places import Places
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands import COMMANDS
 from windowmill.windowing.errors import SpecError
+from windowmill.windowing.specfile import load_pipeline
 
 WINDOWS = [{"name": "w", "type": "tumbling", "size": 10}]
 
@@ -176,6 +178,17 @@ def test_a_run_whose_batch_is_held_tells_so_in_json(specs, capsys):
     write_deltalake(source.table_uri, pa.table({"t": [99]}), mode="append")
     assert main(["run", str(spec), "--json"]) == 3
     assert json.loads(capsys.readouterr().out) == {"pipeline": "a", "status": "held", "batches": []}
+
+
+def test_quality_tells_the_rows_that_a_verification_found_differing(specs, capsys):
+    assert main(["run", specs[0]]) == 0
+    table = DeltaTable(Places.of(load_pipeline(specs[0])).quality)
+    found = {"origin": "verify", "outcome": "failed", "unexpected": 1, "examples": json.dumps(["n: 2 instead of 3"]), "values": None}
+    row = table.to_pyarrow_table().slice(0, 1).to_pylist()[0] | found
+    write_deltalake(table, pa.Table.from_pylist([row], schema=pa.schema(table.schema().to_arrow())), mode="append")
+    capsys.readouterr()
+    assert main(["quality", specs[0]]) == 0
+    assert "n: 2 instead of 3" in capsys.readouterr().out
 
 
 def test_cost_counts_what_batches_use_and_what_a_month_of_them_takes(specs, capsys):
