@@ -7,6 +7,7 @@ releases. The ledger records who answered.
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -77,9 +78,9 @@ class QuestionOperator(HITLBranchOperator):
         self.spec = Spec.of(spec)
         self.storage_conn_id = storage_conn_id
 
+    @abstractmethod
     def question(self) -> Question:
         """What to ask; raises ``AirflowSkipException`` if there is nothing to."""
-        raise NotImplementedError
 
     def execute(self, context: Context) -> Any:
         question = self.question()
