@@ -87,7 +87,7 @@ class ErasedKeys:
         return [columns[self.every.index(name)] for name in own] if role == "state" else own
 
     def _of_json(self, row: Any) -> tuple[str, ...]:
-        return tuple(json.dumps(row.get(name)) for name in self.values.column_names)
+        return tuple(json.dumps(_canonical(row.get(name))) for name in self.values.column_names)
 
     @cached_property
     def _known(self) -> frozenset[tuple[str, ...]]:
@@ -121,6 +121,11 @@ class ErasedKeys:
         if self._are_exact and isinstance(example, dict):
             return self._of_json(example) in self._known
         return self.are_named_in(json.dumps(example, ensure_ascii=False))
+
+
+def _canonical(value: Any) -> Any:
+    """``value`` of a JSON object, equal for equal keys: −0.0 is 0.0, and a whole number one of a column that has become wider."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _those(items: Sequence[Any], stay: Sequence[bool]) -> str:

@@ -69,17 +69,18 @@ def _given(key: list[str], file: Path | None) -> list[dict[str, Any]]:
             raise SpecError("--key: got a column twice; several keys go into a file, which --keys names")
         return [{name: value if equals else None for name, equals, value in parts}]
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        # Not `splitlines`: JSON texts may hold other ends of lines as they are.
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, ValueError) as err:
         raise SpecError(f"--keys {file}: cannot be read ({err})") from err
     found = []
     for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
         try:
-            each = json.loads(line) if line.strip() else None
+            each = json.loads(line, parse_float=str)  # decimals keep all of their digits
         except ValueError as err:
             raise SpecError(f"--keys {file}: line {number} is not JSON ({err})") from err
-        if each is None:
-            continue
         if not isinstance(each, dict) or any(isinstance(value, list | dict) for value in each.values()):
             raise SpecError(f'--keys {file}: line {number}: expected an object of key columns, such as {{"origin": "ORD"}}')
         found.append(each)

@@ -6,15 +6,17 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tests.faults.pipelines import PIPELINES, Story
-from tests.spark.harness import Bench, Row, differences, quiet
+from tests.spark.harness import BASE, MINUTE, WINDOWS, Bench, Row, differences, quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, purging, savepoints
@@ -385,12 +387,14 @@ def test_a_changed_spec_does_not_bring_the_key_back(tmp_path, changes):
 
 def test_wrong_keys_are_refused(tmp_path, capsys):
     story = begun("slices", tmp_path / "story")
-    spec, lines = spec_of(story.bench), tmp_path / "keys.jsonl"
+    spec, lines, null = spec_of(story.bench), tmp_path / "keys.jsonl", tmp_path / "null.jsonl"
     lines.write_text('{"k": "x"}\n{"site": 1}\n')
+    null.write_text('{"k": "x"}\nnull\n')
     for wrong, told in (
         (["--key", "color=x"], "got a key of color; expected some or all of the key columns"),
         (["--key", "site=x"], "--key site=x: not of type int64"),
         (["--keys", str(lines)], "got a key of site; expected"),
+        (["--keys", str(null)], "null.jsonl: line 2: expected an object of key columns"),
         (["--keys", str(tmp_path / "none.jsonl")], "none.jsonl: cannot be read"),
         (["--key", "k=a", "--key", "k=b"], "got a column twice"),
         ([], "expected --key NAME=VALUE or --keys FILE"),
@@ -401,6 +405,31 @@ def test_wrong_keys_are_refused(tmp_path, capsys):
         purging.purge(Bench(tmp_path, {"keys": []}).pipeline, quiet(), [{"k": GONE}])
     with pytest.raises(SpecError):
         purging.purge(story.bench.pipeline, quiet(), [{}])
+
+
+@pytest.mark.parametrize(
+    ("kind", "gone", "stays", "line"),
+    [
+        (pa.string(), ["a\u2028b", "a\x85b"], "x", '\ufeff{"k": "a\u2028b"}\r\n \n{"k": "a\x85b"}\r\n'),
+        (pa.decimal128(30, 10), [Decimal("12345678901234567.1234567891")], Decimal("1.5"), '{"k": 12345678901234567.1234567891}'),
+        (pa.float64(), [-0.0], 1.5, '{"k": 0}'),
+        (pa.float64(), [0.0], 1.5, '{"k": -0.0}'),
+        (pa.float64(), [float("nan")], 1.5, '{"k": NaN}'),
+    ],
+)
+def test_odd_keys_go_from_all_tables(tmp_path, kind, gone, stays, line):
+    schema = pa.schema([("k", kind), ("t", pa.timestamp("us", "UTC"))])
+    rows = pa.Table.from_pylist([{"k": key, "t": at} for key in (*gone, stays) for at in (BASE, BASE + 1_000 * MINUTE, None)], schema)
+    spec = {"keys": ["k"], "time": {"column": "t"}, "windows": [WINDOWS[0]], "aggregates": {"n": {"count": "*"}}}
+    bench, keys = Bench(tmp_path, spec), tmp_path / "keys.jsonl"
+    bench.append(rows)
+    bench.run()
+    assert len(bench.quarantine()) == len(gone) + 1
+    write_deltalake(bench.source, rows.slice(3 * len(gone)), mode="overwrite")
+    keys.write_text(line, encoding="utf-8")
+    assert main(["purge", spec_of(bench), "--keys", str(keys)]) == 0
+    assert [row["k"] for row in bench.rows()] == [stays]
+    assert [json.loads(row["row"])["k"] for row in bench.quarantine()] == [float(stays) if stays != "x" else "x"]
 
 
 def test_no_purge_before_the_first_batch(tmp_path):
