@@ -59,12 +59,11 @@ class ErasedKeys:
             return np.array([self._cleaned(row) != row for row in rows.select(self.needed(role, columns)).to_pylist()], np.bool_)
         if role == "quarantine":
             return np.array([self._of_json(json.loads(text)) in self._known for text in rows.column("row").to_pylist()], np.bool_)
-        from windowmill.windowing.columnar.rows import codes_of  # imports numba, which most commits do not need
+        from windowmill.windowing.columnar.rows import are_among  # imports numba, which most commits do not need
 
         names = self._columns(role, columns)
         own = self.values.rename_columns(names).cast(pa.schema([rows.schema.field(name) for name in names]))
-        codes, _ = codes_of([own, rows.select(names)], names)
-        return np.isin(codes[len(own) :], codes[: len(own)])
+        return are_among(rows, own, names)
 
     def without(self, role: str, rows: pa.Table) -> pa.Table:
         """``rows`` of the table with this ``role`` without the keys: without their rows, or of quality with less in some columns."""

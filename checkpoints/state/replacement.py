@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 
 from windowmill.checkpoints.batches import Changes
@@ -14,7 +13,7 @@ from windowmill.checkpoints.state.base import files_of, order_of
 from windowmill.checkpoints.state.reading import read_file, reporting_damage
 from windowmill.checkpoints.stores import is_table
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
-from windowmill.windowing.columnar.rows import codes_of
+from windowmill.windowing.columnar.rows import are_among
 from windowmill.windowing.watermark import COMMIT_SHIFT
 
 
@@ -65,6 +64,5 @@ def keep(path: str, touched: pa.Table, *, batch: int, attempt: str) -> tuple[Dat
         with FileWriter(path, schema, batch=batch, attempt=attempt, task=0, order=order_of(schema.names)) as writer:
             for file in files_of(table):
                 rows = read_file(table.table_uri, file, schema, schema.names)
-                codes, _ = codes_of([own, rows.select(keys)], keys)
-                writer.write(rows.filter(pa.array(~np.isin(codes[len(own) :], codes[: len(own)]))))
+                writer.write(rows.filter(pa.array(~are_among(rows, own, keys))))
     return writer.close()

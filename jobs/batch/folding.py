@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -133,11 +132,10 @@ def _plan(ledger: Ledger, through: int) -> FoldPlan:
 
 def _staying(replaced: ReplacedRange, gone: pa.Table) -> Iterator[pa.Table]:
     """The rows of the range ``replaced`` but those ``gone``."""
-    from windowmill.windowing.columnar.rows import codes_of  # imports numba
+    from windowmill.windowing.columnar.rows import are_among  # imports numba
 
     names = gone.column_names
     gone = gone.cast(pa.schema([replaced.schema.field(name) for name in names]))
     for rows in rows_of(replaced.table, replaced.files, replaced.schema):
         within = rows.filter(replaced.within(rows))
-        codes, _ = codes_of([gone, within.select(names)], names)
-        yield within.filter(pa.array(~np.isin(codes[len(gone) :], codes[: len(gone)])))
+        yield within.filter(pa.array(~are_among(within, gone, names)))

@@ -30,7 +30,7 @@ from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import TIME
-from windowmill.windowing.columnar.rows import codes_of
+from windowmill.windowing.columnar.rows import are_among
 from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import divide
@@ -93,9 +93,7 @@ class Scope:
             return rows
         if not keys:
             return rows if self.touched.num_rows else rows.slice(0, 0)
-        codes, _ = codes_of([self.keys(keys), rows.select(list(keys))], list(keys))
-        n = len(codes) - len(rows)
-        return rows.filter(pa.array(np.isin(codes[n:], codes[:n])))
+        return rows.filter(pa.array(are_among(rows, self.keys(keys), keys)))
 
     def keys(self, keys: tuple[str, ...]) -> pa.Table:
         """The keys that are touched, each once."""

@@ -66,6 +66,12 @@ def keys_of(tables: Sequence[pa.Table], names: Sequence[str]) -> tuple[pa.Table,
     return keys, codes, n_keys
 
 
+def are_among(rows: pa.Table, keys: pa.Table, names: Sequence[str]) -> Bools:
+    """Whether the key of each of ``rows`` is one of ``keys``; both have the columns ``names``, of the same types."""
+    codes, _ = codes_of([keys, rows], names)
+    return np.isin(codes[len(keys) :], codes[: len(keys)])
+
+
 def _column_of(tables: Sequence[pa.Table], name: str) -> pa.ChunkedArray:
     return pa.chunked_array([chunk for table in tables for chunk in table.column(name).chunks], tables[0].column(name).type)
 
