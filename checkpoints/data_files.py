@@ -165,7 +165,7 @@ class FileWriter:
 def rows_of(table: str, paths: Iterable[str], schema: pa.Schema) -> Iterator[pa.Table]:
     """The rows of the files ``paths`` of ``table``, a part at a time, with the columns of ``schema``: null where a file lacks one.
 
-    Whoever wrote the files: delta-rs writes texts as views, which Arrow does not filter.
+    They have its types, too, whoever wrote the files: delta-rs writes texts as views, which Arrow does not filter.
     """
     fs, root = filesystem_of(table)
     for path in paths:

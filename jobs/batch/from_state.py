@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.batches import Batch, told
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
@@ -228,6 +228,4 @@ class _SliceCheck:
         raise NotStoredError(f"stored slices reach back to {self._told(self.since)}, and {earliest[1]} earlier ones")
 
     def _told(self, instant: int) -> str:
-        from windowmill.checkpoints.batches import told
-
         return told(instant, instants=self.runnable.pipeline.time.unit is None)
