@@ -13,6 +13,15 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def sql_text(text: str) -> str:
+    """A text constant in standard SQL.
+
+    >>> sql_text("it's")
+    "'it''s'"
+    """
+    return "'" + text.replace("'", "''") + "'"
+
+
 def spark_text(text: str) -> str:
     """A text constant in Spark's SQL."""
     # Spark replaces ${…} by settings and by the environment, even within constants.

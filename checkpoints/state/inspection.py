@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import QueryBuilder
 
-from windowmill.checkpoints.quoting import quoted
+from windowmill.checkpoints.quoting import quoted, sql_text
 from windowmill.checkpoints.state.base import number_of_rows
 from windowmill.checkpoints.state.compaction import needed_rows
 from windowmill.checkpoints.state.log import latest_entries
@@ -82,7 +82,7 @@ class Inspection:
         return int(self._one(f"SELECT count(*) AS n FROM (SELECT DISTINCT {', '.join(map(quoted, self._keys))} FROM state)")["n"])
 
     def _of(self, key: Mapping[str, Any]) -> str:
-        return " AND ".join(["true", *(_is(name, value, self.schema.field(name).type) for name, value in key.items())])
+        return " AND ".join(["true", *(equals(name, value, self.schema.field(name).type) for name, value in key.items())])
 
     def _one(self, query: str) -> dict[str, Any]:
         return self._rows(query)[0]
@@ -354,7 +354,7 @@ _ARROW_NAMES = {
 }
 
 
-def _is(name: str, value: Any, kind: pa.DataType) -> str:
+def equals(name: str, value: Any, kind: pa.DataType) -> str:
     """A condition in DataFusion's SQL with a literal of type ``kind``: a plain literal would widen the column, or be a string."""
     column = quoted(name)
     if value is None:
@@ -368,5 +368,5 @@ def _is(name: str, value: Any, kind: pa.DataType) -> str:
         return f"{column} = X'{value.hex()}'"
     if isinstance(value, Decimal):
         return f"{column} = arrow_cast('{value}', 'Decimal128({kind.precision}, {kind.scale})')"
-    text = value if isinstance(value, int) and not isinstance(value, bool) else "'" + str(value).replace("'", "''") + "'"
+    text = value if isinstance(value, int) and not isinstance(value, bool) else sql_text(str(value))
     return f"{column} = " + (f"arrow_cast({text}, '{_ARROW_NAMES[str(kind)]}')" if str(kind) in _ARROW_NAMES else str(text))

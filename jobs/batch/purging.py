@@ -18,9 +18,8 @@ from windowmill.checkpoints.batches import Changes, Commit
 from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.erasing import ErasedFiles, ErasedKeys, KeysFile
 from windowmill.checkpoints.plans import PurgePlan
-from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.savepoints import savepoints_in
-from windowmill.checkpoints.state.inspection import key_value
+from windowmill.checkpoints.state.inspection import equals, key_value
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.forgetting import Forgotten, forget
@@ -106,10 +105,12 @@ def purge(
         keys = _typed(pipeline, source, given)
         with progress.step("check", f"that the source has no rows of {'the key' if len(keys.values) == 1 else 'the keys'}"):
             _refuse_present(source, keys)
-        return _tried(runnable, ledger, source, keys, progress) if dry_run else _done(runnable, ledger, source, keys, progress, accepted)
+        if dry_run:
+            return _previewed(runnable, ledger, source, keys, progress)
+        return _carried_out(runnable, ledger, source, keys, progress, accepted)
 
 
-def _tried(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: ErasedKeys, progress: Progress) -> Purged:
+def _previewed(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: ErasedKeys, progress: Progress) -> Purged:
     """What a purge would do."""
     plan, _ = _planned(runnable, ledger, source, keys)
     found = _found(runnable, plan, keys, progress)
@@ -121,7 +122,7 @@ def _tried(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: Erased
     )
 
 
-def _done(
+def _carried_out(
     runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: ErasedKeys, progress: Progress, accepted: planning.Acceptance
 ) -> Purged:
     """Carry the purge out, in one batch; in more if the source has deleted rows of the keys, appended rows, and deleted some again."""
@@ -130,7 +131,7 @@ def _done(
         before += run_to_change(runnable, ledger, progress, accepted)
         plan, ignored = _planned(runnable, ledger, source, keys)
         progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=True)}")
-        rows.update(_carry_out(runnable, ledger, plan, keys, ignored, progress))
+        rows.update(_run_batch(runnable, ledger, plan, keys, ignored, progress))
         with progress.step("forget", "savepoints, pages and statistics of the ledger that name the keys"):
             forgotten = forgotten.and_then(forget(runnable, ledger))
         if next_change(source, plan.to_version) is None:
@@ -173,9 +174,9 @@ def _typed(pipeline: Pipeline, source: DeltaSource, given: Given) -> ErasedKeys:
 
 
 def _value(value: Any, kind: pa.DataType, name: str) -> Any:
-    if value is None or isinstance(value, str):
-        return key_value(value, kind, name)
-    return key_value(str(value).lower() if isinstance(value, bool) else str(value), kind, name)
+    if isinstance(value, bool):
+        value = str(value).lower()  # as JSON writes it
+    return key_value(None if value is None else str(value), kind, name)
 
 
 def _refuse_present(source: DeltaSource, keys: ErasedKeys) -> None:
@@ -193,12 +194,9 @@ def _condition(keys: ErasedKeys) -> str:
     values = keys.values
     if len(values) > _ASKED or not all(pa.types.is_string(kind) or pa.types.is_integer(kind) for kind in values.schema.types):
         return "true"
-    parts = []
-    for row in values.to_pylist():
-        told = {name: f"'{value.replace(chr(39), chr(39) * 2)}'" if isinstance(value, str) else value for name, value in row.items()}
-        terms = [f"{quoted(name)} IS NULL" if value is None else f"{quoted(name)} = {value}" for name, value in told.items()]
-        parts.append(f"({' AND '.join(terms)})")
-    return " OR ".join(parts)
+    kinds = {field.name: field.type for field in values.schema}
+    each = (" AND ".join(equals(name, value, kinds[name]) for name, value in row.items()) for row in values.to_pylist())
+    return " OR ".join(f"({terms})" for terms in each)
 
 
 def _planned(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: ErasedKeys) -> tuple[PurgePlan, int]:
@@ -262,7 +260,7 @@ def _found(runnable: Runnable, plan: PurgePlan, keys: ErasedKeys, progress: Prog
     return found
 
 
-def _carry_out(
+def _run_batch(
     runnable: Runnable, ledger: Ledger, plan: PurgePlan, keys: ErasedKeys, ignored: int, progress: Progress
 ) -> Mapping[str, int]:
     """Record the batch and make its commits; returns the rows that have gone, by role."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from windowmill.checkpoints.quoting import sql_text
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.errors import WindowmillError
 
@@ -60,7 +61,7 @@ def literal(text: str | None) -> str:
     >>> literal("it's"), literal(None)
     ("'it''s'", 'NULL')
     """
-    return "NULL" if text is None else "'" + text.replace("'", "''") + "'"
+    return "NULL" if text is None else sql_text(text)
 
 
 def clipped(text: object, limit: int = _TEXT_SHOWN) -> str:
