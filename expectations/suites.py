@@ -186,6 +186,8 @@ def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) ->
         if name not in arguments:
             own = ", ".join(sorted(arguments - (_COMMON_ARGUMENTS - {"column"}))) or "none"
             yield name, f"unknown argument of {rule.type}; {_near(name, arguments, f'its own are {own}')}"
+        elif isinstance(value, Mapping) and "$PARAMETER" in value:
+            yield name, f"got the parameter {value['$PARAMETER']!r} of a suite, to which a batch gives no value; write the value itself"
         elif schema and (expected := _expected(schema, name, value)):
             yield name, f"got {value!r}; expected {expected}"
     for name in (schema or {}).get("required", ["column"]):
