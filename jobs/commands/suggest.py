@@ -113,9 +113,14 @@ def _of_keys(pipeline: Pipeline, table: DeltaTable) -> Iterator[Suggestion]:
         counts = f"SELECT {column} AS value, count(*) AS n FROM sink WHERE {_shown(table)} GROUP BY {column} LIMIT {_MAX_KNOWN + 1}"
         rows = _query(table, counts)
         known, total = [row["value"] for row in rows], sum(row["n"] for row in rows)
-        if total >= _MIN_VALUES and len(known) <= _MAX_KNOWN and all(isinstance(value, str | int) for value in known):
+        if total >= _MIN_VALUES and len(known) <= _MAX_KNOWN and all(map(_may_be_in_set, known)):
             rule = {"type": "expect_column_values_to_be_in_set", "column": name, "value_set": sorted(known), "severity": "warning"}
             yield Suggestion(rule, f"{len(known)} different values of {name} in {total:,} rows")
+
+
+def _may_be_in_set(value: object) -> bool:
+    """Whether Great Expectations takes ``value`` in a set: a number, or a text that is not empty."""
+    return isinstance(value, str | int) and not isinstance(value, bool) and value != ""
 
 
 def _of_runs(pipeline: Pipeline, table: DeltaTable, runs: Sequence[Batch]) -> Iterator[Suggestion]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from windowmill.windowing.specfile import load_pipeline
 BETWEEN, IN_SET, NOT_NULL = (f"expect_column_values_to_{name}" for name in ("be_between", "be_in_set", "not_be_null"))
 
 
-def run(folder: Path, batch: int, keys: str = "abc", scale: float = 1.0) -> int:
+def run(folder: Path, batch: int, keys: Iterable[str | bool] = "abc", scale: float = 1.0) -> int:
     """Run one version: five rows of each key in ten instants; ``odd`` is null for one key."""
     rows = [(key, 10 * batch + i, scale * (i + 1), None if key == "c" else i) for key in keys for i in (0, 2, 4, 6, 9)]
     k, t, x, odd = zip(*rows, strict=True)
@@ -74,6 +75,20 @@ def test_outliers_do_not_widen_the_range(tmp_path):
     [found] = suggestions_of(load_pipeline(spec)).data["suggestions"]
     assert found["rule"] == {"type": BETWEEN, "column": "x", "min_value": 0, "max_value": 149, "severity": "warning"}
     assert found["why"] == "99.8 % of 5,001 values are 0 to 99; 1 are outside of the rule"
+
+
+@pytest.mark.parametrize("keys", [("a", ""), (True, False)])
+def test_keys_that_no_set_may_hold_are_not_suggested_as_one(folder, capsys, keys):
+    spec = folder / "p.yaml"
+    for batch in range(17):
+        assert run(folder, batch, keys) == 0
+    capsys.readouterr()
+    assert main(["suggest", str(spec)]) == 0
+    suggested = capsys.readouterr().out
+    assert BETWEEN in suggested
+    assert IN_SET not in suggested
+    spec.write_text(f"{spec.read_text()}{suggested}")
+    assert main(["validate", str(spec)]) == 0
 
 
 def test_little_history_gives_no_rules_and_none_is_refused(folder, capsys):
