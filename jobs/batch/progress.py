@@ -59,9 +59,12 @@ class Progress:
         """Time the step ``name``, and show ``doing`` while it lasts."""
         begun = time.perf_counter()
         if self._console.is_terminal:
-            with self._console.status(redacted(f"{name}: {doing}")) as self._shown, self.around(name):
-                yield
-            self._shown = None
+            with self._console.status(redacted(f"{name}: {doing}")) as status, self.around(name):
+                self._shown = status
+                try:
+                    yield
+                finally:
+                    self._shown = None
         else:
             with self.around(name):
                 yield

@@ -112,7 +112,7 @@ def _chosen(settings: Source, brokers: Brokers, first: Mapping[Partition, int], 
 def _pieces(ranges: Ranges, most: int | None) -> Iterator[Ranges]:
     """``ranges`` in pieces of about ``most`` messages, each with the same share of every partition."""
     total = _count(ranges)
-    n_pieces = (total > 0) if most is None else -(-total // most)
+    n_pieces = int(total > 0) if most is None else -(-total // most)
     for at in range(n_pieces):
         yield {
             partition: (begin + (end - begin) * at // n_pieces, begin + (end - begin) * (at + 1) // n_pieces)

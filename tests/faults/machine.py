@@ -13,8 +13,9 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
+from tests.faults.dying import DiedError
 from tests.faults.pipelines import PIPELINES
-from tests.faults.stepping import DiedError, Draw, Stepping
+from tests.faults.stepping import Draw, Stepping
 from tests.faults.world import OPERATIONS, World, shuffled
 from tests.spark.harness import Bench
 from windowmill.checkpoints import failpoints

@@ -17,10 +17,6 @@ _STEPS_OF_AN_EXAMPLE, _EXAMPLES_OF_A_SEED = 50, 10
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
-class DiedError(BaseException):
-    """Stands for a process that is gone: nothing of the product catches it."""
-
-
 class Stepping(RuleBasedStateMachine):
     """A machine whose steps are its methods ``_<step>``, which take its ``world`` and a function that draws from strategies."""
 

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from tests.faults.corrected import UNMET, Corrected
-from tests.faults.stepping import WANTED, DiedError, Draw, Stepping, take, take_those_wanted
+from tests.faults.dying import DiedError
+from tests.faults.stepping import WANTED, Draw, Stepping, take, take_those_wanted
 from tests.spark.harness import quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.failpoints import FAILPOINTS

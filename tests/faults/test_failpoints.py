@@ -10,6 +10,7 @@ import os
 
 import pytest
 
+from tests.faults.dying import DiedError, arm
 from tests.faults.pipelines import PIPELINES, Story, begun
 from windowmill.checkpoints import failpoints
 from windowmill.jobs.batch.steps import _Steps
@@ -34,10 +35,6 @@ _SAMPLE = {
 }
 
 
-class DiedError(BaseException):
-    """Stands for a process that is gone: nothing of the product catches it."""
-
-
 @pytest.fixture(autouse=True)
 def _disarm():
     yield
@@ -57,21 +54,13 @@ def stories(spark, tmp_path_factory):
     return story
 
 
-def _die() -> None:
-    raise DiedError
-
-
-def _lose() -> None:
-    raise failpoints.InjectedError("the response is lost")
-
-
 @pytest.mark.covers("P1", "P10")
 @pytest.mark.parametrize(("name", "place"), [(name, place) for name in PIPELINES for place in (PLACES if _EVERY else _SAMPLE[name])])
 def test_a_run_that_fails_is_made_good_by_the_next(stories, tmp_path, monkeypatch, name, place):
     first, clean = stories(name)
     story = first.copied_to(tmp_path / "story")
     story.land(1)
-    failpoints.arm(place, _lose if place.endswith(".lost") else _die)
+    arm(place)
     # Of every other place many tasks work on the attempt that fails, and one task on the next.
     with monkeypatch.context() as patched:
         patched.setattr(limits, "MAX_ROWS", 0 if PLACES.index(place) % 2 else limits.MAX_ROWS)
@@ -103,7 +92,7 @@ def test_a_recovery_that_fails_too(stories, tmp_path, first, second):
     story = original.copied_to(tmp_path / "story")
     story.land(1)
     for place in (first, second):
-        failpoints.arm(place, _die)
+        arm(place)
         with contextlib.suppress(DiedError):
             story.run()
         failpoints.disarm()

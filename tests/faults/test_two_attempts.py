@@ -14,6 +14,7 @@ from contextlib import nullcontext
 import pytest
 
 from tests.faults import pipelines
+from tests.faults.dying import DiedError
 from tests.faults.pipelines import Story
 from windowmill.checkpoints import failpoints
 from windowmill.windowing.errors import FencedError
@@ -25,10 +26,6 @@ _EVERY = [(a, b, dies) for a, b in itertools.product(WRITES, WRITES) for dies in
 _SAMPLE = [("batch", "batch", False), ("batch", "sink", False), ("sink", "state", False), ("state", "quarantine", True)]
 #: The longest that an attempt may take to its stop, or to its end.
 PATIENCE_SECONDS = 120.0
-
-
-class DiedError(BaseException):
-    """Stands for a process that is gone: nothing of the product catches it."""
 
 
 class Attempt(threading.Thread):

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from rich.console import Console
 
+from tests.faults.dying import DiedError, arm
 from tests.spark.harness import AGGREGATES, BASE, MINUTE, TIME, Bench, Row, differences, events, quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
@@ -71,14 +72,6 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def bench_of(folder: Path, changes: dict[str, Any]) -> Bench:
     folder.mkdir(exist_ok=True)
     return Bench(folder, {"aggregates": FEW} | changes)
-
-
-class DiedError(BaseException):
-    """Stands for a process that is gone: nothing of the product catches it."""
-
-
-def _die() -> None:
-    raise DiedError
 
 
 @pytest.fixture(autouse=True)
@@ -243,7 +236,7 @@ def test_a_run_applies_what_only_adds_if_the_spec_says_so(tmp_path):
 def test_a_change_that_is_killed_is_finished_by_whoever_comes_next(tmp_path, place):
     bench, after = grown(tmp_path), {"windows": [SLOTS, ROLLING], "aggregates": FEW | {"spread": AGGREGATES["spread"]}}
     before = bench.rows()
-    failpoints.arm(place, _die)
+    arm(place)
     with pytest.raises(DiedError):
         apply(bench, after)
     failpoints.disarm()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults.dying import DiedError, arm
 from tests.jobs.test_applied_changes import (
     BAND,
     FEW,
@@ -17,8 +18,6 @@ from tests.jobs.test_applied_changes import (
     SLOTS,
     SPANS,
     VISITS,
-    DiedError,
-    _die,
     bench_of,
     of,
 )
@@ -233,7 +232,7 @@ def test_files_of_the_source_before_what_is_asked_for_are_not_read(tmp_path, emi
 def test_a_change_that_is_killed_is_finished_by_whoever_comes_next(tmp_path, place):
     bench = grown(tmp_path, {"windows": [FIVES, DAY]})
     history, after = shown_through(bench) - RECENT, {"windows": [DAY, HOURS]}
-    failpoints.arm(place, _die)
+    arm(place)
     with pytest.raises(DiedError):
         carry_out(bench, after, history)
     failpoints.disarm()

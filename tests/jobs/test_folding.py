@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
+from tests.faults.dying import DiedError, arm
 from tests.jobs.test_restatements import Corrected, Row, bench_of
 from tests.spark.harness import cut, events, quiet
 from windowmill.checkpoints import failpoints
@@ -24,10 +25,6 @@ from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SavepointError, SinkError
 
 NOW, YEAR = Duration(ticks=1), Duration(days=365)
-
-
-class DiedError(BaseException):
-    """Stands for a process that is gone: nothing of the product catches it."""
 
 
 @pytest.fixture(autouse=True)
@@ -142,10 +139,7 @@ def test_a_fold_that_dies_anywhere_is_finished_or_never_was(tmp_path, place):
     bench, parts = corrected(tmp_path, "mixed")
     latest = bench.latest()
 
-    def die() -> None:
-        raise failpoints.InjectedError("lost") if place.endswith(".lost") else DiedError
-
-    failpoints.arm(place, die)
+    arm(place)
     try:
         folded(bench)
     except DiedError:
@@ -161,10 +155,7 @@ def test_others_may_rewrite_the_sink_before_the_fold_is_published(tmp_path):
     bench, _ = corrected(tmp_path, "mixed")
     latest = bench.latest()
 
-    def die() -> None:
-        raise DiedError
-
-    failpoints.arm("sink.before", die)
+    arm("sink.before")
     with pytest.raises(DiedError):
         folded(bench)
     assert DeltaTable(bench.sink).optimize.compact()["numFilesRemoved"] > 1

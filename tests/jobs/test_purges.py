@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.faults.dying import DiedError, arm
 from tests.faults.pipelines import PIPELINES, Story
 from tests.spark.harness import BASE, MINUTE, WINDOWS, Bench, Row, differences, quiet
 from windowmill.checkpoints import failpoints
@@ -44,10 +45,6 @@ HELD = {
     ]
 }
 NAMES = [name for name in PIPELINES if name not in ("vouched", "lasting")]
-
-
-class DiedError(BaseException):
-    """Stands for a process that is gone: nothing of the product catches it."""
 
 
 @pytest.fixture(autouse=True)
@@ -175,10 +172,7 @@ def test_a_purge_that_dies_anywhere_is_finished_or_never_was(tmp_path, name, pla
     savepoints.create(story.bench.pipeline, quiet(), "before")
     before = story.tables()
 
-    def die() -> None:
-        raise failpoints.InjectedError("lost") if place.endswith(".lost") else DiedError
-
-    failpoints.arm(place, die)
+    arm(place)
     try:
         purge(story.bench)
     except DiedError:
@@ -222,10 +216,7 @@ def test_manifests_of_the_ledger_are_rid_of_the_key(tmp_path, monkeypatch):
 def test_others_may_rewrite_files_before_the_purge_is_published(tmp_path):
     clean, story = remaining("slices", tmp_path / "clean"), begun("slices", tmp_path / "story")
 
-    def die() -> None:
-        raise DiedError
-
-    failpoints.arm("sink.before", die)
+    arm("sink.before")
     with pytest.raises(DiedError):
         purge(story.bench)
     for path in (story.bench.sink, f"{story.bench.sink}.windowmill/quarantine"):

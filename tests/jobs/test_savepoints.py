@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from tests.faults.dying import DiedError, arm
 from tests.faults.pipelines import PIPELINES, Story
 from tests.spark.harness import differences, quiet
 from windowmill.checkpoints import failpoints
@@ -25,10 +26,6 @@ from windowmill.windowing.errors import OutOfTurnError, SavepointError, SpecErro
 
 #: The end of an interval, not the source, moves the watermark of the last: batches that read the same again in another cut differ.
 NAMES = [name for name in PIPELINES if name != "vouched"]
-
-
-class DiedError(BaseException):
-    """Stands for a process that is gone: nothing of the product catches it."""
 
 
 @pytest.fixture(autouse=True)
@@ -101,10 +98,7 @@ def test_a_restoration_that_dies_anywhere_is_finished_or_never_was(tmp_path, nam
     clean, story = undisturbed(name, tmp_path / "clean"), saved(name, tmp_path / "story")
     before = story.bench.rows()
 
-    def die() -> None:
-        raise failpoints.InjectedError("lost") if place.endswith(".lost") else DiedError
-
-    failpoints.arm(place, die)
+    arm(place)
     try:
         savepoints.restore(story.bench.pipeline, quiet(), "first")
     except DiedError:
@@ -118,10 +112,7 @@ def test_a_restoration_that_dies_anywhere_is_finished_or_never_was(tmp_path, nam
 def test_others_may_rewrite_the_files_of_the_sink_before_the_restoration_is_published(tmp_path):
     clean, story = undisturbed("slices", tmp_path / "clean"), saved("slices", tmp_path / "story")
 
-    def die() -> None:
-        raise DiedError
-
-    failpoints.arm("sink.before", die)
+    arm("sink.before")
     with pytest.raises(DiedError):
         savepoints.restore(story.bench.pipeline, quiet(), "first")
     assert DeltaTable(story.bench.sink).optimize.compact()["numFilesRemoved"] > 1
