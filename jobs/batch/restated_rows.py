@@ -60,14 +60,14 @@ class Scope:
     @classmethod
     def of(cls, pipeline: Pipeline, plan: RestatePlan, types: Mapping[str, pa.DataType], touched: pa.Table | None) -> Scope:
         """The scope of ``plan``: of windows on grids alone only times near those ``touched``, or in the range of the plan, are read."""
+        if touched is not None and not touched.num_rows:
+            return cls(touched, rebuilds=False)
         slices = divide(pipeline, types).slices
         if slices is None or len(slices.pipeline.windows) < len(pipeline.windows) or slices.grids.known or slices.grids.lasting:
             return cls(touched)
         longest = max(grid.longest for grid in slices.grids.grids)
         begin, end = (None if plan.range_from is None else plan.range_from - longest), plan.range_to
         if touched is not None:
-            if not touched.num_rows:
-                return cls(touched, rebuilds=False)
             times = pc.min_max(touched.column(TIME)).as_py()
             begin, end = times["min"] - longest, times["max"] + longest + 1
         kept = None if plan.emitted is None else slices.grids.first_slice_after(plan.emitted)

@@ -105,6 +105,18 @@ def test_corrections_bring_the_windows_that_the_corrected_source_gives(tmp_path,
     assert differences(bench.latest(), bench.truth()) == []
 
 
+@pytest.mark.parametrize("keys", [["k", "site"], []], ids=["keys", "no keys"])
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_an_update_that_changes_no_value_leaves_the_state(tmp_path, kind, keys):
+    bench, rows = bench_of(tmp_path, kind, keys=keys), events(1, 120)
+    parts = cut(rows, 1, 3)
+    bench.run_in_parts(parts[:2])
+    bench.update("i > 0", i="i")
+    assert bench.run()[0].restated.windows == 0
+    bench.run_in_parts(parts[2:])
+    assert differences(bench.latest(), bench.truth()) == []
+
+
 TUMBLING = {"windows": [{"name": "slots", "type": "tumbling", "size": "10 minutes"}]}
 #: Kinds of windows in which a late row counts, or is in quarantine.
 ONE_WINDOW_A_ROW: dict[str, Any] = {
