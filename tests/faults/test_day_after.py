@@ -1,7 +1,7 @@
-"""Whatever order late rows, corrections, changed specs, restatements, backfills and savepoints come in, the latest view is the truth.
+"""Whatever order late rows, corrections, changed specs, restatements, backfills, savepoints and purges come in, the latest view is right.
 
-The truth is what the reference engine computes of the rows that the source holds now. `make test` takes a few dozen steps, the same every
-time; `make machine` takes ``WINDOWMILL_STEPS`` from the seed ``WINDOWMILL_SEED`` (0) on.
+The right rows are what the reference engine computes of those that the source holds now. `make test` takes a few dozen steps, the
+same every time; `make machine` takes ``WINDOWMILL_STEPS`` from the seed ``WINDOWMILL_SEED`` (0) on.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from tests.faults.corrected import UNMET, Corrected
-from tests.faults.dying import DiedError
+from tests.faults.dying import DiedError, arm
 from tests.faults.stepping import WANTED, Draw, Stepping, take, take_those_wanted
 from tests.spark.harness import quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.failpoints import FAILPOINTS
-from windowmill.jobs.batch import loop, savepoints
+from windowmill.jobs.batch import loop, purging, savepoints
+from windowmill.jobs.commands.maintenance import maintain
+from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import HeldError, SavepointError, UnsupportedError
 
 pytestmark = [pytest.mark.covers("P1", "P10", "P11")]
@@ -45,7 +47,7 @@ class DayAfter(Stepping):
     refused: ClassVar[Counter[str]] = Counter()
     steps = (
         *("append", "append", "append", "run", "run", "correct", "correct", "correct", "apply", "apply", "restate", "restate_range"),
-        *("backfill", "save", "restore", "come_too_late", "hold", "maintain", "optimize"),
+        *("backfill", "save", "restore", "come_too_late", "hold", "maintain", "optimize", "purge", "fold"),
     )
     instead = "append"
     world: Corrected
@@ -133,12 +135,30 @@ class DayAfter(Stepping):
     def _maintain(self, world: Corrected, draw: Draw) -> None:
         world.maintain()
 
+    def _fold(self, world: Corrected, draw: Draw) -> None:
+        """All revisions but the newest of each window go."""
+        self._may_die(draw, lambda: maintain(world.bench.pipeline, quiet(), fold=Duration.parse("1 second"), now=True))
+
+    def _purge(self, world: Corrected, draw: Draw) -> None:
+        """The source deletes some keys, but not that of its newest row, which the watermark stands by."""
+        names = world.spec["keys"]
+        world.run()
+        newest = max(world.held(), key=lambda row: row["t"])
+        others = {tuple(row[name] for name in names) for row in world.held()} - {tuple(newest[name] for name in names)}
+        if not others:
+            return
+        keys = dict(zip(names, draw(st.sampled_from(sorted(others, key=repr))), strict=True))
+        world.source.delete(" AND ".join(f"{name} IS NULL" if value is None else f"{name} = {value!r}" for name, value in keys.items()))
+        self.savepoints.clear()  # a purge drops them
+        self._may_die(draw, lambda: purging.purge(world.bench.pipeline, quiet(), [keys]))
+        assert not any(all(row[name] == value for name, value in keys.items()) for row in world.bench.rows())
+
     def _may_die(self, draw: Draw, command: Any) -> bool:
         """Have ``command`` die somewhere, perhaps, and give it again; whether it was not refused."""
         place = draw(st.sampled_from([None, None, None, *_PLACES]))
         try:
             if place is not None:
-                failpoints.arm(place, _die)
+                arm(place)
                 with contextlib.suppress(DiedError):
                     command()
                 failpoints.disarm()
@@ -160,10 +180,6 @@ class DayAfter(Stepping):
         finally:
             if self.sound:
                 shutil.rmtree(self.world.bench.folder)
-
-
-def _die() -> None:
-    raise DiedError
 
 
 @pytest.fixture
