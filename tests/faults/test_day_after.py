@@ -118,6 +118,8 @@ class DayAfter(Stepping):
         world.change(random.Random(draw(_SEEDS)))
         if not self._may_die(draw, world.apply):
             world.bench.changes = before
+        elif world.came_too_late and any(window.follows_policies for window in world.bench.pipeline.windows):
+            world.restate_all()  # rows within the lateness of the windows before may be too late for policies
 
     def _save(self, world: Corrected, draw: Draw) -> None:
         self.savepoints.append((world.save(), copy.deepcopy(world.spec), world.ledger.last_commit.to_version))
