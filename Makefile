@@ -103,6 +103,9 @@ bench-history: setup ## Time 90 days of history in one job beside a run a day (a
 bench-corrections: setup ## Time the restatement of 200 corrected rows beside a first run over 10 million (about 10 minutes)
 	$(PY) -m benchmarks.corrections
 
+bench-changes: setup ## Time changed specs by kind beside a rebuild (about 2 minutes)
+	$(PY) -m benchmarks.changes
+
 bench-positions: setup ## Time runs over long windows of positions, and count what they restore (about 10 minutes)
 	$(PY) -m benchmarks.positions
 
