@@ -131,14 +131,17 @@ def check_class_archive() -> Check:
 
 
 def check_kernels() -> Check:
-    """The compiled kernels are in numba's cache: a folder of the package, or of the user where that cannot be written."""
+    """The compiled kernels are in numba's cache, in a folder of the package or of the user, and younger than their sources."""
+    from windowmill.windowing.kernels.__main__ import stale_code
     from windowmill.windowing.kernels.slice_windows import hopping_windows
 
-    kernel = hopping_windows.dispatcher
-    folder, source = Path(kernel.stats.cache_path), Path(kernel.py_func.__code__.co_filename)
-    if not any(index.stat().st_mtime >= source.stat().st_mtime for index in folder.glob("slice_windows.hopping_windows-*.nbi")):
-        advice = "run `windowmill setup`, or let the first runs do it"
-        return Check("Kernels", "warn", f"not compiled yet in {folder}: that takes some minutes once", advice)
+    folder, advice = Path(hopping_windows.dispatcher.stats.cache_path), "run `windowmill setup`"
+    if not any(folder.glob("slice_windows.hopping_windows-*.nbi")):
+        return Check(
+            "Kernels", "warn", f"not compiled yet in {folder}: that takes some minutes once", f"{advice}, or let the first runs do it"
+        )
+    if stale_code():
+        return Check("Kernels", False, f"some in {folder} are older than their sources, and numba may go on using them", advice)
     return Check("Kernels", True, f"compiled in {folder}")
 
 

@@ -103,7 +103,7 @@ def test_a_missing_class_archive_is_warned_of(monkeypatch: pytest.MonkeyPatch, t
     assert doctor.check_class_archive().ok is True
 
 
-def test_kernels_that_are_not_compiled_are_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_kernels_that_are_not_compiled_or_stale_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from windowmill.windowing.kernels.slice_windows import hopping_windows
 
     monkeypatch.setattr(hopping_windows.dispatcher, "_cache", SimpleNamespace(cache_path=str(tmp_path)))
@@ -112,7 +112,9 @@ def test_kernels_that_are_not_compiled_are_warned_of(monkeypatch: pytest.MonkeyP
     index.touch()
     assert doctor.check_kernels().ok is True
     os.utime(index, (0, 0))  # compiled from other code, long ago
-    assert doctor.check_kernels().ok == "warn"
+    check = doctor.check_kernels()
+    assert check.ok is False
+    assert "older than their sources" in check.found
 
 
 def test_jars_go_to_the_users_cache_where_the_environment_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -166,14 +166,23 @@ def warm() -> float:
     return time.perf_counter() - begun
 
 
-def forget_stale() -> None:
-    """Drop compiled code that is older than a source: numba compares a kernel with its own file, not with the files of its helpers."""
+def stale_code() -> list[Path]:
+    """Files of compiled code, if one of them is older than a source.
+
+    Numba compares a kernel with its own file, not with those of its helpers: code of old helpers stays in use, or fails with
+    ``Can't get attribute``. An installation writes all sources anew; ``git pull`` does not.
+    """
     folder = Path(__file__).parent
+    compiled_in = Path(hopping_windows.dispatcher.stats.cache_path)
     newest = max(source.stat().st_mtime for source in folder.glob("*.py"))
-    compiled = [*folder.glob("__pycache__/*.nbi"), *folder.glob("__pycache__/*.nbc")]
-    if any(file.stat().st_mtime < newest for file in compiled):
-        for file in compiled:
-            file.unlink(missing_ok=True)
+    compiled = [*compiled_in.glob("*.nbi"), *compiled_in.glob("*.nbc")]
+    return compiled if any(file.stat().st_mtime < newest for file in compiled) else []
+
+
+def forget_stale() -> None:
+    """Drop compiled code that is older than a source."""
+    for file in stale_code():
+        file.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
