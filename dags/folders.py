@@ -1,11 +1,8 @@
 """Finds the specs of an installation, and builds their DAGs or reports their problems.
 
-``WINDOWMILL_PIPELINES`` names the folders of ``*.yaml`` files; the default is ``pipelines/`` beside Airflow's ``dags_folder``.
-``WINDOWMILL_SPARK_CONN_ID`` names the Airflow connection of a Spark master, ``WINDOWMILL_SPARK_CONNECT_CONN_ID`` that of a Spark Connect
-server; without them Spark runs inside the task, or on the server that ``SPARK_REMOTE`` names. ``WINDOWMILL_NEW_VERSIONS`` (``watch`` or
-``wait``) has pipelines with a cron schedule run only when their sources have new rows; those whose intervals alone complete windows
-(``watermark: data_interval_end``) run at each instant all the same. ``WINDOWMILL_ASK_WHEN_HELD`` (``12 hours``) asks in the user
-interface what becomes of a held batch, and ``WINDOWMILL_APPROVE_CHANGES`` whether a changed spec is applied.
+The environment says which folders, how Spark and object storage are reached, and what runs do (:mod:`windowmill.windowing.settings`).
+Pipelines whose intervals alone complete windows (``watermark: data_interval_end``) run at each instant, whatever
+``WINDOWMILL_NEW_VERSIONS`` says.
 """
 
 from __future__ import annotations
@@ -23,17 +20,22 @@ from windowmill.dags.specs import BACKFILL, MAINTENANCE, ParsedFile
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import redacted
+from windowmill.windowing.settings import (
+    APPROVE_CHANGES,
+    ASK_WHEN_HELD,
+    NEW_VERSIONS,
+    PIPELINES,
+    SPARK_CONN_ID,
+    SPARK_CONNECT_CONN_ID,
+    STORAGE_CONN_ID,
+    VERIFY,
+    Setting,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
     from windowmill.windowing.spec import Pipeline
-
-VARIABLE = "WINDOWMILL_PIPELINES"
-#: How long a held batch's question waits for an answer in the user interface; unset: nobody is asked.
-ASKED = "WINDOWMILL_ASK_WHEN_HELD"
-#: How long the question about a changed spec waits; unset: nobody is asked.
-APPROVED = "WINDOWMILL_APPROVE_CHANGES"
 
 
 def spec_files() -> list[Path]:
@@ -44,13 +46,13 @@ def spec_files() -> list[Path]:
     SpecError
         If a folder in ``WINDOWMILL_PIPELINES`` does not exist; the default folder may be missing.
     """
-    named = os.environ.get(VARIABLE)
+    named = PIPELINES.given()
     if not named:
         return sorted(Path(conf.get("core", "dags_folder")).with_name("pipelines").glob("*.yaml"))
     files: list[Path] = []
     for folder in filter(None, named.split(os.pathsep)):
         if not Path(folder).is_dir():
-            raise SpecError(f"{VARIABLE}: {folder} is not a folder; name folders of *.yaml files, separated by {os.pathsep!r}")
+            raise SpecError(f"{PIPELINES.name}: {folder} is not a folder; name folders of *.yaml files, separated by {os.pathsep!r}")
         files += sorted(Path(folder).absolute().glob("*.yaml"))
     return files
 
@@ -66,19 +68,19 @@ def mentions(path: Path, pipeline: str) -> bool:
 def connections() -> dict[str, Any]:
     """Arguments of :func:`.build_dag` for the Airflow connections that the environment names."""
     return {
-        "conn_id": os.environ.get("WINDOWMILL_SPARK_CONN_ID"),
-        "connect_conn_id": os.environ.get("WINDOWMILL_SPARK_CONNECT_CONN_ID"),
-        "storage_conn_id": os.environ.get("WINDOWMILL_STORAGE_CONN_ID"),
+        "conn_id": SPARK_CONN_ID.given(),
+        "connect_conn_id": SPARK_CONNECT_CONN_ID.given(),
+        "storage_conn_id": STORAGE_CONN_ID.given(),
     }
 
 
 def verified_rows() -> int | None:
     """Number of published rows that the maintenance DAGs verify, ``WINDOWMILL_VERIFY``; null: none."""
-    text = os.environ.get("WINDOWMILL_VERIFY")
+    text = VERIFY.given()
     if not text:
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise SpecError(f"WINDOWMILL_VERIFY: got {text!r}; expected a number of rows such as 100, or leave it out")
+        raise SpecError(f"{VERIFY.name}: got {text!r}; expected a number of rows such as 100, or leave it out")
     return int(text)
 
 
@@ -86,19 +88,19 @@ def options_of(pipeline: Pipeline) -> dict[str, Any]:
     """Arguments of :func:`.build_dag` that the environment gives to ``pipeline``."""
     by_rows = isinstance(pipeline.schedule, str) and pipeline.time.watermark != "data_interval_end"
     return connections() | {
-        "new_versions": os.environ.get("WINDOWMILL_NEW_VERSIONS") or None if by_rows else None,
-        "ask_when_held": _timeout(ASKED),
-        "approve_changes": _timeout(APPROVED),
+        "new_versions": NEW_VERSIONS.given() if by_rows else None,
+        "ask_when_held": _timeout(ASK_WHEN_HELD),
+        "approve_changes": _timeout(APPROVE_CHANGES),
     }
 
 
-def _timeout(variable: str) -> timedelta | None:
-    """The duration in the environment's ``variable``; none if it is not set."""
-    text = os.environ.get(variable)
+def _timeout(setting: Setting) -> timedelta | None:
+    """The duration that a setting has; none if it is not set."""
+    text = setting.given()
     try:
         return timedelta(microseconds=Duration.parse(text).elapsed()) if text else None
     except ValueError as err:
-        raise SpecError(f"{variable}: {err}; expected a duration such as 12 hours") from err
+        raise SpecError(f"{setting.name}: {err}; expected a duration such as 12 hours") from err
 
 
 @dataclass(frozen=True, slots=True)

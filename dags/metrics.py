@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 #: Counts of a batch, which are metrics.
 _COUNTS = ("rows_read", "rows_late", "rows_quarantined", "rows_published")
 
+#: Metric -> its kind, its tags beside ``pipeline``, and what it is; docs/reference/metrics.md lists them.
+METRICS: Mapping[str, tuple[str, str, str]] = {
+    "batches": ("counter", "`verdict`, `action`", "Committed batches."),
+    "rows_read": ("counter", "", "Rows that committed batches read."),
+    "rows_late": ("counter", "", "Rows among them that were late."),
+    "rows_quarantined": ("counter", "", "Rows among them that were never applied."),
+    "rows_published": ("counter", "", "Rows that committed batches published."),
+    "step": ("timer", "`step`", "Milliseconds of a step of a batch."),
+    "held": ("gauge", "", "1 while a batch is held, else 0."),
+    "event_lag_seconds": ("gauge", "", "How far the newest event is behind now."),
+    "watermark_lag_seconds": ("gauge", "", "How far the watermark is behind now."),
+    "state_bytes": ("gauge", "", "Bytes of state after the last batch."),
+}
+
 
 def count_batches(pipeline: str, batches: Iterable[Mapping[str, Any]]) -> None:
     """Count ``batches`` as the summary of a run has them: their rows, their verdicts, and the milliseconds of each step."""

@@ -9,7 +9,6 @@ that they hold: whoever can write a table must not act in the name of a user of 
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -22,10 +21,11 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_da
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from windowmill.dags.folders import VARIABLE, mentions, spec_files
+from windowmill.dags.folders import mentions, spec_files
 from windowmill.dags.specs import BACKFILL, MAINTENANCE, ParsedFile
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.redaction import redacted
+from windowmill.windowing.settings import PIPELINES
 
 #: A page that has been made is shown again for so long: rendering takes processor time of the API server.
 KEPT_SECONDS = 10.0
@@ -96,7 +96,7 @@ def _overview(permitted: frozenset[str]) -> str:
         except WindowmillError as err:
             if name in permitted:
                 rows.append(unreadable(name, str(path), redacted(str(err))))
-    return overview_page(os.environ.get(VARIABLE) or "pipelines/", rows)[1]
+    return overview_page(PIPELINES.given() or "pipelines/", rows)[1]
 
 
 def overview(user: GetUserDep) -> Response:

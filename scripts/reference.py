@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code: fields of the spec, aggregates, commands, columns of the tables. ``--check`` compares instead."""
+"""Writes docs/reference from the code: fields of the spec, aggregates, commands, tables, settings and more. ``--check`` only compares."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import typer
 import yaml
 from rich.console import Console
 
+from scripts.deployment_pages import features_page, metrics_page, settings_page
+from scripts.markdown import MADE, table
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import table_at, write_table
 from windowmill.jobs.batch import loop
@@ -28,12 +30,19 @@ from windowmill.windowing.spec_guide import described_schema
 from windowmill.windowing.specfile import parse_pipeline
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
-_MADE = "<!-- Made by `python -m scripts.reference`; change the code, not this page. -->\n"
 
 
 def pages() -> dict[str, str]:
     """Text of each page by its name."""
-    return {"spec.md": spec_page(), "aggregates.md": aggregates_page(), "commands.md": commands_page(), "tables.md": tables_page()}
+    return {
+        "spec.md": spec_page(),
+        "aggregates.md": aggregates_page(),
+        "commands.md": commands_page(),
+        "tables.md": tables_page(),
+        "table-features.md": features_page(),
+        "settings.md": settings_page(),
+        "metrics.md": metrics_page(),
+    }
 
 
 # -- The spec
@@ -72,7 +81,7 @@ def spec_page() -> str:
         raise ValueError(f"scripts/reference.py: _SECTIONS names no section for {', '.join(missing)}")
     lines = [
         "# Fields of a spec",
-        _MADE,
+        MADE,
         "Durations read `90 seconds`, `1 hour 30 minutes` or `PT5M`; on an integer axis (`time.unit`) they are whole numbers.",
         "`${NAME}` is a variable of the environment. Unknown fields are refused.",
         "`windowmill schema` prints the same as JSON schema, for editors.",
@@ -94,7 +103,7 @@ def _fields(part: Mapping[str, Any]) -> Iterable[str]:
         default = "required" if required else _default(settings.get("default"))
         example = settings["examples"][0] if "examples" in settings else settings.get("const")
         rows.append((f"`{field}`", settings.get("description", ""), _type(settings), default, f"`{field}: {_inline(example)}`"))
-    return _table(("field", "meaning", "type", "default", "example"), rows)
+    return table(("field", "meaning", "type", "default", "example"), rows)
 
 
 def _inline(value: Any) -> str:
@@ -158,13 +167,13 @@ def aggregates_page() -> str:
         "\n".join(
             [
                 "# Aggregates",
-                _MADE,
+                MADE,
                 "Each takes `where: condition`. Nulls are skipped. *Exact*: the result has the same bits however the rows were grouped.",
                 "*Deducts*: the oldest rows can be taken out of a partial again. *Partial*: what the state holds of a stretch of rows.",
                 "An aggregate of yours: [Writing a pipeline](../writing-a-pipeline.md#your-own-aggregate). How results are rounded:",
                 "[numerics](../numerics.md).",
                 "",
-                *_table(columns, rows),
+                *table(columns, rows),
             ]
         )
         + "\n"
@@ -208,7 +217,7 @@ def commands_page() -> str:
     """Every command with its arguments and options."""
     lines = [
         "# Commands",
-        _MADE,
+        MADE,
         "`windowmill COMMAND --help` says the same. Every command takes `--debug`, which shows the traceback of an error.",
         "Exit codes: 0 done, 1 failed (a retry may mend it), 2 wrong usage, spec or source (no retry can), 3 held by a rule of quality.",
     ]
@@ -220,7 +229,7 @@ def commands_page() -> str:
         options = [option for option in command.params if option.param_type_name == "option" and option.name != "help"]
         usage = " ".join(["windowmill", name, *(str(argument.metavar) for argument in arguments)])
         lines += ["", f"## `{usage}`", "", " ".join((command.help or "").split()), ""]
-        lines += _table(("option", "", "default"), [_option(option) for option in options])
+        lines += table(("option", "", "default"), [_option(option) for option in options])
     return "\n".join(lines) + "\n"
 
 
@@ -324,7 +333,7 @@ def tables_page() -> str:
     """The columns of the tables of a small pipeline, which is run for it."""
     lines = [
         "# Columns of the tables",
-        _MADE,
+        MADE,
         "The sink, and the tables beside it in `<sink>.windowmill/`. Types are those of Delta. Of the pipeline",
         "",
         "```yaml",
@@ -336,10 +345,10 @@ def tables_page() -> str:
     for name, schema in _schemas().items():
         lines += ["", f"## `{name}`", "", _ROWS[name], ""]
         if name == "state":
-            lines += _table(("column", "type"), [(f"`{column}`", type_) for column, type_ in schema])
+            lines += table(("column", "type"), [(f"`{column}`", type_) for column, type_ in schema])
         else:
             described = _COLUMNS[name]
-            lines += _table(("column", "type", "holds"), [(f"`{column}`", type_, described[column]) for column, type_ in schema])
+            lines += table(("column", "type", "holds"), [(f"`{column}`", type_, described[column]) for column, type_ in schema])
     return "\n".join(lines) + "\n"
 
 
@@ -366,14 +375,6 @@ def _schemas() -> dict[str, list[tuple[str, str]]]:
 def _columns(path: str) -> list[tuple[str, str]]:
     fields = json.loads(table_at(path).schema().to_json())["fields"]
     return [(field["name"], field["type"] if isinstance(field["type"], str) else field["type"]["type"]) for field in fields]
-
-
-# -- Markdown
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    cells = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
-    return [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns), *(f"| {row} |" for row in cells)] if cells else []
 
 
 def main() -> int:

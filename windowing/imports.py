@@ -7,7 +7,6 @@ Plugins are named by installed distributions (entry points of the group ``window
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from windowmill.windowing.errors import PluginError, SpecError, first_line
+from windowmill.windowing.settings import PLUGINS
 
 #: Group of entry points whose values name modules.
 GROUP = "windowmill.plugins"
-#: Environment variable with names of modules, separated by commas.
-VARIABLE = "WINDOWMILL_PLUGINS"
 
 
 def imported(place: str) -> Any:
@@ -80,9 +78,9 @@ def named_plugins() -> list[Plugin]:
 
 
 def _named() -> Iterator[Plugin]:
-    for name in os.environ.get(VARIABLE, "").split(","):
+    for name in (PLUGINS.given() or "").split(","):
         if name.strip():
-            yield Plugin(name.strip(), VARIABLE)
+            yield Plugin(name.strip(), PLUGINS.name)
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.value):
         # A value that names no module has none to give; importing it says so, and whose it is.
         module = point.module if point.pattern.match(point.value) else point.value
@@ -123,7 +121,7 @@ def _import(plugin: Plugin) -> None:
         raise
     # A user's module runs here and may raise anything.
     except (Exception, SystemExit) as err:
-        remedy = f"or take it out of {VARIABLE}" if plugin.named_by == VARIABLE else f"or uninstall {plugin.named_by}"
+        remedy = f"or take it out of {PLUGINS.name}" if plugin.named_by == PLUGINS.name else f"or uninstall {plugin.named_by}"
         raise PluginError(
             f"plugin {plugin.module!r}, named by {plugin.named_by}, cannot be imported ({type(err).__name__}: {first_line(err)}); "
             f"correct it, put its folder on PYTHONPATH, {remedy}"

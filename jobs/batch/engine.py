@@ -12,12 +12,11 @@ from windowmill.expectations.suites import needs_spark, rules
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.spark.settings import is_short_run
 from windowmill.windowing.errors import LocalComputeError, SpecError
+from windowmill.windowing.settings import COMPUTE, MASTER
 from windowmill.windowing.spec import Compute, Pipeline
 
-#: Variable of a deployment that overrides the field ``compute`` of every spec.
-VARIABLE = "WINDOWMILL_COMPUTE"
-#: Variable of Spark's master, and the one that spark-submit sets for its driver.
-_MASTER, _SUBMITTED = "WINDOWMILL_MASTER", "PYSPARK_GATEWAY_PORT"
+#: The variable that spark-submit sets for its driver.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
 #: Why a batch may need Spark that is computed without it.
 ONLY_SPARK_EVALUATES = "only Spark evaluates one of its rules"
 #: PySpark's variable of a Spark Connect server.
@@ -32,11 +31,13 @@ def compute_of(pipeline: Pipeline) -> Compute:
     SpecError
         If the variable has an unknown value.
     """
-    given = os.environ.get(VARIABLE)
+    given = COMPUTE.given()
     if not given:
         return pipeline.compute
     if given not in get_args(Compute):
-        raise SpecError(f"{VARIABLE}: got {given!r}; expected spark, auto or local; correct the variable, or unset it to follow each spec")
+        raise SpecError(
+            f"{COMPUTE.name}: got {given!r}; expected spark, auto or local; correct the variable, or unset it to follow each spec"
+        )
     return cast("Compute", given)
 
 
@@ -53,7 +54,7 @@ def names_a_cluster() -> bool:
     """
     if os.environ.get(_SERVER) or _SUBMITTED in os.environ:
         return True
-    return (_running_master() or os.environ.get(_MASTER) or "local").partition("[")[0] != "local"
+    return (_running_master() or MASTER.given() or "local").partition("[")[0] != "local"
 
 
 def _running_master() -> str | None:
@@ -67,7 +68,7 @@ def refused_locally(pipeline: Pipeline, batch: int, why: str) -> LocalComputeErr
     """The error for a ``batch`` that only Spark could compute, where ``compute`` is ``local``."""
     return LocalComputeError(
         f"pipeline {pipeline.pipeline}: batch {batch}: {why}; compute is local, which never uses Spark: set it to auto or spark "
-        f"({VARIABLE} too)"
+        f"({COMPUTE.name} too)"
     )
 
 

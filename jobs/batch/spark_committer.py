@@ -16,10 +16,11 @@ from windowmill.checkpoints.own_tables import OwnTable, own_tables
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import spark_text
 from windowmill.checkpoints.stores import is_table, table_at
-from windowmill.jobs.batch.engine import VARIABLE, compute_of
+from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.spark.object_storage import literal_path
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, from_us
 from windowmill.windowing.errors import LocalComputeError, SinkRefusedError
+from windowmill.windowing.settings import COMPUTE
 
 #: Prefix of properties of a table that hold its constraints.
 _CONSTRAINT = "delta.constraints."
@@ -90,7 +91,7 @@ class WithoutSpark:
         reason = beyond_delta_rs(role, table_at(place) if is_table(place) else None, changes)
         raise LocalComputeError(
             f"{role} {place}: {reason}, so only Spark can write it; compute is local, which never uses Spark: set it to auto or spark "
-            f"({VARIABLE} too)"
+            f"({COMPUTE.name} too)"
         )
 
     def commit(self, place: str, publication: Publication) -> None:

@@ -26,6 +26,7 @@ from windowmill.windowing.errors import MachineError, PluginError, ServerGoneErr
 from windowmill.windowing.imports import named_plugins
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.registry import all_added
+from windowmill.windowing.settings import DRIVER_MEMORY, MASTER, SETTINGS, misspelt
 
 GIB = 1 << 30
 LOW_DISK_BYTES = 2 * GIB
@@ -62,6 +63,7 @@ def examine() -> list[Check]:
         check_memory(),
         *check_server(),
         *check_plugins(),
+        *check_settings(),
     ]
 
 
@@ -258,7 +260,7 @@ def check_port() -> Check:
 def check_memory() -> Check:
     """Memory for Spark's driver beside Airflow."""
     total = min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_container_limits()])
-    asked = os.environ.get("WINDOWMILL_DRIVER_MEMORY") or "4g"
+    asked = DRIVER_MEMORY.given() or "4g"
     found = f"{total / GIB:.1f} GiB, Spark's driver takes up to {asked}"
     try:
         driver = _parse_bytes(asked)
@@ -310,7 +312,7 @@ def check_plugins() -> list[Check]:
 
 
 def _master() -> str:
-    return os.environ.get("WINDOWMILL_MASTER") or "local[*]"
+    return MASTER.given() or "local[*]"
 
 
 def _warehouse() -> Path | None:
@@ -335,3 +337,12 @@ def _parse_bytes(size: str) -> int:
     units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
     text = size.strip().lower().removesuffix("b")
     return int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text)
+
+
+def check_settings() -> list[Check]:
+    """The variables of the environment that windowmill reads are those that someone meant to set; nothing where none is set."""
+    if wrong := misspelt():
+        found = ", ".join(wrong)
+        return [Check("Settings", "warn", f"{found}: not read", f"did you mean {', '.join(wrong.values())}?")]
+    given = [f"{setting.name}={redacted(value)}" for setting in SETTINGS if (value := setting.given())]
+    return [Check("Settings", True, ", ".join(given))] if given else []

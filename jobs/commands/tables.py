@@ -12,6 +12,7 @@ from rich.text import Text
 from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, duration_of, errors, instant_of, load_pipeline, show
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import redacted
+from windowmill.windowing.settings import PRICE_PER_HOUR
 
 
 def status(spec: Spec, as_json: AsJson = False) -> None:
@@ -38,7 +39,7 @@ def cost(
     last: Last = 20,
     price: Annotated[
         float | None,
-        typer.Option("--price-per-hour", envvar="WINDOWMILL_PRICE_PER_HOUR", min=0, help="Price of an hour of computing, in any currency."),
+        typer.Option("--price-per-hour", envvar=PRICE_PER_HOUR.name, min=0, help="Price of an hour of computing, in any currency."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -23,13 +23,13 @@ from rich.text import Text
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import table_at, write_table
 from windowmill.jobs.batch import loop
-from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.commands.answers import titled
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.report.tables import query
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import HeldError, SpecError
+from windowmill.windowing.settings import COMPUTE
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline
 
@@ -188,15 +188,15 @@ def _empty(folder: Path) -> Path:
 @contextmanager
 def _without_spark() -> Iterator[None]:
     """Nothing starts a JVM, whatever the deployment says of who computes."""
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = "local"
+    before = os.environ.get(COMPUTE.name)
+    os.environ[COMPUTE.name] = "local"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[VARIABLE]
+            del os.environ[COMPUTE.name]
         else:
-            os.environ[VARIABLE] = before
+            os.environ[COMPUTE.name] = before
 
 
 def _steps(pipeline: Pipeline, spec: Path) -> Iterator[TutorialStep]:

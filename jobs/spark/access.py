@@ -27,7 +27,7 @@ from windowmill.jobs.spark.file_ranges import DeltaScan, FileRange, delta_scan, 
 from windowmill.jobs.spark.settings import DELTA_EXTENSION, EXTENSIONS, MAX_SHUFFLE_PARTITIONS, TIME_ZONE
 from windowmill.jobs.spark.shipment import Shipment, plugins_zip
 from windowmill.windowing.errors import MachineError
-from windowmill.windowing.imports import VARIABLE
+from windowmill.windowing.settings import PLUGINS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -150,9 +150,9 @@ class ClassicAccess(Access):
     def ship(self, shipment: Shipment) -> None:
         context = self.spark.sparkContext
         if shipment.plugins:
-            named = set(filter(None, context.environment.get(VARIABLE, "").split(",")))
+            named = set(filter(None, context.environment.get(PLUGINS.name, "").split(",")))
             # Python workers started from now on have this variable; `spark.executorEnv` would have to be set before the session starts.
-            context.environment[VARIABLE] = ",".join(sorted(named | set(shipment.plugins)))
+            context.environment[PLUGINS.name] = ",".join(sorted(named | set(shipment.plugins)))
         if (context.master or "").partition("[")[0] == "local":
             return
         for file in shipment.files():

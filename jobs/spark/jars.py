@@ -19,6 +19,7 @@ from xml.etree import ElementTree as xml
 from windowmill.jobs.spark.java import find_java
 from windowmill.jobs.spark.s3_jars import DIGESTS as S3_DIGESTS
 from windowmill.windowing.errors import MachineError
+from windowmill.windowing.settings import IVY_SETTINGS, JARS
 
 DELTA_VERSION = "4.4.0"
 
@@ -59,7 +60,7 @@ def jars_folder() -> Path:
     ``WINDOWMILL_JARS`` if set, else ``share/windowmill/jars`` of this Python environment. If that folder neither exists nor can be
     created, the user's cache folder.
     """
-    if setting := os.environ.get("WINDOWMILL_JARS"):
+    if setting := JARS.given():
         return Path(setting).absolute()
     shared = Path(sys.prefix) / "share" / "windowmill" / "jars"
     nearest = next(folder for folder in (shared, *shared.parents) if folder.exists())
@@ -141,8 +142,8 @@ def _resolve(wanted: Sequence[Jar], into: Path) -> None:
     xml.ElementTree(module).write(into / "ivy.xml")
     command = [f"{find_java().home}/bin/java", "-cp", str(ivy[0]), "org.apache.ivy.Main", "-error", "-ivy", f"{into}/ivy.xml"]
     command += ["-types", "jar", "bundle", "-cache", f"{into}/cache", "-retrieve", f"{into}/[artifact]-[revision].[ext]"]
-    if os.environ.get("WINDOWMILL_IVY_SETTINGS"):
-        command += ["-settings", os.environ["WINDOWMILL_IVY_SETTINGS"]]
+    if given := IVY_SETTINGS.given():
+        command += ["-settings", given]
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=FETCH_SECONDS)
         output = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]

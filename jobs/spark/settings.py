@@ -10,6 +10,7 @@ from pathlib import Path
 
 from windowmill.jobs.spark.jars import class_archive, jar_paths
 from windowmill.jobs.spark.java import find_java
+from windowmill.windowing.settings import DRIVER_MEMORY, MASTER
 
 #: PySpark's own variables: a Spark Connect server's address, its token, and that functions build plans for a server.
 SERVER, TOKEN, CONNECT_MODE = "SPARK_REMOTE", "SPARK_CONNECT_AUTHENTICATE_TOKEN", "SPARK_CONNECT_MODE_ENABLED"
@@ -60,7 +61,7 @@ def is_short_run(source_bytes: int) -> bool:
 
 def session_conf(master: str | None, conf: Mapping[str, str], *, brief: bool) -> dict[str, str]:
     """All settings of a new session; ``conf`` overrides windowmill's own. See :func:`.spark_session`."""
-    launched = launch_conf(master or os.environ.get("WINDOWMILL_MASTER") or "local[*]", brief=brief)
+    launched = launch_conf(master or MASTER.given() or "local[*]", brief=brief)
     return {**launched, **DELTA_CONF, **RUNTIME_CONF, **conf}
 
 
@@ -70,7 +71,7 @@ def launch_conf(master: str, *, brief: bool = False) -> dict[str, str]:
     os.environ["JAVA_HOME"] = str(find_java().home)
     settings = {
         "spark.master": master,
-        "spark.driver.memory": os.environ.get("WINDOWMILL_DRIVER_MEMORY") or "4g",
+        "spark.driver.memory": DRIVER_MEMORY.given() or "4g",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **WORKER_MEMORY,

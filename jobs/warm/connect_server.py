@@ -27,6 +27,7 @@ import pyspark
 from windowmill.jobs.child import tie_to_parent
 from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_CONF, RELEASE, RUNTIME_CONF, SERVER, TOKEN, launch_conf
 from windowmill.windowing.errors import MachineError
+from windowmill.windowing.settings import MASTER
 
 WARMING = "windowmill.jobs.warm.warm_up"
 START_SECONDS, WARM_SECONDS, STOP_SECONDS = 120.0, 600.0, 10.0
@@ -223,7 +224,7 @@ def memory_bytes(session: int) -> int:
 
 
 def _command(port: int, scratch: Path) -> list[str]:
-    settings = launch_conf(os.environ.get("WINDOWMILL_MASTER") or "local[*]") | DELTA_CONF | RUNTIME_CONF
+    settings = launch_conf(MASTER.given() or "local[*]") | DELTA_CONF | RUNTIME_CONF
     java = settings.get("spark.driver.defaultJavaOptions", "")
     settings |= {
         "spark.driver.defaultJavaOptions": f"{java} -Djava.io.tmpdir={scratch} -XX:+ExitOnOutOfMemoryError".strip(),

@@ -17,10 +17,10 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from rich.console import Console
 
-from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.spark.settings import RUNTIME_CONF, SERVER
 from windowmill.jobs.spark.shipment import Shipment
 from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.settings import COMPUTE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +69,7 @@ def main() -> int:
     from windowmill.jobs.spark.remote import attach
 
     try:
-        os.environ[VARIABLE] = "spark"
+        os.environ[COMPUTE.name] = "spark"
         # Runs that ship no modules use this session.
         spark = attach(os.environ[SERVER], RUNTIME_CONF, code=Shipment().digest)
         with tempfile.TemporaryDirectory(prefix="windowmill-warm-") as folder:

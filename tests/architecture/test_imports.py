@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from windowmill.windowing.settings import SETTINGS
+
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 OURS = {"windowing", "checkpoints", "expectations", "jobs", "dags"}
@@ -243,3 +245,12 @@ def _nodes(node: ast.AST) -> Iterator[ast.AST]:
     yield node
     for child in ast.iter_child_nodes(node):
         yield from _nodes(child)
+
+
+def test_variables_of_the_environment_are_settings():
+    """So that the reference lists them, and ``windowmill doctor`` knows their names."""
+    internal = {"WINDOWMILL_FAILPOINT", "WINDOWMILL_FAILPOINT_RESUME", "WINDOWMILL_DAEMON"}
+    texts = "\n".join(path.read_text() for package in OURS for path in files_of(package))
+    assert set(re.findall(r"WINDOWMILL_[A-Z_]+", texts)) - internal == {setting.name for setting in SETTINGS}
+    read = [str(path) for package in OURS for path in files_of(package) if re.search(r"environ[^\n]*\"WINDOWMILL_", path.read_text())]
+    assert [path for path in read if not path.endswith("checkpoints/failpoints.py")] == []

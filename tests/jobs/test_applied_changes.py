@@ -20,7 +20,6 @@ from tests.spark.harness import AGGREGATES, BASE, MINUTE, TIME, Bench, Row, diff
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import applying, loop, planning
-from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.progress import Progress
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.durations import DAY_US
@@ -33,6 +32,7 @@ from windowmill.windowing.errors import (
     SpecError,
     UnsupportedError,
 )
+from windowmill.windowing.settings import COMPUTE
 
 SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
 ROLLING = {"name": "rolling", "type": "hopping", "size": "47 minutes", "hop": "7 minutes"}
@@ -76,7 +76,7 @@ def bench_of(folder: Path, changes: dict[str, Any]) -> Bench:
 
 @pytest.fixture(autouse=True)
 def _local(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(VARIABLE, "local")
+    monkeypatch.setenv(COMPUTE.name, "local")
     yield
     failpoints.disarm()
 

@@ -16,12 +16,12 @@ from rich.console import Console
 from tests.jobs.test_steps import SPEC, row
 from tests.spark.harness import BASE, MINUTE, Bench, differences, events, expected, quiet
 from windowmill.jobs.batch import loop
-from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.cli import main
 from windowmill.jobs.ways import limits
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import ArrivalUnknownError, UnsupportedError
+from windowmill.windowing.settings import COMPUTE
 
 #: Holds for the row at the first minute.
 FIRST = "id = 'e1'"
@@ -40,7 +40,7 @@ EVERY_WAY = [
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Three runs, the second with a row that comes too late."""
-    monkeypatch.setenv(VARIABLE, "local")
+    monkeypatch.setenv(COMPUTE.name, "local")
     each = Bench(tmp_path, SPEC | {"source": {"path": str(tmp_path / "source"), "changes": "ignore"}})
     for minutes in ([1, 12], [25, 3], [47]):
         each.land([row(minute) | {"id": f"e{minute}"} for minute in minutes])
@@ -138,7 +138,7 @@ def test_a_dry_run_says_why_other_rows_would_count(bench):
 
 def test_a_dry_run_says_in_how_many_pieces_spark_would_compute(bench, monkeypatch):
     assert preview(bench, -1, 100)["pieces"] == 1
-    monkeypatch.setenv(VARIABLE, "spark")
+    monkeypatch.setenv(COMPUTE.name, "spark")
     assert preview(bench, -1, 100)["pieces"] == 1
     monkeypatch.setattr(limits, "MAX_ROWS", 1)
     monkeypatch.setattr(limits, "ROWS_OF_A_SHARE", 2)
@@ -156,7 +156,7 @@ def test_a_dry_run_of_a_first_batch_replaces_nothing(bench):
 
 @pytest.mark.parametrize("begin", [4, 5, 6, 9])
 def test_a_first_backfill_shows_empty_windows_whose_keys_last_event_lies_before_its_range(tmp_path: Path, monkeypatch, begin: int):
-    monkeypatch.setenv(VARIABLE, "local")
+    monkeypatch.setenv(COMPUTE.name, "local")
     windows = [{"name": "w", "type": "hopping", "size": "10 minutes", "hop": "4 minutes", "empty": "emit"}]
     bench = Bench(tmp_path, SPEC | {"emit": "revise", "windows": windows, "source": {"path": str(tmp_path / "source")}})
     origin = 4 - BASE // MINUTE % 4  # minutes from BASE to a window's start
@@ -170,7 +170,7 @@ def test_a_first_backfill_shows_empty_windows_whose_keys_last_event_lies_before_
 @pytest.mark.parametrize("emit", ["final", "revise"])
 def test_one_backfill_of_ten_days_gives_what_a_run_a_day_gave(tmp_path, monkeypatch, emit):
     """Over the running pipeline, in parts that come in any order, and as the first batch of another one."""
-    monkeypatch.setenv(VARIABLE, "local")
+    monkeypatch.setenv(COMPUTE.name, "local")
     late = {"column": "t", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"}
     daily = Bench(tmp_path, {"windows": EVERY_WAY, "emit": emit, "time": late})
     rows = events(91, 200)
@@ -191,7 +191,7 @@ def test_one_backfill_of_ten_days_gives_what_a_run_a_day_gave(tmp_path, monkeypa
 
 
 def test_a_backfill_follows_a_restatement_from_the_first_version_of_the_source(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "local")
+    monkeypatch.setenv(COMPUTE.name, "local")
     bench = Bench(tmp_path, SPEC | {"time": SPEC["time"] | {"arrival": "row"}})
     bench.land([row(minute) for minute in (1, 25, 12, 31)])  # the third is too late
     bench.run()
@@ -202,7 +202,7 @@ def test_a_backfill_follows_a_restatement_from_the_first_version_of_the_source(t
 
 
 def test_triggers_are_not_numbered_anew_beside_rows_that_keep_their_numbers(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "local")
+    monkeypatch.setenv(COMPUTE.name, "local")
     pairs = {"name": "pairs", "type": "sliding", "evict": {"count": 2}, "trigger": {"count": 1}}
     bench = Bench(tmp_path, SPEC | {"windows": [pairs], "source": {"path": str(tmp_path / "source"), "changes": "ignore"}})
     bench.land([row(minute) | {"id": f"e{minute}"} for minute in range(8)])
@@ -229,7 +229,7 @@ def test_triggers_are_not_numbered_anew_beside_rows_that_keep_their_numbers(tmp_
     ids=lambda window: str(window["type"]),
 )
 def test_windows_do_not_move_across_the_bounds_of_a_range(tmp_path: Path, monkeypatch, window):
-    monkeypatch.setenv(VARIABLE, "local")
+    monkeypatch.setenv(COMPUTE.name, "local")
     source = {"path": str(tmp_path / "source"), "changes": "ignore"}
     bench = Bench(tmp_path, SPEC | {"windows": [{"name": "moving"} | window], "source": source})
     rows = [row(minute) | {"id": f"e{minute}"} for minute in (0, 1, 4, 5, 6, 9, 10, 60)]

@@ -25,11 +25,11 @@ from tests.spark.harness import AGGREGATES, BASE, MINUTE, TIME, Bench, Row, diff
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import applying, loop
-from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.ways.carried import NotStoredError
 from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.settings import COMPUTE
 
 FIVES = {"name": "fives", "type": "tumbling", "size": "5 minutes"}
 HOURS = {"name": "hours", "type": "tumbling", "size": "1 hour"}
@@ -86,7 +86,7 @@ FILLED: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
 
 @pytest.fixture(autouse=True)
 def _local(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(VARIABLE, "local")
+    monkeypatch.setenv(COMPUTE.name, "local")
     yield
     failpoints.disarm()
 

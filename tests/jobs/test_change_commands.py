@@ -11,9 +11,9 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
-from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands import terminal
+from windowmill.windowing.settings import COMPUTE
 
 SPEC: dict[str, Any] = {
     "pipeline": "p",
@@ -70,7 +70,7 @@ class Desk:
 
 @pytest.fixture
 def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Desk:
-    monkeypatch.setenv(VARIABLE, "local")
+    monkeypatch.setenv(COMPUTE.name, "local")
     monkeypatch.setattr(terminal.console, "width", 160)  # rich takes COLUMNS once, when a console is made
     return Desk(tmp_path, capsys)
 

@@ -17,6 +17,7 @@ from windowmill.jobs.commands import doctor
 from windowmill.jobs.commands.doctor import Check
 from windowmill.jobs.spark import jars, java
 from windowmill.windowing.errors import MachineError
+from windowmill.windowing.settings import SETTINGS
 
 
 @pytest.fixture(autouse=True)
@@ -219,3 +220,15 @@ def test_airflow_is_an_extra_which_is_checked_where_it_is_installed(monkeypatch:
     assert [(check.name, check.ok) for check in doctor.check_versions()] == [("apache-airflow", False)]
     del installed["apache-airflow"]
     assert doctor.check_versions()[0].found.endswith("no Airflow (pip install windowmill[airflow])")
+
+
+def test_settings_are_listed_and_misspelt_ones_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting.name, raising=False)
+    assert doctor.check_settings() == []
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
+    monkeypatch.setenv("WINDOWMILL_TESTS_OVER", "connect")  # read by tests, and like no setting
+    assert [(check.ok, check.found) for check in doctor.check_settings()] == [(True, "WINDOWMILL_COMPUTE=auto")]
+    monkeypatch.setenv("WINDOWMILL_PIPELINE", "/srv/pipelines")
+    (check,) = doctor.check_settings()
+    assert (check.ok, check.found, check.advice) == ("warn", "WINDOWMILL_PIPELINE: not read", "did you mean WINDOWMILL_PIPELINES?")

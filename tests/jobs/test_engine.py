@@ -8,6 +8,7 @@ from tests.specs import a_spec
 from windowmill.jobs.batch import engine
 from windowmill.jobs.commands.answers import summary_of
 from windowmill.windowing.errors import SpecError
+from windowmill.windowing.settings import COMPUTE
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -16,7 +17,7 @@ SPEC = a_spec()
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch):
-    for name in (engine.VARIABLE, "SPARK_REMOTE", "WINDOWMILL_MASTER", "PYSPARK_GATEWAY_PORT"):
+    for name in (COMPUTE.name, "SPARK_REMOTE", "WINDOWMILL_MASTER", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(engine, "_running_master", lambda: None)
 
@@ -37,14 +38,14 @@ def test_the_field_is_no_part_of_the_meaning():
 def test_a_deployment_overrides_the_spec(monkeypatch, given):
     for compute in ("spark", "auto", "local"):
         pipeline = parse_pipeline(SPEC | {"compute": compute})
-        monkeypatch.setenv(engine.VARIABLE, "")
+        monkeypatch.setenv(COMPUTE.name, "")
         assert engine.compute_of(pipeline) == compute
-        monkeypatch.setenv(engine.VARIABLE, given)
+        monkeypatch.setenv(COMPUTE.name, given)
         assert engine.compute_of(pipeline) == given
 
 
 def test_a_wrong_value_of_the_variable_is_refused(monkeypatch):
-    monkeypatch.setenv(engine.VARIABLE, "Spark")
+    monkeypatch.setenv(COMPUTE.name, "Spark")
     with pytest.raises(SpecError, match=r"WINDOWMILL_COMPUTE: got 'Spark'; expected spark, auto or local") as refused:
         engine.compute_of(parse_pipeline(SPEC))
     assert refused.value.exit_code == 2

@@ -13,15 +13,15 @@ from tests.jobs.test_steps import SPEC, row
 from tests.spark.harness import BASE, MINUTE, Bench, Row, quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
-from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.cli import main
 from windowmill.jobs.published import PublishedTable, Standing, view_statements
 from windowmill.windowing.errors import ArgumentError, SinkError, SpecError
+from windowmill.windowing.settings import COMPUTE
 
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setenv(VARIABLE, "local")
+    monkeypatch.setenv(COMPUTE.name, "local")
     return Bench(tmp_path, dict(SPEC))
 
 

@@ -14,11 +14,11 @@ from deltalake import DeltaTable, write_deltalake
 from tests.checkpoints.records import NOW, commit
 from tests.specs import SECONDS, TENS, a_spec
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.commands import app
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing import errors
+from windowmill.windowing.settings import COMPUTE
 from windowmill.windowing.specfile import load_pipeline
 
 #: What retries may mend: storage that comes back, a machine, another run that ends; and a batch that somebody has to look at.
@@ -125,7 +125,7 @@ def test_what_a_run_refuses_is_said_before_by_status(bench, capsys, change, says
 
 
 def test_status_says_beforehand_what_is_too_large_for_local(bench, capsys, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "local")
+    monkeypatch.setenv(COMPUTE.name, "local")
     monkeypatch.setattr("windowmill.jobs.ways.limits.MAX_FILES", 1)
     for time in (3, 4):
         bench.land(time)

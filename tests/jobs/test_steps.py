@@ -21,11 +21,11 @@ from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch import closing, loop, steps
-from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.schedulers.spark import numbered_rows
 from windowmill.jobs.ways.output import Output, check_balance
 from windowmill.windowing.errors import LocalComputeError, SinkRefusedError, StateMissingError, WindowmillError
+from windowmill.windowing.settings import COMPUTE
 from windowmill.windowing.specfile import parse_pipeline
 
 SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
@@ -38,7 +38,7 @@ SPEC: dict[str, Any] = {
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setenv(VARIABLE, "local")
+    monkeypatch.setenv(COMPUTE.name, "local")
     return Bench(tmp_path, dict(SPEC))
 
 

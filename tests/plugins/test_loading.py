@@ -13,11 +13,11 @@ import yaml
 from tests.plugins.test_aggregates import SPEC
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.doctor import Check, check_plugins
-from windowmill.windowing import imports
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.errors import PluginError
 from windowmill.windowing.imports import Plugin, named_plugins
 from windowmill.windowing.registry import all_added
+from windowmill.windowing.settings import PLUGINS
 
 ALIAS = """
 from windowmill.plugins import Declaration, register_aggregate
@@ -112,7 +112,7 @@ def test_each_is_imported_once_although_named_twice(plug, tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "averages_four.py").write_text(ALIAS.format(name="average"))
     plug("averages_four", " averages_four ", "")
-    assert [found for found in named_plugins() if found.named_by == imports.VARIABLE] == [Plugin("averages_four", "WINDOWMILL_PLUGINS")]
+    assert [found for found in named_plugins() if found.named_by == PLUGINS.name] == [Plugin("averages_four", "WINDOWMILL_PLUGINS")]
     assert all_added() == [("aggregate", "average", "averages_four")]
     assert DECLARED.module_of("average") == "averages_four"
     assert DECLARED.module_of("mean") is None

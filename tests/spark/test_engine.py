@@ -24,6 +24,7 @@ from windowmill.jobs.commands.answers import history_of, status_of
 from windowmill.jobs.ways import limits
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import LocalComputeError
+from windowmill.windowing.settings import COMPUTE
 
 pytestmark = pytest.mark.spark
 
@@ -53,7 +54,7 @@ def jobs_of(store: Any) -> list[Any]:
 
 @pytest.mark.classic
 def test_a_small_batch_is_one_task_of_one_described_job(spark, tmp_path, monkeypatch):
-    monkeypatch.setenv(engine.VARIABLE, "spark")
+    monkeypatch.setenv(COMPUTE.name, "spark")
     bench = Bench(tmp_path, POSITIONS)
     context = spark.sparkContext
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
@@ -79,7 +80,7 @@ def test_a_small_batch_is_one_task_of_one_described_job(spark, tmp_path, monkeyp
 
 @pytest.mark.classic
 def test_a_large_batch_counts_all_its_jobs(spark, tmp_path, monkeypatch):
-    monkeypatch.setenv(engine.VARIABLE, "spark")
+    monkeypatch.setenv(COMPUTE.name, "spark")
     monkeypatch.setattr(limits, "MAX_ROWS", 0)
     bench = Bench(tmp_path)
     bench.land(events(3, 300))
@@ -102,7 +103,7 @@ def test_a_large_batch_counts_all_its_jobs(spark, tmp_path, monkeypatch):
 def test_what_is_restored_is_counted_by_kind_alike(spark, tmp_path, monkeypatch):
     found, rows = {}, events(5, 500)
     for name, most in (("local", None), ("spark", None), ("tasks", 0)):
-        monkeypatch.setenv(engine.VARIABLE, "local" if name == "local" else "spark")
+        monkeypatch.setenv(COMPUTE.name, "local" if name == "local" else "spark")
         if most is not None:
             monkeypatch.setattr(limits, "MAX_ROWS", most)
         for kind, changes in (("slices", {}), ("flatfat_nodes", POSITIONS)):
@@ -120,7 +121,7 @@ def test_what_is_restored_is_counted_by_kind_alike(spark, tmp_path, monkeypatch)
 
 
 def test_status_and_history_tell_it_and_it_may_change(spark, tmp_path, monkeypatch):
-    monkeypatch.delenv(engine.VARIABLE)
+    monkeypatch.delenv(COMPUTE.name)
     rows = events(7, 400)
     bench = Bench(tmp_path)
     engines = ("spark", "local", "auto", "spark")
@@ -154,7 +155,7 @@ def test_local_needs_no_java_and_says_which_limit_a_batch_exceeds(tmp_path):
 
 
 def test_local_refuses_what_is_too_large(tmp_path, monkeypatch):
-    monkeypatch.setenv(engine.VARIABLE, "local")
+    monkeypatch.setenv(COMPUTE.name, "local")
     bench = Bench(tmp_path)
     bench.land(events(9, 300))
     monkeypatch.setattr(limits, "MAX_ROWS", 299)
@@ -189,7 +190,7 @@ def test_tasks_and_this_process_write_the_same_rows(spark, tmp_path, monkeypatch
         land(case, source, rows, rng)
         for sink, lowered in ways.items() if number in cuts else ():
             with monkeypatch.context() as patched:
-                patched.setenv(engine.VARIABLE, "local" if sink == "local" else "spark")
+                patched.setenv(COMPUTE.name, "local" if sink == "local" else "spark")
                 for name, most in lowered.items():
                     patched.setattr(limits, name, most)
                 done = loop.run(runnable(case, tmp_path, sink), quiet())

@@ -27,7 +27,6 @@ from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events
 from windowmill.checkpoints.batches import RunPlan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import steps
-from windowmill.jobs.batch.engine import VARIABLE
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.json_lines.spark_form import to_json
 from windowmill.jobs.schedulers.spark import quarantine as spark_quarantine
@@ -40,6 +39,7 @@ from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.ways import limits, quarantine
 from windowmill.windowing.errors import SourceSchemaError
+from windowmill.windowing.settings import COMPUTE
 
 pytestmark = pytest.mark.spark
 
@@ -340,7 +340,7 @@ _LASTING = {"time": {"column": "t", "end": "e", "tie_break": ["id"], "disorder":
     ids=str,
 )
 def test_batches_read_from_plain_files_give_the_rows_of_the_reference(spark, tmp_path, monkeypatch, changes, lowered):
-    monkeypatch.setenv(VARIABLE, "auto")
+    monkeypatch.setenv(COMPUTE.name, "auto")
     for name, limit in lowered.items():
         monkeypatch.setattr(limits, name, limit)
     changes, rows = dict(changes), events(71, 500)
@@ -385,7 +385,7 @@ def test_few_partials_and_results_of_many_rows_keys_and_windows_need_no_spark(sp
     rows.append(rows[0] | {"t": BASE + 90 * MINUTE})
     bench.land(rows[:100])
     bench.run()
-    monkeypatch.setenv(VARIABLE, "auto")
+    monkeypatch.setenv(COMPUTE.name, "auto")
     monkeypatch.setattr(limits, limit, most)
     started: list[str] = []
     start = steps.spark_session
@@ -425,7 +425,7 @@ def test_a_small_batch_runs_on_a_machine_without_java(spark, tmp_path):
     command = [sys.executable, "-m", "windowmill.jobs.cli", "run", str(spec), "--json"]
     done = subprocess.run(
         command,
-        env=environment | {"PATH": "/nowhere", "JAVA_HOME": "/nowhere", VARIABLE: "local"},
+        env=environment | {"PATH": "/nowhere", "JAVA_HOME": "/nowhere", COMPUTE.name: "local"},
         capture_output=True,
         text=True,
         check=False,
