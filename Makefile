@@ -13,7 +13,7 @@ PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo example-glucose example-stocks example-clickstream up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-changes bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-history bench-corrections bench-long-life bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint docs fmt doctor s3-jars reference release lowest lock clean
+.PHONY: help setup demo cluster-demo example-glucose example-stocks example-clickstream up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-changes bench-data-docs bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-history bench-corrections bench-long-life bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint docs fmt doctor s3-jars reference release lowest lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z0-9-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,6 +105,9 @@ bench-corrections: setup ## Time the restatement of 200 corrected rows beside a 
 
 bench-changes: setup ## Time changed specs by kind beside a rebuild (about 2 minutes)
 	$(PY) -m benchmarks.changes
+
+bench-data-docs: setup ## Time runs with 1,000 validated batches and their Data Docs behind them (about 3 minutes)
+	$(PY) -m benchmarks.data_docs
 
 bench-positions: setup ## Time runs over long windows of positions, and count what they restore (about 10 minutes)
 	$(PY) -m benchmarks.positions

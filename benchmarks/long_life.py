@@ -117,9 +117,9 @@ class Life:
 
 def command(life: Life, name: str) -> Taken:
     """What the command takes as a process of its own."""
-    begun, used = time.perf_counter(), _used_by_children()
+    begun, used = time.perf_counter(), used_by_children()
     subprocess.run([sys.executable, "-m", "windowmill.jobs.cli", name, str(life.spec), "--json"], check=True, capture_output=True)
-    return time.perf_counter() - begun, _used_by_children() - used
+    return time.perf_counter() - begun, used_by_children() - used
 
 
 def plan(life: Life) -> Taken:
@@ -138,7 +138,7 @@ def read_all(life: Life) -> Taken:
     return time.perf_counter() - begun[0], time.process_time() - begun[1]
 
 
-def _used_by_children() -> float:
+def used_by_children() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -28,6 +28,8 @@ ORDER = (
     "history",
     "corrections",
     "long_life",
+    "data_docs",
+    "report_page",
     "nodes",
     "memory",
     "many_keys",

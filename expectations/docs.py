@@ -1,14 +1,18 @@
-"""Writes Data Docs: a page per validation and an index, readable without a network.
+"""Writes Data Docs: a page per validation, and an index that begins with what failed; readable without a network.
 
 A page lists the rules with their outcomes. If Great Expectations evaluated some of them, or if one is not met, it also renders a
 section with their details. Otherwise it is not imported, which takes over a second.
+
+A validation renders its own page and the index, whatever the number of other pages. What failed in these is kept in a file of JSON.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from html import escape
@@ -21,18 +25,22 @@ from pyarrow import fs
 from windowmill.expectations.engine import load
 from windowmill.expectations.gate import RuleResult, Verdict
 from windowmill.expectations.past import describe, is_of_past
-from windowmill.expectations.rule import is_rate
+from windowmill.expectations.rule import Rule, is_rate
 
 _TEMPLATE = "data_docs.html"
 #: Greatest number of failing rows on a page; the quality table has more.
 _EXAMPLES = 20
+#: Greatest number of unmet rules in the index; the pages have all of theirs.
+_FAILURES_LISTED = 500
+#: Unmet rules of the pages in the order of validation, each with the name of its page under ``page``.
+_FAILURES = "failures.json"
 _STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)\d{6}Z")
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
 _PAGE = re.compile(r"batch-(?P<batch>\d+)-(?P<at>\d{8}T\d{6}\d{6}Z)-(?P<status>passed|warned|held)\.html")
 
 
 def write_docs(
-    folder: str | os.PathLike[str] | Folder, verdict: Verdict, *, pipeline: str, batch: int, at: datetime, keep: int = 200
+    folder: str | os.PathLike[str] | Folder, verdict: Verdict, *, pipeline: str, batch: int, at: datetime, keep: int = 1_000
 ) -> str:
     """Write the page of a verdict and the index of all pages; returns the path or URI of the index.
 
@@ -56,7 +64,7 @@ def write_docs(
     instant = at.astimezone(UTC)
     page = f"batch-{batch:08d}-{instant:%Y%m%dT%H%M%S%fZ}-{verdict.status}.html"
     folder.write(page, _page(verdict, pipeline, batch, instant))
-    return _write_index(folder, pipeline, keep)
+    return _write_index(folder, pipeline, keep, [{"page": page} | _failure(result) for result in verdict.unmet])
 
 
 def remove_pages(folder: Folder, pipeline: str, chosen: Callable[[str], bool]) -> int:
@@ -70,17 +78,66 @@ def remove_pages(folder: Folder, pipeline: str, chosen: Callable[[str], bool]) -
     return len(removed)
 
 
-def _write_index(folder: Folder, pipeline: str, keep: int) -> str:
-    """Write the index of the newest ``keep`` pages, and remove older ones; returns its path or URI."""
+def pages_of_batches(folder: Folder) -> dict[int, str]:
+    """The name of the newest page of each batch."""
+    pages = sorted((match["at"], name, int(match["batch"])) for name in folder.names() if (match := _PAGE.fullmatch(name)))
+    return {batch: name for _, name, batch in pages}
+
+
+def _write_index(folder: Folder, pipeline: str, keep: int, failures: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Write the index of the newest ``keep`` pages, with the ``failures`` of a new one, and remove older pages; returns its place."""
+    names = folder.names()
     # Sort by time, because a held batch may be validated again after later ones.
-    pages = sorted((match["at"], name, match) for name in folder.names() if (match := _PAGE.fullmatch(name)))
+    pages = sorted((match["at"], name, match) for name in names if (match := _PAGE.fullmatch(name)))
     for _, name, _ in pages[:-keep]:
         folder.remove(name)
-    listed = [
-        {"file": name, "batch": int(match["batch"]), "at": _STAMP.sub(r"\1-\2-\3 \4:\5:\6", stamp), "status": match["status"]}
+    listed = {
+        name: {"file": name, "batch": int(match["batch"]), "at": _STAMP.sub(r"\1-\2-\3 \4:\5:\6", stamp), "status": match["status"]}
         for stamp, name, match in reversed(pages[-keep:])
-    ]
-    return folder.write("index.html", _own_pages().get_template(_TEMPLATE).render(title=f"Data Docs of {pipeline}", pages=listed))
+    }
+    earlier = json.loads(folder.read(_FAILURES)) if _FAILURES in names else []
+    known = [failure for failure in [*earlier, *failures] if failure["page"] in listed]
+    if known or earlier:
+        folder.write(_FAILURES, json.dumps(known[-_FAILURES_LISTED:], ensure_ascii=False))
+    counts = Counter(page["status"] for page in listed.values())
+    html = (
+        _own_pages()
+        .get_template(_TEMPLATE)
+        .render(
+            title=f"Data Docs of {pipeline}",
+            pages=list(listed.values()),
+            counts={status: counts[status] for status in ("held", "warned", "passed")},
+            failures=[listed[failure["page"]] | failure for failure in reversed(known[-_FAILURES_LISTED:])],
+            most=_FAILURES_LISTED,
+        )
+    )
+    return folder.write("index.html", html)
+
+
+def _failure(result: RuleResult) -> dict[str, Any]:
+    """What the index says of an unmet rule."""
+    named = {name: getattr(result, name) for name in ("type", "column", "severity", "outcome", "message")}
+    return named | {"arguments": _arguments(result), "observed": _statistic(result)}
+
+
+def _arguments(rule: Rule) -> str:
+    """The arguments of a rule other than its columns, in one line."""
+    texts = []
+    for name, value in rule.arguments.items():
+        match value:
+            case {"operator": "IN", "column": {"name": column}, "parameter": [*values]}:
+                texts.append(f"where {column} is {' or '.join(map(str, values))}")
+            case _ if name not in ("column", "column_list"):
+                texts.append(f"{name}={value}")
+    return " ".join(texts)
+
+
+def _statistic(result: RuleResult) -> float | None:
+    """The statistic of the batch that Great Expectations compared; none for rules about rows, whose observations may be values of rows."""
+    observed = result.observed
+    if result.unexpected is not None or is_rate(result) or is_of_past(result) or isinstance(observed, bool):
+        return None
+    return float(f"{observed:.6g}") if isinstance(observed, int | float) else None
 
 
 def _page(verdict: Verdict, pipeline: str, batch: int, at: datetime) -> str:
@@ -93,7 +150,8 @@ def _page(verdict: Verdict, pipeline: str, batch: int, at: datetime) -> str:
             title=f"{pipeline}, batch {batch}, {at:%Y-%m-%d %H:%M:%S} UTC",
             status=verdict.status,
             summary=f"{met} of {len(verdict.results)} rules met.",
-            rules=verdict.results,
+            batch=batch,
+            rules=[(result, _arguments(result), _statistic(result)) for result in verdict.results],
             sections=_sections(verdict, met, pipeline, batch, at) if has_sections else [],
             renderer_type="ValidationResultsPageRenderer",
         )
@@ -161,7 +219,7 @@ def _as_gx(result: RuleResult) -> Any:
 
 @cache
 def _own_pages() -> Environment:
-    return Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
+    return Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True)
 
 
 @cache  # compiling its templates takes 0.15 s

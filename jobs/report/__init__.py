@@ -10,6 +10,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import use_options_of
 from windowmill.jobs.report import page
 from windowmill.jobs.report.curves import Curves, read_curves
+from windowmill.jobs.report.docs_pages import docs_pages
 from windowmill.jobs.report.held import read_held
 from windowmill.jobs.report.quality import read_quality
 from windowmill.jobs.report.tables import BATCHES_SHOWN, ReportError, open_table, read_quarantine, rows_of
@@ -79,5 +80,6 @@ def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None 
         spec=redacted(spec),
         made_at=datetime.now(UTC),
         docs=docs,
+        docs_pages=docs_pages(places),
     )
     return page.render(facts, target)

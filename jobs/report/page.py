@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
@@ -68,6 +68,8 @@ class Facts:
     made_at: datetime
     #: Link to the Data Docs, where it is not that of the file.
     docs: str | None = None
+    #: Name of the page of Data Docs by batch.
+    docs_pages: Mapping[int, str] = field(default_factory=dict)
 
 
 def templates() -> Environment:
@@ -120,6 +122,8 @@ def render(facts: Facts, target: str) -> str:
         trend=trend_of(facts.batches),
         month=Month.of(facts.pipeline, facts.batches),
         links=_links(facts, target),
+        docs=_docs(facts, target),
+        validations=_validations(facts, target),
         uplot=_uplot(),
     )
 
@@ -281,7 +285,7 @@ def _links(facts: Facts, target: str) -> list[dict[str, Any]]:
         ("State", "slices that coming windows need", places.state),
         ("Ledger", "plans and commits", places.ledger),
     ]
-    own = {} if facts.docs is None else {"Data Docs": facts.docs}
+    own = {"Data Docs": _docs(facts, target)}
     return [
         {
             "name": name,
@@ -293,6 +297,17 @@ def _links(facts: Facts, target: str) -> list[dict[str, Any]]:
         for name, about, place in listed
         if place
     ]
+
+
+def _docs(facts: Facts, target: str) -> str:
+    """Link to the index of the Data Docs; empty if there is none."""
+    return link_to(f"{facts.places.docs}/index.html", target) if facts.docs is None else facts.docs
+
+
+def _validations(facts: Facts, target: str) -> dict[int, str]:
+    """Links to the pages of Data Docs by batch."""
+    index = _docs(facts, target)
+    return {batch: str(PurePosixPath(index).with_name(page)) for batch, page in facts.docs_pages.items()} if index else {}
 
 
 def link_to(place: str, target: str) -> str:

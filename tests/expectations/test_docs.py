@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from windowmill.expectations.docs import Folder, write_docs
+from windowmill.expectations.docs import Folder, remove_pages, write_docs
 from windowmill.expectations.gate import validate
 
 NOON = datetime(2013, 2, 1, 12, tzinfo=UTC)
@@ -114,6 +115,42 @@ def test_only_the_latest_pages_stay(tmp_path, pipeline, batch):
     index = (tmp_path / "index.html").read_text()
     assert [name in index for name in kept[:2]] == [True, True]
     assert index.count("<tr><td>") == 2
+
+
+def test_the_index_begins_with_what_failed(tmp_path, pipeline, batch):
+    """The newest first, with the rule, the column, what was observed, and whether the batch was held or warned."""
+    warning = {"type": "expect_column_mean_to_be_between", "column": "delay", "max_value": 1, "severity": "warning"}
+    for number, rules in enumerate([(BELOW,), (), (warning,)]):
+        write_docs(tmp_path, validate(batch(), pipeline(*rules)), pipeline="delays", batch=number, at=NOON + timedelta(hours=number))
+    index = (tmp_path / "index.html").read_text()
+    failed, _, every = index.partition("All validations")
+    assert re.findall(r'<span class="verdict \w+">(1 \w+)</span>', failed) == ["1 held", "1 warned", "1 passed"]
+    rows = [unescape(re.sub(r"<[^>]+>", " ", row)).split() for row in re.findall(r"<tr><td>(.*)</tr>", failed)]
+    outside = "failed : the batch as a whole is outside of {'max_value': 1} observed 2.5"
+    assert [" ".join(row) for row in rows] == [
+        f"2 2013-02-01 14:00:00 warned expect_column_mean_to_be_between warning · max_value=1 delay {outside}",
+        "0 2013-02-01 12:00:00 held expect_column_values_to_be_between critical · max_value=3 delay failed : 2 of 6 rows break the rule",
+    ]
+    assert every.count("<tr><td>") == 3
+    assert 'href="../report.html"' in index
+
+
+def test_what_failed_goes_with_its_page(tmp_path, pipeline, batch):
+    for number in range(3):
+        write_docs(tmp_path, validate(batch(), pipeline(BELOW)), pipeline="delays", batch=number, at=NOON + timedelta(hours=number), keep=2)
+    listed = (tmp_path / "index.html").read_text().partition("All validations")[0]
+    assert re.findall(r'html">(\d)</a>', listed) == ["2", "1"]
+    assert remove_pages(Folder(tmp_path), "delays", lambda html: "batch 2" in html) == 1
+    listed = (tmp_path / "index.html").read_text().partition("All validations")[0]
+    assert re.findall(r'html">(\d)</a>', listed) == ["1"]
+    assert "batch-00000002" not in (tmp_path / "failures.json").read_text()
+
+
+def test_a_page_links_to_its_batch_in_the_report(tmp_path, pipeline, batch):
+    for number, (rules, target) in enumerate([((BELOW,), "held"), ((), "batch-1")]):
+        folder = tmp_path / target
+        write_docs(folder, validate(batch(), pipeline(*rules)), pipeline="delays", batch=number, at=NOON)
+        assert f'<a href="../report.html#{target}">' in page_of(folder)
 
 
 def test_an_empty_batch_has_a_page(tmp_path, pipeline, batch):

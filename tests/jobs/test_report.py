@@ -382,6 +382,19 @@ def test_links_start_from_the_page(pipeline, tmp_path):
     assert {"../delays.windowmill/docs/index.html", "../delays"} <= set(elsewhere.values("href"))
 
 
+def test_batches_link_to_their_validations(pipeline, tmp_path):
+    """The newest of a batch that was validated twice; pages of Data Docs link to the batch's row."""
+    commit(pipeline, 2)
+    docs = tmp_path / "delays.windowmill" / "docs"
+    docs.mkdir(parents=True)
+    pages = [f"batch-00000001-20130201T{at}0000000000Z-{verdict}.html" for at, verdict in (("13", "passed"), ("12", "held"))]
+    for name in ("index.html", *pages):
+        (docs / name).write_text("docs")
+    page = Page.of(pipeline)
+    assert [href for href in page.values("href") if "batch-" in href] == [f"docs/{pages[0]}"]
+    assert {"batch-0", "batch-1"} <= set(page.values("id", "tr"))
+
+
 def test_out_may_be_a_uri(pipeline, tmp_path):
     target = f"file://{tmp_path}/page.html"
     assert write_report(pipeline, out=target) == target
