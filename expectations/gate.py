@@ -12,7 +12,7 @@ import pyarrow as pa
 from windowmill.expectations import frames
 from windowmill.expectations.past import compare, is_of_past
 from windowmill.expectations.rule import Loss, Rule, is_rate, quarantined_rate
-from windowmill.expectations.suites import COLUMNS, identity_columns, needs_spark, rules
+from windowmill.expectations.suites import COLUMNS, identity_columns, needs_spark, rules, windows_of
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.errors import first_line
 from windowmill.windowing.fields import percentage
@@ -118,6 +118,7 @@ def validate(
     loss: Callable[[], Loss] | None = None,
     spark: Callable[[], pyspark.sql.SparkSession] | None = None,
     kept: Callable[[Sequence[Rule]], Collection[int]] | None = None,
+    count_of: Callable[[Collection[str]], int] | None = None,
     past: Past | None = None,
 ) -> Verdict:
     """Evaluate every rule of the pipeline over the rows about to be published.
@@ -140,13 +141,17 @@ def validate(
         without one these rules are broken.
     kept
         Tells the indexes of rules that are certain to be kept by every row, which Great Expectations need not evaluate.
+    count_of
+        Number of rows of some windows; needed for rules about these that ``kept`` tells.
     past
         The batches before this one; null for a batch that is not compared with others.
     """
     suite = rules(pipeline, columns)
     of_rates = _rates([rule for rule in suite if is_rate(rule)], rows_read, rows_quarantined, loss)
     of_past = [_compared(rule, past, rows_read) for rule in suite if is_of_past(rule)]
-    others = _over_rows(rows, [rule for rule in suite if not is_rate(rule) and not is_of_past(rule)], pipeline, count, spark, kept)
+    others = _over_rows(
+        rows, [rule for rule in suite if not is_rate(rule) and not is_of_past(rule)], pipeline, count, spark, kept, count_of
+    )
     return verdict(tuple(sorted([*of_rates, *of_past, *others], key=lambda result: result.index)))
 
 
@@ -169,6 +174,7 @@ def _over_rows(
     count: int | None,
     spark: Callable[[], pyspark.sql.SparkSession] | None,
     kept: Callable[[Sequence[Rule]], Collection[int]] | None,
+    count_of: Callable[[Collection[str]], int] | None,
 ) -> Sequence[RuleResult]:
     frame = rows if callable(rows) else lambda: rows
     count = rows.num_rows if isinstance(rows, pa.Table) else count
@@ -176,7 +182,7 @@ def _over_rows(
         return [_unevaluated(rule, "passed", "no rows in this batch", elements=0) for rule in suite]
     identity = identity_columns(pipeline)
     certain = set(kept(suite)) if kept is not None else set()
-    passed = [_kept(rule, count) for rule in suite if rule.index in certain]
+    passed = [_kept(rule, count, count_of) for rule in suite if rule.index in certain]
     others = [rule for rule in suite if rule.index not in certain]
     findings = _findings(frame(), others, identity, spark) if others else {}
     return [*passed, *(_result(rule, findings.get(rule.index), identity) for rule in others)]
@@ -275,10 +281,12 @@ def _with_columns(mapping: Mapping[str, Any], names: Mapping[str, str]) -> dict[
     return dict(mapping) | {name: frames.renamed(mapping[name], names) for name in about if name in mapping}
 
 
-def _kept(rule: Rule, count: int | None) -> RuleResult:
+def _kept(rule: Rule, count: int | None, count_of: Callable[[Collection[str]], int] | None) -> RuleResult:
     if rule.type == COLUMNS:
         return _unevaluated(rule, "passed", "passed", observed=rule.arguments["column_list"])
-    return replace(_unevaluated(rule, "passed", "passed", elements=count), unexpected=0)
+    windows = windows_of(rule)
+    elements = count if windows is None or count_of is None else count_of(windows)
+    return replace(_unevaluated(rule, "passed", "passed", elements=elements), unexpected=0)
 
 
 def _unevaluated(rule: Rule, outcome: Outcome, message: str, *, elements: int | None = None, observed: Any = None) -> RuleResult:

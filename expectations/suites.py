@@ -85,6 +85,15 @@ def needs_spark(rule: Rule) -> bool:
     }
 
 
+def windows_of(rule: Rule) -> frozenset[str] | None:
+    """The windows whose rows the condition of ``rule`` names; null if it has no condition, or one about something else."""
+    condition = rule.arguments.get("row_condition")
+    if not isinstance(condition, Mapping) or condition.get("type") != "comparison" or condition.get("column") != {"name": "window"}:
+        return None
+    names = {"IN": condition.get("parameter"), "==": [condition.get("parameter")]}.get(condition.get("operator", ""))
+    return frozenset(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
+
+
 def check_rules(pipeline: Pipeline, columns: Sequence[str], *, build: bool = False) -> list[str]:
     """Problems of the spec's rules, one line each: field path, value, known alternatives.
 

@@ -9,10 +9,11 @@ ranges. For unique columns and ordered pairs, these columns are read by Arrow: o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from windowmill.expectations.docs import Folder
 from windowmill.expectations.gate import Verdict, validate
 from windowmill.expectations.past import is_of_past
 from windowmill.expectations.rule import is_rate
-from windowmill.expectations.suites import COLUMNS
+from windowmill.expectations.suites import COLUMNS, windows_of
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.spark.access import access_to, map_in_arrow
@@ -59,7 +60,7 @@ MAX_CHECKED = 2_000_000
 MAX_COMPARED = 100_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ResultFiles:
     """Result rows: the ``files`` in the folder of ``table``, with the columns of ``schema``."""
 
@@ -71,6 +72,18 @@ class ResultFiles:
     def n_rows(self) -> int:
         """Number of rows."""
         return sum(file.rows for file in self.files)
+
+    def count_of(self, windows: Collection[str]) -> int:
+        """Number of rows of these windows."""
+        return sum(self._rows_of_windows[name] for name in windows)
+
+    @cached_property
+    def _rows_of_windows(self) -> Counter[str]:
+        found = Counter[str]()
+        for rows in read_files(self.table, self.files, ["window"]):
+            for window in rows.column("window").value_counts().to_pylist():
+                found[window["values"]] += window["counts"]
+        return found
 
     def here(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows in memory, with some ``columns`` or all."""
@@ -120,6 +133,7 @@ def validate_files(
         loss=loss,
         spark=spark,
         kept=lambda suite: kept_rules(rows, suite, spark),
+        count_of=rows.count_of,
         past=past,
     )
 
@@ -175,7 +189,7 @@ def kept_rules(files: ResultFiles, suite: Sequence[Rule], spark: Callable[[], Sp
     names = files.schema.names
     kept = {rule.index for rule in suite if _is_of_columns(rule) and rule.arguments["column_list"] == names}
     kept |= {rule.index for rule in suite if _shown_by(statistics, rule)}
-    read = [rule for rule in suite if _is_read(rule) and set(_columns(rule)) <= set(names)]
+    read = [rule for rule in suite if rule.index not in kept and _is_read(rule) and set(_columns(rule)) <= set(names)]
     if read:
         broken = _broken_locally(files, read) if files.n_rows <= MAX_CHECKED else _broken_by_spark(files, read, spark())
         kept |= {rule.index for rule in read} - broken
@@ -206,8 +220,13 @@ def _is_of_columns(rule: Rule) -> bool:
     return rule.type == COLUMNS and rule.arguments.keys() == {"column_list"}
 
 
+def _bare(rule: Rule) -> Mapping[str, Any]:
+    """The rule's arguments without a condition that names windows: what all rows keep, those of some windows keep."""
+    return {name: value for name, value in rule.arguments.items() if name != "row_condition" or windows_of(rule) is None}
+
+
 def _is_shown(rule: Rule) -> bool:
-    given = rule.arguments
+    given = _bare(rule)
     if rule.type == _NOT_NULL:
         return given.keys() == {"column"}
     bounds = [given.get(name) for name in ("min_value", "max_value")]
@@ -234,9 +253,11 @@ def _shown_by(statistics: Sequence[Mapping[str, Any]], rule: Rule) -> bool:
 
 
 def _is_read(rule: Rule) -> bool:
-    given = rule.arguments
+    given = _bare(rule)
     if rule.type == _UNIQUE:
-        return given.keys() == {"column_list"}
+        return rule.arguments.keys() == {"column_list"}
+    if rule.type == _BETWEEN:  # statistics do not tell windows apart
+        return _is_shown(rule) and windows_of(rule) is not None
     ordered = rule.type == _ORDERED and given.keys() == {"column_A", "column_B", "or_equal", "ignore_row_if"}
     return ordered and given["ignore_row_if"] == "either_value_is_missing"
 
@@ -257,8 +278,10 @@ def _count(
 
 
 def _columns(rule: Rule) -> Sequence[str]:
+    """The columns that the rule compares, and that of its condition."""
     given = rule.arguments
-    return tuple(given["column_list"]) if rule.type == _UNIQUE else (given["column_A"], given["column_B"])
+    own = given["column_list"] if rule.type == _UNIQUE else [given[name] for name in ("column", "column_A", "column_B") if name in given]
+    return (*own, "window") if windows_of(rule) is not None else tuple(own)
 
 
 def _is_doubled(rule: Rule, rows: pa.Table) -> bool:
@@ -269,9 +292,22 @@ def _is_doubled(rule: Rule, rows: pa.Table) -> bool:
 
 
 def _breaks(rule: Rule, rows: pa.RecordBatch | pa.Table) -> bool:
-    first, second = (rows.column(name) for name in _columns(rule))
-    kept = pc.greater_equal(first, second) if rule.arguments["or_equal"] else pc.greater(first, second)
+    windows, given = windows_of(rule), rule.arguments
+    if windows is not None:
+        rows = rows.filter(pc.is_in(rows.column("window"), pa.array(sorted(windows), pa.string())))
+    if rule.type == _BETWEEN:
+        return not _is_between(rows.column(given["column"]), given.get("min_value"), given.get("max_value"))
+    first, second = (rows.column(given[name]) for name in ("column_A", "column_B"))
+    kept = pc.greater_equal(first, second) if given["or_equal"] else pc.greater(first, second)
     return not pc.all(kept.fill_null(True)).as_py()
+
+
+def _is_between(values: pa.Array | pa.ChunkedArray, least: float | None, greatest: float | None) -> bool:
+    """Whether ``values`` other than null are whole numbers within these bounds."""
+    if not pa.types.is_integer(values.type):
+        return False
+    span = pc.min_max(values).as_py()
+    return span["min"] is None or ((least is None or span["min"] >= least) and (greatest is None or span["max"] <= greatest))
 
 
 def _hashed(rule: Rule, rows: pa.Table, n_shares: int) -> Iterator[pa.RecordBatch]:

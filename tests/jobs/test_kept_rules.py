@@ -190,3 +190,74 @@ def test_few_rows_are_checked_without_spark(tmp_path, again):
     files = written(tmp_path, GOOD, again) if again else written(tmp_path, GOOD)
     suite = [rule(UNIQUE, 1, column_list=["k", "low", "high"]), rule(ORDERED, 2, **PAIR), rule(UNIQUE, 3, column_list=["absent"])]
     assert validating.kept_rules(files, suite, pytest.fail) == ({2} if again else {1, 2})  # type: ignore[arg-type]
+
+
+def mixed(folder: Path, counts: list[int], starts: list[int | None]) -> tuple[Any, pa.Table, ResultFiles]:
+    """A pipeline of which most rules are about some of its windows, and result rows of a grid and of a window with policies."""
+    pipeline = parse_pipeline(
+        {
+            "pipeline": "mixed",
+            "source": {"path": "/nowhere"},
+            "keys": ["k"],
+            "time": {"column": "at", "unit": "none"},
+            "windows": [
+                {"name": "w", "type": "tumbling", "size": 10},
+                {"name": "last", "type": "sliding", "evict": {"count": 2}, "trigger": {"count": 1}},
+            ],
+            "aggregates": {"n": {"count": "*"}, "x": {"max": "v"}},
+            "sink": {"path": str(folder)},
+            "expectations": [
+                {"type": BETWEEN, "column": "n", "max_value": 3, "row_condition": 'col("window") == "last"', "severity": "warning"},
+                {"type": BETWEEN, "column": "x", "min_value": 0, "row_condition": 'col("window") == "w"', "severity": "info"},
+            ],
+        }
+    )
+    rows = pa.table(
+        {
+            "k": pa.array(["a", "b", "a", "a"]),
+            "window": pa.array(["w", "w", "last", "last"]),
+            "window_start": pa.array(starts, pa.int64()),
+            "window_end": pa.array([10, 20, 4, 5]),
+            "trigger": pa.array([None, None, 0, 1], pa.int64()),
+            "revision": pa.array([0] * 4),
+            "n": pa.array(counts),
+            "x": pa.array([0.5, 2.0, -1.0, None]),
+            "batch": pa.array([0] * 4),
+        }
+    )
+    with FileWriter(str(folder), rows.schema, batch=0, attempt="0", task=0) as writer:
+        writer.write(rows)
+    return pipeline, rows, ResultFiles(str(folder), writer.close(), rows.schema)
+
+
+@pytest.mark.parametrize("few", [True, False], ids=["compared by pandas", "by hashes"])
+def test_rules_about_some_windows_have_the_results_of_great_expectations(tmp_path, monkeypatch, few):
+    pipeline, rows, files = mixed(tmp_path, [7, 1, 0, 2], [0, 10, 4, None])
+    evaluated = validate(rows, pipeline, columns=rows.schema.names, rows_read=8)
+    assert evaluated.status == "passed"
+    left: list[str | None] = []
+    monkeypatch.setattr(validating, "MAX_COMPARED", 100_000 if few else 0)
+    evaluate = engine.evaluate
+    monkeypatch.setattr(
+        engine, "evaluate", lambda rows, suite, *a, **k: left.extend(r.column for r, _ in suite) or evaluate(rows, suite, *a, **k)
+    )
+    assert validate_files(files, pipeline, 8, 0, pytest.fail, pytest.fail) == evaluated  # type: ignore[arg-type]
+    assert left == ["x"], "statistics do not tell the numbers of one window, and only whole ones are compared here"
+
+
+@pytest.mark.parametrize(
+    ("counts", "starts", "unmet"),
+    [
+        ([7, 1, 4, 2], [0, 10, 4, None], {"n"}),
+        ([7, 0, 0, 2], [0, 10, 4, None], {"n"}),
+        ([7, 1, -1, 2], [0, 10, 4, None], {"n"}),
+        ([7, 1, 0, 2], [10, 10, 4, 4], {"window_end, window_start"}),
+        ([7, 1, 0, 2], [0, 10, 5, 4], {"window_end, window_start"}),
+    ],
+    ids=str,
+)
+def test_rows_that_break_a_rule_about_some_windows_are_found(tmp_path, counts, starts, unmet):
+    pipeline, rows, files = mixed(tmp_path, counts, starts)
+    found = validate_files(files, pipeline, 8, 0, pytest.fail, lambda: None)  # type: ignore[arg-type,return-value]
+    assert {result.column for result in found.unmet} == unmet
+    assert found.unmet == validate(rows, pipeline, columns=rows.schema.names, rows_read=8).unmet
