@@ -299,7 +299,7 @@ def _breaks(rule: Rule, rows: pa.RecordBatch | pa.Table) -> bool:
         return not _is_between(rows.column(given["column"]), given.get("min_value"), given.get("max_value"))
     first, second = (rows.column(given[name]) for name in ("column_A", "column_B"))
     kept = pc.greater_equal(first, second) if given["or_equal"] else pc.greater(first, second)
-    return not pc.all(kept.fill_null(True)).as_py()
+    return not pc.all(kept.fill_null(True), min_count=0).as_py()
 
 
 def _is_between(values: pa.Array | pa.ChunkedArray, least: float | None, greatest: float | None) -> bool:

@@ -225,9 +225,12 @@ def mixed(folder: Path, counts: list[int], starts: list[int | None]) -> tuple[An
             "batch": pa.array([0] * 4),
         }
     )
-    with FileWriter(str(folder), rows.schema, batch=0, attempt="0", task=0) as writer:
-        writer.write(rows)
-    return pipeline, rows, ResultFiles(str(folder), writer.close(), rows.schema)
+    files = []
+    for first in (0, 2):  # each window has a file of its own
+        with FileWriter(str(folder), rows.schema, batch=0, attempt="0", task=0) as writer:
+            writer.write(rows.slice(first, 2))
+        files += writer.close()
+    return pipeline, rows, ResultFiles(str(folder), files, rows.schema)
 
 
 @pytest.mark.parametrize("few", [True, False], ids=["compared by pandas", "by hashes"])
