@@ -45,11 +45,10 @@ class FrontSequence(PositionSequence):
         return {window: self._run(window) for window in self._windows}
 
     def _run(self, window: int) -> WindowOutcome:
-        evictable, nodes = evictable_in(self._stage, window), self._forest.rows
+        evictable = evictable_in(self._stage, window)
         applied = np.diff(self._fed.offsets) * evictable.by_count
-        offsets, held = self._forest.covers(self._before[window].front, self._next, applied, evictable.before)
-        weight = np.int64(1) << nodes.level[held]
-        before = WindowContent(offsets, nodes.begin[held], weight, nodes.first[held], no_values(len(held)))
+        offsets, level, begin, first = self._forest.covers(self._before[window].front, self._next, applied, evictable.before)
+        before = WindowContent(offsets, begin, np.int64(1) << level, first, no_values(len(level)))
         return self._run_policies(window, self._entered(window, before))
 
     def _run_policies(self, window: int, entered: PolicyInput) -> WindowOutcome:

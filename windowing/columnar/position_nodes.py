@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -31,6 +32,7 @@ from windowmill.windowing.slicing.leaves import Windows
 POSITION, FIRST, ABOVE = "_position", "_first", "_above"
 #: The least level of inner nodes that are stored. Nodes of level 1 would be a third more rows, and spare a window one row at either end.
 LOWEST = 2
+_NONE = np.empty(0, np.int64)
 
 
 def level_above(level: Ints) -> Ints:
@@ -87,13 +89,19 @@ class _Rows:
 
 @dataclass(frozen=True)
 class Forest:
-    """The trees of all keys, level by level; leaves and restored nodes are rows of ``table``, into which partials point."""
+    """The trees of all keys. Leaves and restored nodes are rows of ``table``, into which partials point.
+
+    Attributes
+    ----------
+    levels
+        The nodes of each level, sorted by key and begin. The place of a node is its index among those of all levels.
+    """
 
     layout: Layout
     stored_objects: StoredObjects
     n_keys: int
     table: pa.Table
-    rows: _Rows
+    levels: Sequence[_Rows]
 
     @classmethod
     def grown(cls, layout: Layout, objects: StoredObjects, n_keys: int, nodes: pa.Table, key: Ints, n_restored: int) -> Self:
@@ -110,21 +118,38 @@ class Forest:
         is_new = np.arange(len(key)) >= n_restored
         given = _Rows(key, level, begin, first, is_new, *arenas(layout, nodes), objects.read(nodes))
         levels, highest = [given.of_level(0).in_order()], int(given.level.max(initial=0))
+        none = given.at(_NONE)
         while len(levels[-1].key) or highest >= len(levels):
-            read = given.of_level(len(levels))
+            read = given.of_level(len(levels)) if highest >= len(levels) else none
             levels.append(_Rows.joined([read, _completed(layout, objects, levels[-1], read)]).in_order())
-        return cls(layout, objects, n_keys, nodes, _Rows.joined(levels))
+        return cls(layout, objects, n_keys, nodes, levels)
+
+    @cached_property
+    def _starts(self) -> Ints:
+        """Place of the first node of each level, and the number of all nodes; shape (n_levels + 1,)."""
+        return np.cumsum([0, *(len(rows.key) for rows in self.levels)])
 
     @cached_property
     def _nodes(self) -> NodeColumns:
         """The nodes in the kernels' form."""
-        rows = self.rows
-        levels = int(rows.level.max()) + 1 if len(rows.level) else 1
-        bounds = np.searchsorted(rows.level * self.n_keys + rows.key, np.arange(levels * self.n_keys + 1))
-        return NodeColumns(levels, self.n_keys, bounds.astype(np.int64), rows.begin, rows.first)
+        keys = np.arange(self.n_keys)
+        offsets = [start + np.searchsorted(rows.key, keys) for start, rows in zip(self._starts[:-1], self.levels, strict=True)]
+        begin, first = (np.concatenate([getattr(rows, name) for rows in self.levels]) for name in ("begin", "first"))
+        return NodeColumns(len(self.levels), self.n_keys, np.append(np.concatenate(offsets), self._starts[-1]), begin, first)
 
-    def covers(self, head: Ints, stop: Ints, evicted: Ints, limit: int) -> tuple[Ints, Ints]:
-        """Offsets and nodes of each key's window [``head``, ``stop``), as :func:`~windowmill.windowing.kernels.positions.covers`.
+    def _at(self, places: Ints) -> _Rows:
+        """The nodes at ``places``, which ascend."""
+        cuts = pairwise(np.searchsorted(places, self._starts).tolist())
+        levels = zip(self.levels, self._starts[:-1], cuts, strict=True)
+        return _Rows.joined([rows.at(places[first:stop] - start) for rows, start, (first, stop) in levels])
+
+    def covers(self, head: Ints, stop: Ints, evicted: Ints, limit: int) -> tuple[Ints, Ints, Ints, Ints]:
+        """The nodes of each key's window [``head``, ``stop``), as :func:`~windowmill.windowing.kernels.positions.covers`.
+
+        Returns
+        -------
+        tuple
+            Offsets, and of each node its level, its first position, and the event time of the tuple there.
 
         Raises
         ------
@@ -132,7 +157,8 @@ class Forest:
             If a node is not there.
         """
         offsets, places = covers(self._nodes, head, stop, evicted, limit)
-        return offsets, _all_there(places)
+        level = np.searchsorted(self._starts, _all_there(places), side="right") - 1
+        return offsets, level, self._nodes.begin[places], self._nodes.first[places]
 
     def aggregate(self, windows: Windows) -> dict[str, Column]:
         """All aggregates of ``windows``, which hold the tuples at positions [lo, hi); O(log n) combines a window.
@@ -143,22 +169,23 @@ class Forest:
             If a node is not there.
         """
         offsets, places = stretches(self._nodes, windows.key, windows.lo, windows.hi)
-        used, members = np.unique(_all_there(places), return_inverse=True)
-        rows = self.rows.at(used)
-        made = Windows.of(windows.key, windows.start, windows.end, members=(offsets, members.astype(np.int64)))
+        used = np.zeros(self._starts[-1], np.bool_)
+        used[_all_there(places)] = True
+        rows, members = self._at(np.flatnonzero(used)), (np.cumsum(used) - 1)[places]
+        made = Windows.of(windows.key, windows.start, windows.end, members=(offsets, members))
         numbers = combine_numbers(self.layout, rows.ints, rows.floats, made)
         found: dict[str, Column] = dict(lower(self.layout, *numbers, self.table))
         return found | self.stored_objects.compute(self.stored_objects.decode(rows.objects), made)
 
     def new_nodes(self, head: Ints) -> tuple[Ints, dict[str, pa.Array]]:
         """Key index and columns of the nodes that the state lacks and that begin at or after ``head``, of shape (n_keys,)."""
-        level = self.rows.level
-        rows = self.rows.at(self.rows.is_new & (self.rows.begin >= head[self.rows.key]) & ((level == 0) | (level >= LOWEST)))
+        kept = [rows for level, rows in enumerate(self.levels) if level == 0 or level >= LOWEST]
+        rows = _Rows.joined([rows.at(rows.is_new & (rows.begin >= head[rows.key])) for rows in kept])
         above = level_above(rows.level)
         firsts = places_of(self._nodes, rows.key, rows.level, rows.begin >> above << above)
         columns = stored(self.layout, rows.ints, rows.floats, self.table) | self.stored_objects.write(rows.objects)
         columns |= {LEVEL: pa.array(rows.level), POSITION: pa.array(rows.begin), FIRST: pa.array(rows.first)}
-        return rows.key, columns | {ABOVE: pa.array(self.rows.first[firsts], mask=firsts == MISSING)}
+        return rows.key, columns | {ABOVE: pa.array(self._nodes.first[firsts], mask=firsts == MISSING)}
 
 
 def _completed(layout: Layout, objects: StoredObjects, below: _Rows, read: _Rows) -> _Rows:
@@ -166,8 +193,9 @@ def _completed(layout: Layout, objects: StoredObjects, below: _Rows, read: _Rows
     width = np.int64(1) << below.level[:-1]
     pairs = (below.key[1:] == below.key[:-1]) & (below.begin[1:] == below.begin[:-1] + width) & (below.begin[:-1] & width == 0)
     left = np.flatnonzero(pairs)
-    span = int(max(below.begin.max(initial=0), read.begin.max(initial=0))) + 1
-    left = left[~np.isin(below.key[left] * span + below.begin[left], read.key * span + read.begin)]
+    if len(read.key):
+        span = int(max(below.begin.max(initial=0), read.begin.max(initial=0))) + 1
+        left = left[~np.isin(below.key[left] * span + below.begin[left], read.key * span + read.begin)]
     both, bounds = np.stack((left, left + 1), axis=1).reshape(-1), np.arange(0, 2 * len(left) + 1, 2)
     numbers = combine_runs(layout.program(), left, left + 2, below.ints, below.floats)
     partials = *numbers, objects.fold(below.objects[both], bounds)
