@@ -13,7 +13,7 @@ PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo example-glucose example-stocks example-clickstream up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-changes bench-data-docs bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-history bench-corrections bench-long-life bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint docs fmt doctor s3-jars reference release lowest lock clean
+.PHONY: help setup demo cluster-demo example-glucose example-stocks example-clickstream up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-changes bench-data-docs bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-history bench-corrections bench-long-life bench-report bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint docs fmt doctor s3-jars reference release lowest lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z0-9-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -123,6 +123,9 @@ bench-warm: setup ## Time runs as processes of their own, cold and on a warm Spa
 
 bench-long-life: setup ## Time runs and status after 100,000 batches (about 2 minutes)
 	$(PY) -m benchmarks.long_life
+
+bench-report: setup $(STAMPS)/browser ## Measure the report's size, and how long Chromium takes to open it (a minute)
+	$(PY) -m benchmarks.report_page
 
 bench-parsing: setup ## Time Airflow's DAG processor on a folder of 500 specs (about a minute)
 	$(PY) -m benchmarks.dag_parsing
