@@ -13,7 +13,7 @@ PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo example-glucose example-stocks example-clickstream up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-changes bench-data-docs bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-history bench-corrections bench-long-life bench-report bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint docs fmt doctor s3-jars reference release lowest lock clean
+.PHONY: help setup demo cluster-demo example-glucose example-stocks example-clickstream up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-changes bench-data-docs bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-history bench-corrections bench-long-life bench-report bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint docs fmt doctor s3-jars reference screenshots release lowest lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z0-9-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -164,6 +164,9 @@ s3-jars: setup $(STAMPS)/s3-jars ## Fetch the jars with which Spark reads s3:// 
 
 reference: setup ## Write docs/reference anew from the code: fields, aggregates, commands, tables
 	@$(PY) -m scripts.reference
+
+screenshots: setup $(STAMPS)/browser ## Take the pictures of report, overview and Data Docs in docs/images anew (a minute)
+	@$(PY) -m scripts.screenshots
 
 release: setup ## Build the wheel and the source distribution into dist/, and try both in an empty environment (minutes)
 	@scripts/release.sh

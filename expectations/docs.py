@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader
+from markupsafe import Markup
 from pyarrow import fs
 
 from windowmill.expectations.engine import load
@@ -219,7 +220,10 @@ def _as_gx(result: RuleResult) -> Any:
 
 @cache
 def _own_pages() -> Environment:
-    return Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    # A long name may go on in the next line after any of its words.
+    environment.filters["breakable"] = lambda name: Markup(str(escape(name)).replace("_", "_<wbr>"))
+    return environment
 
 
 @cache  # compiling its templates takes 0.15 s
@@ -228,6 +232,7 @@ def _pages_with_sections() -> Environment:
     from great_expectations.render.view.view import DefaultJinjaPageView
 
     environment: Environment = DefaultJinjaPageView().env
+    environment.filters["breakable"] = _own_pages().filters["breakable"]
     environment.loader = ChoiceLoader([loader for loader in (_own_pages().loader, environment.loader) if loader is not None])
     return environment
 

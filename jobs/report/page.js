@@ -30,11 +30,11 @@
     const values = Float64Array.from(lines.flatMap((ys) => ys.filter((y) => y !== null))).sort();
     if (!values.length) return { low: 0, high: 1 };
     const [low, high] = [values[0], values[values.length - 1]];
-    const cut = Math.floor(values.length / 100);
+    const cut = Math.floor(values.length / 40);
     const [inner, outer] = [values[cut], values[values.length - 1 - cut]];
-    const margin = 0.5 * (outer - inner);
+    const margin = 0.25 * (outer - inner);
     const found = { low: Math.max(low, inner - margin), high: Math.min(high, outer + margin) };
-    return high - low > 1.5 * (found.high - found.low) && margin > 0 ? found : { low, high };
+    return high - low > 1.25 * (found.high - found.low) && margin > 0 ? found : { low, high };
   };
 
   class Results {
@@ -264,8 +264,9 @@
       this.more.hidden = shown.length === changing.length;
       this.more.textContent = `Show all ${figure(changing.length)} keys`;
       this.watch = new IntersectionObserver((entries) => {
-        for (const { isIntersecting, target } of entries) if (isIntersecting) this.drawPanel(target, scale);
+        for (const { isIntersecting, target } of entries) if (isIntersecting && this.undrawn.has(target)) this.drawPanel(target, scale);
       }, { rootMargin: "300px" });
+      this.undrawn = new Map();
       this.grid.replaceChildren(...shown.map(([key, line]) => {
         const panel = made("button", "small");
         panel.type = "button";
@@ -280,12 +281,19 @@
         panel.append(made("span", "area"));
         panel.addEventListener("click", () => this.toggle(key));
         this.watch.observe(panel);
+        this.undrawn.set(panel, () => this.drawPanel(panel, scale));
         return panel;
       }));
     }
 
+    // The panels that nobody has scrolled to yet.
+    drawEveryPanel() {
+      for (const draw of this.undrawn?.values() ?? []) draw();
+    }
+
     drawPanel(panel, shared) {
       this.watch.unobserve(panel);
+      this.undrawn.delete(panel);
       const key = Number(panel.dataset.key);
       const { points } = this.points(this.aggregate, key);
       const scale = this.sameScale ? () => uPlot.rangeNum(shared.low, shared.high, 0.05, true) : undefined;
@@ -313,6 +321,9 @@
   }
 
   // Print shows every window, as wide as a page.
-  addEventListener("beforeprint", () => { root.classList.add("print"); for (const found of results) found.show(); });
+  addEventListener("beforeprint", () => {
+    root.classList.add("print");
+    for (const found of results) { found.show(); found.drawEveryPanel(); }
+  });
   addEventListener("afterprint", () => root.classList.remove("print"));
 })();

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +14,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from windowmill.jobs.report.tables import clipped, literal, named, open_table, query
+from windowmill.jobs.report.texts import moment
 
 #: Limits of the page; the table holds older batches and further rules.
 _BATCHES_SHOWN, _RULES_SHOWN, _FAILURES_SHOWN = 40, 80, 12
@@ -54,11 +55,8 @@ class Failure:
     @property
     def examples(self) -> list[str]:
         """These rows, each in one line."""
-        told = [{**row, **values} if isinstance(row, dict) and isinstance(values, dict) else row for row, values in self._pairs()]
-        return [clipped(named(row) if isinstance(row, dict) else row, 200) for row in told]
-
-    def _pairs(self) -> Iterator[tuple[Any, Any]]:
-        return zip_longest(self.rows, self.values[: len(self.rows)])
+        pairs = zip_longest(self.rows, self.values[: len(self.rows)])
+        return [clipped(_row_in_words(row, values) if isinstance(row, dict) else row, 200) for row, values in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +179,16 @@ def _text(value: Any) -> Any:
     return value
 
 
+def _row_in_words(identity: dict[str, Any], values: Any) -> str:
+    """A row by what identifies it, without a trigger that is null, and its values."""
+    told = {name: value for name, value in identity.items() if name != "trigger" or value is not None}
+    end = told.get("window_end")
+    if isinstance(end, str):
+        with suppress(ValueError):
+            told["window_end"] = moment(datetime.fromisoformat(end), seconds=True)
+    return ": ".join(filter(None, [named(told), named(values) if isinstance(values, dict) else ""]))
+
+
 def _observed(row: dict[str, Any]) -> str:
     """The error of a broken rule, or a statistic; omits other observations, which may be values of rows."""
     try:
@@ -188,6 +196,7 @@ def _observed(row: dict[str, Any]) -> str:
     except ValueError:
         observed = row["observed"] if row["outcome"] == "broken" else None
     statistic = isinstance(observed, int | float) and row["unexpected"] is None
+    observed = f"{observed:.6g}" if statistic and isinstance(observed, float) else observed
     return clipped(observed, 300) if observed is not None and (statistic or row["outcome"] == "broken") else ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,13 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from windowmill.jobs.report import write_report
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.spec import Pipeline
 
 HOUR_US = 3_600_000_000
+WIDTHS = (390, 1024, 1600)
 END_US = to_us(datetime(2026, 3, 1, tzinfo=UTC))
 
 
@@ -57,18 +57,6 @@ def written(folder: Path, keys: int, rows: int, outlier: float = 0.0) -> Path:
     for window in ("hourly", "day"):
         write_deltalake(pipeline.sink.path, pa.table(columns | {"window": [window] * len(key), "batch": np.zeros(len(key))}), mode="append")
     return Path(write_report(pipeline))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = shutil.which("chromium")
-    if found is None:
-        pytest.skip("there is no Chromium, and set-up could not install it: apt-get install chromium")
-    with sync_playwright() as playwright:
-        # The sandbox needs rights that containers often lack; the only page opened is our own.
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def opened(browser: Browser) -> Page:
@@ -178,6 +166,29 @@ def test_dragging_zooms_every_chart_and_a_double_click_resets(page):
     assert span(page) != whole
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_search_readings_and_zoom_work_at_every_width(page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    search = page.get_by_role("searchbox", name="Search keys").first
+    search.fill("K021")
+    search.press("Enter")
+    assert chips(page)[-1] == "K021"
+    plot = page.locator(".overview .u-over").first
+    box = plot.bounding_box()
+    for share in (0.1, 0.9):
+        plot.hover(position={"x": share * box["width"], "y": 60})
+        tip = page.locator(".overview .tip:visible").bounding_box()
+        assert tip["x"] >= 0
+        assert tip["x"] + tip["width"] <= width
+    whole = span(page)
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 50, steps=5)
+    page.mouse.up()
+    assert span(page) != whole
+
+
 def test_a_worst_value_opens_its_chart(page):
     link = page.locator(".tab:visible .worst a").first
     name = link.inner_text()
@@ -214,7 +225,7 @@ def test_dark_mode_repaints_the_charts(page):
     assert ink() != light
 
 
-@pytest.mark.parametrize("width", [390, 1024, 1600])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_is_cut_off(page, width):
     page.set_viewport_size({"width": width, "height": 900})
     fits = "[...document.querySelectorAll('.overview .area')].every((area) => area.firstChild.clientWidth <= area.clientWidth + 1)"
@@ -226,6 +237,16 @@ def test_print_shows_every_window(page):
     assert page.locator("#charts-1 canvas").count() == 0
     assert len(page.pdf()) > 10_000
     assert page.locator("#charts-1 canvas").count() > 0
+    assert page.locator(".small").count() == page.locator(".small canvas").count() > 0, "of panels below the fold, too"
+
+
+def test_print_is_light_and_without_controls(page):
+    page.set_viewport_size({"width": 794, "height": 1123})
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.locator(".controls:visible, .tabs > label:visible, #theme:visible").count() == 0
+    assert page.locator(".print-title:visible").all_inner_texts() == ["hourly every 1 hour", "day 1 day every 1 hour"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 794
 
 
 @pytest.mark.thorough

@@ -120,7 +120,7 @@ class Window(SpecMapping):
 
     def spacing(self) -> Spacing:
         """How the ends of its windows lie along the axis; they follow the data unless the type says otherwise."""
-        return Spacing(f"{self.type} windows")
+        return Spacing(self.describe())
 
     # -- Its place on the axis
 
