@@ -86,20 +86,33 @@ def report(
     out: Annotated[
         str | None, typer.Option("--out", help="Path or URI of the page; by default next to the pipeline's tables, or in the folder.")
     ] = None,
+    aggregates: Annotated[
+        list[str] | None,
+        typer.Option("--aggregate", metavar="NAME", help="Draw this aggregate; give the option for each. By default up to three."),
+    ] = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key", metavar="NAME=VALUE", help="Draw only keys with this value of a key column; any of several. NAME alone means null."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the HTML report of a pipeline, or an overview of all pipelines of a folder."""
     if (spec is None) == (every is None):
         raise SpecError("report: expected a SPEC, or --all FOLDER; give one of them")
     if every is not None:
+        if aggregates or keys:
+            raise SpecError("report --all: the overview has no charts; give --aggregate and --key with a SPEC")
         from windowmill.jobs.commands.overview import overview_of
 
         show(overview_of(every, out), as_json)
     elif spec is not None:
-        from windowmill.jobs.report import write_report
+        from windowmill.jobs.report import Choice, write_report
 
         pipeline = load_pipeline(spec)
-        page = redacted(write_report(pipeline, out=out, spec=str(spec)))
+        choice = Choice.of(pipeline, aggregates or (), keys or ())
+        page = redacted(write_report(pipeline, out=out, spec=str(spec), choice=choice))
         show(Answer({"pipeline": pipeline.pipeline, "report": page}, Text(page)), as_json)
 
 

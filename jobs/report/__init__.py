@@ -9,6 +9,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import use_options_of
 from windowmill.jobs.report import page
+from windowmill.jobs.report.choice import Choice
 from windowmill.jobs.report.curves import Curves, read_curves
 from windowmill.jobs.report.docs_pages import docs_pages
 from windowmill.jobs.report.held import read_held
@@ -18,10 +19,10 @@ from windowmill.jobs.report.writing import write_page
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
-__all__ = ["ReportError", "report_page", "write_report"]
+__all__ = ["Choice", "ReportError", "report_page", "write_report"]
 
 
-def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPEC") -> str:
+def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPEC", choice: Choice | None = None) -> str:
     """Write the report page of ``pipeline`` and return its path.
 
     The section of a table that does not exist yet says so. The page stays below 3 MB. Memory grows with the number of distinct keys,
@@ -33,18 +34,22 @@ def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPE
         Path or URI of the page; by default ``report.html`` among the pipeline's own tables.
     spec
         The pipeline's file, as the page names it in commands.
+    choice
+        Aggregates and keys to draw; by default those that matter most.
 
     Raises
     ------
+    SpecError
+        If an aggregate of the choice is not a number, or no row has one of its keys.
     ReportError
         If a table exists but cannot be read, or the page cannot be written; an earlier page then stays as it is.
     """
     target = out or Places.of(pipeline).report
-    write_page(target, report_page(pipeline, target=target, spec=spec))
+    write_page(target, report_page(pipeline, target=target, spec=spec, choice=choice))
     return target
 
 
-def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None = None) -> str:
+def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None = None, choice: Choice | None = None) -> str:
     """The report page of ``pipeline`` as HTML.
 
     Parameters
@@ -53,9 +58,13 @@ def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None 
         Where the page will be; links to files on this machine are relative to it.
     docs
         Link to the index of the Data Docs, where a server has another than the file system.
+    choice
+        As in :func:`write_report`.
 
     Raises
     ------
+    SpecError
+        As in :func:`write_report`.
     ReportError
         If a table exists but cannot be read.
     """
@@ -73,7 +82,7 @@ def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None 
         last_advance=ledger.last_commit,
         totals=ledger.totals,
         published=rows_of(sink) if sink else 0,
-        curves=read_curves(pipeline, sink) if sink else Curves([], [], [], [], []),
+        curves=read_curves(pipeline, sink, choice) if sink else Curves([], [], [], [], []),
         quarantine=read_quarantine(places.quarantine, first_shown, (*pipeline.keys, pipeline.time.column, *pipeline.time.tie_break)),
         quality=read_quality(places.quality, first_shown),
         held=read_held(ledger.held_batch, pipeline, places),

@@ -9,10 +9,12 @@ from itertools import chain, zip_longest
 from deltalake import DeltaTable
 from deltalake.schema import PrimitiveType
 
+from windowmill.jobs.report.choice import Choice
 from windowmill.jobs.report.limits import SEVERITIES, Limit, broken_limit, limits_of
 from windowmill.jobs.report.result_rows import KEYS_COUNTED, Key, KeyFigures, Lines, ResultRows, joined, text_of
 from windowmill.jobs.report.tables import query
 from windowmill.windowing.durations import DAY_US, Duration
+from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 
 _WINDOWS_SHOWN, _AGGREGATES_SHOWN, KEYS_SHOWN = 6, 3, 300
@@ -93,13 +95,14 @@ class WindowCurves:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """The windows, aggregates and keys drawn, highest rank first, and the windows and aggregates left out."""
+    """The windows, aggregates and keys drawn, highest rank first, the windows and aggregates left out, and the keys chosen, in words."""
 
     windows: list[WindowCurves]
     aggregates: list[str]
     keys: list[Key]
     aggregates_left_out: list[str]
     windows_left_out: list[str]
+    chosen: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +115,25 @@ class _Extent:
     high: int
 
 
-def drawable_aggregates(pipeline: Pipeline, table: DeltaTable) -> tuple[list[str], list[str]]:
-    """Choose the aggregates to draw, most informative first; returns them and the rest, which is not numeric or beyond the limit."""
+def drawable_aggregates(pipeline: Pipeline, table: DeltaTable, wanted: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """Choose the aggregates to draw, most informative first; returns them and the rest, which is not numeric or beyond the limit.
+
+    Raises
+    ------
+    SpecError
+        If one that is ``wanted`` is not a number.
+    """
     numeric = {
         field.name
         for field in table.schema().fields
         if isinstance(field.type, PrimitiveType) and (field.type.type in _NUMERIC or field.type.type.startswith("decimal"))
     }
     candidates = [name for name, aggregate in pipeline.aggregates.items() if name in numeric and aggregate.function not in _NOT_A_CURVE]
-    chosen: list[str] = []
-    for family in (*_FAMILIES, None):
+    for name in wanted:
+        if name not in numeric:
+            raise SpecError(f"report --aggregate: got {name!r}, whose results are no numbers; expected some of {', '.join(candidates)}")
+    chosen = list(wanted)
+    for family in () if wanted else (*_FAMILIES, None):
         if len(chosen) < _AGGREGATES_SHOWN:
             # One of each family before a second of any: a mean, a count and a maximum are more informative than three means.
             fit = (name for name in candidates if name not in chosen and (family is None or pipeline.aggregates[name].function in family))
@@ -129,30 +141,40 @@ def drawable_aggregates(pipeline: Pipeline, table: DeltaTable) -> tuple[list[str
     return chosen, [name for name in pipeline.aggregates if name not in chosen]
 
 
-def read_curves(pipeline: Pipeline, table: DeltaTable) -> Curves:
-    """Read the curves of each window of ``pipeline`` that has rows in the sink ``table``."""
-    drawn, left_out = drawable_aggregates(pipeline, table)
-    extents = _extents(pipeline, table)
+def read_curves(pipeline: Pipeline, table: DeltaTable, choice: Choice | None = None) -> Curves:
+    """Read the curves of each window of ``pipeline`` that has rows in the sink ``table``.
+
+    Raises
+    ------
+    SpecError
+        If an aggregate of the ``choice`` is not a number, or no row has one of its keys.
+    """
+    choice = choice or Choice()
+    drawn, left_out = drawable_aggregates(pipeline, table, choice.aggregates)
+    extents = _extents(pipeline, table, choice)
+    if choice.keys and not extents:
+        raise SpecError(f"report --key: no result row has {choice.describe()}; give values as the report shows them")
     names = [window.name for window in pipeline.windows if window.name in extents]
     shown = names[:_WINDOWS_SHOWN] if drawn else []
     volume = next((i for i, name in enumerate(drawn) if pipeline.aggregates[name].function == "count"), None)
-    rows = {name: ResultRows(table, pipeline, name, drawn, volume) for name in shown}
+    rows = {name: ResultRows(table, pipeline, name, drawn, volume, choice.conditions) for name in shown}
     figures = {name: rows[name].figures(extents[name].keys) for name in shown}
     keys = choose_keys(figures.values(), KEYS_SHOWN)
     lines = len(drawn) * len(shown)
     detailed = min(len(keys), _KEYS_DETAILED)
     points = [_points(detailed * lines, *_DETAILED), _points((len(keys) - detailed) * lines, *_BRIEF)]
     windows = [_read_window(pipeline, extents[name], rows[name], figures[name], keys, points) for name in shown]
-    return Curves(windows, drawn, keys, left_out, names[_WINDOWS_SHOWN:])
+    return Curves(windows, drawn, keys, left_out, names[_WINDOWS_SHOWN:], choice.describe())
 
 
 def _points(lines: int, together: int, least: int, most: int) -> int:
     return min(max(together // max(lines, 1), least), most)
 
 
-def _extents(pipeline: Pipeline, table: DeltaTable) -> dict[str, _Extent]:
+def _extents(pipeline: Pipeline, table: DeltaTable, choice: Choice) -> dict[str, _Extent]:
     whole = joined([text_of(key) for key in pipeline.keys])
-    rows = f"SELECT \"window\" AS w, arrow_cast(window_end, 'Int64') AS e, {whole} AS k FROM t"
+    where = f" WHERE {' AND '.join(choice.conditions)}" if choice.keys else ""
+    rows = f"SELECT \"window\" AS w, arrow_cast(window_end, 'Int64') AS e, {whole} AS k FROM t{where}"
     found = query(table, f"SELECT w, count(*) AS n, min(e) AS low, max(e) AS high, approx_distinct(k) AS keys FROM ({rows}) GROUP BY w")
     return {row["w"]: _Extent(row["n"], row["keys"], row["low"], row["high"]) for row in found.to_pylist()}
 

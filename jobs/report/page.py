@@ -222,7 +222,7 @@ def _window(window: WindowCurves, facts: Facts) -> dict[str, Any]:
         "about": window.about,
         "near": f"Latest {_length(window.high - window.near, integer_axis=integer_axis)}",
         "span": f"{at(window.low)} – {at(window.high)}",
-        "left_out": _left_out(window, facts.pipeline),
+        "left_out": _left_out(window, facts.pipeline, facts.curves.chosen),
         "latest": [
             (key_text(found.key) or "all", at(found.last_end), [figure and figure.last for figure in found.figures])
             for found in window.figures
@@ -242,11 +242,12 @@ def _window(window: WindowCurves, facts: Facts) -> dict[str, Any]:
     }
 
 
-def _left_out(window: WindowCurves, pipeline: Pipeline) -> str:
+def _left_out(window: WindowCurves, pipeline: Pipeline, chosen: str) -> str:
     if not pipeline.keys:
         return f"{window.rows:,} rows."
     columns, drawn = ", ".join(pipeline.keys), len(window.figures)
     most = f"{drawn:,} of {window.keys:,}, those with the greatest volume, the highest value or the greatest change"
+    columns += f"; only {chosen}" if chosen else ""
     return f"{window.rows:,} rows. Keys on this page ({columns}): {f'all {drawn:,}' if drawn == window.keys else most}."
 
 

@@ -65,6 +65,8 @@ class ResultRows:
     ----------
     volume
         Position of the aggregate whose sum is a key's volume; null for its number of rows.
+    conditions
+        Conditions on the columns of the table, in SQL.
     """
 
     table: DeltaTable
@@ -72,6 +74,7 @@ class ResultRows:
     window: str
     aggregates: Sequence[str]
     volume: int | None
+    conditions: Sequence[str] = ()
 
     @property
     def _key_names(self) -> list[str]:
@@ -82,7 +85,7 @@ class ResultRows:
         named = [f"{text} AS {name}" for text, name in zip(texts, self._key_names, strict=True)]
         values = [_finite(aggregate, f"v{i}") for i, aggregate in enumerate(self.aggregates)]
         columns = ["arrow_cast(window_end, 'Int64') AS e", '"trigger" AS g', "revision AS r", *named, *values]
-        where = [f'"window" = {literal(self.window)}']
+        where = [f'"window" = {literal(self.window)}', *self.conditions]
         if start is not None:
             instant = str(start) if self.pipeline.time.unit else f"arrow_cast({start}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
             # Compare the stored type: then statistics exclude the files of earlier times.

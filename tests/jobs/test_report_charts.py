@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 
 from tests.jobs.reporting import HOUR, START, Page, commit, pipeline_at, publish, result_row
+from windowmill.jobs.report import Choice, write_report
 from windowmill.jobs.report.chart_data import bars_of
 from windowmill.jobs.report.curves import read_curves
 from windowmill.jobs.report.limits import Limit
 from windowmill.jobs.report.tables import open_table
 from windowmill.windowing.axis import to_us
+from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 
 
@@ -49,6 +51,33 @@ def test_long_lines_keep_their_extremes(pipeline):
         assert (min(drawn), max(drawn)) == (min(shown), max(shown))
     assert [t for t, _ in points if t >= window.near] == [t for t in rows if t >= window.near], "the latest stretch has all its rows"
     assert points == sorted(points)
+
+
+def test_a_reader_chooses_aggregates_and_keys(pipeline):
+    rows = [result_row(START, origin=origin, carrier=carrier) for origin in ("EWR", "JFK", "it's") for carrier in ("UA", None)]
+    publish(pipeline, rows)
+    choice = Choice.of(pipeline, ["flights"], ["origin=JFK", "origin=it's", "carrier"])
+    page = Page.of(pipeline, choice=choice)
+    assert page.data["keys"] == ["JFK · null", "it's · null"]
+    assert [aggregate["name"] for aggregate in page.data["aggregates"]] == ["flights"]
+    assert "2 rows. Keys on this page (origin, carrier; only origin JFK or it's, carrier null): all 2" in page.words
+    assert "Aggregates not drawn: mean_delay, worst." in page.words
+
+
+@pytest.mark.parametrize(
+    ("aggregates", "keys", "told"),
+    [
+        (["none"], [], "report --aggregate: got 'none'; expected one of flights, mean_delay, worst"),
+        (["worst"], [], "report --aggregate: got 'worst', whose results are no numbers; expected some of flights, mean_delay"),
+        ([], ["dest=JFK"], "report --key: got 'dest=JFK'; expected NAME=VALUE with a key column: origin, carrier"),
+        ([], ["origin=LGA"], "report --key: no result row has origin LGA; give values as the report shows them"),
+    ],
+)
+def test_a_choice_that_cannot_be_drawn_is_told_in_one_line(pipeline, aggregates, keys, told):
+    publish(pipeline, [result_row(START)])
+    with pytest.raises(SpecError) as caught:
+        write_report(pipeline, choice=Choice.of(pipeline, aggregates, keys))
+    assert str(caught.value) == told
 
 
 def test_keys_that_matter_are_drawn(pipeline, monkeypatch):
