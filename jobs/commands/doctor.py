@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from rich.text import Text
 
 from windowmill.checkpoints.places import local_path
-from windowmill.jobs.commands.terminal import Answer
+from windowmill.jobs.commands.terminal import Answer, wrapped
 from windowmill.jobs.spark.jars import DELTA_VERSION, S3_JARS, class_archive, damaged_jars, jars_folder
 from windowmill.jobs.spark.java import find_java, java_at
 from windowmill.jobs.spark.settings import SERVER
@@ -70,12 +70,14 @@ def examine() -> list[Check]:
 def report(checks: list[Check]) -> Answer:
     """Say what ``checks`` have found."""
     width = max(len(check.name) for check in checks)
+    margin = " " * (6 + width + 2)
     text = Text()
     for check in checks:
         mark, style = MARKS[check.ok]
-        text.append(f"{mark:<6}", style).append(f"{check.name:<{width}}  {check.found}\n")
+        found = wrapped(check.found, margin, margin).removeprefix(margin)
+        text.append(f"{mark:<6}", style).append(f"{check.name:<{width}}  {found}\n")
         if check.ok is not True:
-            text.append(f"{'':<{6 + width}}  -> {check.advice}\n", style)
+            text.append(wrapped(check.advice, f"{margin}-> ", f"{margin}   ") + "\n", style)
     wrong = sum(check.ok is False for check in checks)
     warned = sum(check.ok == "warn" for check in checks)
     text.append(f"{wrong} wrong, {warned} to look at, {len(checks) - wrong - warned} fine")

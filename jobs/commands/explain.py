@@ -17,7 +17,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from windowmill.jobs.commands.terminal import Answer, as_written, in_bytes
+from windowmill.jobs.commands.terminal import Answer, as_written, in_bytes, wrapped
 from windowmill.jobs.sources.kinds import KINDS
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SpecError, TableUnlocatedError
@@ -91,7 +91,7 @@ def _names_by_way(found: PipelinePlan) -> Mapping[WayName, Sequence[str]]:
 #: (window, aggregate) pairs.
 _Cells = set[tuple[str, str]]
 
-_MORE = "windowmill explain --verbose: the cut into slices, every engine with its cost, the state column by column"
+_MORE = "windowmill explain --verbose: slices, engines and costs, columns of the state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,8 @@ def _reads(window: WindowPlan) -> str:
 
 def _first_page(found: PipelinePlan, lines: Sequence[WindowLine], keys: Sequence[str], caveat: str | None) -> Iterator[RenderableType]:
     of = f" for each {', '.join(keys)}" if keys else ""
-    yield Text(f"{found.pipeline}: {_counted(len(lines), 'window')}, {_counted(len(found.aggregates), 'aggregate')}{of}", style="bold")
+    headline = f"{found.pipeline}: {_counted(len(lines), 'window')}, {_counted(len(found.aggregates), 'aggregate')}{of}"
+    yield Text(wrapped(headline), style="bold")
     yield _facts([(line.window, line.sentence) for line in lines])
     shared = {way: names for way, names in _names_by_way(found).items() if len(names) > 1 and way != "live rows"}
     notes = (

@@ -20,7 +20,7 @@ from windowmill.checkpoints.protocol import outstanding
 from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.applying import Application, next_apply
 from windowmill.jobs.commands.answers import bound
-from windowmill.jobs.commands.terminal import Answer, as_written
+from windowmill.jobs.commands.terminal import Answer, as_written, wrapped
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.ways.carried import NotStoredError
 from windowmill.windowing.axis import AXIS_BEGIN
@@ -75,8 +75,9 @@ def _answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -
         "seconds": _seconds(batches, n_rows),
         "tasks": _tasks(runnable, found),
     }
-    data["summary"] = f"{_summary(found)}; `windowmill apply {spec}` does it"
-    return Answer(data, Group(_tree(data, found), Text(str(data["summary"]), style="bold")))
+    told, does_it = _summary(found), f"`windowmill apply {spec}` does it"
+    data["summary"] = f"{told}; {does_it}"
+    return Answer(data, Group(_tree(data, found), Text(f"{wrapped(told)};\n{does_it}", style="bold")))
 
 
 def _shown(change: SpecChange, rows: int | None) -> dict[str, Any]:

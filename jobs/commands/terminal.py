@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -64,6 +65,15 @@ def show(answer: Answer, as_json: bool) -> None:
         print(json.dumps(answer.data))
     else:
         console.print(answer.text)
+
+
+def wrapped(text: str, indent: str = "", then: str = "", *, width: int | None = None) -> str:
+    """``text`` in lines that fit the terminal, or ``width`` if that is less; long words such as paths stay whole.
+
+    The first line begins with ``indent``, the others with ``then``.
+    """
+    columns = console.width if width is None else min(width, console.width)
+    return textwrap.fill(text, columns, initial_indent=indent, subsequent_indent=then, break_long_words=False, break_on_hyphens=False)
 
 
 def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None, *, opens_tables: bool = True) -> Pipeline:

@@ -25,6 +25,7 @@ from windowmill.checkpoints.stores import table_at, write_table
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.commands.answers import titled
+from windowmill.jobs.commands.terminal import wrapped
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.report.tables import query
 from windowmill.windowing.axis import from_us
@@ -35,9 +36,14 @@ from windowmill.windowing.specfile import load_pipeline
 
 _SPEC = """\
 pipeline: shop_orders
-source: {{path: "{folder}/orders"}}       # a Delta table that orders are appended to
+# A Delta table that orders are appended to.
+source: {{path: "{folder}/orders"}}
 keys: [shop]
-time: {{column: ordered_at, tie_break: [order_id], disorder: 10 minutes, lateness: 20 minutes}}
+time:
+  column: ordered_at
+  tie_break: [order_id]
+  disorder: 10 minutes
+  lateness: 20 minutes
 windows:
   - {{name: hourly, type: tumbling, size: 1 hour}}
   - {{name: two_hours, type: hopping, size: 2 hours, hop: 1 hour}}
@@ -47,9 +53,14 @@ aggregates:
   largest: {{max: amount}}
 sink: {{path: "{folder}/shop_orders"}}
 expectations:
-  - {{type: expect_column_values_to_be_between, column: largest, max_value: 200, severity: critical}}
-quarantine: {{hold: never}}                # so few orders: one of them is more than 10 % of a batch
-compute: local                           # in this process; without this line Spark computes
+  - type: expect_column_values_to_be_between
+    column: largest
+    max_value: 200
+    severity: critical
+# So few orders: one of them is more than 10 % of a batch.
+quarantine: {{hold: never}}
+# In this process; without this line Spark computes.
+compute: local
 """
 
 #: What arrives together: shop, order, time of day, amount.
@@ -71,6 +82,7 @@ _DELIVERIES = (
 )
 #: Columns of the sink that are shown.
 _COLUMNS = ("window", "shop", "window_end", "orders", "revenue", "largest")
+#: Lines are at most this long, to be read easily.
 _WIDTH = 100
 
 _WINDOWS = """
@@ -136,10 +148,10 @@ class TutorialStep:
         parts: list[RenderableType] = [Text(f"\n{number}. {self.title}", style="bold")]
         parts += [Text(f"   $ {self.command}", style="cyan")] if self.command else []
         if self.numbers:
-            parts.append(Text("   " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.numbers.items()), style="dim"))
+            parts.append(_lines(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.numbers.items()), style="dim"))
         for title, rows in self.rows.items():
             parts.append(Padding(_table(title, rows), (0, 0, 0, 3)))
-        parts += [Text(textwrap.fill(paragraph, _WIDTH, initial_indent="   ", subsequent_indent="   ")) for paragraph in self._paragraphs()]
+        parts += [_lines(paragraph) for paragraph in self._paragraphs()]
         return Group(*parts)
 
     def _paragraphs(self) -> list[str]:
@@ -157,8 +169,9 @@ def run_tutorial(folder: Path | None, show: Callable[[RenderableType], None]) ->
     place = Path(tempfile.mkdtemp(prefix="windowmill-tutorial-")) if folder is None else _empty(folder)
     spec = place / "pipeline.yaml"
     spec.write_text(_SPEC.format(folder=place), encoding="utf-8")
-    show(Text(f"A tutorial in five steps, which takes seconds. Its files are in {place}. A pipeline is one file, {spec.name}:\n"))
-    show(Padding(Text(spec.read_text(encoding="utf-8"), style="cyan"), (0, 0, 0, 3)))
+    begin = f"A tutorial in five steps, which takes seconds. Its files are in {place}. A pipeline is one file, {spec.name}:"
+    show(Text(wrapped(begin, width=_WIDTH) + "\n"))
+    show(Text(textwrap.indent(spec.read_text(encoding="utf-8"), "   ").rstrip(), style="cyan"))
     with _without_spark():
         steps = []
         for step in _steps(load_pipeline(spec), spec):
@@ -174,8 +187,13 @@ def run_tutorial(folder: Path | None, show: Callable[[RenderableType], None]) ->
         f"rm -r {place}: when you have seen enough",
     ]
     show(Text("\nWhat next", style="bold"))
-    show(Text("\n".join(f"   {line}" for line in following)))
+    show(Group(*(_lines(line, then="      ") for line in following)))
     return {"folder": str(place), "spec": str(spec), "steps": [step.as_data() for step in steps], "next": following}
+
+
+def _lines(text: str, *, then: str = "   ", style: str = "") -> Text:
+    """A paragraph, moved in; its lines after the first begin with ``then``."""
+    return Text(wrapped(text, "   ", then, width=_WIDTH), style=style)
 
 
 def _empty(folder: Path) -> Path:

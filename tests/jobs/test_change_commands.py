@@ -41,7 +41,8 @@ p: the spec has changed since batch 0
 ├── state       computed anew from the source: the state holds no partials of aggregate low
 └── takes       about SECONDS s, 0 Spark tasks
 1 window kept, 1 window filled, 1 window dropped, 1 aggregate kept, 2 aggregates filled: \
-reads 1 file (SIZE); `windowmill apply SPEC` does it
+reads 1 file (SIZE);
+`windowmill apply SPEC` does it
 """
 
 
@@ -87,7 +88,7 @@ def test_nothing_is_planned_before_a_first_run_and_after_what_means_the_same(des
     assert json.loads(desk.call("plan", spec, "--json")[1]) == {"pipeline": "p", "status": "nothing to do"}
 
 
-def test_a_plan_shows_each_window_and_aggregate_with_its_reason(desk):
+def test_a_plan_shows_each_window_and_aggregate_with_its_reason(desk, monkeypatch):
     desk.call("run", str(desk.path))
     desk.write(AFTER)
     code, out, err = desk.call("plan", str(desk.path))
@@ -96,6 +97,11 @@ def test_a_plan_shows_each_window_and_aggregate_with_its_reason(desk):
     for found, name in ((size, "SIZE"), (f"about {told['seconds']:,.0f} s", "about SECONDS s"), (str(desk.path), "SPEC")):
         out = out.replace(found, name)
     assert (code, out, err) == (4, SHOWN, "")
+    monkeypatch.setattr(terminal.console, "width", 80)
+    monkeypatch.chdir(desk.folder)
+    lines = desk.call("plan", desk.path.name)[1].splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(" ".join(lines[:-1]).replace("│", "").split()) in " ".join(out.replace("│", "").split())
     assert told["reads"] == {
         "files": 1,
         "bytes": told["reads"]["bytes"],

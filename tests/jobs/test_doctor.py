@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands import doctor
+from windowmill.jobs.commands import doctor, terminal
 from windowmill.jobs.commands.doctor import Check
 from windowmill.jobs.spark import jars, java
 from windowmill.windowing.errors import MachineError
@@ -232,3 +232,16 @@ def test_settings_are_listed_and_misspelt_ones_told(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("WINDOWMILL_PIPELINE", "/srv/pipelines")
     (check,) = doctor.check_settings()
     assert (check.ok, check.found, check.advice) == ("warn", "WINDOWMILL_PIPELINE: not read", "did you mean WINDOWMILL_PIPELINES?")
+
+
+def test_what_it_finds_and_advises_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(terminal.console, "width", 80)
+    jars = "missing in /srv/windowmill/jars: delta-spark_4.2_2.13, delta-storage, delta-kernel-api"
+    long = Check("Delta jars", False, jars, "run `make setup` (or, without the checkout, `windowmill setup`), and look again")
+    assert examined(monkeypatch, [long]) == 1
+    assert capsys.readouterr().out.splitlines()[:-1] == [
+        "WRONG Delta jars  missing in /srv/windowmill/jars: delta-spark_4.2_2.13,",
+        "                  delta-storage, delta-kernel-api",
+        "                  -> run `make setup` (or, without the checkout, `windowmill",
+        "                     setup`), and look again",
+    ]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from windowmill.jobs.cli import main
+from windowmill.jobs.commands import terminal
 from windowmill.windowing.errors import SpecError
 
 
@@ -51,9 +52,14 @@ def test_the_commands_that_it_names_work_on_what_it_has_made(told, capsys):
     assert capsys.readouterr().out == "shop_orders: nothing new\n"
 
 
-def test_it_is_read_on_a_terminal(tmp_path, capsys):
+def test_it_is_read_on_a_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(terminal.console, "width", 80)
     assert main(["tutorial", "--folder", str(tmp_path / "new")]) == 0
     text = capsys.readouterr().out
+    long = [line for line in text.splitlines() if len(line) > 80]
+    assert [line for line in long if str(tmp_path) not in line] == [], "only paths, which are not cut, are longer"
+    for line in (tmp_path / "new" / "pipeline.yaml").read_text(encoding="utf-8").splitlines():
+        assert f"   {line}\n" in text
     places = [text.index(words) for words in ("pipeline: shop_orders", "1. Windows", "2. Late rows", "3. A held batch", "What next")]
     assert places == sorted(places)
 
