@@ -123,7 +123,7 @@ def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> Non
     """Compact the tables that have grown enough, after the batch of ``job``."""
     state = _State(job, beyond_process=not computed.in_one_process and _has_few_rows(job))
     if state.is_overgrown():
-        with progress.step("compact", "entries of the state that later ones have superseded"):
+        with progress.step("compact", "entries of the state that later ones replace"):
             state.compact()
     if job.plan.batch % MERGED_EVERY == MERGED_EVERY - 1:
         for path in (job.runnable.places.quality, job.runnable.places.quarantine):

@@ -90,7 +90,7 @@ def status_of(pipeline: Pipeline) -> Answer:
     table = Table(show_header=False, box=None, pad_edge=False)
     labels = {
         "compute": "last computed by",
-        "emitted": "emitted through",
+        "emitted": "results through",
         "seen": "latest event",
         "source_version": "source read through",
         "versions_waiting": "versions waiting",
@@ -154,8 +154,8 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
 def _batches(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
     table = titled(f"batches of {pipeline.pipeline}", ())
     table.padding = 0  # fits into 80 columns
-    for name in ("#", "action", "verdict", "read", "late", "quarantined", "published", "tasks", "emitted through"):
-        table.add_column(name, justify="left" if name in ("action", "verdict", "emitted through") else "right", no_wrap=True)
+    for name in ("#", "action", "verdict", "read", "late", "quarantined", "published", "tasks", "results through"):
+        table.add_column(name, justify="left" if name in ("action", "verdict", "results through") else "right", no_wrap=True)
     for row in data:
         counts = [f"{row[name]:,}" for name in ("rows_read", "rows_late", "rows_quarantined", "rows_published")]
         verdict = row["verdict"] if row["status"] == "committed" else row["status"]

@@ -74,8 +74,8 @@ def report(checks: list[Check]) -> Answer:
     text = Text()
     for check in checks:
         mark, style = MARKS[check.ok]
-        found = wrapped(check.found, margin, margin).removeprefix(margin)
-        text.append(f"{mark:<6}", style).append(f"{check.name:<{width}}  {found}\n")
+        lines = wrapped(check.found, margin, margin).removeprefix(margin)
+        text.append(f"{mark:<6}", style).append(f"{check.name:<{width}}  {lines}\n")
         if check.ok is not True:
             text.append(wrapped(check.advice, f"{margin}-> ", f"{margin}   ") + "\n", style)
     wrong = sum(check.ok is False for check in checks)

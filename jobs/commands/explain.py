@@ -123,9 +123,10 @@ class WindowLine:
     @property
     def sentence(self) -> str:
         """The line without the window's name."""
-        times = {"": "as often as the data asks for", "1": "once"}.get(self.combines, f"{self.combines} times")
+        no_number = {"": "as many combine steps as the data asks for", "0": "no combine step", "1": "1 combine step"}
+        steps = no_number.get(self.combines, f"{self.combines} combine steps")
         state = f"a run reads {self.reads}; the state keeps {self.keeps} of a key; " if self.keeps else ""
-        return f"{self.what}\n{state}{self.engine} combines an aggregate {times} for a window"
+        return f"{self.what}\n{state}a result takes {steps} ({self.engine})"
 
 
 #: What a key keeps where its size depends on the data.

@@ -64,8 +64,8 @@ def _list(pipeline: Pipeline) -> Answer:
         return Answer(data, f"{pipeline.pipeline}: no savepoints; make one by `windowmill savepoint SPEC create NAME`")
     table = titled(f"savepoints of {pipeline.pipeline}", ())
     table.padding = 0  # fits into 80 columns
-    for column in ("name", "made", "batch", "version", "emitted through", "size"):
-        table.add_column(column, justify="left" if column in ("name", "made", "emitted through") else "right", no_wrap=True)
+    for column in ("name", "made", "batch", "version", "results through", "size"):
+        table.add_column(column, justify="left" if column in ("name", "made", "results through") else "right", no_wrap=True)
     for entry, row in zip(entries, data, strict=True):
         emitted = "–" if row["emitted"] is None else str(row["emitted"])[:16].replace("T", " ")
         made = entry.created_at[:16].replace("T", " ")

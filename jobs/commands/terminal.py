@@ -31,7 +31,9 @@ AcceptChanges = Annotated[
 ]
 AcceptCode = Annotated[
     bool,
-    typer.Option("--accept-code", help="Continue although a module that the spec names was edited; you vouch that it computes the same."),
+    typer.Option(
+        "--accept-code", help="Continue although a module that the spec names was edited; you are sure that it computes the same."
+    ),
 ]
 Arrival = Annotated[
     Literal["log", "event_time"],

@@ -88,7 +88,7 @@ def test_the_first_page_says_in_plain_words_what_a_run_reads_keeps_and_combines(
     )
     assert "a run reads at most 12 nodes and the tuples that may leave, of keys with new rows; the state keeps 100 rows" in text
     assert "shared hourly, day: what they keep is stored once" in text
-    assert "of a key; flatfat combines an aggregate 31.3 times for a window" in text
+    assert "of a key; a result takes 31.3 combine steps (flatfat)" in text
     assert "subtract" not in text, "engines that are not taken are for --verbose"
 
 

@@ -27,6 +27,13 @@ from windowmill.windowing.spec import Pipeline
 
 #: Number of characters of a stored value that a table shows.
 _SHOWN = 40
+#: What a terminal shows in place of some words in the names of facts.
+_PLAIN: Mapping[str, str] = {
+    "emitted through": "results through",
+    "entries needed": "entries still needed",
+    "entries superseded": "entries no longer needed",
+    "entries unfinished": "entries of an unfinished batch",
+}
 
 
 class View(ABC):
@@ -71,7 +78,7 @@ class View(ABC):
         facts = Table(show_header=False, box=None, pad_edge=False)
         for name, value in data.items():
             if name != "largest_keys":
-                facts.add_row(name.replace("_", " "), cell(value))
+                facts.add_row(_label(name), cell(value))
         yield facts
         if data["largest_keys"]:
             yield from self.show_list("keys with the most entries", data["largest_keys"], data["keys"])
@@ -88,6 +95,18 @@ class View(ABC):
         for row in rows:
             table.add_row(*(cell(row[name]) for name in names))
         yield table
+
+
+def _label(name: str) -> str:
+    """The name of a fact in plain words.
+
+    >>> _label("sessions_entries_superseded"), _label("oldest_slice")
+    ('sessions entries no longer needed', 'oldest slice')
+    """
+    label = name.replace("_", " ")
+    for words, plainly in _PLAIN.items():
+        label = label.replace(words, plainly)
+    return label
 
 
 def source_types(ledger: Ledger, path: str) -> dict[str, pa.DataType]:
