@@ -347,6 +347,8 @@ class PositionSequence(ABC):
 
 def _spread(is_fed: Bools, held: npt.NDArray[_T], fed: npt.NDArray[_T]) -> npt.NDArray[_T]:
     """Values of the nodes that windows hold and of the tuples to apply, in the order of ``is_fed``."""
+    if not len(held):
+        return fed
     both = np.empty(len(is_fed), fed.dtype)
     both[~is_fed], both[is_fed] = held, fed
     return both
