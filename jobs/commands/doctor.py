@@ -194,7 +194,7 @@ def check_versions() -> list[Check]:
             wrong.append(Check(requirement.name, False, found, "run `make setup`, or pip install --upgrade windowmill"))
     if wrong:
         return wrong
-    versions = {name: _installed(name) for name in ("pyspark", "delta-spark", "deltalake", "great-expectations", "pandas", "numba")}
+    versions = {name: _installed(name) for name in ("pyspark", "deltalake", "great-expectations", "pandas", "numba")}
     airflow = _installed("apache-airflow")
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
     return [

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +20,18 @@ from tests.docs.console import HOW_TO, ROOT, play, settled
 from windowmill.jobs.cli import main
 
 README = ROOT / "README.md"
+INSTALL = ROOT / "docs" / "how-to" / "install.md"
+#: Beginnings of commands of INSTALL that no test of pages executes, with the reason.
+UNPLAYED = {
+    "pip install": "changes the environment; scripts/release.sh installs the wheel in an empty one",
+    "pip freeze": "reads an environment that has just been changed",
+    "windowmill setup": "takes minutes; scripts/release.sh runs it",
+    "windowmill doctor": "is about the machine; tests/jobs/test_doctor.py",
+    "windowmill tutorial": "is played by tests/jobs/test_tutorial.py",
+    "python3.11 -m venv": "makes an environment, into which nothing could be installed without a network",
+    "python -m windowmill.dags.pools": "writes into Airflow's database; tests/airflow",
+    "airflow dags unpause": "writes into Airflow's database; tests/airflow",
+}
 PAGES = [*sorted(ROOT.glob("*.md")), *(path for name in ("docs", "examples") for path in sorted((ROOT / name).rglob("*.md")))]
 LINK = re.compile(r"(?<!!)\[[^]]+\]\((?!https?:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
 
@@ -53,6 +69,30 @@ def test_the_readmes_pipeline_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     status = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (status["rows_read"], status["rows_quarantined"], status["versions_waiting"]) == (48, 0, 0)
     assert set(DeltaTable("flight_delays").to_pyarrow_table()["window"].to_pylist()) >= {"hourly", "rolling_day", "rolling_week"}
+
+
+def test_the_commands_of_install_work_or_are_tested_elsewhere(tmp_path):
+    lines = [
+        line for block in re.findall(r"^```sh\n(.*?)^```", INSTALL.read_text(), re.MULTILINE | re.DOTALL) for line in block.splitlines()
+    ]
+    played = [line for line in lines if not line.startswith(tuple(UNPLAYED))]
+    assert [line.partition(" ")[0] for line in played] == ["export", "ln", "export", "export"]
+    (tmp_path / "dags").mkdir()
+    script = "\n".join(["set -eu", f'AIRFLOW_HOME="{tmp_path}"', *played])
+    subprocess.run(
+        ["bash", "-c", script], check=True, cwd=tmp_path, env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    )
+    assert (tmp_path / "dags" / "windowmill_dags" / "pipelines.py").is_file()
+    unused = [
+        begin for begin in UNPLAYED if not any(line.startswith(begin) for line in INSTALL.read_text().replace("`", "\n").splitlines())
+    ]
+    assert unused == []
+
+
+def test_install_names_every_extra():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys() - {"dev"}
+    table = INSTALL.read_text().partition("## Extras")[2].partition("##")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == extras
 
 
 def test_the_readme_is_one_page():
