@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import textwrap
+from datetime import UTC, datetime
 from pathlib import Path
 
 # Airflow reads its settings when it is imported, so this stands before any test module's imports.
@@ -18,20 +19,11 @@ os.environ.update(
     }
 )
 
+import pyarrow as pa  # noqa: E402
 import pytest  # noqa: E402
+from deltalake import write_deltalake  # noqa: E402
 
-SPEC = """\
-pipeline: {name}
-source: {{path: "{folder}/events"}}
-keys: [origin]
-time: {{column: departed_at, lateness: 1 hour}}
-windows:
-  - {{name: hourly, type: tumbling, size: 1 hour}}
-aggregates:
-  flights: {{count: "*"}}
-sink: {{path: "{folder}/{name}"}}
-schedule: "*/30 * * * *"
-"""
+from tests.airflow.specs import written  # noqa: E402
 
 
 @pytest.fixture
@@ -39,16 +31,22 @@ def write_spec(tmp_path: Path):
     """Writes a small pipeline's spec, with texts in it replaced, and returns its path."""
 
     def write(name: str = "delays", folder: Path | None = None, **replaced: str) -> Path:
-        text = SPEC.format(name=name, folder=tmp_path)
-        for old, new in replaced.items():
-            assert old in text
-            text = text.replace(old, new)
-        path = (folder or tmp_path) / f"{name}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
+        return written(tmp_path, name, folder, **replaced)
 
     return write
+
+
+@pytest.fixture
+def land(tmp_path):
+    """Appends a row to the source."""
+
+    def land(rows: int = 1) -> None:
+        times = pa.array([datetime(2024, 1, 1, tzinfo=UTC)] * rows, pa.timestamp("us", "UTC"))
+        write_deltalake(
+            str(tmp_path / "events"), pa.table({"origin": pa.array(["JFK"] * rows, pa.string()), "departed_at": times}), mode="append"
+        )
+
+    return land
 
 
 @pytest.fixture

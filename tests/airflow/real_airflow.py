@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import secrets
@@ -10,19 +11,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
 import psutil
 
-from examples.flights.local_airflow import AirflowError, LocalAirflow, free_ports, settings_of
+from examples.flights.local_airflow import ANSWER_SECONDS, AirflowError, LocalAirflow, free_ports, settings_of
 from windowmill.dags.pools import create_pools
 
 START_SECONDS = 240
 #: Short enough that a lost task is noticed within a test, long enough for a busy machine.
 HEARTBEAT_TIMEOUT_SECONDS = 20
 COMPONENTS = ("api-server", "scheduler", "dag-processor")
+NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
 #: The scheduler needs two minutes to give up a backfill that SQLite cut off while it was made.
@@ -52,12 +56,31 @@ def request_backfill(api: LocalAirflow, dag_id: str, instant: str, last: str | N
     return True
 
 
-class RealAirflow:
-    """Its components as processes of ours; ``dags`` is its folder of DAG files."""
+@dataclass(frozen=True, slots=True)
+class SignedIn(LocalAirflow):
+    """An Airflow at which ``user`` has logged in."""
 
-    def __init__(self, home: Path, dags: Path, environment: Mapping[str, str]) -> None:
+    user: str
+
+    @functools.lru_cache(maxsize=8)  # noqa: B019 - as that of its base
+    def _client(self) -> httpx.Client:
+        client = httpx.Client(base_url=self.url, timeout=ANSWER_SECONDS)
+        answer = client.post("/auth/token", json={"username": self.user, "password": self.user})
+        client.headers["Authorization"] = f"Bearer {answer.raise_for_status().json()['access_token']}"
+        return client
+
+
+class RealAirflow:
+    """Its components as processes of ours; ``dags`` is its folder of DAG files.
+
+    ``users`` -> their roles: the password of each is the name, and the first asks where no other is named. Without users nobody logs in.
+    """
+
+    def __init__(self, home: Path, dags: Path, environment: Mapping[str, str], users: Mapping[str, str] = NOBODY) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
+        passwords = home / "passwords.json"
+        passwords.write_text(json.dumps({user: user for user in users}))
         ports = free_ports(4)
         bundle = {"name": "faults", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {"path": str(dags)}}
         self.settings = settings_of(home, ports) | {
@@ -70,7 +93,9 @@ class RealAirflow:
                 "API_AUTH__JWT_SECRET": secrets.token_hex(32),
                 "CORE__PARALLELISM": 3,
                 "CORE__DAGS_ARE_PAUSED_AT_CREATION": False,
-                "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": home / "passwords.json",
+                "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": passwords,
+                "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{role}" for user, role in users.items()),
+                "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": not users,
                 "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": HEARTBEAT_TIMEOUT_SECONDS,
                 "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 3,
                 "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": 15,
@@ -84,13 +109,17 @@ class RealAirflow:
         self._environment = inherited | self.settings | environment
         self._components: dict[str, subprocess.Popen[bytes]] = {}
         # Only its client is used: the processes are ours.
-        self._api = LocalAirflow(str(home), os.getpid(), psutil.Process().create_time(), ports[0])
+        place = (str(home), os.getpid(), psutil.Process().create_time(), ports[0])
+        self._clients: dict[str | None, LocalAirflow] = {user: SignedIn(*place, user) for user in users}
+        self._api = next(iter(self._clients.values()), LocalAirflow(*place))
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls, home: Path, dags: Path, environment: Mapping[str, str], dag_ids: list[str]) -> Iterator[RealAirflow]:
+    def running(
+        cls, home: Path, dags: Path, environment: Mapping[str, str], dag_ids: list[str], users: Mapping[str, str] = NOBODY
+    ) -> Iterator[RealAirflow]:
         """One that knows the DAGs and has their pools; whatever happens, no process of it is left at the end."""
-        airflow = cls(home, dags, environment)
+        airflow = cls(home, dags, environment, users)
         try:
             airflow.command("db", "migrate")
             for component in COMPONENTS:
@@ -154,12 +183,18 @@ class RealAirflow:
                     mine.append(process)
         return mine
 
-    def call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
-        """What the REST API answers; it may be starting again."""
+    @property
+    def url(self) -> str:
+        """Its user interface."""
+        return self._api.url
+
+    def call(self, method: str, path: str, *, user: str | None = None, **arguments: Any) -> dict[str, Any]:
+        """What the REST API answers ``user``; it may be starting again."""
         deadline = time.monotonic() + START_SECONDS
+        client = self._clients.get(user, self._api)
         while True:
             try:
-                return self._api.call(method, path, **arguments)
+                return client.call(method, path, **arguments)
             except httpx.HTTPError as err:
                 # A request whose answer is lost may have been carried out: only questions are repeated then.
                 if time.monotonic() > deadline or not (method == "GET" or isinstance(err, httpx.ConnectError)):

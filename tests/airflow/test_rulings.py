@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
-from examples.flights.local_airflow import REPOSITORY, AirflowError
-from tests.airflow.real_airflow import RealAirflow
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.dags.factory import build_dag
 from windowmill.dags.folders import options_of
@@ -28,13 +25,6 @@ expectations:
   - {type: expect_column_values_to_be_between, column: flights, max_value: 1, severity: critical}
 quarantine: {hold: 100 %}
 schedule: "*/30 * * * *"
-"""
-DAG_FILE = """
-# Airflow looks into files that name it.
-from datetime import timedelta
-from windowmill import build_dag
-
-build_dag({spec!r}, schedule=None, ask_when_held=timedelta(hours=1))
 """
 
 
@@ -124,39 +114,3 @@ def test_an_answer_about_another_batch_is_refused(write_spec, tmp_path: Path, ca
     spec = held_pipeline(write_spec, tmp_path)
     assert main(["release", str(spec), "--batch", "7"]) == 2
     assert "batch 0 is held, not batch 7; look at its report before you release it" in capsys.readouterr().err
-
-
-def test_a_click_releases_the_batch(write_spec, tmp_path: Path):
-    spec = write_spec(**{'schedule: "*/30 * * * *"\n': RULE})
-    land(tmp_path, range(6))
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "dag.py").write_text(DAG_FILE.format(spec=str(spec)))
-    environment = {"PYTHONPATH": f"{REPOSITORY}/src"}
-    with RealAirflow.running(tmp_path / "airflow", tmp_path / "dags", environment, ["delays"]) as airflow:
-        run = airflow.trigger("delays")
-        airflow.wait("the question", lambda: airflow.tasks("delays", run)["held_batch"]["state"] == "awaiting_input", 240)
-        assert airflow.tasks("delays", run)["micro_batch"]["state"] == "failed"
-        asked = f"/dags/delays/dagRuns/{run}/taskInstances/held_batch/-1/hitlDetails"
-        question = airflow.call("GET", asked)
-        assert (question["subject"], question["options"]) == ("delays: batch 0 is held", list(ANSWERS))
-
-        def state_once_answered() -> str | None:
-            # Airflow may kill a task that is answered in the second in which it has begun to wait; its retry asks again.
-            if airflow.tasks("delays", run)["held_batch"]["state"] == "awaiting_input":
-                with contextlib.suppress(AirflowError):  # answered, and not resumed yet
-                    airflow.call("PATCH", asked, json={"chosen_options": ["Release"], "params_input": {}})
-            state = airflow.call("GET", f"/dags/delays/dagRuns/{run}")["state"]
-            return state if state in ("success", "failed") else None
-
-        assert airflow.wait("the run", state_once_answered, 300, every=3) == "success"
-        states = {name: task["state"] for name, task in airflow.tasks("delays", run).items()}
-        assert (states["release"], states["discard"], states["leave_held"], states["announce"]) == (
-            "success",
-            "skipped",
-            "skipped",
-            "success",
-        )
-    assert DeltaTable(str(tmp_path / "delays")).to_pyarrow_table().num_rows == 4
-    [batch] = Ledger.open(load_pipeline(spec)).batches()
-    # In this Airflow nobody logs in, and it gives everybody that name.
-    assert (batch.verdict, batch.ruled_by) == ("released", "Anonymous")

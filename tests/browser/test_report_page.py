@@ -13,6 +13,7 @@ import pytest
 from deltalake import write_deltalake
 from playwright.sync_api import Browser, Page
 
+from tests.browser.chromium import opened
 from windowmill.jobs.report import write_report
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.spec import Pipeline
@@ -57,13 +58,6 @@ def written(folder: Path, keys: int, rows: int, outlier: float = 0.0) -> Path:
     for window in ("hourly", "day"):
         write_deltalake(pipeline.sink.path, pa.table(columns | {"window": [window] * len(key), "batch": np.zeros(len(key))}), mode="append")
     return Path(write_report(pipeline))
-
-
-def opened(browser: Browser) -> Page:
-    """An empty page of 1,024 pixels, which waits as long as a busy machine may take."""
-    page = browser.new_page(viewport={"width": 1024, "height": 900})
-    page.set_default_timeout(120_000)
-    return page
 
 
 @pytest.fixture(scope="module")
