@@ -1,7 +1,8 @@
 """Triggers that wait for new versions of a pipeline's source: one for a task that waits, one for an asset that starts a DAG.
 
 A trigger names the spec, and nothing that the spec takes from the environment: Airflow stores a trigger's arguments in its database.
-The triggerer reads the spec like a worker, with its own environment. It looks at the Delta logs in threads, without Spark.
+The triggerer reads the spec like a worker, with its own environment. It looks at sources in threads, without Spark, at each once for all
+pipelines that read it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +18,18 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TaskSuccessEven
 from croniter import croniter
 
 from windowmill.dags.commands import advances
+from windowmill.dags.shared_looks import SharedWatch
 from windowmill.dags.specs import Spec
 from windowmill.windowing.errors import RefusedError, SourceMissingError, SpecError, WindowmillError
 from windowmill.windowing.redaction import holds_credentials, redacted
 
 if TYPE_CHECKING:
-    from windowmill.jobs.sources.unread import SourceWatch, UnreadRows
+    from windowmill.jobs.sources.unread import UnreadRows
 
 #: Seconds after an event until it is sent again if no plan has covered its version: the run may have failed before it made a plan.
 PATIENCE_SECONDS = 900.0
+#: Seconds between two instants of a cron expression, at least.
+_CRON_SECONDS = 60.0
 
 
 def trigger_spec(spec: Spec) -> dict[str, str | None]:
@@ -51,7 +56,7 @@ class SourceVersionTrigger(BaseTrigger):
     path, fields
         The spec, as :class:`.Spec` has it.
     poke_interval
-        Seconds between two looks.
+        Seconds between two looks, which triggers of the same interval take at the same instants.
     wait_for_table
         Whether to wait for a source that does not exist yet, instead of failing.
     """
@@ -79,20 +84,20 @@ class SourceVersionTrigger(BaseTrigger):
             yield TaskSuccessEvent()
 
     async def _new_version(self) -> None:
-        watch = await asyncio.to_thread(_watch, self.spec)
-        waiting = False
-        while True:
-            try:
-                if unread := await asyncio.to_thread(watch.look):
-                    self.log.info("%s", _describe(unread))
-                    return
-            except SourceMissingError as err:
-                if not self.wait_for_table:
-                    raise
-                if not waiting:
-                    self.log.info("%s; waiting for it", err)
-                    waiting = True
-            await asyncio.sleep(self.poke_interval)
+        waiting, due = False, time.monotonic()
+        with closing(await SharedWatch.of(self.spec)) as watch:
+            while True:
+                try:
+                    if unread := await watch.look(due, self.poke_interval):
+                        self.log.info("%s", _describe(unread))
+                        return
+                except SourceMissingError as err:
+                    if not self.wait_for_table:
+                        raise
+                    if not waiting:
+                        self.log.info("%s; waiting for it", err)
+                        waiting = True
+                due = await _slept(self.poke_interval - time.time() % self.poke_interval)
 
     def _has_to_wait(self) -> bool:
         # A task that began in the triggerer has its context here; one that a worker has deferred has been asked there.
@@ -126,26 +131,28 @@ class NewVersionsTrigger(BaseEventTrigger):
         return f"{__name__}.NewVersionsTrigger", trigger_spec(self.spec) | {"cron": self.cron}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        watch: SourceWatch | None = None
-        problem = ""
-        while True:
-            await asyncio.sleep(_seconds_to_next(self.cron, datetime.now(UTC)))
-            try:
-                # Read again after a problem: the spec may have been mended.
-                if watch is None:
-                    watch = await asyncio.to_thread(_watch, self.spec)
-                unread = await asyncio.to_thread(watch.look)
-            except Exception as err:  # noqa: BLE001 - there is no task that could report it
-                watch = None
-                if (now := redacted(str(err))) != problem:
-                    self.log.warning("%s; looking again at the next instant of %r", now, self.cron)
-                problem = now
-                continue
+        with ExitStack() as stack:
+            watch: SharedWatch | None = None
             problem = ""
-            if unread and self._is_due(unread):
-                self._sent_at, self._sent = time.monotonic(), unread
-                self.log.info("%s", _describe(unread))
-                yield _event({"version": unread.version})
+            while True:
+                due = await _slept(_seconds_to_next(self.cron, datetime.now(UTC)))
+                try:
+                    # Read again after a problem: the spec may have been mended.
+                    if watch is None:
+                        watch = stack.enter_context(closing(await SharedWatch.of(self.spec)))
+                    unread = await watch.look(due, _CRON_SECONDS)
+                except Exception as err:  # noqa: BLE001 - there is no task that could report it
+                    stack.close()
+                    watch = None
+                    if (now := redacted(str(err))) != problem:
+                        self.log.warning("%s; looking again at the next instant of %r", now, self.cron)
+                    problem = now
+                    continue
+                problem = ""
+                if unread and self._is_due(unread):
+                    self._sent_at, self._sent = time.monotonic(), unread
+                    self.log.info("%s", _describe(unread))
+                    yield _event({"version": unread.version})
 
     def _is_due(self, unread: UnreadRows) -> bool:
         sent = self._sent
@@ -160,11 +167,11 @@ def _event(payload: dict[str, Any]) -> TriggerEvent:
     return TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow has no types for it
 
 
-def _watch(spec: Spec) -> SourceWatch:
-    # Imported in the thread: these load Delta's and Arrow's libraries.
-    from windowmill.jobs.sources.unread import SourceWatch
-
-    return SourceWatch(spec.read())
+async def _slept(seconds: float) -> float:
+    """Sleep; returns the instant at which this was to end, by the monotonic clock."""
+    due = time.monotonic() + seconds
+    await asyncio.sleep(seconds)
+    return due
 
 
 def _seconds_to_next(cron: str, now: datetime) -> float:

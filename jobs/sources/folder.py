@@ -43,16 +43,24 @@ class Stat(NamedTuple):
     mtime_ns: int
 
 
-def open_folder(settings: Source, record: str | None) -> FolderSource:
+def look_at_folder(settings: Source) -> Mapping[str, Stat]:
+    """The files of the folder that are data, by path."""
+    assert settings.path is not None  # `not_run` refuses a source without a path
+    return _listed(settings.path, settings.options.get("pathGlobFilter", "*"))
+
+
+def open_folder(settings: Source, record: str | None, listed: Mapping[str, Stat] | None = None) -> FolderSource:
     """The folder of a spec's source.
 
     Parameters
     ----------
     record
         Place of the table of the files that the pipeline has seen; null for a pipeline without a place for it.
+    listed
+        Its files, as :func:`look_at_folder` finds them.
     """
     assert settings.path is not None  # `not_run` refuses a source without a path
-    listed = _listed(settings.path, settings.options.get("pathGlobFilter", "*"))
+    listed = look_at_folder(settings) if listed is None else listed
     _check_folders(settings.path, listed)
     known, schema = ([], None) if record is None else SeenFiles(record).load()
     seen = [*known, *_events(known, listed)]

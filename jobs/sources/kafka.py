@@ -36,37 +36,51 @@ Ranges = Mapping[Partition, _Range]
 _MESSAGES_OF_A_TASK, _MESSAGE_BYTES = 1_000_000, 64
 
 
-def open_kafka(settings: Source, record: str | None) -> KafkaSource:
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Ids of topics by name, and of each partition the oldest offset that is kept and the one after its last message."""
+
+    ids: Mapping[str, str]
+    first: Mapping[Partition, int]
+    ends: Mapping[Partition, int]
+
+
+def look_at_topics(settings: Source) -> Topics:
+    """The topics of a spec's source as they are now."""
+    brokers = Brokers(settings_of(settings), settings.place)
+    found = brokers.topics(topics_of(settings))
+    partitions = [(name, number) for name, (_, numbers) in found.items() for number in numbers]
+    ids = {name: topic_id for name, (topic_id, _) in found.items()}
+    return Topics(ids, brokers.first(partitions), brokers.ends(partitions))
+
+
+def open_kafka(settings: Source, record: str | None, topics: Topics | None = None) -> KafkaSource:
     """The topics of a spec's source, with what has arrived since the last planned range.
 
     Parameters
     ----------
     record
         Place of the table of the ranges that the pipeline has planned; null for a pipeline without a place for it.
+    topics
+        The topics, as :func:`look_at_topics` finds them.
     """
     known, _ = ([], None) if record is None else SeenFiles(record).load()
-    path, client = settings.place, settings_of(settings)
-    brokers = Brokers(client, path)
-    topics = brokers.topics(topics_of(settings))
-    partitions = [(name, number) for name, (_, numbers) in topics.items() for number in numbers]
-    first, ends = brokers.first(partitions), brokers.ends(partitions)
-    seen = [*known, *_arrived(settings, brokers, known, first, ends)]
+    topics = look_at_topics(settings) if topics is None else topics
+    seen = [*known, *_arrived(settings, known, topics.first, topics.ends)]
     return KafkaSource(
-        path=path,
-        table_id="kafka/" + ",".join(f"{name}:{topic_id}" for name, (topic_id, _) in topics.items()),
+        path=settings.place,
+        table_id="kafka/" + ",".join(f"{name}:{topic_id}" for name, topic_id in topics.ids.items()),
         version=len(seen) - 1,
         schema_json=as_json(columns_of(settings.options["schema"])),
         seen=tuple(seen),
         recorded=len(known),
-        first=first,
+        first=topics.first,
         record=record,
-        client=client,
+        client=settings_of(settings),
     )
 
 
-def _arrived(
-    settings: Source, brokers: Brokers, known: Sequence[SeenFile], first: Mapping[Partition, int], ends: Mapping[Partition, int]
-) -> list[SeenFile]:
+def _arrived(settings: Source, known: Sequence[SeenFile], first: Mapping[Partition, int], ends: Mapping[Partition, int]) -> list[SeenFile]:
     """What has happened to the topics since ``known``: messages that are gone before they were planned, and new ones."""
     read: dict[Partition, int] = {}
     # New messages name every partition.
@@ -76,7 +90,7 @@ def _arrived(
     starts = {partition: read.get(partition, oldest) for partition, oldest in first.items()}
     begins_late = not known and ({"startingOffsets", "startingTimestamp"} & settings.options.keys())
     if begins_late:
-        starts |= _chosen(settings, brokers, first, ends)
+        starts |= _chosen(settings, first, ends)
     for (topic, number), start in starts.items():
         if ends[topic, number] < start:
             raise SourceReplacedError(
@@ -97,10 +111,11 @@ def _arrived(
     return found
 
 
-def _chosen(settings: Source, brokers: Brokers, first: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, int]:
+def _chosen(settings: Source, first: Mapping[Partition, int], ends: Mapping[Partition, int]) -> dict[Partition, int]:
     """The offsets at which a first batch begins, as the spec says."""
     since = settings.options.get("startingTimestamp")
     if since is not None:
+        brokers = Brokers(settings_of(settings), settings.place)
         found = brokers.since(list(first), int(instant_of(since).timestamp() * 1_000))
         return {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
     offsets = starting_offsets(settings)

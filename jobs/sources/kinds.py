@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.sources.base import SourceTable
@@ -30,6 +31,11 @@ class SourceKind:
     records
         Whether ``open`` takes a second argument, the place of a table that records the versions of a source without a log; null if the
         pipeline has no place for it.
+    look
+        Function that finds what ``open`` takes as its last argument (null: it finds that itself), or ``"module:name"`` of such a function.
+        It is the same for all pipelines that read the source. Null for a kind whose ``open`` takes no such argument.
+    looks_at
+        Names of options on which what a look finds depends, beside where the source is; null for all.
     options
         Names of its own ``source.options``.
     common
@@ -47,6 +53,8 @@ class SourceKind:
     open: Callable[..., SourceTable] | str
     options: tuple[str, ...] = ()
     records: bool = False
+    look: Callable[[Source], Any] | str | None = None
+    looks_at: tuple[str, ...] | None = None
     common: tuple[str, ...] = DELTA_OPTIONS
     problems: Callable[[Source], Iterator[tuple[str, str]]] | None = None
     is_located: bool = True
@@ -59,6 +67,8 @@ _FOLDERS = {
         "windowmill.jobs.sources.folder:open_folder",
         options,
         records=True,
+        look="windowmill.jobs.sources.folder:look_at_folder",
+        looks_at=("pathGlobFilter",),
         problems=option_problems,
         caveat="files count in the order in which a run has first seen them; backfills read them again as long as they are there",
     )
@@ -69,13 +79,16 @@ _KAFKA = SourceKind(
     "windowmill.jobs.sources.kafka:open_kafka",
     KAFKA_OPTIONS,
     records=True,
+    look="windowmill.jobs.sources.kafka:look_at_topics",
+    looks_at=("subscribe", *(name for name in KAFKA_OPTIONS if name.startswith("kafka."))),
     common=("startingTimestamp",),
     problems=kafka_problems,
     is_located=False,
     caveat="messages keep their order within a partition only; backfills and verify read them again as long as the topic keeps all of them",
 )
 KINDS: Registry[SourceKind] = Registry(
-    "source kind", {"delta": SourceKind("delta", "windowmill.jobs.sources.delta_log:open_delta"), **_FOLDERS, "kafka": _KAFKA}
+    "source kind",
+    {"delta": SourceKind("delta", "windowmill.jobs.sources.delta_log:open_delta", looks_at=()), **_FOLDERS, "kafka": _KAFKA},
 )
 
 
@@ -101,8 +114,28 @@ def is_located(settings: Source | None) -> bool:
     return settings.path is not None or not KINDS[settings.format].is_located
 
 
-def open_source(pipeline: Pipeline) -> SourceTable:
+def look_at(settings: Source) -> Any:
+    """What is the same for all pipelines that read a source now, for :func:`open_source`; null if nothing is."""
+    kind = KINDS[settings.format]
+    if kind.look is not None:
+        return resolve(kind.look)(settings)
+    return None if kind.records else resolve(kind.open)(settings)
+
+
+def shared_identity(settings: Source) -> Hashable:
+    """Equal for sources of which :func:`look_at` finds the same."""
+    looks_at = KINDS[settings.format].looks_at
+    options = sorted((name, value) for name, value in settings.options.items() if looks_at is None or name in looks_at)
+    return settings.format, settings.path, tuple(sorted(settings.storage_options.items())), tuple(options)
+
+
+def open_source(pipeline: Pipeline, looked: Any = None) -> SourceTable:
     """The source of ``pipeline`` in its present version.
+
+    Parameters
+    ----------
+    looked
+        What :func:`look_at` has found now; null to look.
 
     Raises
     ------
@@ -118,6 +151,7 @@ def open_source(pipeline: Pipeline) -> SourceTable:
         raise UnsupportedError(f"pipeline {pipeline.pipeline}: {where}: {problem}")
     kind = KINDS[settings.format]
     if not kind.records:
-        return resolve(kind.open)(settings)
+        return resolve(kind.open)(settings) if looked is None else looked
     has_place = pipeline.sink is not None or pipeline.checkpoints is not None
-    return resolve(kind.open)(settings, Places.of(pipeline).source_files if has_place else None)
+    record = Places.of(pipeline).source_files if has_place else None
+    return resolve(kind.open)(settings, record, *(() if kind.look is None else (looked,)))

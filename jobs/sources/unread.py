@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any
 
 from windowmill.checkpoints.delta_tables import KeptTable, tables_kept
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable
-from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.kinds import look_at, open_source, shared_identity
 from windowmill.jobs.sources.reading import starting_version
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, WindowmillError
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Pipeline, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,21 @@ class UnreadRows:
     open: bool
 
 
+class SourceLook:
+    """Looks at a source, again and again, for all pipelines that read it.
+
+    Its result is the argument of :meth:`SourceWatch.look`. A look that finds nothing changed costs a few file lookups.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._kept: dict[str, KeptTable] = {}
+
+    def __call__(self) -> Any:
+        with tables_kept(self._kept):
+            return look_at(self._source)
+
+
 class SourceWatch:
     """Looks at a pipeline's source and ledger, again and again; a look that finds nothing changed costs a few file lookups.
 
@@ -53,11 +70,26 @@ class SourceWatch:
         #: Number and verdict of the newest batch, when the last look found all its commits.
         self._published: tuple[int, str] | None = None
 
-    def look(self) -> UnreadRows | None:
+    @property
+    def source(self) -> Source:
+        """The pipeline's source."""
+        return self._runnable.source
+
+    @property
+    def source_identity(self) -> Hashable:
+        """Equal for watches that may share a :class:`SourceLook`."""
+        return shared_identity(self.source)
+
+    def look(self, looked: Any = None) -> UnreadRows | None:
         """What a run would take up now; ``None`` if the source has no new rows and no batch is open.
 
         New versions without rows, as OPTIMIZE and the like make them, do not count. Nor do versions that change rows, if the spec ignores
         these. A problem that the run itself would report, such as a replaced table, counts.
+
+        Parameters
+        ----------
+        looked
+            What a :class:`SourceLook` has found now; null to look at the source.
 
         Raises
         ------
@@ -67,7 +99,7 @@ class SourceWatch:
             If source or ledger cannot be read.
         """
         with tables_kept(self._kept):
-            source = open_source(self._runnable.pipeline)
+            source = open_source(self._runnable.pipeline, looked)
             if self._ledger is None:
                 self._ledger = Ledger.open(self._runnable.pipeline)
             else:

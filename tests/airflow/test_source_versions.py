@@ -21,14 +21,14 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from windowmill.checkpoints.batches import Changes, Commit
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import settle
-from windowmill.dags import triggers
+from windowmill.dags import shared_looks, triggers
 from windowmill.dags.commands import JobFailedError
 from windowmill.dags.factory import build_dag
 from windowmill.dags.schedules import new_versions_of
@@ -48,19 +48,6 @@ pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore:GitWildMatchPa
 @pytest.fixture
 def spec(write_spec) -> Path:
     return write_spec()
-
-
-@pytest.fixture
-def land(tmp_path):
-    """Appends a row to the source."""
-
-    def land(rows: int = 1) -> None:
-        times = pa.array([datetime(2024, 1, 1, tzinfo=UTC)] * rows, pa.timestamp("us", "UTC"))
-        write_deltalake(
-            str(tmp_path / "events"), pa.table({"origin": pa.array(["JFK"] * rows, pa.string()), "departed_at": times}), mode="append"
-        )
-
-    return land
 
 
 @pytest.fixture
@@ -216,7 +203,7 @@ def test_a_source_that_must_be_refused_is_not_looked_at_again(spec, monkeypatch)
     def refuse(_: object) -> None:
         raise SourceFeatureError("source: uses a table feature that cannot be read")
 
-    monkeypatch.setattr("windowmill.jobs.sources.unread.open_source", refuse)
+    monkeypatch.setattr("windowmill.jobs.sources.unread.look_at", refuse)
     with pytest.raises(AirflowFailException, match="uses a table feature"):
         SourceVersionSensor(task_id="wait", spec=spec).execute_complete({}, first_event(waiting(spec)).payload)
 
@@ -306,6 +293,7 @@ def test_an_asset_starts_the_dag_at_instants_at_which_there_are_rows(spec):
 def ticking(monkeypatch):
     """Every instant of the schedule comes at once."""
     monkeypatch.setattr(triggers, "_seconds_to_next", lambda *_: 0.02)
+    monkeypatch.setattr(shared_looks, "_SLACK_SECONDS", 0.0)
 
 
 def test_an_event_is_not_repeated_before_a_run_has_planned_the_rows(spec, land, plan, ticking):

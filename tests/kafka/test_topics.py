@@ -18,7 +18,7 @@ from tests.kafka.brokers import PASSWORD, USER, Broker
 from windowmill.checkpoints.failpoints import InjectedError, arm, disarm
 from windowmill.jobs.cli import main
 from windowmill.jobs.sources.kinds import open_source
-from windowmill.jobs.sources.unread import SourceWatch
+from windowmill.jobs.sources.unread import SourceLook, SourceWatch
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
 #: They need the broker's jars, which `make test` fetches.
@@ -308,13 +308,14 @@ def test_a_backlog_is_cut_into_batches(tmp_path, broker, capsys):
 
 def test_the_triggerer_sees_new_messages(pipe, broker, topic, capsys):
     watch = SourceWatch(load_pipeline(pipe.path))
-    assert watch.look() is None
+    look = SourceLook(watch.source)
+    assert watch.look(look()) is None
     broker.send(topic, message("a", 10))
-    found = watch.look()
+    found = watch.look(look())
     assert found is not None
     assert (found.version, found.planned) == (0, -1)
     assert pipe.run(capsys) == [1]
-    assert watch.look() is None
+    assert watch.look(look()) is None
 
 
 def test_a_password_is_named_and_never_told(pipe, broker, topic, capsys, monkeypatch):
