@@ -21,6 +21,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from windowmill.dags.commands import CommandProcess, failing_fast, raise_for
 from windowmill.dags.operators import ComputingOperator, storage_variables
 from windowmill.dags.rulings import BY, Question, QuestionOperator
+from windowmill.windowing.errors import SOMETHING_TO_DO, HeldError
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
@@ -28,8 +29,6 @@ from windowmill.windowing.spec import Pipeline
 ANSWERS = {"Leave it": "leave_spec", "Apply": "apply"}
 #: XCom of the question: the plan, as ``windowmill plan --out`` keeps it.
 PLAN = "plan"
-#: Exit code of ``windowmill plan`` where something is to do.
-SOMETHING_TO_DO = 4
 
 
 class ChangedSpecOperator(QuestionOperator):
@@ -43,6 +42,8 @@ class ChangedSpecOperator(QuestionOperator):
             kept = Path(folder) / "plan.json"
             planned = CommandProcess(["plan", path, "--out", str(kept), "--json"], storage_variables(self.storage_conn_id))
             finished = planned.run(self.log.info)
+            if finished.code == HeldError.exit_code:
+                raise AirflowSkipException("a quality rule holds the batch that has applied the change, so it is not asked about")
             if finished.code != SOMETHING_TO_DO:
                 raise_for("plan", finished)
                 raise AirflowSkipException("the spec means what its pipeline was computed by, so there is nothing to ask")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.errors import ArgumentError, WindowmillError
 from windowmill.windowing.redaction import MASK, redacted
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
@@ -30,13 +30,24 @@ def read_pipeline(spec: str | os.PathLike[str] | Pipeline) -> Pipeline:
     ------
     SpecError
         With file, line and field of each problem.
+    ArgumentError
+        If ``spec`` is something else.
     """
     if isinstance(spec, Pipeline):
         return spec
     if isinstance(spec, ParsedFile):
         return spec.pipeline
+    _check_path(spec)
     with redacting():
         return load_pipeline(spec)
+
+
+def _check_path(spec: object) -> None:
+    if not isinstance(spec, str | os.PathLike):
+        raise ArgumentError(
+            f"spec: got {type(spec).__qualname__}; expected the path of a pipeline's YAML file, or a Pipeline: Pipeline(**fields) makes "
+            "one of a dict of fields"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +95,10 @@ class Spec:
 
     @classmethod
     def of(cls, spec: str | os.PathLike[str] | Pipeline) -> Spec:
-        """Make a spec from a pipeline or from the path of its YAML file."""
+        """Make a spec from a pipeline or from the path of its YAML file; raises ``ArgumentError`` for something else."""
         if isinstance(spec, Pipeline):
             return cls(fields=json.dumps(spec.model_dump(mode="json", exclude_unset=True)))
+        _check_path(spec)
         return cls(path=str(Path(spec).absolute()))
 
     @property

@@ -198,7 +198,8 @@ def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) ->
         elif isinstance(value, Mapping) and "$PARAMETER" in value:
             yield name, f"got the parameter {value['$PARAMETER']!r} of a suite, to which a batch gives no value; write the value itself"
         elif schema and (expected := _expected(schema, name, value)):
-            yield name, f"got {value!r}; expected {expected}"
+            others = "; compare other values by unexpected_rows_expectation" if name == "value_set" else ""
+            yield name, f"got {value!r}; expected {expected}{others}"
     for name in (schema or {}).get("required", ["column"]):
         if name not in written:
             yield name, f"missing; {rule.type} needs it"
@@ -283,6 +284,18 @@ def _expected(schema: Mapping[str, Any], name: str, value: Any) -> str | None:
 
 
 def _form(part: Mapping[str, Any]) -> str | None:
+    """What a part of a JSON schema allows, in words; null if it does not say.
+
+    >>> _form({"oneOf": [{"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}}, {"type": "number", "minimum": 0}]})
+    'a list of 1 or more non-empty strings or number'
+    """
+    if "oneOf" in part:
+        forms = [_form(each) for each in part["oneOf"]]
+        return None if None in forms else " or ".join(map(str, forms))
+    items = part.get("items")
+    if isinstance(items, Mapping) and "type" in items:
+        least = f"{part['minItems']} or more " if "minItems" in part else ""
+        return f"a list of {least}{'non-empty ' if items.get('minLength') else ''}{items['type']}s"
     limits = f" from {part['minimum']:g} to {part['maximum']:g}" if {"minimum", "maximum"} <= set(part) else ""
     return f"{part.get('format') or part['type']}{limits}" if "type" in part else None
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from windowmill.windowing.redaction import redacted
 
+#: Exit code of ``windowmill plan`` where something is to do; other codes are those of errors.
+SOMETHING_TO_DO = 4
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 #: Parts of an answer of object storage.
 _ANSWER = re.compile("<(?:Code|Message)>([^<\n]+)</")

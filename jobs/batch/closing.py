@@ -89,7 +89,7 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
     @cache
     def spark() -> Any:
         if engine.compute_of(runnable.pipeline) == "local":
-            raise engine.refused_locally(runnable.pipeline, held.number, engine.ONLY_SPARK_EVALUATES)
+            raise engine.refused_rules(runnable.pipeline, held.number)
         return spark_session(f"windowmill {runnable.name}", brief=True, say=progress.say)
 
     tables, plan, at = tables_of(runnable, spark), held.plan, datetime.now(UTC)

@@ -17,8 +17,6 @@ from windowmill.windowing.spec import Compute, Pipeline
 
 #: The variable that spark-submit sets for its driver.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-#: Why a batch may need Spark that is computed without it.
-ONLY_SPARK_EVALUATES = "only Spark evaluates one of its rules"
 #: PySpark's variable of a Spark Connect server.
 _SERVER = "SPARK_REMOTE"
 
@@ -70,6 +68,14 @@ def refused_locally(pipeline: Pipeline, batch: int, why: str) -> LocalComputeErr
         f"pipeline {pipeline.pipeline}: batch {batch}: {why}; compute is local, which never uses Spark: set it to auto or spark "
         f"({COMPUTE.name} too)"
     )
+
+
+def refused_rules(pipeline: Pipeline, batch: int) -> LocalComputeError:
+    """The error for a ``batch`` with a rule that only Spark can evaluate, where ``compute`` is ``local``."""
+    named = ", ".join(f"expectations.{rule.index} ({rule.type})" for rule in rules(pipeline) if needs_spark(rule))
+    # Rules of other types go to Spark for a column with NaN.
+    why = f"only Spark evaluates {named}" if named else "a result is NaN, which only Spark compares as a rule asks"
+    return refused_locally(pipeline, batch, why)
 
 
 def describe(compute: Mapping[str, Any]) -> str:

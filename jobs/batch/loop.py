@@ -352,7 +352,10 @@ def _attempted(
 def _check_held(runnable: Runnable, ledger: Ledger, ruling: Ruling, number: int | None) -> None:
     held = ledger.held_batch
     if held is None:
-        raise OutOfTurnError(f"pipeline {runnable.name}: no batch is held, so there is nothing to {ruling}; see `windowmill status`")
+        ruled = next((batch for batch in ledger.batches() if batch.number == number and batch.verdict in ("released", "discarded")), None)
+        by = f" by {ruled.ruled_by}" if ruled and ruled.ruled_by else ""
+        what = f"batch {number} has been {ruled.verdict}{by}" if ruled else "no batch is held"
+        raise OutOfTurnError(f"pipeline {runnable.name}: {what}, so there is nothing to {ruling}; see `windowmill status`")
     if number is not None and held.number != number:
         raise OutOfTurnError(
             f"pipeline {runnable.name}: batch {held.number} is held, not batch {number}; look at its report before you {ruling} it"

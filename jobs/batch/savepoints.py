@@ -21,7 +21,7 @@ from windowmill.jobs.batch.progress import CommittedBatch
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.reading import Reach, check_readable
-from windowmill.windowing.errors import OutOfTurnError, SavepointError, SourceError, first_line
+from windowmill.windowing.errors import NonAppendCommitError, OutOfTurnError, SavepointError, SourceError, first_line
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.ledger import Ledger
@@ -236,6 +236,12 @@ def _check_source(runnable: Runnable, source: SourceTable, entry: Savepoint, thr
         return
     try:
         check_readable(runnable, source, Reach(entry.to_version, through), again=False)
+    except NonAppendCommitError as err:
+        what = first_line(err).removeprefix(f"source {source.path}: ").partition(";")[0]
+        raise SavepointError(
+            f"savepoint {entry.name}: {what} of the source after it was made, which no restoration goes back over; restore a later "
+            "savepoint, or rebuild in a new sink"
+        ) from err
     except SourceError as err:
         raise SavepointError(
             f"savepoint {entry.name}: the source no longer gives what came after version {entry.to_version} ({first_line(err)}); restore a "

@@ -104,7 +104,7 @@ class _Steps:
 
     def _start_spark(self) -> SparkSession:
         if engine.compute_of(self.pipeline) == "local":
-            raise engine.refused_locally(self.pipeline, self.plan.batch, engine.ONLY_SPARK_EVALUATES)
+            raise engine.refused_rules(self.pipeline, self.plan.batch)
         with self.progress.step("start", "Spark"):
             brief = has_brief_use(self.runnable, self.job.source, self.job.reading)
             shipment = shipment_of(self.pipeline)  # what it holds decides which session of a server is used

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from windowmill.jobs.commands.terminal import AcceptChanges, Answer, AsJson, By, Spec, as_written, errors, load_pipeline, show
-from windowmill.windowing.errors import OutOfTurnError, SpecError
+from windowmill.windowing.errors import SOMETHING_TO_DO, HeldError, OutOfTurnError, SpecError
 
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
@@ -23,10 +23,10 @@ History = Annotated[
         show_default=False,
     ),
 ]
-#: Exit code of a plan that has something to do.
-SOMETHING_TO_DO = 4
 #: Field of a kept plan that tells it from a spec.
 _KEPT = "windowmill_plan"
+#: Exit codes by the status of an answer; 0 for others.
+_CODES = {"changed": SOMETHING_TO_DO, "held": HeldError.exit_code}
 
 
 def plan(
@@ -37,7 +37,7 @@ def plan(
 ) -> int:
     """Say what the spec means for the pipeline that runs: what is kept, filled or dropped, and why. Changes nothing.
 
-    Exits with 0 if nothing is to do, and with 4 if something is.
+    Exits with 0 if nothing is to do, with 4 if something is, and with 3 if a quality rule holds the batch that carried the change out.
     """
     from windowmill.jobs.commands.planned_changes import planned
 
@@ -51,7 +51,7 @@ def plan(
             what = f"--out {out}: cannot be written ({err.strerror}); name a file in a folder that exists and may be written"
             raise SpecError(what) from err
     show(found, as_json)
-    return SOMETHING_TO_DO if found.data["status"] == "changed" else 0
+    return _CODES.get(found.data["status"], 0)
 
 
 def apply(
@@ -60,8 +60,12 @@ def apply(
     accept_changes: AcceptChanges = False,
     by: By = None,
     as_json: AsJson = False,
-) -> None:
-    """Carry out a changed spec in one batch, which runs wait for."""
+) -> int:
+    """Carry out a changed spec in one batch, which runs wait for.
+
+    Exits with 3 if a quality rule holds the batch.
+    """
+    from windowmill.checkpoints.ledger import Ledger
     from windowmill.jobs.batch import loop
     from windowmill.jobs.batch.progress import Progress
     from windowmill.jobs.commands.answers import summary_of
@@ -78,10 +82,15 @@ def apply(
     pipeline = load_pipeline(spec)
     progress, instant = Progress(errors, as_written), _instant(history, pipeline)
     done = loop.apply(pipeline, progress, history=instant, expected=expected, accept_changes=accept_changes, by=by)
-    if done is None:
-        show(Answer({"pipeline": pipeline.pipeline, "status": "nothing to do"}, f"{pipeline.pipeline}: nothing to do"), as_json)
-    else:
+    if done is not None:
         show(summary_of(pipeline, [done]), as_json)
+        return 0
+    from windowmill.jobs.commands.planned_changes import held_change
+
+    nothing = Answer({"pipeline": pipeline.pipeline, "status": "nothing to do"}, f"{pipeline.pipeline}: nothing to do")
+    found = held_change(pipeline, Ledger.open(pipeline), str(spec)) or nothing
+    show(found, as_json)
+    return _CODES.get(found.data["status"], 0)
 
 
 def _kept(path: Path) -> dict[str, Any] | None:

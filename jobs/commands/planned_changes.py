@@ -15,7 +15,8 @@ from rich.tree import Tree
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.places import Places, Runnable
+from windowmill.checkpoints.plans import ApplyPlan
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.applying import Application, next_apply
@@ -44,8 +45,20 @@ def planned(pipeline: Pipeline, history: int | None, spec: str) -> Answer:
     found = next_apply(runnable, ledger, history=history)
     if found is None:
         text = f"{pipeline.pipeline}: nothing to do: the spec means what batch {ledger.newest_kept.number} was computed by"
-        return Answer({"pipeline": pipeline.pipeline, "status": "nothing to do"}, text)
+        return held_change(pipeline, ledger, spec) or Answer({"pipeline": pipeline.pipeline, "status": "nothing to do"}, text)
     return _answer(runnable, ledger, found, spec)
+
+
+def held_change(pipeline: Pipeline, ledger: Ledger, spec: str) -> Answer | None:
+    """The answer where a quality rule holds the batch that carried out the change; null if none does."""
+    held = ledger.held_batch
+    if held is None or not isinstance(held.plan, ApplyPlan):
+        return None
+    text = (
+        f"{pipeline.pipeline}: batch {held.number}, which applies the spec, is held by a quality rule; look at its rows in "
+        f"{Places.of(pipeline).held}, then `windowmill release {spec}` or `windowmill discard {spec}`"
+    )
+    return Answer({"pipeline": pipeline.pipeline, "status": "held", "batch": held.number}, text)
 
 
 def _answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -> Answer:

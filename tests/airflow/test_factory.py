@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pendulum
@@ -15,8 +16,16 @@ from airflow.serialization.serialized_objects import DagSerialization
 from windowmill.dags.backfill import build_backfill_dag
 from windowmill.dags.factory import build_dag
 from windowmill.dags.maintenance import build_maintenance_dag
+from windowmill.dags.operators import MicroBatchOperator
 from windowmill.dags.specs import Spec
-from windowmill.windowing.errors import NonAppendCommitError, SourceMissingError, SourceSchemaError, SpecChangedError, SpecError
+from windowmill.windowing.errors import (
+    ArgumentError,
+    NonAppendCommitError,
+    SourceMissingError,
+    SourceSchemaError,
+    SpecChangedError,
+    SpecError,
+)
 from windowmill.windowing.specfile import load_pipeline
 
 pytestmark = pytest.mark.dag
@@ -199,3 +208,9 @@ def test_no_task_renders_templates(write_spec):
     spec = write_spec()
     for dag in (build_dag(spec), build_maintenance_dag(spec), build_dag(spec, conn_id="spark", dag_id="submitted")):
         assert {t.task_id: tuple(t.template_fields) for t in dag.tasks} == dict.fromkeys(dag.task_ids, ())
+
+
+@pytest.mark.parametrize("build", [build_dag, build_maintenance_dag, build_backfill_dag, partial(MicroBatchOperator, task_id="a")])
+def test_a_spec_of_another_type_is_refused_in_a_line(build):
+    with pytest.raises(ArgumentError, match=r"spec: got dict; expected the path of a pipeline's YAML file, or a Pipeline: Pipeline\(\*\*f"):
+        build(spec={"pipeline": "delays"})

@@ -138,6 +138,14 @@ def test_counts_are_positive_where_a_window_has_a_row_only_for_its_events(pipeli
             {"type": BETWEEN, "column": "delay", "min_value": {"$PARAMETER": "least"}},
             "expectations.0.min_value: got the parameter 'least' of a suite, to which a batch gives no value; write the value itself",
         ),
+        (
+            {"type": "expect_column_values_to_be_in_set", "column": "delay", "value_set": ["", "a"]},
+            "a list of 1 or more non-empty strings or a list of 1 or more numbers; compare other values by unexpected_rows_expectation",
+        ),
+        (
+            {"type": "expect_column_values_to_be_in_set", "column": "delay", "value_set": [True, False]},
+            "expectations.0.value_set: got [True, False]; expected a list of 1 or more non-empty strings or a list of 1 or more numbers",
+        ),
         ({"type": BETWEEN, "column": "delay", "min_value": 0, "mostly": 2}, "expectations.0.mostly: got 2; expected number from 0 to 1"),
         ({"type": "expect_compound_columns_to_be_unique", "column_list": ["origin", "wndow"]}, "expectations.0.column_list.1: got 'wndow'"),
         (

@@ -165,3 +165,20 @@ def test_what_apply_would_refuse_plan_refuses(desk):
     assert refusals[0] == refusals[1]
     assert refusals[0][0] == 2
     assert 'keys was ["k"] and is not given; they make another pipeline' in refusals[0][2]
+
+
+def test_a_change_whose_batch_is_held_is_told_with_the_next_command(desk):
+    spec = str(desk.path)
+    desk.call("run", spec)
+    rule = {"type": "expect_column_values_to_be_between", "column": "high", "max_value": 0}
+    desk.write(AFTER, {"expectations": [rule]})
+    assert desk.call("apply", spec)[0] == 3
+    told = (
+        f"p: batch 1, which applies the spec, is held by a quality rule; look at its rows in {desk.folder}/sink.windowmill/held, then "
+        f"`windowmill release {spec}` or `windowmill discard {spec}`\n"
+    )
+    for command in ("plan", "apply"):
+        assert desk.call(command, spec)[:2] == (3, told)
+        assert json.loads(desk.call(command, spec, "--json")[1]) == {"pipeline": "p", "status": "held", "batch": 1}
+    assert desk.call("release", spec)[0] == 0
+    assert desk.call("plan", spec) == (0, "p: nothing to do: the spec means what batch 1 was computed by\n", "")

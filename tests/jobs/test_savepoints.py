@@ -176,6 +176,17 @@ def test_a_restatement_in_between_is_undone(tmp_path):
     check_equal(story, clean)
 
 
+def test_changed_rows_that_have_been_restated_since_are_told_as_what_stands_in_the_way(tmp_path):
+    story = saved("slices", tmp_path / "story")
+    DeltaTable(story.bench.source).update(predicate="v > 0", updates={"v": "v + 1"})
+    assert len(loop.restate(story.bench.pipeline, quiet())) == 1
+    with pytest.raises(
+        SavepointError,
+        match=r"savepoint first: version 2 \(UPDATE\) changed or removed rows of the source after it was made, .*; restore a later s",
+    ):
+        savepoints.restore(story.bench.pipeline, quiet(), "first")
+
+
 def test_what_cannot_be_gone_back_to_is_refused_and_nothing_changes(tmp_path):
     story = saved("sessions", tmp_path / "story")
     pipeline, before = story.bench.pipeline, story.tables()
