@@ -1,7 +1,8 @@
 """Hooks of MkDocs (mkdocs.yml): the site has the pages of ``docs/`` and the README files of the project, from one text each.
 
 Links in the files are relative to the repository, so that they work where the repository is browsed. Here they become links between
-pages; what they name besides pages (sources, tests) becomes text.
+pages; what they name besides pages (sources, tests) becomes text. Lists and tables follow their introduction at once, as they may where
+the repository is browsed; Python-Markdown wants an empty line between.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ OUTSIDE = {  # pages of the site that are not in docs/, by their address there
     "examples/nexmark.md": "examples/nexmark/README.md",
 }
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)]*)?\)")
+_ITEM = re.compile(r"(?:[-*+]|\d+\.) ")
 _PICTURE = re.compile(r"!\[(?P<text>[^\]]*)\]\((?P<target>[^)\s:]+)\)")
 
 
@@ -65,4 +67,19 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> st
     def picture(found: re.Match[str]) -> str:
         return f"![{found['text']}]({address(found['target']) or found['target']})"
 
-    return _PICTURE.sub(picture, _LINK.sub(link, markdown))
+    return _PICTURE.sub(picture, _LINK.sub(link, separated(markdown)))
+
+
+def separated(markdown: str) -> str:
+    """The text with an empty line before each list and each table, outside of code."""
+    lines: list[str] = []
+    coded, block = False, ""
+    for line in markdown.split("\n"):
+        coded ^= line.lstrip().startswith("```")
+        found = "" if coded else "list" if _ITEM.match(line) else "table" if line.startswith("|") else ""
+        if found and found != block and lines and lines[-1].strip():
+            lines.append("")
+        # A list goes on through indented lines, and ends with an empty one as far as this matters.
+        block = found or (block if line.startswith(" ") else "")
+        lines.append(line)
+    return "\n".join(lines)
