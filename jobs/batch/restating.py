@@ -87,7 +87,8 @@ class Restatement:
         """
         if not isinstance(source, DeltaSource):
             raise UnsupportedError(
-                f"source {source.path}: only of Delta tables corrections can be restated; backfill in a new sink instead"
+                f"source {source.path}: is no Delta table, whose versions `windowmill restate` reads (for --late too); "
+                "compute it in a new sink instead, with a longer lateness if rows came too late"
             )
         then = replace(source, schema_json=plan.source_schema)
         touched, taken = touched_rows(runnable, then, plan)

@@ -48,7 +48,7 @@ def restate(
     """Compute windows anew after rows of the source were corrected, and publish those that differ.
 
     By default these are the windows that the changed rows of unread versions touch. With --from or --to alone all windows of the range
-    are compared with the source as it is now.
+    are compared with the source as it is now. The source must be a Delta table.
     """
     from windowmill.jobs.batch import loop
     from windowmill.jobs.batch.planning import Acceptance

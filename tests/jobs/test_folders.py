@@ -199,6 +199,18 @@ def test_changes_of_a_folder_cannot_be_restated(pipe, capsys):
         assert "source.changes: got 'restate', but only a Delta table tells which rows have changed" in capsys.readouterr().err
 
 
+def test_late_rows_of_a_folder_cannot_be_restated(pipe, capsys):
+    pipe.land("a", ("a", 130, 1))
+    assert pipe.run(capsys) == [1]
+    pipe.land("b", ("a", 10, 1))
+    assert pipe.run(capsys) == [1]
+    for options in (["--late"], ["--from", "2024-01-01"]):
+        assert main(["restate", str(pipe.path), *options]) == 2
+        told = capsys.readouterr().err
+        assert f"source {pipe.inputs}: is no Delta table, whose versions `windowmill restate` reads (for --late too)" in told
+    assert pipe.run(capsys) == [], "nothing is left open"
+
+
 def test_a_file_that_has_changed_is_read_again_only_as_it_is_now(pipe, capsys):
     pipe.land("a", ("a", 10, 1), ("a", 20, 2), mtime=1_000)
     pipe.land("b", ("a", 130, 3), mtime=2_000)
