@@ -104,7 +104,7 @@
         ys.push(line[1][i]);
       });
       const [low, high] = line[1].reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
-      return { points: [xs, ys], low, high, constant: line[1].length > 1 && low === high, last: line[1][line[1].length - 1] };
+      return { points: [xs, ys], constant: line[1].length > 1 && low === high, last: line[1][line[1].length - 1] };
     }
 
     show() {
@@ -166,6 +166,9 @@
       for (const { chart } of [...this.placed, ...this.panels]) chart.setScale("x", { min: this.range[0], max: this.range[1] });
       this.zoomed = Boolean(range);
       this.tell();
+      // Later: the chart that was dragged may be one of the panels, which are made anew.
+      cancelAnimationFrame(this.again);
+      this.again = requestAnimationFrame(() => this.drawPanels());
     }
 
     tell() {
@@ -236,6 +239,12 @@
       return { integer: data.integer, range: this.range, height, sync: this.window.name, zoomed: (range) => this.zoom(range), ...more };
     }
 
+    // Values of a line that the charts show now.
+    visible({ points: [xs, ys] }) {
+      const [first, last] = this.range;
+      return ys.filter((y, i) => y !== null && xs[i] >= first && xs[i] <= last);
+    }
+
     // Keys whose values never change are told in a line of text.
     drawPanels() {
       if (!this.grid) return;
@@ -249,8 +258,10 @@
       const changing = lines.filter(([, line]) => !line.constant);
       const panels = PANEL_ROWS * Math.max(2, Math.floor(this.grid.clientWidth / PANEL_WIDTH));
       const shown = changing.slice(0, this.everyPanel ? changing.length : panels);
-      const scale = sharedScale(changing.map(([, { points }]) => points[1]));
-      const beyond = changing.filter(([, line]) => line.low < scale.low || line.high > scale.high);
+      const seen = changing.map(([key, line]) => [key, this.visible(line)]);
+      const scale = sharedScale(seen.map(([, ys]) => ys));
+      const ends = new Map(seen.map(([key, ys]) => [key, [ys.reduce((a, b) => Math.min(a, b), Infinity), ys.reduce((a, b) => Math.max(a, b), -Infinity)]]));
+      const beyond = [...ends.values()].filter(([low, high]) => low < scale.low || high > scale.high);
       const told = [this.search ? `${figure(this.found.length)} of ${figure(this.known.length)} keys match.` : ""];
       if (shown.length) told.push(this.sameScale ? `All panels: ${name} from ${charts.tick(scale.low)} to ${charts.tick(scale.high)}.` : `Each panel has its own scale of ${name}.`);
       if (shown.length && this.sameScale && beyond.length) {
@@ -274,7 +285,8 @@
         panel.title = "Draw above, or leave out";
         panel.classList.toggle("on", this.chosen.includes(key));
         const title = panel.appendChild(made("span", "name", data.keys[key]));
-        const farthest = line.high > scale.high ? `↑ ${charts.tick(line.high)}` : line.low < scale.low ? `↓ ${charts.tick(line.low)}` : "";
+        const [low, high] = ends.get(key);
+        const farthest = high > scale.high ? `↑ ${charts.tick(high)}` : low < scale.low ? `↓ ${charts.tick(low)}` : "";
         const marked = this.sameScale && farthest;
         panel.classList.toggle("beyond", Boolean(marked));
         title.append(made("b", "", marked || charts.tick(line.last)));

@@ -124,6 +124,16 @@ def test_a_panel_beyond_the_shared_scale_is_marked(browser, tmp_path):
     told = page.locator(".told").first
     assert "1 goes beyond it, marked with the farthest value." in told.inner_text()
     assert page.locator(".tab:visible .small.beyond .name").inner_text().split() == ["K000", "↑", "5K"]
+    plot = page.locator(".overview .u-over").first
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 50, steps=5)
+    page.mouse.up()
+    page.wait_for_selector(".small.beyond", state="detached")
+    assert "beyond" not in told.inner_text(), "the scale is that of what is shown"
+    plot.dblclick(position={"x": 150, "y": 60})
+    page.wait_for_selector(".small.beyond")
     page.get_by_text("one scale for all").first.click()
     assert "Each panel has its own scale" in told.inner_text()
     assert page.locator(".small.beyond").count() == 0
