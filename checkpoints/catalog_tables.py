@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.fs as pa_fs
 
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.stores import make_folder, store_of
+from windowmill.checkpoints.stores import make_folder, store_of, use_options_of
 from windowmill.windowing.errors import LedgerError, first_line
 from windowmill.windowing.spec import Pipeline
 
@@ -52,11 +52,13 @@ def record(pipeline: Pipeline, found: Mapping[str, str]) -> None:
 
 
 def located(pipeline: Pipeline) -> Pipeline:
-    """``pipeline`` with the paths of those of its tables whose location is recorded."""
+    """``pipeline`` with the paths of those of its tables whose location is recorded; their ``storage_options`` are registered."""
     tables = named(pipeline)
     if not tables or (pipeline.sink is None and pipeline.checkpoints is None):
         return pipeline
     known = recorded(pipeline)
     paths = {field: known[table] for field, table in tables.items() if table in known}
     changed = {field: getattr(pipeline, field).model_copy(update={"path": path, "table": None}) for field, path in paths.items()}
-    return pipeline.model_copy(update=changed)
+    found = pipeline.model_copy(update=changed)
+    use_options_of(found)
+    return found

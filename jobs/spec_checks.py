@@ -171,7 +171,7 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
 
     pipeline = located(pipeline)
     if not is_located(pipeline.source):
-        yield "source", "missing, or a table of a catalog that no run has looked up yet; --source compares the spec with it"
+        yield _no_place(pipeline)
         return
     if pipeline.sink is not None:
         runnable_of(pipeline)
@@ -184,6 +184,12 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
         PositionState(parts.positions.pipeline, columns.arrow, parts.positions.layout)
     if parts.rows is not None:
         StateLog(parts.rows.pipeline, columns.arrow, parts.rows.pipeline.conditions(), beside=parts.rows.beside)
+
+
+def _no_place(pipeline: Pipeline) -> Problem:
+    if pipeline.source is None:
+        return "source", "missing; --source compares the spec with it"
+    return "source.table", f"where {pipeline.source.place} lies is not recorded yet; `windowmill run` asks Spark's catalog"
 
 
 def _condition_problems(pipeline: Pipeline) -> Iterator[Problem]:

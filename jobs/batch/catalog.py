@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from deltalake.exceptions import DeltaError
+
 from windowmill.checkpoints import catalog_tables
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.stores import is_table
+from windowmill.checkpoints.stores import is_table, use_options_of
 from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.spec_checks import not_run
-from windowmill.windowing.errors import LocalComputeError, SourceMissingError, UnsupportedError
+from windowmill.windowing.errors import LocalComputeError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
 
 Say = Callable[[str], None]
@@ -20,6 +22,8 @@ _NEW = "new "
 def ask_locations(pipeline: Pipeline, say: Say) -> None:
     """Record where the tables lie that the spec names, unless it is recorded; starts Spark only for that.
 
+    A source that is gone from its recorded place is looked up again: it may have been renamed, or moved.
+
     Raises
     ------
     SourceMissingError
@@ -28,11 +32,14 @@ def ask_locations(pipeline: Pipeline, say: Say) -> None:
         If Spark has to be asked, and must not be used.
     """
     tables = catalog_tables.named(pipeline)
-    problem = next(not_run(pipeline), None) if tables else None
+    if not tables:
+        return
+    problem = next(not_run(pipeline), None)
     if problem:
         raise UnsupportedError(f"pipeline {pipeline.pipeline}: {problem[0]}: {problem[1]}")
-    known = catalog_tables.recorded(pipeline) if tables else {}
-    unknown = {field: table for field, table in tables.items() if table not in known}
+    use_options_of(pipeline)
+    known = catalog_tables.recorded(pipeline)
+    unknown = {field: table for field, table in tables.items() if table not in known or (field == "source" and _is_gone(pipeline))}
     if not unknown:
         return
     _check_compute(pipeline)
@@ -42,13 +49,22 @@ def ask_locations(pipeline: Pipeline, say: Say) -> None:
     for field, table in unknown.items():
         location = catalog.location_of(spark, table)
         if location is None and field == "source":
-            raise SourceMissingError(f"source.table: the catalog has no table {table!r}; create it, or correct the name")
+            raise catalog.not_found(spark, "source.table", table)
         if location is None:
             location = catalog.location_for(spark, table)
             known[f"{_NEW}{table}"] = location
         known[table] = location
         say(f"{pipeline.pipeline}: {field}.table: {table} lies at {location}; recorded in {Places.of(pipeline).root}")
     catalog_tables.record(pipeline, known)
+
+
+def _is_gone(pipeline: Pipeline) -> bool:
+    """Whether the source is certainly not at its recorded place any more."""
+    source = catalog_tables.located(pipeline).source
+    try:
+        return source is not None and source.path is not None and not is_table(source.path)
+    except (OSError, DeltaError):
+        return False
 
 
 def register_new(pipeline: Pipeline, say: Say) -> None:

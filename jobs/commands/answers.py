@@ -26,7 +26,7 @@ from windowmill.jobs.commands.terminal import Answer, as_written
 from windowmill.jobs.sources.kinds import is_located, open_source
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import from_us
-from windowmill.windowing.errors import SourceError, StateCorruptError, WindowmillError, first_line
+from windowmill.windowing.errors import SourceError, StateCorruptError, TableUnlocatedError, WindowmillError, first_line
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
@@ -276,6 +276,8 @@ class NextRun:
             else:
                 takes = partial(_check_local, runnable, ledger.count)
                 planning.next_run(runnable, ledger, interval_end=datetime.now(UTC), on_reading=takes)
+        except TableUnlocatedError:
+            pass  # the run asks Spark's catalog where the tables lie
         except WindowmillError as err:
             error = err
         return cls(*_unread(pipeline, ledger), error)

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from windowmill.jobs.commands.terminal import Answer, as_written, in_bytes, wrapped
-from windowmill.jobs.sources.kinds import KINDS
+from windowmill.jobs.sources.kinds import caveat_of
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SpecError, TableUnlocatedError
 from windowmill.windowing.nodes import MANY_SLICES
@@ -51,7 +51,7 @@ def explain(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
         refusal = str(err)
     found = _as_spec_writes(plan(pipeline, refusal=refusal))
     lines = [WindowLine.of(window, keeps_state=found.command == "run") for window in found.windows]
-    caveat = KINDS[pipeline.source.format].caveat if pipeline.source is not None and pipeline.source.format in KINDS else None
+    caveat = caveat_of(pipeline.source)
     data = asdict(found) | {"done_by": _done_by(found), "lines": [asdict(line) for line in lines], "source": caveat}
     page = [
         *_first_page(found, lines, [as_written(key) for key in pipeline.keys], caveat),

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from windowmill.checkpoints.places import absolute
 from windowmill.jobs.commands.source_look import Look, MeasuredArrivals, Unit
 from windowmill.jobs.ways.limits import MAX_BYTES
 from windowmill.windowing.paths import within
@@ -43,18 +44,18 @@ class Chosen:
 
 def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]]:
     """The spec as nested mappings, and a comment for some of its fields."""
-    path, unit = look.settings.path or "", look.unit_of(chosen.time)
-    name = chosen.pipeline or _name(path.rstrip("/").rpartition("/")[2])
+    path, unit = look.settings.path, look.unit_of(chosen.time)
+    name = chosen.pipeline or name_of(look.name)
     arrivals = look.arrivals(chosen.time)
     short, long = _windows(arrivals, unit)
     measures = look.measures([chosen.time, *chosen.keys])[:_MEASURES]
     tie_break = look.tie_break([chosen.time, *chosen.keys])
     time: dict[str, Any] = {"column": chosen.time} | ({} if unit is None else {"unit": unit})
-    time |= {"tie_break": [tie_break]} if tie_break else {}
+    time |= {"tie_break": tie_break} if tie_break else {}
     disorder, why = _disorder(arrivals, unit)
     time |= {"disorder": disorder} if disorder else {}
     options = dict(look.settings.options)
-    source = {"format": look.settings.format, "path": path} | ({"options": options} if options else {})
+    source = {"format": look.settings.format} | ({"path": path} if path else {}) | ({"options": options} if options else {})
     spec = {
         "pipeline": name,
         "source": source,
@@ -62,7 +63,7 @@ def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]
         "time": time,
         "windows": [short, long],
         "aggregates": _aggregates(measures, [*chosen.keys]),
-        "sink": {"path": chosen.sink or _sink(path, name)},
+        "sink": {"path": chosen.sink or (_sink(path, name) if path else absolute(name))},
         "compute": "auto",
     }
     few = look.size_bytes <= MAX_BYTES
@@ -75,7 +76,7 @@ def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]
     return spec, comments
 
 
-def _name(text: str) -> str:
+def name_of(text: str) -> str:
     """``text`` as a pipeline's name."""
     plain = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "events"
     return (plain if plain[0].isalpha() else f"p_{plain}")[:40] + "_windows"
@@ -112,12 +113,13 @@ def _disorder(arrivals: MeasuredArrivals | None, unit: Unit | None) -> tuple[Any
     if arrivals.commits < 2:
         return None, "disorder: nothing to measure in one commit; say here how far behind the latest event later rows may come"
     if not arrivals.late:
-        return None, f"disorder: none needed, over {arrivals.commits} commits no row came behind the latest event before it"
+        return None, f"disorder: none needed, over {arrivals.commits} {arrivals.commit} no row came behind the latest event before it"
     tick = 1 if unit == "none" else arrivals.tick_us
     rounded = _rounded(arrivals.disorder * tick) // tick if unit != "none" else arrivals.disorder
     if not rounded:
         return None, f"disorder: fewer than one row in a thousand is late, by up to {_told(arrivals.late, tick, unit)}"
-    told = f"measured over {arrivals.commits} commits: all but one row in a thousand come within {_told(arrivals.disorder, tick, unit)}"
+    told = f"measured over {arrivals.commits} {arrivals.commit}"
+    told += f": all but one row in a thousand come within {_told(arrivals.disorder, tick, unit)}"
     return (rounded if unit else shown(rounded)), f"{told}, the latest within {_told(arrivals.late, tick, unit)}"
 
 

@@ -11,7 +11,8 @@ import typer
 from rich.text import Text
 
 from windowmill.checkpoints.places import absolute
-from windowmill.jobs.commands.first_spec import Chosen, as_yaml, proposed
+from windowmill.jobs.commands.first_spec import Chosen, as_yaml, name_of, proposed
+from windowmill.jobs.commands.named_table import NamedTable
 from windowmill.jobs.commands.source_look import Look, check_column, look_at
 from windowmill.jobs.commands.terminal import Answer
 from windowmill.jobs.spec_checks import problems_of, source_problems
@@ -29,7 +30,9 @@ class Asked:
     """What flags say; null for what they leave to a question, or to what the source shows."""
 
     source: str | None
+    table: str | None
     format: str | None
+    options: Sequence[str]
     keys: str | None
     time: str | None
     out: Path | None
@@ -47,18 +50,16 @@ def init(asked: Asked, *, ask: bool) -> Answer:
         If the file exists, the source is missing, or it has no column of the wanted kind.
     """
     question = _question if ask and sys.stdin.isatty() else lambda _, default: default
-    source = asked.source or question("Where are the rows? (a Delta table, or a folder of Parquet, CSV or JSON files)", "")
-    if not source:
-        raise SpecError("--source: missing; give the path of a Delta table, or of a folder of Parquet, CSV or JSON files")
-    look = look_at(absolute(source), asked.format)
+    look, named = _look(asked, question)
     chosen = _chosen(look, asked, question)
     spec, comments = proposed(look, chosen)
+    read = parse_pipeline(spec)
+    problems = problems_of(read) or list(source_problems(read))
+    spec = spec if named is None else named.in_place_of_paths(spec, is_sink_given=asked.sink is not None)
     path = asked.out or Path(f"{spec['pipeline']}.yaml")
     if path.exists() and not asked.force:
         raise SpecError(f"{path}: exists already; name another file with --out, or overwrite it with --force")
     text = as_yaml(spec, comments)
-    read = parse_pipeline(spec, name=str(path))
-    problems = problems_of(read) or list(source_problems(read))
     if problems:
         raise SpecError("\n".join(f"{path}: {field}: {what}" for field, what in problems))
     try:
@@ -68,9 +69,40 @@ def init(asked: Asked, *, ask: bool) -> Answer:
     steps = [f"windowmill explain {path}", f"windowmill run {path}", f"windowmill status {path}"]
     rows = None if look.sample is None else look.sample.num_rows
     data = {"spec": str(path), "rows_examined": rows, "commits_examined": len(look.commits), **spec, "next": steps}
-    seen = "only its columns could be read here" if rows is None else f"{rows:,} rows of {len(look.commits)} commits examined"
+    seen = "only its columns could be read here" if rows is None else f"{rows:,} rows of {len(look.commits)} {look.commit} examined"
     shown = f"{path}: written and valid; {seen}\n\n{text}\nNext:\n" + "\n".join(f"  {step}" for step in steps)
     return Answer(data, Text(shown))
+
+
+def _look(asked: Asked, question: Ask) -> tuple[Look, NamedTable | None]:
+    """A look at the source; and its name, if it is a table of Spark's catalog."""
+    given = _options(asked.options)
+    if asked.table is not None:
+        if asked.source is not None or asked.format is not None:
+            raise SpecError("--table: a table of the catalog is given beside --source or --format; leave one of them out")
+        named = NamedTable.find(asked.table)
+        return look_at(named.location, "delta", given), named
+    source = asked.source or question(
+        "Where are the rows? (a Delta table, a folder of Parquet, CSV or JSON files, or kafka://broker:9092/topic)", ""
+    )
+    if not source:
+        raise SpecError(
+            "--source: missing; give the path of a Delta table, or of a folder of Parquet, CSV or JSON files, or kafka://broker:9092/topic"
+        )
+    if source.startswith("kafka:") or asked.format == "kafka":
+        from windowmill.jobs.commands.topic_look import look_at_messages  # other sources do without Kafka's client
+
+        return look_at_messages(source, given), None
+    return look_at(absolute(source), asked.format, given), None
+
+
+def _options(given: Sequence[str]) -> dict[str, str]:
+    """Options of the source, as ``--option`` gives them."""
+    pairs = [text.partition("=") for text in given]
+    wrong = next((name for name, mark, _ in pairs if not name or not mark), None)
+    if wrong is not None:
+        raise SpecError(f"--option: got {wrong!r}; expected name=value, as in kafka.security.protocol=SASL_SSL")
+    return {name: value for name, _, value in pairs}
 
 
 def _chosen(look: Look, asked: Asked, question: Ask) -> Chosen:
@@ -80,7 +112,7 @@ def _chosen(look: Look, asked: Asked, question: Ask) -> Chosen:
         time = question(f"Which column says when an event happened? ({_some(times)})", time or "") or None
     if time is None:
         names = ", ".join(look.columns.struct.names)
-        raise SpecError(f"--time: no column of {look.settings.path} looks like a time; name one of {names}")
+        raise SpecError(f"--time: no column of {look.settings.place} looks like a time; name one of {names}")
     check_column(look, "--time", time)
     if look.columns.type_of(time).typeName() not in _TIMES:
         kind = look.columns.type_of(time).simpleString()
@@ -92,7 +124,7 @@ def _chosen(look: Look, asked: Asked, question: Ask) -> Chosen:
     named = tuple(name.strip() for name in keys.split(",") if name.strip() not in ("", "-"))
     for name in named:
         check_column(look, "--keys", name)
-    return Chosen(time, named, asked.sink, asked.pipeline)
+    return Chosen(time, named, asked.sink, asked.pipeline or (name_of(asked.table.rpartition(".")[2]) if asked.table else None))
 
 
 def _some(names: Sequence[str]) -> str:

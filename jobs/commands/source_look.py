@@ -8,17 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import ValidationError
 
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.event_times import on_axis
 from windowmill.jobs.sources.folder import data_files
-from windowmill.jobs.sources.kinds import KINDS
+from windowmill.jobs.sources.kinds import KINDS, kind_problems
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import batches_of
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, SpecError, no_column
@@ -61,6 +62,12 @@ class Look:
         Number of rows of each commit of the sample.
     whole
         Whether the sample is all rows.
+    commit
+        What a commit of the sample is called.
+    added
+        Columns that reading adds to those of the rows.
+    order
+        Those of them that order rows of one time, each with values of its own.
     """
 
     settings: Source
@@ -69,6 +76,14 @@ class Look:
     commits: tuple[int, ...]
     whole: bool
     size_bytes: int
+    commit: str = "commits"
+    added: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the folder, or of the first topic."""
+        return (self.settings.path or self.settings.options["subscribe"].split(",")[0]).rstrip("/").rpartition("/")[2].strip()
 
     def times(self) -> list[str]:
         """Columns that may be the time of events, the likeliest first."""
@@ -86,6 +101,8 @@ class Look:
 
     def _rank_of_time(self, name: str) -> tuple[int, int] | None:
         kind, named = self.columns.arrow[name], 0 if _TIME_NAME.search(name) else 1
+        if name in self.added:
+            return (5, 0) if pa.types.is_timestamp(kind) else None
         if pa.types.is_timestamp(kind):
             return (0, named)
         if pa.types.is_date(kind):
@@ -110,7 +127,7 @@ class Look:
             simple = pa.types.is_string(kind) or pa.types.is_integer(kind)
             if name == time or not simple or n is None or self.sample is None or not 2 <= n <= max(2, self.sample.num_rows // 4):
                 continue
-            if pa.types.is_integer(kind) and not _ID_NAME.search(name):
+            if name in self.added or (pa.types.is_integer(kind) and not _ID_NAME.search(name)):
                 continue
             found[name] = (0 if pa.types.is_string(kind) else 1, 0 if n <= 10_000 else 1)
         return sorted(found, key=lambda name: found[name])
@@ -118,21 +135,22 @@ class Look:
     def measures(self, others: Sequence[str]) -> list[str]:
         """Columns of numbers that are worth an aggregate, without ``others``."""
         numbers = [name for name, kind in self.columns.arrow.items() if pa.types.is_integer(kind) or pa.types.is_floating(kind)]
-        return [name for name in numbers if name not in others and not _ID_NAME.search(name) and self.unit_of(name) in (None, "none")]
+        left_out = {*others, *self.added}
+        return [name for name in numbers if name not in left_out and not _ID_NAME.search(name) and self.unit_of(name) in (None, "none")]
 
-    def tie_break(self, others: Sequence[str]) -> str | None:
-        """A column that orders equal times: one with a value of its own in each row; null if there is none."""
+    def tie_break(self, others: Sequence[str]) -> list[str]:
+        """Columns that order equal times: one with a value of its own in each row, or those of :attr:`order`; may be none."""
         if self.sample is None or self.sample.num_rows < 2:
-            return None
-        names = [name for name in self.sample.column_names if name not in others and _ID_NAME.search(name)]
-        return next((name for name in names if self.distinct(name) == self.sample.num_rows), None)
+            return list(self.order)
+        names = [name for name in self.sample.column_names if name not in (*others, *self.added) and _ID_NAME.search(name)]
+        return next(([name] for name in names if self.distinct(name) == self.sample.num_rows), list(self.order))
 
     def arrivals(self, time: str) -> MeasuredArrivals | None:
         """How event times arrive; null if no event time is known."""
         if self.sample is None:
             return None
         at = on_axis(self.sample.column(time)).combine_chunks().to_numpy(zero_copy_only=False)
-        return MeasuredArrivals.of(at, self.commits, _MICROSECONDS[self.unit_of(time) or "us"])
+        return MeasuredArrivals.of(at, self.commits, _MICROSECONDS[self.unit_of(time) or "us"], self.commit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +167,8 @@ class MeasuredArrivals:
         That of all but one row in a thousand.
     commits
         Number of commits that it was measured over.
+    commit
+        What these are called.
     """
 
     first: int
@@ -157,9 +177,10 @@ class MeasuredArrivals:
     disorder: int
     commits: int
     tick_us: int = 1
+    commit: str = "commits"
 
     @classmethod
-    def of(cls, at: np.ndarray, commits: Sequence[int], tick_us: int) -> MeasuredArrivals | None:
+    def of(cls, at: np.ndarray, commits: Sequence[int], tick_us: int, commit: str) -> MeasuredArrivals | None:
         import numpy as np
 
         known = ~np.isnan(at) if at.dtype.kind == "f" else np.ones(len(at), bool)
@@ -176,7 +197,7 @@ class MeasuredArrivals:
                 seen = int(own.max()) if seen is None else max(seen, int(own.max()))
         every = np.concatenate(behind)
         late, most = (int(every.max()), int(np.quantile(every, _IN_TIME, method="higher"))) if len(every) else (0, 0)
-        return cls(int(values[known].min()), int(values[known].max()), late, most, len(commits), tick_us)
+        return cls(int(values[known].min()), int(values[known].max()), late, most, len(commits), tick_us, commit)
 
 
 def format_of(path: str) -> str:
@@ -215,8 +236,8 @@ def csv_options(path: str) -> dict[str, str]:
     return ({"header": "true"} if header else {}) | ({} if separator == "," else {"sep": separator})
 
 
-def look_at(path: str, format_: str | None) -> Look:
-    """A look at the source at ``path``; null for a ``format_`` that is to be found.
+def look_at(path: str, format_: str | None, given: Mapping[str, str]) -> Look:
+    """A look at the source at ``path``; null for a ``format_`` that is to be found. ``given`` are options of the source.
 
     Raises
     ------
@@ -226,8 +247,9 @@ def look_at(path: str, format_: str | None) -> Look:
     format_ = format_ or format_of(path)
     if format_ not in KINDS:
         raise SpecError(f"--format: got {format_!r}; expected one of {', '.join(KINDS)}")
-    options = csv_options(path) if format_ == "csv" else {}
-    settings = Source(path=path, format=format_, options=options)
+    options = (csv_options(path) if format_ == "csv" else {}) | dict(given)
+    settings = source_of(path=path, format=format_, options=options)
+    check_options(settings)
     kind = KINDS[format_]
     table = resolve(kind.open)(settings, *([None] if kind.records else []))
     files = _arrived(table)
@@ -238,6 +260,21 @@ def look_at(path: str, format_: str | None) -> Look:
     commits = tuple(sum(n for _, n in each) for _, each in groupby(zip(taken, counts, strict=False), key=lambda pair: pair[0].version))
     whole = sample is not None and len(counts) == len(files)
     return Look(settings, columns, sample, commits, whole, sum(file.size_bytes for file in files))
+
+
+def source_of(**fields: Any) -> Source:
+    """The source of a spec with these fields; raises ``SpecError`` for a wrong option."""
+    try:
+        return Source(**fields)
+    except ValidationError as err:
+        raise SpecError(f"--option: {err.errors()[0]['msg'].removeprefix('Value error, ')}") from err
+
+
+def check_options(settings: Source, *, wanting: str | None = None) -> None:
+    """Raise ``SpecError`` for a wrong option, but for the one that is ``wanting`` and will be found."""
+    for field, problem in kind_problems(settings):
+        if field != f"source.options.{wanting}":
+            raise SpecError(f"--option: {field}: {problem}")
 
 
 def _arrived(table: SourceTable) -> list[AddedFile]:
@@ -276,4 +313,4 @@ def _sample(table: SourceTable, files: Sequence[AddedFile], columns: Columns) ->
 def check_column(look: Look, flag: str, name: str) -> None:
     """Raise ``SpecError`` if the source has no column ``name``."""
     if name not in look.columns.struct.names:
-        raise SpecError(f"{flag}: {no_column(f'the source {look.settings.path}', name, look.columns.struct.names)}")
+        raise SpecError(f"{flag}: {no_column(f'the source {look.settings.place}', name, look.columns.struct.names)}")

@@ -85,8 +85,12 @@ def schema(
 
 
 def init(
-    source: Annotated[str | None, typer.Option("--source", help="A Delta table, or a folder of Parquet, CSV or JSON files.")] = None,
-    format_: Annotated[str | None, typer.Option("--format", help="delta, parquet, csv or json; found by itself.")] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", help="A Delta table, a folder of Parquet, CSV or JSON files, or kafka://HOST:PORT/TOPIC.")
+    ] = None,
+    table: Annotated[str | None, typer.Option("--table", help="Instead: a Delta table of Spark's catalog, as schema.table.")] = None,
+    format_: Annotated[str | None, typer.Option("--format", help="delta, parquet, csv, json or kafka; found by itself.")] = None,
+    options: Annotated[list[str] | None, typer.Option("--option", help="An option of the source, as name=value; repeat it.")] = None,
     keys: Annotated[str | None, typer.Option("--keys", help="Columns by which events are grouped: a,b; - for none.")] = None,
     time: Annotated[str | None, typer.Option("--time", help="The column that says when an event happened.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="The file to write; by default <pipeline>.yaml.")] = None,
@@ -100,4 +104,5 @@ def init(
     from windowmill.jobs.commands.init_command import Asked
     from windowmill.jobs.commands.init_command import init as written
 
-    show(written(Asked(source, format_, keys, time, out, sink, pipeline, force), ask=not yes and not as_json), as_json)
+    asked = Asked(source, table, format_, options or [], keys, time, out, sink, pipeline, force)
+    show(written(asked, ask=not yes and not as_json), as_json)

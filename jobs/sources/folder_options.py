@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from windowmill.checkpoints.quoting import backquoted
 from windowmill.windowing.errors import SpecError
 
 if TYPE_CHECKING:
@@ -78,6 +79,22 @@ def declared(ddl: str) -> pa.Schema:
     if not fields:
         raise SpecError("got no column; expected name TYPE, …")
     return pa.schema(fields)
+
+
+def as_ddl(schema: pa.Schema) -> str:
+    """``schema`` as :func:`declared` reads it.
+
+    Examples
+    --------
+    >>> as_ddl(declared("origin STRING, `air time` BIGINT"))
+    'origin STRING, `air time` BIGINT'
+    """
+    names = {kind: name.upper() for name, kind in reversed(_DDL.items()) if name not in ("byte", "short", "long", "integer")}
+    return ", ".join(f"{_written(field.name)} {names[field.type]}" for field in schema)
+
+
+def _written(name: str) -> str:
+    return name if re.fullmatch(r"\w+", name) else backquoted(name)
 
 
 def _declared_type(name: str, precision: str | None, scale: str | None) -> pa.DataType | None:

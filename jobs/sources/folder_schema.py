@@ -6,8 +6,9 @@ Columns are found once, when a pipeline first lists the folder, and recorded; la
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -188,10 +189,19 @@ def _texts_of_csv(settings: Source, path: str) -> Mapping[str, set[str]]:
 def _texts_of_json(_: Source, path: str) -> Mapping[str, set[str]]:
     from windowmill.jobs.sources.text_files import json_rows
 
+    return _texts_of_objects(islice(json_rows(path), _SAMPLED_ROWS))
+
+
+def schema_of_objects(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
+    """The columns of JSON objects, which may be none."""
+    from windowmill.jobs.sources.text_values import guessed
+
+    return pa.schema([pa.field(name, guessed(values)) for name, values in _texts_of_objects(rows).items()])
+
+
+def _texts_of_objects(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for number, row in enumerate(json_rows(path)):
-        if number >= _SAMPLED_ROWS:
-            break
+    for row in rows:
         for name, value in row.items():
             known = found.setdefault(name, set())
             if isinstance(value, bool):

@@ -80,6 +80,20 @@ def open_kafka(settings: Source, record: str | None, topics: Topics | None = Non
     )
 
 
+def newest_messages(settings: Source, most: int) -> list[MessageForm]:
+    """The newest messages of each partition, about ``most`` in all; needs no schema.
+
+    Raises
+    ------
+    SourceError
+        If there is no such topic, or no broker answers.
+    """
+    topics, client = look_at_topics(settings), settings_of(settings)
+    share = max(1, most // max(1, len(topics.ends)))
+    ranges = {partition: (max(topics.first[partition], end - share), end) for partition, end in topics.ends.items()}
+    return [MessageForm(partition, begin, end, settings.place, client) for partition, (begin, end) in ranges.items() if begin < end]
+
+
 def _arrived(settings: Source, known: Sequence[SeenFile], first: Mapping[Partition, int], ends: Mapping[Partition, int]) -> list[SeenFile]:
     """What has happened to the topics since ``known``: messages that are gone before they were planned, and new ones."""
     read: dict[Partition, int] = {}

@@ -39,7 +39,7 @@ OPTIONS = ("maxOffsetsPerTrigger", "schema", "startingOffsets", "subscribe", *(f
 #: Column with the text of a message that is no JSON object, as of Spark's readers; empty for a message without a value.
 CORRUPT = "_corrupt_record"
 #: Columns that every message has beside those of its JSON object.
-_COLUMNS: Mapping[str, pa.DataType] = {
+OWN_COLUMNS: Mapping[str, pa.DataType] = {
     "kafka_topic": pa.string(),
     "kafka_partition": pa.int32(),
     "kafka_offset": pa.int64(),
@@ -86,10 +86,10 @@ def topics_of(settings: Source) -> list[str]:
 def columns_of(ddl: str) -> pa.Schema:
     """The columns of a message: those declared of its JSON object, and its own; raises ``SpecError``."""
     own = declared(ddl)
-    taken = next((name for name in own.names if name.lower() in _COLUMNS), None)
+    taken = next((name for name in own.names if name.lower() in OWN_COLUMNS), None)
     if taken is not None:
-        raise SpecError(f"got the column {taken!r}, which every message has ({', '.join(_COLUMNS)}); leave it out, or rename the field")
-    return pa.schema([*own, *_COLUMNS.items()])
+        raise SpecError(f"got the column {taken!r}, which every message has ({', '.join(OWN_COLUMNS)}); leave it out, or rename the field")
+    return pa.schema([*own, *OWN_COLUMNS.items()])
 
 
 def starting_offsets(settings: Source) -> str | Mapping[Partition, int]:

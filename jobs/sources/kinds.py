@@ -46,7 +46,7 @@ class SourceKind:
     is_located
         Whether ``source.path`` says where it is; else its options do.
     caveat
-        A sentence about what it does not promise of the order of rows, and of reading them again; null for a Delta table.
+        A sentence about what it does not promise of the order of rows, and of reading them again; null for nothing to say.
     """
 
     name: str
@@ -86,10 +86,24 @@ _KAFKA = SourceKind(
     is_located=False,
     caveat="messages keep their order within a partition only; backfills and verify read them again as long as the topic keeps all of them",
 )
-KINDS: Registry[SourceKind] = Registry(
-    "source kind",
-    {"delta": SourceKind("delta", "windowmill.jobs.sources.delta_log:open_delta", looks_at=()), **_FOLDERS, "kafka": _KAFKA},
+_DELTA = SourceKind(
+    "delta",
+    "windowmill.jobs.sources.delta_log:open_delta",
+    looks_at=(),
+    caveat="versions count in the order of the log, rows of one version in none but that of time and time.tie_break; runs need the log and "
+    "files of versions that they have not read yet, backfills read the table as it is now",
 )
+#: Goes before the sentence about a Delta table that a spec names by a catalog.
+_BY_NAME = "a table of the catalog, read where it lay when a run first asked; "
+KINDS: Registry[SourceKind] = Registry("source kind", {"delta": _DELTA, **_FOLDERS, "kafka": _KAFKA})
+
+
+def caveat_of(settings: Source | None) -> str | None:
+    """What the source does not promise of the order of rows, and of reading them again; null for none, or one of an unknown kind."""
+    if settings is None or settings.format not in KINDS:
+        return None
+    caveat = KINDS[settings.format].caveat
+    return caveat if caveat is None or settings.table is None else _BY_NAME + caveat
 
 
 def kind_problems(settings: Source) -> Iterator[tuple[str, str]]:

@@ -220,7 +220,7 @@ def _arrow_kind(kind: pa.DataType) -> pa.DataType:
 
 
 def _parsed_by_line(block: bytes, kinds: dict[str, pa.DataType]) -> tuple[list[pa.Array], int]:
-    rows = [_object(line) or {} for line in block.split(b"\n") if line.strip()]
+    rows = [json_object(line) or {} for line in block.split(b"\n") if line.strip()]
     return _texts_of(rows, kinds), len(rows)
 
 
@@ -238,7 +238,7 @@ def json_columns(values: Sequence[bytes | None], kinds: dict[str, pa.DataType]) 
         parsed_at_once = _parsed_at_once(b"\n".join(value for value in values if value), kinds)
         if parsed_at_once is not None and parsed_at_once[1] == len(values):
             return parsed_at_once[0], pa.nulls(len(values), pa.string())
-    rows = [_object(value) if value else None for value in values]
+    rows = [json_object(value) if value else None for value in values]
     corrupt = [(value or b"").decode(errors="replace") if row is None else None for row, value in zip(rows, values, strict=True)]
     return _texts_of([row or {} for row in rows], kinds), pa.array(corrupt, pa.string())
 
@@ -246,10 +246,10 @@ def json_columns(values: Sequence[bytes | None], kinds: dict[str, pa.DataType]) 
 def json_rows(path: str) -> Iterator[dict[str, Any]]:
     """The objects of a file of JSON lines; an empty one for a line that is none."""
     for block in _lines(path):
-        yield from (_object(line) or {} for line in block.split(b"\n") if line.strip())
+        yield from (json_object(line) or {} for line in block.split(b"\n") if line.strip())
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
+def json_object(line: bytes) -> dict[str, Any] | None:
     """The JSON object of a line; null if it is none."""
     try:
         row = orjson.loads(line)

@@ -76,7 +76,6 @@ def launch_conf(master: str, *, brief: bool = False) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         **WORKER_MEMORY,
         "spark.python.daemon.module": "windowmill.jobs.spark.daemon",
-        "spark.sql.catalogImplementation": "in-memory",  # tables are paths; no Hive metastore, so no Derby files either
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"windowmill-spark-{os.getuid()}"),
     }
     if brief:

@@ -88,7 +88,7 @@ def verify(
     runnable, ledger = runnable_of(pipeline), Ledger.open(pipeline)
     check_owner(pipeline, ledger)
     ledger.check_meaning(pipeline)
-    source, batches = open_source(pipeline), ledger.batches()
+    source, batches = open_source(runnable.pipeline), ledger.batches()
     committed = standing(batches)
     plans = [batch.plan for batch in committed]
     if not any(plan.builds_state for plan in plans) or "sink" not in _written(runnable, ledger):

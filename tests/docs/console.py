@@ -1,7 +1,7 @@
 """Plays the console blocks of a page: commands behind ``$``, each with its real output.
 
 Commands run in a folder of their own with ``compute: local`` and the rows that comments of the page ask for (``<!-- lands: name -->``). The
-command of ``<!-- runs: command -->`` is not shown.
+command of ``<!-- runs: command -->`` is not shown, nor is the statement of ``<!-- sql: statement -->``, for pages that Spark plays.
 ``windowmill`` runs in this process, everything else in a shell. ``python -m tests.docs.console`` writes the outputs into the pages.
 """
 
@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,15 @@ from windowmill.jobs.commands import terminal
 
 ROOT = Path(__file__).parents[2]
 HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+#: Pages that tests beside the server that they need play; the others are played in this process alone.
+WITH_A_SERVER = {"catalog", "kafka"}
+LOCAL = [page for page in HOW_TO if page.stem not in WITH_A_SERVER]
 #: Columns of the terminal that pages show.
 WIDTH = 120
 #: How pages write the folder that commands run in.
 _FOLDER = "/data"
 _LANDS, _RUNS = re.compile(r"^<!-- lands: (?P<name>.+) -->$"), re.compile(r"^<!-- runs: (?P<command>.+) -->$")
+_SQL = re.compile(r"^<!-- sql: (?P<statement>.+) -->$")
 _VARYING = (
     (re.compile(r"\d+\.\d+ s\b"), "0.0 s"),
     (re.compile(r"\b(?:202[5-9]|20[3-9]\d)-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?"), "<instant>"),
@@ -72,25 +77,63 @@ LANDINGS: Mapping[str, Callable[[], Iterator[pa.Table]]] = {
 }
 
 
-def play(text: str, folder: Path) -> str:
+def _land(rows: pa.Table) -> None:
+    write_deltalake(str(Path.cwd() / "orders"), rows, mode="append")
+
+
+def _no_sql(statement: str) -> None:
+    raise AssertionError(f"{statement}: only pages that are played with Spark have statements")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where a page is played.
+
+    Attributes
+    ----------
+    compute
+        Who computes batches.
+    land
+        Takes the rows that a comment asks for.
+    sql
+        Runs a statement of the page.
+    variables
+        Variables of the environment; pages show their names' values as the second of each pair.
+    """
+
+    compute: str = "local"
+    land: Callable[[pa.Table], None] = _land
+    sql: Callable[[str], object] = _no_sql
+    variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+LOCALLY = Stage()
+
+
+def play(text: str, folder: Path, stage: Stage = LOCALLY) -> str:
     """The page ``text`` with the real output of each command, played in ``folder``."""
     lines: list[str] = []
     waiting: list[str] | None = None
     for name, content in files_of(text).items():
         (folder / name).write_text(content)
-    with _in(folder):
+    shown = {str(folder): _FOLDER, **dict(stage.variables.values())}
+    with _in(
+        {"WAREHOUSE": str(folder), "WINDOWMILL_COMPUTE": stage.compute, **{name: own for name, (own, _) in stage.variables.items()}}, folder
+    ):
         for line in text.splitlines():
             if waiting is None:
                 if landing := _LANDS.match(line):
                     for rows in LANDINGS[landing["name"]]():
-                        write_deltalake(str(folder / "orders"), rows, mode="append")
+                        stage.land(rows)
                 elif running := _RUNS.match(line):
-                    _output(running["command"], folder)
+                    _output(running["command"], shown)
+                elif asking := _SQL.match(line):
+                    stage.sql(asking["statement"].replace(_FOLDER, str(folder)))
                 lines.append(line)
                 waiting = [] if line == "```console" else None
             elif line == "```":
                 for command in waiting:
-                    lines += [f"$ {command}", *_output(command, folder)]
+                    lines += [f"$ {command}", *_output(command, shown)]
                 lines.append(line)
                 waiting = None
             elif line.startswith("$ "):
@@ -105,7 +148,8 @@ def settled(text: str) -> str:
     return text
 
 
-def _output(command: str, folder: Path) -> list[str]:
+def _output(command: str, shown: Mapping[str, str]) -> list[str]:
+    """Lines that a command prints, with what pages show in the place of folders and addresses."""
     words = shlex.split(command)
     if words[0] == "windowmill":
         written = io.StringIO()
@@ -113,16 +157,16 @@ def _output(command: str, folder: Path) -> list[str]:
             code = main([os.path.expandvars(word) for word in words[1:]])
         out = written.getvalue()
     else:
-        done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
         code, out = done.returncode, done.stdout + done.stderr
-    shown = [line.rstrip() for line in out.replace(str(folder), _FOLDER).splitlines()]
-    return shown + ([f"(exit code {code})"] if code else [])
+    for own, instead in shown.items():
+        out = out.replace(own, instead)
+    return [line.rstrip() for line in out.splitlines()] + ([f"(exit code {code})"] if code else [])
 
 
 @contextmanager
-def _in(folder: Path) -> Iterator[None]:
-    """Run in ``folder``, as a deployment without Spark whose tables are there."""
-    own = {"WAREHOUSE": str(folder), "WINDOWMILL_COMPUTE": "local"}
+def _in(own: Mapping[str, str], folder: Path) -> Iterator[None]:
+    """Run in ``folder``, as a deployment with the variables ``own``."""
     before: dict[str, Any] = {name: os.environ.get(name) for name in own}
     was = Path.cwd()
     os.chdir(folder)
@@ -150,7 +194,7 @@ def files_of(text: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    for page in HOW_TO:
+    for page in LOCAL:
         with tempfile.TemporaryDirectory() as temporary:
             page.write_text(play(page.read_text(), Path(temporary)))
     sys.exit(0)

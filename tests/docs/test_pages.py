@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.docs.console import HOW_TO, ROOT, play, settled
+from tests.docs.console import HOW_TO, LOCAL, ROOT, play, settled
 from windowmill.jobs.cli import main
 
 README = ROOT / "README.md"
@@ -36,7 +36,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *(path for name in ("docs", "examples") for
 LINK = re.compile(r"(?<!!)\[[^]]+\]\((?!https?:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
 
 
-@pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", LOCAL, ids=lambda page: page.stem)
 def test_a_page_shows_what_its_commands_print(page):
     text = page.read_text()
     with TemporaryDirectory() as folder:  # a short path: tables wrap the long one of pytest

@@ -1,0 +1,1 @@
+"""Tables that a spec names by a catalog, in a Hive metastore that runs."""
