@@ -77,7 +77,7 @@ def test_tables_are_looked_up_once_and_a_new_sink_is_registered(spark, lake, cap
     ("source", "code", "told"),
     [
         ("lake.none", 1, "source.table: the catalog has no table 'lake.none'; create it, or correct the name"),
-        ("lake.view", 2, "table lake.view: has no location to read"),
+        ("lake.view", 2, "table lake.view: is a view, which has no location to read; name the Delta table under it"),
         ("lake.files", 2, "table lake.files: is a parquet table; only Delta tables are taken by name"),
     ],
 )
