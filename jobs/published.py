@@ -65,6 +65,8 @@ class PublishedTable:
         Path of its ledger.
     restarting
         Those of its windows that forget idle keys, so that triggers are numbered from 0 again.
+    named
+        The table's name in a catalog, as the spec has it; null for a table by path.
     """
 
     path: str
@@ -73,6 +75,7 @@ class PublishedTable:
     types: Mapping[str, str]
     ledger: str
     restarting: tuple[str, ...] = ()
+    named: str | None = None
 
     @classmethod
     def of(cls, sink: SinkLike) -> PublishedTable:
@@ -90,11 +93,12 @@ class PublishedTable:
             if not path.endswith((".yaml", ".yml", ".json")):
                 return cls._at(absolute(path))
             sink = load_pipeline(path)
-        runnable = runnable_of(parse_pipeline(sink))
-        pipeline = runnable.pipeline
+        pipeline = parse_pipeline(sink)
+        runnable = runnable_of(pipeline)
+        named = pipeline.sink.table if pipeline.sink else None
         types = {window.name: window.type for window in pipeline.windows}
         restarting = tuple(window.name for window in pipeline.windows if window.restarts_triggers)
-        return cls(runnable.sink_path, runnable.name, pipeline.keys, types, runnable.places.ledger, restarting)
+        return cls(runnable.sink_path, runnable.name, pipeline.keys, types, runnable.places.ledger, restarting, named)
 
     @classmethod
     def _at(cls, path: str) -> PublishedTable:
@@ -228,6 +232,8 @@ def _instant(time: datetime | str | None) -> datetime:
 def view_statements(sink: SinkLike, schema: str | None = None) -> dict[str, str]:
     """By name, the statements of Spark's SQL that make views of a pipeline's sink: all rows, and the versions that count.
 
+    A sink that has the name of the view of all rows in the catalog needs no such view.
+
     Parameters
     ----------
     schema
@@ -241,5 +247,12 @@ def view_statements(sink: SinkLike, schema: str | None = None) -> dict[str, str]
     prefix = "" if schema is None else ".".join(backquoted(part) for part in schema.split(".")) + "."
     rows = f"delta.{backquoted(spark_path(table.path))}"
     bodies = {table.name: f"SELECT * FROM {rows}", f"{table.name}_latest": table.latest_sql(rows, table.columns())}
+    if table.named is not None and _plain(table.named) == _plain(table.name if schema is None else f"{schema}.{table.name}"):
+        del bodies[table.name]
     names = {name: f"{prefix}{backquoted(name)}" for name in bodies}
     return {names[name]: f"CREATE OR REPLACE VIEW {names[name]} AS {body}" for name, body in bodies.items()}
+
+
+def _plain(name: str) -> str:
+    """The name of a table as Spark compares it: in any case, and without the session catalog's own name."""
+    return name.lower().removeprefix("spark_catalog.")

@@ -35,7 +35,7 @@ class Lake:
 
     def spec(self, source: str = "orders", sink: str = "order_counts", **changes: Any) -> str:
         fields = {
-            "pipeline": "counted",
+            "pipeline": "order_counts",
             "source": {"table": f"{self.name}.{source}"},
             "keys": ["shop"],
             "time": {"column": "ordered_at", "tie_break": ["order_id"]},
@@ -99,7 +99,7 @@ def test_every_command_takes_tables_by_name(lake, tmp_path):
     assert "63" in report
     statements = lake.done("views", path, "--schema", lake.name).out.split(";\n")
     lake.hive.sql(*(statement for statement in statements if statement.strip()))
-    assert lake.totals("counted_latest") == [[63, 126, 7_875.0]]
+    assert lake.totals("order_counts_latest") == [[63, 126, 7_875.0]], "beside the sink, which has the name of the view of all rows"
 
 
 def test_spark_computes_over_tables_by_name(lake):

@@ -11,12 +11,14 @@ from deltalake import DeltaTable
 
 from tests.jobs.test_steps import SPEC, row
 from tests.spark.harness import BASE, MINUTE, Bench, Row, quiet
+from windowmill.checkpoints import catalog_tables
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
 from windowmill.jobs.published import PublishedTable, Standing, view_statements
 from windowmill.windowing.errors import ArgumentError, SinkError, SpecError
 from windowmill.windowing.settings import COMPUTE
+from windowmill.windowing.specfile import parse_pipeline
 
 
 @pytest.fixture
@@ -132,6 +134,13 @@ def test_the_statements_of_views_are_printed(bench, tmp_path, capsys):
     assert every == f"CREATE OR REPLACE VIEW `main`.`an``alytics`.`bench` AS SELECT * FROM delta.`{bench.sink}`;"
     assert latest.startswith("CREATE OR REPLACE VIEW `main`.`an``alytics`.`bench_latest` AS SELECT `k`, `site`, `window`, ")
     assert list(view_statements(spec)) == ["`bench`", "`bench_latest`"]
+    named = {"checkpoints": {"path": f"{bench.sink}.windowmill"}}
+    for table, schema, views in (
+        ("lake.bench", "lake", 1), ("spark_catalog.lake.Bench", "lake", 1), ("lake.bench", "other", 2), ("lake.bench", None, 2),
+    ):  # fmt: skip
+        of = parse_pipeline(bench.spec | named | {"sink": {"table": table}})
+        catalog_tables.record(of, {table: bench.sink})
+        assert len(view_statements(of, schema)) == views, "a sink that is named like the view of all rows needs none"
     with pytest.raises(SpecError, match=r"schema: got 'a\.\.b'"):
         view_statements(spec, "a..b")
 
