@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.expectations.gate import Verdict
+from windowmill.expectations.gate import RuleResult, Verdict
+from windowmill.expectations.rule import Origin, Rule
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -76,6 +77,20 @@ def read(
     return [row | {name: None if row[name] is None else json.loads(row[name]) for name in JSON_COLUMNS} for row in rows]
 
 
+def last_verdict(path: str, generation: str, batch: int, storage_options: Mapping[str, str] | None = None) -> Verdict | None:
+    """The verdict of the last validation of a batch; null if the table has none."""
+    found = read(path, first_batch=batch, storage_options=storage_options)
+    rows = [row for row in found if (row["generation"], row["batch"]) == (generation, batch) and row["origin"] in get_args(Origin)]
+    newest = [row for row in rows if row["at"] == rows[-1]["at"]]
+    return Verdict(newest[0]["status"], tuple(map(_result, newest))) if newest else None
+
+
+def is_by(verdict: Verdict, suite: Sequence[Rule]) -> bool:
+    """Whether the ``verdict`` that was read is one by the rules of ``suite``, all of which could be evaluated."""
+    evaluated = all(result.outcome != "broken" for result in verdict.results)
+    return evaluated and list(map(_identity, verdict.results)) == list(map(_identity, suite))
+
+
 def newest_batches(path: str | os.PathLike[str], count: int, storage_options: Mapping[str, str] | None = None) -> list[int]:
     """Numbers of the ``count`` newest validated batches, ascending; batches without rules have no rows."""
     from deltalake import QueryBuilder
@@ -106,23 +121,34 @@ def _opened(place: str, storage_options: Mapping[str, str] | None) -> DeltaTable
         return None
 
 
+def _identity(rule: Rule) -> tuple[object, ...]:
+    return rule.index, rule.origin, rule.type, rule.column, json_of(rule.arguments), rule.severity
+
+
+def _result(row: Mapping[str, Any]) -> RuleResult:
+    same = ("origin", "type", "column", "arguments", "severity", "outcome", "observed", "elements", "unexpected", "message")
+    examples, values = tuple(row["examples"] or ()), tuple(row["values"] or ())
+    return RuleResult(index=row["rule"], examples=examples, values=values, **{name: row[name] for name in same})
+
+
 def _row(result: Any) -> dict[str, Any]:
-    observed = None if result.observed is None else _json(result.observed)
+    observed = None if result.observed is None else json_of(result.observed)
     if observed is not None and len(observed) > _OBSERVED_CHARACTERS:
-        observed = _json(observed[:_OBSERVED_CHARACTERS] + "…")
+        observed = json_of(observed[:_OBSERVED_CHARACTERS] + "…")
     same = {
         name: getattr(result, name) for name in ("origin", "type", "column", "severity", "outcome", "elements", "unexpected", "message")
     }
     return same | {
         "rule": result.index,
-        "arguments": _json(result.arguments),
+        "arguments": json_of(result.arguments),
         "observed": observed,
-        "examples": _json(result.examples),
-        "values": _json(result.values),
+        "examples": json_of(result.examples),
+        "values": json_of(result.values),
     }
 
 
-def _json(value: Any) -> str:
+def json_of(value: Any) -> str:
+    """The text by which the table keeps ``value``."""
     from windowmill.expectations.frames import plain
 
     return json.dumps(plain(value), ensure_ascii=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache, partial
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from windowmill.checkpoints import protocol
@@ -14,8 +15,9 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.state.base import is_overgrown, is_scattered
 from windowmill.checkpoints.state.compaction import compact_entries, overgrown_from
 from windowmill.checkpoints.state.partials import NeededRows, compact_partials
-from windowmill.checkpoints.stores import is_table
+from windowmill.checkpoints.stores import is_table, options_of
 from windowmill.checkpoints.upkeep import merge_if_many
+from windowmill.expectations import history
 from windowmill.expectations.engine import load
 from windowmill.expectations.gate import Verdict
 from windowmill.expectations.suites import rules
@@ -40,6 +42,8 @@ from windowmill.jobs.ways import limits
 from windowmill.windowing.columnar.results import result_schema
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from windowmill.windowing.spec import Pipeline
 
 __all__ = ["compact_tables", "held_error", "import_engine", "quality_changes", "report", "validate", "validate_again", "write_docs"]
@@ -80,11 +84,18 @@ def _past(runnable: Runnable, ledger: Ledger, plan: Plan, rows: ResultFiles, see
 def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Progress) -> CommittedBatch:
     """Validate the files of the ``held`` batch by the rules of now, and publish them unless it is held again.
 
+    The rules that held it would judge the same files in the same way, so by these it is not validated again.
+
     Raises
     ------
     HeldError
         If a critical expectation still fails.
     """
+    known = _known_verdict(runnable, held)
+    if known is not None:
+        progress.say("  neither the rules nor the limits of quarantine have changed since: its rows are not validated again")
+        report(known, progress)
+        raise held_error(runnable, held.plan, known)
 
     @cache
     def spark() -> Any:
@@ -97,13 +108,28 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
         verdict = _validated_again(runnable, ledger, held, spark)
     report(verdict, progress)
     quality = quality_changes(runnable, plan, verdict, str(held.holds), at)
-    done = "what the rules say of it" if verdict.status == "held" else "which was held"
-    with progress.step("publish", f"batch {plan.batch}, {done}"):
+    held_again = verdict.status == "held"
+    step = ("hold", f"batch {plan.batch} again; none of its rows is published") if held_again else ("publish", f"batch {plan.batch}")
+    with progress.step(*step):
         outcome = protocol.rule(ledger, verdict.status, tables, at, validation=quality)
         write_docs(runnable, plan, verdict, at, progress)
-    if verdict.status == "held":
+    if held_again:
         raise held_error(runnable, plan, verdict)
     return CommittedBatch(plan, outcome)
+
+
+def _known_verdict(runnable: Runnable, held: Batch) -> Verdict | None:
+    """The verdict that holds the batch, if the rules and limits of now, in this version of windowmill, are those that gave it."""
+    plan, path = held.plan, runnable.places.quality
+    if plan.windowmill != version("windowmill"):
+        return None
+    found = history.last_verdict(path, plan.generation, plan.batch, options_of(path))
+    suite = rules(runnable.pipeline, _schema_of(runnable.pipeline, plan).names)
+    return found if found is not None and found.status == "held" and history.is_by(found, suite) else None
+
+
+def _schema_of(pipeline: Pipeline, plan: Plan) -> pa.Schema:
+    return result_schema(pipeline, Columns.of(plan.source_schema).arrow)
 
 
 def _validated_again(runnable: Runnable, ledger: Ledger, held: Batch, spark: Callable[[], Any]) -> Verdict:
@@ -113,8 +139,8 @@ def _validated_again(runnable: Runnable, ledger: Ledger, held: Batch, spark: Cal
     lost = read_files(f"{runnable.places.held}/_quarantine", quarantine.adds, losses.COLUMNS)
     first = ledger.last_commit is None
     loss = partial(losses.loss_of, lost, pipeline, rows_read=outcome.rows_read, seen=outcome.seen, first=first)
-    schema = result_schema(pipeline, Columns.of(held.plan.source_schema).arrow)
-    rows = ResultFiles(runnable.places.held, changes["sink"].adds if "sink" in changes else (), schema)
+    added = changes["sink"].adds if "sink" in changes else ()
+    rows = ResultFiles(runnable.places.held, added, _schema_of(pipeline, held.plan))
     past = _past(runnable, ledger, held.plan, rows, outcome.seen)
     return validate_files(rows, pipeline, outcome.rows_read, outcome.rows_quarantined, loss, spark, past)
 

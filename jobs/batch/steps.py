@@ -230,10 +230,11 @@ class _Steps:
         from windowmill.jobs.batch import closing
 
         reach("publish.begin")
-        with self.progress.step("publish", f"{outcome.rows_published} rows"):
+        rows, held = f"{outcome.rows_published} rows", verdict.status == "held"
+        with self.progress.step(*("hold", f"{rows}, none of which is published") if held else ("publish", rows)):
             protocol.settle(self.ledger, self.tables)
             closing.write_docs(self.runnable, self.plan, verdict, datetime.now(UTC), self.progress)
-        if verdict.status == "held":
+        if held:
             raise closing.held_error(self.runnable, self.plan, verdict)
 
     def compact(self, computed: ComputedBatch) -> None:

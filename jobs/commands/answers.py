@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.ledger import Ledger
@@ -31,11 +32,13 @@ from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
+    from windowmill.checkpoints.batches import Batch
     from windowmill.checkpoints.places import Runnable
     from windowmill.jobs.sources.base import LoggedVersion, Reading, SourceTable
 
 #: Versions that the text of ``status`` names, and rows that break a rule in that of ``quality``.
 _MAX_NAMED = 5
+_WHAT_NEXT = "`windowmill release` or `windowmill discard` it, or change the rule or the limits of quarantine and run again"
 
 
 def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch], status: str | None = None) -> Answer:
@@ -65,6 +68,7 @@ def status_of(pipeline: Pipeline) -> Answer:
     last, held, totals = ledger.last_commit, ledger.held_batch, ledger.totals
     lacking = _outstanding(pipeline, ledger)
     following = NextRun.of(pipeline, ledger)
+    held_by = None if held is None else _held_by(held, places.quality)
     data = {
         "pipeline": pipeline.pipeline,
         "status": "never run" if not ledger.count else "held" if held else "unpublished" if lacking else "idle",
@@ -79,6 +83,7 @@ def status_of(pipeline: Pipeline) -> Answer:
         "next_run_exit_code": None if following.error is None else following.error.exit_code,
         "compute": last.compute if last else None,
         "open_batch": held.number if held else None,
+        "held_by": held_by,
         "commits_to_make": [f"batch {ledger.count - 1}: {role}" for role in lacking],
         "rows_read": totals.rows_read,
         "rows_quarantined": totals.rows_quarantined,
@@ -101,13 +106,32 @@ def status_of(pipeline: Pipeline) -> Answer:
     shown["commits_to_make"] = (
         f"{len(lacking)}, of batch {ledger.count - 1}: {', '.join(lacking)}; the next run makes them" if lacking else None
     )
+    shown["held_by"] = None if held_by is None else "\n".join([*_told(held_by), _WHAT_NEXT])
     for name, value in shown.items():
+        if name == "held_by" and value is None:
+            continue
         if name in ("versions_changing", "next_run_exit_code"):  # shown beside another
             continue
         table.add_row(
-            labels.get(name, name.replace("_", " ")), "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+            labels.get(name, name.replace("_", " ")),
+            "–" if value is None else f"{value:,}" if isinstance(value, int) else Text(str(value)),
         )
     return Answer(data, table)
+
+
+def _held_by(held: Batch, quality: str) -> list[dict[str, Any]]:
+    """The critical rules that the ``held`` batch does not meet, with a few rows that break each."""
+    from windowmill.expectations.history import last_verdict
+
+    found = last_verdict(quality, held.plan.generation, held.number, options_of(quality))
+    unmet = [] if found is None else [result for result in found.unmet if result.severity == "critical"]
+    return [{"type": r.type, "column": r.column, "message": r.message, "rows": r.rows[:_MAX_NAMED]} for r in unmet]
+
+
+def _told(rules: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for rule in rules:
+        yield f"{rule['type']}({rule['column'] or ''}): {rule['message']}"
+        yield from (f"  {', '.join(f'{name}={value}' for name, value in row.items())}" for row in rule["rows"])
 
 
 def _outstanding(pipeline: Pipeline, ledger: Ledger) -> list[str]:

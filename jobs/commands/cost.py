@@ -30,7 +30,7 @@ def cost_of(pipeline: Pipeline, last: int, price_per_hour: float | None) -> Answ
         "trend": trend or None,
         "month": None if month is None else month.as_json(),
     }
-    unknown = "a month: not known; give the spec a schedule, or wait for three runs"
+    unknown = "a month: not known; wait for a run after the first batch, which reads history, or without a schedule for three runs"
     lines = [line for line in (trend, unknown if month is None else month.describe()) if line]
     return Answer(data, Group(_table(pipeline, batches), *lines))
 

@@ -222,7 +222,9 @@ def check_warehouse(folder: Path | None) -> Check:
             pass
     except OSError as err:
         return Check("Warehouse", False, f"{folder} cannot be written: {err.strerror}", advice)
-    return Check("Warehouse", True, f"{folder}{'' if folder == place else ' (made by the first run)'}")
+    origin = "WAREHOUSE" if os.environ.get("WAREHOUSE") else "the working directory's, as WAREHOUSE is not set"
+    made = "" if folder == place else "; made by the first run of a spec that names it"
+    return Check("Warehouse", True, f"{folder} ({origin}{made})")
 
 
 def _check_bucket(place: str) -> Check:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,21 @@ from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places, Runnable
 from windowmill.checkpoints.plans import ApplyPlan
 from windowmill.checkpoints.protocol import outstanding
+from windowmill.checkpoints.stores import options_of
+from windowmill.expectations import history as validations
+from windowmill.expectations.past import is_of_past
+from windowmill.expectations.rule import Rule, is_rate
+from windowmill.expectations.suites import rules
 from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.applying import Application, next_apply
 from windowmill.jobs.commands.answers import bound
 from windowmill.jobs.commands.terminal import Answer, as_written, wrapped
+from windowmill.jobs.report.cost import tasks_of
+from windowmill.jobs.report.texts import elapsed
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.ways.carried import NotStoredError
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.changes import Fate, SpecChange
+from windowmill.windowing.changes import Fate, SpecChange, SpecChanges
 from windowmill.windowing.spec import Pipeline
 
 #: What is read of the source where the state is carried over, and what windows and aggregates are filled from.
@@ -33,6 +40,10 @@ _NOTHING = "nothing of the source"
 _ORIGINS = {"state": "state", "source": "the source"}
 #: Bytes of files that one task of Spark reads.
 _TASK_BYTES = 128 << 20
+#: Released batches, the newest ones, whose broken rules are named.
+_RELEASED = 5
+#: Two estimates that differ by less than this are told as one.
+_ONE_ESTIMATE = 1.5
 
 
 def planned(pipeline: Pipeline, history: int | None, spec: str) -> Answer:
@@ -64,7 +75,9 @@ def held_change(pipeline: Pipeline, ledger: Ledger, spec: str) -> Answer | None:
 def _answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -> Answer:
     pipeline, changes, plan, reading = runnable.pipeline, found.changes, found.plan, found.reading
     batches = [batch for batch in ledger.batches() if batch.status == "committed"]
-    rows = _RowCounts.of(batches, pipeline)
+    rows = _RowCounts.of(batches, pipeline, changes)
+    published = [rows.of_window(each, plan.fills) for each in changes.windows if each.name in plan.fills]
+    n_published = None if None in published else sum(count or 0 for count in published)
     counts = [file.rows for file in reading.files]
     n_rows = None if None in counts else sum(count or 0 for count in counts)
     versions = (plan.read_from + 1, plan.to_version, plan.arrival) if plan.carried is None else (None, None, None)
@@ -75,6 +88,7 @@ def _answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -
         **dict(zip(("from_version", "to_version", "order"), versions, strict=True)),
         "from_time": None if plan.needed_from is None else bound(plan.needed_from, pipeline.time.unit is None),
     }
+    seconds, seconds_most = _seconds(batches, n_rows, n_published)
     data = {
         "pipeline": pipeline.pipeline,
         "status": "changed",
@@ -85,8 +99,10 @@ def _answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -
         "aggregates": [_shown(each, None) for each in changes.aggregates],
         "reads": read,
         "state": _state(found, pipeline),
-        "seconds": _seconds(batches, n_rows),
-        "tasks": _tasks(runnable, found),
+        "released": _released(runnable, batches) if plan.fills else [],
+        "seconds": seconds,
+        "seconds_most": seconds_most,
+        "tasks": _tasks(runnable, found, batches),
     }
     told, does_it = _summary(found), f"`windowmill apply {spec}` does it"
     data["summary"] = f"{told}; {does_it}"
@@ -119,11 +135,27 @@ def _tree(data: Mapping[str, Any], found: Application) -> Tree:
         width = max(len(each["name"]) for each in changes)
         for each in changes:
             branch.add(_line(f"{each['name']:<{width}}", _told(each, added if field == "windows" else (), data)))
-    seconds = "unknown" if data["seconds"] is None else f"about {data['seconds']:,.0f} s"
     tree.add(_line("reads     ", _read(data["reads"])))
     tree.add(_line("state     ", _stated(data["state"])))
-    tree.add(_line("takes     ", f"{seconds}, {data['tasks']:,} Spark task{'s' if data['tasks'] != 1 else ''}"))
+    for each in data["released"]:
+        broken = f"batch {each['batch']} was released although it broke {', '.join(each['rules'])}"
+        tree.add(_line("rules     ", f"{broken}; `apply` validates what it publishes by the same rules, and may be held"))
+    tree.add(_line("takes     ", f"{_lasting(data['seconds'], data['seconds_most'])}, {_by_tasks(data['tasks'])}"))
     return tree
+
+
+def _lasting(least: float | None, most: float | None) -> str:
+    if least is None:
+        return "unknown"
+    if most is None:
+        return f"about {least:,.0f} s or more: how many rows it publishes is not known"
+    if most < least * _ONE_ESTIMATE:
+        return f"about {least:,.0f} s"
+    return f"about {elapsed(least)} to {elapsed(most)}, by what earlier batches took for each row read and for each row published"
+
+
+def _by_tasks(tasks: int) -> str:
+    return f"{'at least ' if tasks > 1 else ''}{tasks:,} Spark task{'s' if tasks != 1 else ''}"
 
 
 def _read(read: Mapping[str, Any]) -> str:
@@ -184,13 +216,20 @@ class _RowCounts:
 
     published: Mapping[str, int]
     steps: Mapping[str, int]
+    kept: Collection[str]
 
     @classmethod
-    def of(cls, batches: Sequence[Batch], pipeline: Pipeline) -> _RowCounts:
+    def of(cls, batches: Sequence[Batch], pipeline: Pipeline, changes: SpecChanges) -> _RowCounts:
+        """By committed ``batches``, oldest first. The steps are those of kept windows: the rows of others had other steps."""
         published = Counter[str]()
         for batch in batches:
-            published.update(batch.outcome.windows if batch.verdict != "discarded" else {})
-        return cls(published, dict(_steps(pipeline)))
+            windows = batch.outcome.windows if batch.verdict != "discarded" else {}
+            if isinstance(batch.plan, ApplyPlan):  # publishes windows a second time
+                published.update({name: max(0, n - published[name]) for name, n in windows.items()})
+            elif batch.plan.builds_state:  # others replace rows
+                published.update(windows)
+        kept = {each.name for each in changes.windows if each.fate == "kept"}
+        return cls(published, dict(_steps(pipeline)), kept)
 
     def of_window(self, change: SpecChange, fills: Sequence[str]) -> int | None:
         """About how many rows of a window the batch publishes; null if it publishes none, or this is not known."""
@@ -198,8 +237,8 @@ class _RowCounts:
             return None
         if change.fate == "kept":
             return self.published.get(change.name, 0)
-        # As many keys, over as long a time, as the window on a grid of which most is known.
-        others = ((n, name) for name, n in self.published.items() if name in self.steps and name != change.name)
+        # As many keys, over as long a time, as the kept window on a grid of which most is known.
+        others = ((n, name) for name, n in self.published.items() if name in self.steps and name in self.kept)
         n, name = max(others, default=(0, ""))
         step = self.steps.get(change.name)
         return n * self.steps[name] // step if step and n else None
@@ -212,16 +251,24 @@ def _steps(pipeline: Pipeline) -> Iterator[tuple[str, int]]:
             yield window.name, length
 
 
-def _seconds(batches: Sequence[Batch], rows: int | None) -> float | None:
-    """Seconds that a batch of so many ``rows`` takes, by the batch that has read most."""
+def _seconds(batches: Sequence[Batch], read: int | None, published: int | None) -> tuple[float | None, float | None]:
+    """Seconds that a batch takes that reads and publishes so many rows, at least and at most, by the batch that has read most.
+
+    It took so long for its rows read, if all of its time went into these, and for its rows published, if all went into those.
+    """
     largest = max((batch.outcome for batch in batches), key=lambda outcome: outcome.rows_read, default=None)
-    if rows is None or largest is None or not largest.rows_read:
-        return None
-    return round(sum(largest.timings.values()) * max(1.0, rows / largest.rows_read), 1)
+    if read is None or largest is None or not largest.rows_read:
+        return None, None
+    took = sum(largest.timings.values())
+    by_read = took * max(1.0, read / largest.rows_read)
+    if published is None or (published and not largest.rows_published):
+        return round(by_read, 1), None
+    by_published = took * max(1.0, published / max(1, largest.rows_published))
+    return round(min(by_read, by_published), 1), round(max(by_read, by_published), 1)
 
 
-def _tasks(runnable: Runnable, found: Application) -> int:
-    """About how many tasks of Spark the batch takes."""
+def _tasks(runnable: Runnable, found: Application, batches: Sequence[Batch]) -> int:
+    """How many tasks of Spark the batch takes at least: as many as any batch has taken, which has read no more than this one."""
     from windowmill.jobs.ways import limits  # imports numba
 
     if engine.compute_of(runnable.pipeline) == "local":
@@ -229,5 +276,23 @@ def _tasks(runnable: Runnable, found: Application) -> int:
     try:
         limits.check_files(found.reading.files, None)
     except limits.TooLargeError:
-        return max(2, -(-found.reading.size_bytes // _TASK_BYTES))
+        before = max((tasks_of(batch) for batch in batches), default=0)
+        return max(2, -(-found.reading.size_bytes // _TASK_BYTES), before)
     return 0 if engine.tries_this_process(runnable.pipeline) else 1
+
+
+def _released(runnable: Runnable, batches: Sequence[Batch]) -> list[dict[str, Any]]:
+    """The latest released batches, each with the critical rules that it broke and that judge the next batch, too."""
+    path, suite = runnable.places.quality, {_rule_of(rule) for rule in rules(runnable.pipeline)}
+    found = []
+    for batch in [batch for batch in batches if batch.verdict == "released"][-_RELEASED:]:
+        verdict = validations.last_verdict(path, batch.plan.generation, batch.number, options_of(path))
+        unmet = [] if verdict is None else [rule for rule in verdict.unmet if rule.severity == "critical" and _rule_of(rule) in suite]
+        broken = [f"{rule.type}({rule.column or ''})" for rule in unmet if not is_rate(rule) and not is_of_past(rule)]
+        if broken:
+            found.append({"batch": batch.number, "rules": broken})
+    return found
+
+
+def _rule_of(rule: Rule) -> tuple[str, str | None, str]:
+    return rule.type, rule.column, validations.json_of(rule.arguments)

@@ -18,7 +18,7 @@ from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.quoting import quoted
+from windowmill.checkpoints.quoting import quoted, sql_text
 from windowmill.checkpoints.stores import is_table, use_options_of
 from windowmill.expectations.past import KEYS, VOLUME
 from windowmill.jobs.commands.terminal import Answer
@@ -33,6 +33,8 @@ _RUNS = 200
 _TAIL = 0.001
 #: The range of values is widened by this share of its length on either side.
 _MARGIN = 0.5
+#: Windows have rules of their own where the range over all of them is longer than that of one by more than this factor.
+_MUCH = 2
 #: A column with more different values is no set of known ones.
 _MAX_KNOWN = 50
 #: Runs with which a run is compared.
@@ -50,6 +52,15 @@ class Suggestion:
         """Its lines of a spec."""
         written = yaml.safe_dump(self.rule, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True)
         return f"  # {self.why}\n  - {written.strip()}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """A suggested range of values, with the length of the range before it was widened and the number of values."""
+
+    length: float
+    count: int
+    suggestion: Suggestion
 
 
 def suggestions_of(pipeline: Pipeline) -> Answer:
@@ -81,13 +92,26 @@ def _of_values(pipeline: Pipeline, table: DeltaTable) -> Iterator[Suggestion]:
         if counted["filled"] == counted["n"] and aggregate.function != "count":
             rule = {"type": "expect_column_values_to_not_be_null", "column": name, "severity": "warning"}
             yield Suggestion(rule, f"none of {counted['n']:,} rows has no {name}")
-        if is_number and (found := _range(table, name)) is not None:
-            yield found
+        if is_number:
+            yield from _ranges(pipeline, table, name)
 
 
-def _range(table: DeltaTable, name: str) -> Suggestion | None:
-    """The range of most values, widened; null if the column has values that are no numbers."""
+def _ranges(pipeline: Pipeline, table: DeltaTable, name: str) -> Iterator[Suggestion]:
+    """A rule for all windows, or one for each window with enough values where their ranges differ much."""
+    whole = _range(table, name, None)
+    if whole is None:
+        return
+    several = pipeline.windows if len(pipeline.windows) > 1 else ()
+    apart = [found for window in several if (found := _range(table, name, window.name)) is not None and found.count >= _MIN_VALUES]
+    differ = apart and min(found.length for found in apart) * _MUCH < whole.length
+    yield from (found.suggestion for found in (apart if differ else [whole]))
+
+
+def _range(table: DeltaTable, name: str, window: str | None) -> _Range | None:
+    """The range of most values, of one window or all, widened; null if the column has values that are no numbers."""
     value, shown = f"CAST({quoted(name)} AS DOUBLE)", _shown(table)
+    if window is not None:
+        shown = f"{shown} AND {quoted('window')} = {sql_text(window)}"
     [found] = _query(
         table,
         f"SELECT min({value}) AS least, approx_percentile_cont({value}, {_TAIL}) AS low, "
@@ -98,12 +122,16 @@ def _range(table: DeltaTable, name: str) -> Suggestion | None:
     if None in (least, low, high) or not (math.isfinite(low) and math.isfinite(high)):
         return None
     margin = _MARGIN * (high - low) or max(abs(high), 1.0)
-    bounds = _rounded(0.0 if least >= 0 else low - margin, high + margin, margin)
+    bounds = _rounded(max(0.0, low - margin) if least >= 0 else low - margin, high + margin, margin)
     [outside] = _query(table, f"SELECT count(*) AS n FROM sink WHERE {shown} AND ({value} < {bounds[0]!r} OR {value} > {bounds[1]!r})")
     rule = {"type": "expect_column_values_to_be_between", "column": name, "min_value": bounds[0], "max_value": bounds[1]}
+    if window is not None:
+        rule["row_condition"] = f'col("window") == "{window}"'
     beyond = "; all are within the rule" if not outside["n"] else f"; {outside['n']:,} are outside of the rule"
     share = f"{1 - 2 * _TAIL:.1%}".replace("%", " %")
-    return Suggestion(rule | {"severity": "warning"}, f"{share} of {found['n']:,} values are {low:.4g} to {high:.4g}{beyond}")
+    of = "" if window is None else f" of {window}"
+    why = f"{share} of {found['n']:,} values{of} are {low:.4g} to {high:.4g}{beyond}"
+    return _Range(high - low, found["n"], Suggestion(rule | {"severity": "warning"}, why))
 
 
 def _of_keys(pipeline: Pipeline, table: DeltaTable) -> Iterator[Suggestion]:

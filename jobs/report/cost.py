@@ -78,13 +78,13 @@ def timings_of(shown: Sequence[Batch]) -> list[tuple[str, float, float, float]]:
 
 def median_seconds(shown: Sequence[Batch]) -> float | None:
     """Median seconds of the latest runs; null without one."""
-    seconds = [seconds_of(batch) for batch in shown if batch.timings and not batch.is_backfill][-COMPARED:]
+    seconds = [seconds_of(batch) for batch in _runs(shown)][-COMPARED:]
     return statistics.median(seconds) if seconds else None
 
 
 def trend_of(shown: Sequence[Batch]) -> str:
-    """The median seconds of the latest batches against as many before them; empty if they are too few."""
-    seconds = [seconds_of(batch) for batch in shown if batch.timings and not batch.is_backfill]
+    """The median seconds of the latest runs against as many before them; empty if they are too few."""
+    seconds = [seconds_of(batch) for batch in _runs(shown)]
     half = min(len(seconds) // 2, COMPARED)
     if half < 3:
         return ""
@@ -117,14 +117,17 @@ class Month:
 
     @classmethod
     def of(cls, pipeline: Pipeline, shown: Sequence[Batch], price_per_hour: float | None = None) -> Month | None:
-        """The month by the latest runs of ``shown``; null if there are none, or it is not known how often they run."""
-        runs = [batch for batch in shown if batch.timings and batch.action == "run"]
-        rate = _rate(pipeline, runs)
-        if rate is None or not runs:
+        """The month by the latest runs of ``shown``; null if there are none, or it is not known how often they run.
+
+        A pipeline's first batch has read the history that was there, which no later run does again.
+        """
+        runs = _runs(shown)
+        rate, later = _rate(pipeline, runs), runs[1:] if runs and not runs[0].number else runs
+        if rate is None or not later:
             return None
         number, basis = rate
-        seconds = number * statistics.fmean(seconds_of(batch) for batch in runs[-COMPARED:])
-        processor = [batch.used["processor_seconds"] for batch in runs[-COMPARED:] if "processor_seconds" in batch.used]
+        seconds = number * statistics.fmean(seconds_of(batch) for batch in later[-COMPARED:])
+        processor = [batch.used["processor_seconds"] for batch in later[-COMPARED:] if "processor_seconds" in batch.used]
         price = None if price_per_hour is None else seconds / 3600 * price_per_hour
         return cls(number, basis, seconds, number * statistics.fmean(processor) if processor else None, price)
 
@@ -132,11 +135,16 @@ class Month:
         """The month in one line."""
         processor = "" if self.processor_seconds is None else f", {elapsed(self.processor_seconds)} of processor time"
         price = "" if self.price is None else f", {self.price:,.2f} at the price given"
-        return f"a month: {short(round(self.runs))} runs ({self.basis}), {elapsed(self.seconds)}{processor}{price}"
+        return f"a month: {short(round(self.runs))} runs ({self.basis}) take {elapsed(self.seconds)}{processor}{price}"
 
     def as_json(self) -> dict[str, Any]:
         """Its facts as JSON values."""
         return {name: round(value, 2) if isinstance(value, float) else value for name, value in asdict(self).items()}
+
+
+def _runs(shown: Sequence[Batch]) -> list[Batch]:
+    """Those of the batches that are runs; backfills, restatements and changed specs come when somebody asks for them."""
+    return [batch for batch in shown if batch.timings and batch.action == "run"]
 
 
 def _rate(pipeline: Pipeline, runs: Sequence[Batch]) -> tuple[float, str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +12,9 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
+from tests.checkpoints.records import commit
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands import terminal
+from windowmill.jobs.commands import planned_changes, terminal
 from windowmill.windowing.settings import COMPUTE
 
 SPEC: dict[str, Any] = {
@@ -182,3 +184,43 @@ def test_a_change_whose_batch_is_held_is_told_with_the_next_command(desk):
         assert json.loads(desk.call(command, spec, "--json")[1]) == {"pipeline": "p", "status": "held", "batch": 1}
     assert desk.call("release", spec)[0] == 0
     assert desk.call("plan", spec) == (0, "p: nothing to do: the spec means what batch 1 was computed by\n", "")
+
+
+def test_rows_are_estimated_by_a_window_that_is_kept(desk):
+    """Not by one whose step was another one when its rows were published, and not by rows that were published twice."""
+    tens, hops = SPEC["windows"][0], {"name": "hops", "type": "hopping", "size": 20, "hop": 2}
+    desk.write({"windows": [tens, hops]})
+    desk.call("run", str(desk.path))
+    ones = {"name": "ones", "type": "tumbling", "size": 1}
+    desk.write({"windows": [tens, hops | {"hop": 1}, ones]})
+    told = json.loads(desk.call("plan", str(desk.path), "--json")[1])
+    assert [(each["name"], each["rows"]) for each in told["windows"]] == [("tens", None), ("hops", 50), ("ones", 50)]
+    assert desk.call("apply", str(desk.path))[0] == 0
+    desk.write({"windows": [tens, hops | {"hop": 1}, ones], "aggregates": SPEC["aggregates"] | {"high": {"max": "v"}}})
+    assert desk.call("apply", str(desk.path))[0] == 0
+    desk.write({"windows": [tens, hops | {"hop": 4}, ones], "aggregates": SPEC["aggregates"] | {"high": {"max": "v"}}})
+    [found] = [each for each in json.loads(desk.call("plan", str(desk.path), "--json")[1])["windows"] if each["name"] == "hops"]
+    assert 10 <= found["rows"] <= 20
+
+
+def outcome(read: int, published: int, seconds: float) -> Any:
+    made = commit(rows_read=read, rows_published=published, timings={"apply": seconds})
+    return SimpleNamespace(outcome=made)
+
+
+@pytest.mark.parametrize(
+    ("read", "published", "seconds", "told"),
+    [
+        (100, 10, (20.0, 20.0), "about 20 s"),
+        (100, 100, (20.0, 200.0), "about 20.0 s to 3 min, by what earlier batches took for each row read and for each row published"),
+        (300, 10, (20.0, 60.0), "about 20.0 s to 60.0 s, by what earlier batches took for each row read and for each row published"),
+        (100, None, (20.0, None), "about 20 s or more: how many rows it publishes is not known"),
+        (None, 10, (None, None), "unknown"),
+    ],
+)
+def test_seconds_follow_rows_read_and_rows_published(read, published, seconds, told):
+    batches = [outcome(100, 10, 20.0), outcome(5, 500, 1.0)]
+    assert planned_changes._seconds(batches, read, published) == seconds
+    assert planned_changes._lasting(*seconds) == told
+    assert planned_changes._seconds([outcome(100, 0, 20.0)], 100, 10) == (20.0, None)
+    assert planned_changes._seconds([], 100, 10) == (None, None)

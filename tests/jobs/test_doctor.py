@@ -156,7 +156,10 @@ def test_version_that_is_not_declared_is_wrong(monkeypatch: pytest.MonkeyPatch) 
 def test_warehouse_under_a_file_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     assert doctor.check_warehouse(tmp_path / "new" / "warehouse").ok is True
+    assert doctor.check_warehouse(tmp_path).found == f"{tmp_path} (WAREHOUSE)"
     assert doctor.check_warehouse(tmp_path / "taken" / "warehouse").ok is False
+    monkeypatch.delenv("WAREHOUSE")
+    assert doctor.check_warehouse(tmp_path).found == f"{tmp_path} (the working directory's, as WAREHOUSE is not set)"
     monkeypatch.setenv("WAREHOUSE", "oss://bucket/warehouse")
     assert (
         doctor.check_warehouse(None).found

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.report import quality, write_report
-from windowmill.jobs.report.cost import Month
+from windowmill.jobs.report.cost import Month, median_seconds
 from windowmill.jobs.report.freshness import freshness_of
 from windowmill.jobs.report.quality import read_quality
 from windowmill.jobs.report.tables import ReportError, read_quarantine
@@ -243,6 +244,17 @@ def test_what_a_month_costs(tmp_path, schedule, runs):
     else:
         assert (month.runs, month.seconds, month.price) == (pytest.approx(runs), pytest.approx(36 * runs), pytest.approx(runs / 50))
         assert month.processor_seconds is None
+
+
+def test_a_month_and_the_trend_are_those_of_runs_after_the_first_batch(tmp_path):
+    pipeline = pipeline_at(tmp_path, schedule="@daily")
+    commit(pipeline, timings={"apply": 1_000.0})
+    [first] = Ledger.open(pipeline).recent(9)
+    assert Month.of(pipeline, [first]) is None
+    runs = [replace(first, plan=replace(first.plan, batch=n), outcome=replace(first.outcome, timings={"apply": 2.0})) for n in (1, 2)]
+    applied = replace(first, plan=SimpleNamespace(batch=3, action="apply"))
+    assert Month.of(pipeline, [first, *runs, applied]).seconds == pytest.approx(2.0 * 365 / 12)
+    assert median_seconds([first, *runs, applied]) == 2.0
 
 
 def test_without_a_schedule_the_rate_is_that_of_the_latest_runs(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -75,6 +76,30 @@ def test_outliers_do_not_widen_the_range(tmp_path):
     [found] = suggestions_of(load_pipeline(spec)).data["suggestions"]
     assert found["rule"] == {"type": BETWEEN, "column": "x", "min_value": 0, "max_value": 149, "severity": "warning"}
     assert found["why"] == "99.8 % of 5,001 values are 0 to 99; 1 are outside of the rule"
+
+
+def suggested_ranges(folder: Path, windows: list[dict[str, Any]], **columns: list[Any]) -> list[dict[str, Any]]:
+    spec = folder / "p.yaml"
+    spec.write_text(yaml.safe_dump(a_spec(folder, time=TICKS, windows=windows, aggregates={"x": {"max": "x"}})))
+    write_deltalake(str(folder / "sink"), pa.table(columns | {"batch": [0] * len(columns["x"])}))
+    return [each for each in suggestions_of(load_pipeline(spec)).data["suggestions"] if each["rule"]["type"] == BETWEEN]
+
+
+def test_a_range_far_from_zero_has_a_floor(tmp_path):
+    [found] = suggested_ranges(tmp_path, [TENS], x=[225.0 + n % 11 for n in range(5_000)])
+    assert (found["rule"]["min_value"], found["rule"]["max_value"]) == (220, 240)
+
+
+def test_windows_that_differ_much_have_rules_of_their_own(tmp_path):
+    windows = [TENS, {**TENS, "name": "long", "size": 100}]
+    names, values = ["w", "long"] * 500, [float(n % 10 if n % 2 else 500 + n % 20) for n in range(1, 1_001)]
+    found = suggested_ranges(tmp_path, windows, window=names, x=values)
+    told = [(each["rule"]["row_condition"], each["rule"]["min_value"], each["rule"]["max_value"]) for each in found]
+    assert told == [('col("window") == "w"', 0, 13), ('col("window") == "long"', 491, 527)]
+    assert found[0]["why"] == "99.8 % of 500 values of w are 1 to 9; all are within the rule"
+    (tmp_path / "alike").mkdir()
+    [alike] = suggested_ranges(tmp_path / "alike", windows, window=names, x=[float(n % 10) for n in range(1_000)])
+    assert "row_condition" not in alike["rule"]
 
 
 @pytest.mark.parametrize("keys", [("a", ""), (True, False)])
