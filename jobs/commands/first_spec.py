@@ -23,6 +23,7 @@ _SIZES = (
     ("hourly", _HOUR, "rolling_day", _DAY),
     ("daily", _DAY, "rolling_week", 7 * _DAY),
 )
+_WITHOUT_SAMPLE = _SIZES[3]
 #: Windows of the shortest length that the sample holds, at most.
 _MOST_WINDOWS = 400
 #: Columns of numbers that get aggregates.
@@ -64,6 +65,7 @@ def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]
         "windows": [short, long],
         "aggregates": _aggregates(measures, [*chosen.keys]),
         "sink": {"path": chosen.sink or (_sink(path, name) if path else absolute(name))},
+        "schedule": _schedule(arrivals, unit),
         "compute": "auto",
     }
     few = look.size_bytes <= MAX_BYTES
@@ -71,6 +73,8 @@ def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]
         "time": why,
         "windows": "size and hop; docs/semantics.md has every type: sessions, counts, policies",
         "keys": "one result row for each of these and each window" if chosen.keys else "none: one group of all rows",
+        "sink": "the result table, which the first run makes",
+        "schedule": "when Airflow runs it; `windowmill run` runs it at once",
         "compute": "small batches without Spark" if few else "the first batch goes to Spark, later small ones do without it",
     }
     return spec, comments
@@ -89,21 +93,34 @@ def _sink(source: str, name: str) -> str:
 
 def _windows(arrivals: MeasuredArrivals | None, unit: Unit | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """A tumbling window, and a longer one that moves by its size."""
-    span = 7 * _DAY if arrivals is None else max(1, arrivals.last - arrivals.first)
     if unit == "none":
+        span = 7 * _DAY if arrivals is None else max(1, arrivals.last - arrivals.first)
         size = max(1, 10 ** (len(str(span // 20)) - 1))
         lengths: tuple[Any, Any] = (size, 10 * size)
         names = ("steps", "rolling")
     else:
         tick = 1 if arrivals is None else arrivals.tick_us
-        span_us = span * tick
-        short, size, long, length = next((each for each in _SIZES if span_us / each[1] <= _MOST_WINDOWS), _SIZES[-1])
+        short, size, long, length = _WITHOUT_SAMPLE if arrivals is None else _length(arrivals)
         lengths = (size // tick, length // tick) if unit else (shown(size), shown(length))
         names = (short, long)
     return (
         {"name": names[0], "type": "tumbling", "size": lengths[0]},
         {"name": names[1], "type": "hopping", "size": lengths[1], "hop": lengths[0]},
     )
+
+
+def _schedule(arrivals: MeasuredArrivals | None, unit: Unit | None) -> str:
+    """As often as windows of the shortest length end, at most every fifteen minutes."""
+    if arrivals is None or unit == "none":
+        return "@daily"
+    length = _length(arrivals)[1]
+    return "@daily" if length >= _DAY else "@hourly" if length >= _HOUR else "*/15 * * * *"
+
+
+def _length(arrivals: MeasuredArrivals) -> tuple[str, int, str, int]:
+    """The first of :data:`_SIZES` of which the sample holds few."""
+    span_us = max(1, arrivals.last - arrivals.first) * arrivals.tick_us
+    return next((each for each in _SIZES if span_us / each[1] <= _MOST_WINDOWS), _SIZES[-1])
 
 
 def _disorder(arrivals: MeasuredArrivals | None, unit: Unit | None) -> tuple[Any, str]:

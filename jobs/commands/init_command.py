@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 from rich.text import Text
 
-from windowmill.checkpoints.places import absolute
+from windowmill.checkpoints.places import absolute, local_path
 from windowmill.jobs.commands.first_spec import Chosen, as_yaml, name_of, proposed
 from windowmill.jobs.commands.named_table import NamedTable
 from windowmill.jobs.commands.source_look import Look, check_column, look_at
@@ -93,7 +93,13 @@ def _look(asked: Asked, question: Ask) -> tuple[Look, NamedTable | None]:
         from windowmill.jobs.commands.topic_look import look_at_messages  # other sources do without Kafka's client
 
         return look_at_messages(source, given), None
-    return look_at(absolute(source), asked.format, given), None
+    return look_at(_typed(source), asked.format, given), None
+
+
+def _typed(place: str) -> str:
+    """A place as a spec writes it, which may be typed in a shell with ``..``."""
+    local = local_path(place)
+    return str(local.resolve()) if local is not None and ".." in local.parts else absolute(place)
 
 
 def _options(given: Sequence[str]) -> dict[str, str]:
@@ -124,7 +130,8 @@ def _chosen(look: Look, asked: Asked, question: Ask) -> Chosen:
     named = tuple(name.strip() for name in keys.split(",") if name.strip() not in ("", "-"))
     for name in named:
         check_column(look, "--keys", name)
-    return Chosen(time, named, asked.sink, asked.pipeline or (name_of(asked.table.rpartition(".")[2]) if asked.table else None))
+    sink = None if asked.sink is None else _typed(asked.sink)
+    return Chosen(time, named, sink, asked.pipeline or (name_of(asked.table.rpartition(".")[2]) if asked.table else None))
 
 
 def _some(names: Sequence[str]) -> str:

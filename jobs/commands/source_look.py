@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from windowmill.checkpoints.stores import is_table
-from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
+from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.event_times import on_axis
 from windowmill.jobs.sources.folder import data_files
@@ -60,8 +60,6 @@ class Look:
         Rows in order of arrival, of simple columns; null if only Spark can read them.
     commits
         Number of rows of each commit of the sample.
-    whole
-        Whether the sample is all rows.
     commit
         What a commit of the sample is called.
     added
@@ -74,7 +72,6 @@ class Look:
     columns: Columns
     sample: pa.Table | None
     commits: tuple[int, ...]
-    whole: bool
     size_bytes: int
     commit: str = "commits"
     added: tuple[str, ...] = ()
@@ -252,22 +249,22 @@ def look_at(path: str, format_: str | None, given: Mapping[str, str]) -> Look:
     check_options(settings)
     kind = KINDS[format_]
     table = resolve(kind.open)(settings, *([None] if kind.records else []))
-    files = _arrived(table)
-    taken = files[:_FILES]
+    taken = _arrived(table)[:_FILES]
     columns = Columns.of(table.schema_json)
     rows = _sample(table, taken, columns)
     sample, counts = (None, ()) if rows is None else rows
     commits = tuple(sum(n for _, n in each) for _, each in groupby(zip(taken, counts, strict=False), key=lambda pair: pair[0].version))
-    whole = sample is not None and len(counts) == len(files)
-    return Look(settings, columns, sample, commits, whole, sum(file.size_bytes for file in files))
+    return Look(settings, columns, sample, commits, sum(file.size_bytes for file in table.snapshot(table.version)))
 
 
 def source_of(**fields: Any) -> Source:
-    """The source of a spec with these fields; raises ``SpecError`` for a wrong option."""
+    """The source of a spec with these fields; raises ``SpecError`` for a wrong path or option."""
     try:
         return Source(**fields)
     except ValidationError as err:
-        raise SpecError(f"--option: {err.errors()[0]['msg'].removeprefix('Value error, ')}") from err
+        first = err.errors()[0]
+        flag = "--source" if first["loc"][:1] == ("path",) else "--option"
+        raise SpecError(f"{flag}: {first['msg'].removeprefix('Value error, ')}") from err
 
 
 def check_options(settings: Source, *, wanting: str | None = None) -> None:
@@ -278,14 +275,28 @@ def check_options(settings: Source, *, wanting: str | None = None) -> None:
 
 
 def _arrived(table: SourceTable) -> list[AddedFile]:
-    """The files of the table in order of arrival, as far as it is known."""
+    """Files in order of arrival, as far as it is known.
+
+    Commits that changed rows are left out: the rows of their files arrived earlier.
+    """
     try:
         versions = list(table.versions(-1, table.version))
     except SourceRangeGoneError:
-        return table.snapshot(table.version)
-    files = [file for version in versions for file in version.added]
-    known = not any(version.changes for version in versions) and table.missing(files) is None
-    return files if known else table.snapshot(table.version)
+        versions = _last_versions(table)
+    files = [file for version in versions if not version.changes for file in version.added]
+    return files if files and table.missing(files[:_FILES]) is None else table.snapshot(table.version)
+
+
+def _last_versions(table: SourceTable) -> list[LoggedVersion]:
+    """The versions that the log still has of a table whose first ones are gone, until they have added enough files."""
+    versions: list[LoggedVersion] = []
+    try:
+        while sum(len(version.added) for version in versions) < _FILES:
+            number = table.version - len(versions)
+            versions += table.versions(number - 1, number)
+    except SourceRangeGoneError:
+        pass
+    return versions[::-1]
 
 
 def _sample(table: SourceTable, files: Sequence[AddedFile], columns: Columns) -> tuple[pa.Table, list[int]] | None:

@@ -57,13 +57,11 @@ def look_at_messages(address: str, given: Mapping[str, str]) -> Look:
     sample = _in_order_of_arrival(messages, columns)
     bounds = [sample.num_rows * n // _PARTS for n in range(_PARTS + 1)]
     parts = tuple(end - begin for begin, end in pairwise(bounds) if begin < end)
-    size = sum(form.end - form.begin for form in messages)
     return Look(
         settings,
         columns,
         sample,
         parts,
-        size < _MESSAGES,
         sample.nbytes,
         commit="parts of the messages",
         added=tuple(OWN_COLUMNS),

@@ -149,8 +149,6 @@ class SourceTable(ABC):
     version: int
     schema_json: str
     deletion_vectors: bool = False
-    #: Whether this process reads event times of its plain files that are dates, texts or instants without a zone; Spark does of others.
-    has_plain_times: ClassVar[bool] = False
     #: Column that holds what is no row, as a text, and is null in every other; null for kinds that give such rows nulls, or refuse them.
     malformed: ClassVar[str | None] = None
     #: What a file of it is called, for messages.

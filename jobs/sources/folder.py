@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.fs as pa_fs
 
@@ -164,8 +164,6 @@ class FolderSource(SourceTable):
     counts
         Rows of those files that have been counted since.
     """
-
-    has_plain_times: ClassVar[bool] = True
 
     settings: Source = field(kw_only=True)
     seen: tuple[SeenFile, ...] = field(repr=False, kw_only=True)

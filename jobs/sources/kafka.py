@@ -182,7 +182,6 @@ class KafkaSource(SourceTable):
         Settings of the client; they hold credentials.
     """
 
-    has_plain_times: ClassVar[bool] = True
     malformed: ClassVar[str | None] = CORRUPT
     unit: ClassVar[str] = "range of offsets"
 

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import DataType, DateType, IntegralType, StringType, TimestampNTZType, TimestampType
+from pyspark.sql.types import DateType, IntegralType, StringType, TimestampNTZType, TimestampType
 
 from windowmill.jobs.conditions.duckdb import Conditions, columns_of
 from windowmill.jobs.conditions.spark import every_condition
@@ -29,9 +29,8 @@ from windowmill.windowing.spec import Pipeline
 
 #: Metadata of a column whose values Spark compares in another way, or fills in where a file lacks the column.
 _CHANGED_BY_SPARK = ("__COLLATIONS", "EXISTS_DEFAULT")
-#: Types of event times that this process reads of every source, and others that :class:`.EventTimes` takes.
-TIMES = (IntegralType, TimestampType)
-_OTHER_TIMES = (DateType, StringType, TimestampNTZType)
+#: Types of event times that :class:`.EventTimes` takes.
+_TIMES = (IntegralType, TimestampType, TimestampNTZType, DateType, StringType)
 
 
 @dataclass(frozen=True)
@@ -66,9 +65,12 @@ class PlainRows:
     def of(cls, pipeline: Pipeline, source: SourceTable, reading: Reading) -> PlainRows | None:
         """The rows of ``reading``, as far as is known without opening the files; null if only Spark can read them."""
         columns = Columns.of(source.schema_json)
-        conditions = local_conditions(pipeline, columns, (*TIMES, *_OTHER_TIMES) if source.has_plain_times else TIMES)
-        files = None if conditions is None else source.plain_files(reading)
-        if conditions is None or files is None:
+        try:
+            conditions = local_conditions(pipeline, columns)
+        except NotPlainError:
+            return None
+        files = source.plain_files(reading)
+        if files is None:
             return None
         form = Form(columns.arrow, columns.fixed_lengths)
         return cls(pipeline, files, [file.version for file in reading.files], form, conditions, source.malformed)
@@ -141,21 +143,25 @@ def batches_of(file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[
         yield from opened.batches(columns)
 
 
-def local_conditions(pipeline: Pipeline, columns: Columns, times: tuple[type[DataType], ...] = TIMES) -> Conditions | None:
-    """All conditions of the spec; null if only Spark can evaluate one on a row, or if event times are of another type than ``times``."""
+def local_conditions(pipeline: Pipeline, columns: Columns) -> Conditions:
+    """All conditions of the spec; raises ``NotPlainError``, saying why, if only Spark can evaluate one, or give a column its values."""
     # A source that lacks the column is refused later.
     for name in filter(None, (pipeline.time.column, pipeline.time.end)):
-        if name not in columns.struct.names or not isinstance(columns.type_of(name), times):
-            return None
-    if columns.taken is not None or any(key.startswith(_CHANGED_BY_SPARK) for field in columns.struct for key in field.metadata):
-        return None
+        if name not in columns.struct.names or not isinstance(columns.type_of(name), _TIMES):
+            raise NotPlainError(f"{name!r} is no column of a time")
+    if columns.taken is not None:
+        raise NotPlainError(f"the name of the column {columns.taken!r} is taken")
+    for field in columns.struct:
+        if any(key.startswith(_CHANGED_BY_SPARK) for key in field.metadata):
+            raise NotPlainError(f"the column {field.name!r} has a collation or a default value")
     every = every_condition(pipeline)
     compared = set(chain(*map(columns_of, every)))
     # Spark compares texts of fixed length with each other and with constants as if both were padded, and does not tell upper from lower
     # case in a condition.
-    if not columns.arrow.keys() >= compared or not columns.fixed_lengths.keys().isdisjoint(compared):
-        return None
+    for name in sorted(compared):
+        if name not in columns.arrow or name in columns.fixed_lengths:
+            raise NotPlainError(f"a condition compares {name!r}, which is a text of fixed length, or has another spelling in the source")
     try:
         return Conditions.of(every, {name: columns.arrow[name] for name in compared})
-    except (SpecError, UnsupportedError):  # Spark evaluates them, or says what is wrong
-        return None
+    except (SpecError, UnsupportedError) as err:  # Spark evaluates them, or says what is wrong
+        raise NotPlainError(f"only Spark evaluates one of the conditions ({err})") from err

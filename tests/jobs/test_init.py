@@ -77,6 +77,45 @@ def test_the_spec_runs_as_it_is_and_loses_no_row(tmp_path, capsys, format_):
     assert DeltaTable(answer["sink"]["path"]).to_pyarrow_table().num_rows > 100
 
 
+def test_instants_without_a_zone_need_no_spark(tmp_path, capsys):
+    """As pandas writes them."""
+    for frame in frames():
+        write_deltalake(str(tmp_path / "readings"), frame, mode="append")
+    answer = told(capsys, "--source", "readings")
+    assert main(["run", answer["spec"], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["batches"][0]["rows_read"] == 1_000
+
+
+def test_disorder_is_measured_where_rows_were_changed_and_where_the_log_has_lost_its_beginning(tmp_path, capsys):
+    source = land(tmp_path / "readings", "delta", frames(commits=15))
+    table = DeltaTable(source)
+    measured = told(capsys, "--source", source)
+    assert (measured["commits_examined"], measured["time"]["disorder"]) == (15, "1 hour")
+    table.update(predicate="reading_id < 900", updates={"value": "value * 2"})
+    changed = told(capsys, "--source", source, "--force")
+    assert (changed["commits_examined"], changed["time"]["disorder"]) == (15, "1 hour")
+    table.create_checkpoint()
+    for version in range(6):
+        (tmp_path / "readings" / "_delta_log" / f"{version:020}.json").unlink()
+    shortened = told(capsys, "--source", source, "--force")
+    assert (shortened["commits_examined"], shortened["time"]["disorder"]) == (9, "1 hour")
+
+
+def test_places_may_be_typed_with_dots(tmp_path, capsys, monkeypatch):
+    source = land(tmp_path / "lake" / "readings", "delta", frames())
+    (tmp_path / "pipelines").mkdir()
+    monkeypatch.chdir(tmp_path / "pipelines")
+    answer = told(capsys, "--source", "../lake/readings", "--sink", "../marts/readings")
+    assert (answer["source"]["path"], answer["sink"]["path"]) == (source, str(tmp_path / "marts" / "readings"))
+
+
+@pytest.mark.parametrize(("days", "schedule"), [(0.1, "*/15 * * * *"), (3, "@hourly"), (300, "@daily")])
+def test_the_schedule_is_as_short_as_the_shortest_windows(tmp_path, capsys, days, schedule):
+    at = pd.date_range("2024-01-01", periods=100, freq=pd.Timedelta(days=days / 100), tz=UTC)
+    write_deltalake(str(tmp_path / "readings"), pd.DataFrame({"at": at, "sensor": ["a", "b"] * 50}))
+    assert told(capsys, "--source", "readings")["schedule"] == schedule
+
+
 def test_the_spec_is_tried_on_its_own_rows(tmp_path, capsys):
     source = land(tmp_path / "readings", "json", frames(1), date_format="iso")
     answer = told(capsys, "--source", source)

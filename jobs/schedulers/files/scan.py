@@ -15,7 +15,7 @@ from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION
 from windowmill.jobs.sources.columns import REASON, ROW, Columns
 from windowmill.jobs.sources.delta_log import read_version
 from windowmill.jobs.sources.file_parts import Tasks, all_examined, divided, parts_of
-from windowmill.jobs.sources.plain_files import Form
+from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
 from windowmill.jobs.spark.access import access_to
 from windowmill.windowing.columnar.added_columns import TIME
@@ -53,8 +53,11 @@ class FileScan:
     @classmethod
     def of(cls, df: DataFrame, batch: SourceInput, columns: Sequence[str], latest: int | None) -> FileScan | None:
         """The scan that ``df`` consists of; ``None`` if only Spark can read it, or evaluate the spec's conditions and times."""
-        conditions = local_conditions(batch.pipeline, batch.columns)
-        if conditions is None or conditions.depend_on_texts or TIME in columns:
+        try:
+            conditions = local_conditions(batch.pipeline, batch.columns)
+        except NotPlainError:
+            return None
+        if conditions.depend_on_texts or TIME in columns:
             return None
         access, form = access_to(df.sparkSession), Form(batch.types, batch.columns.fixed_lengths)
         plain = PlainRows(batch.pipeline, (), (), form, conditions)

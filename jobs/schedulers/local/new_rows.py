@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
+from windowmill.jobs.sources.plain_files import NotPlainError
 from windowmill.jobs.ways import lateness, limits
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.row_numbers import numbers_of
@@ -75,7 +76,7 @@ class SourceRows(NewRows):
         conditions = list(dict.fromkeys(text for stage in stages for text in stage.conditions))
         read = None if batch.plain is None else batch.plain.read(names, conditions, latest=batch.latest)
         if batch.plain is None or read is None:
-            raise limits.OnlySparkError("only Spark can read the source's rows, or evaluate the spec's conditions on them")
+            raise limits.OnlySparkError(f"only Spark can give the source's rows: {_why(batch)}")
         return cls(read.drop_columns([VERSION]), partial(_whole, batch.plain, batch.latest))
 
     @classmethod
@@ -120,3 +121,14 @@ def columns_read(*stages: Reading) -> list[str]:
 def input_names(*stages: Reading) -> list[str]:
     """Names of the columns that stages read: of the source, and of the conditions' truth."""
     return list(dict.fromkeys([*columns_read(*stages), *(condition_column(text) for stage in stages for text in stage.conditions)]))
+
+
+def _why(batch: TableInput) -> str:
+    """Why only Spark can give the rows of ``batch``."""
+    from windowmill.jobs.sources.plain_rows import local_conditions
+
+    try:
+        local_conditions(batch.pipeline, batch.columns)
+    except NotPlainError as err:
+        return str(err)
+    return "of its files, which have deletion vectors or values that Arrow reads otherwise"
