@@ -196,9 +196,12 @@ class Ledger:
         same_variables = pipeline.has_variables_of(last.plan.definition, last.plan.meaning)
         others = compare(last.plan.definition, pipeline, {}, same_variables=same_variables).others
         ways = NEW_SINK if others else "see what the change does by `windowmill plan SPEC`, and carry it out by `windowmill apply SPEC`"
+        remedy = f"put the old ones back, or {ways}"
+        if last.status == "held":
+            remedy = f"batch {last.number} is held: put the old ones back, release, discard or abandon it, and then change the spec"
         raise SpecChangedError(
             f"pipeline {pipeline.pipeline}: keys, time, windows, aggregates, filter or emit differ from those that built {self.path} "
-            f"(last batch {last.number}){f': {difference}' if difference else ''}; put the old ones back, or {ways}"
+            f"(last batch {last.number}){f': {difference}' if difference else ''}; {remedy}"
         )
 
     def record(self, plan: Plan, outcome: Commit, changes: Mapping[str, Changes], at: datetime) -> None:

@@ -89,7 +89,7 @@ def build_dag(
         With file, line and field of each problem. In a DAG file it becomes the import error.
     """
     pipeline = read_pipeline(spec)
-    check_options(name_of(spec), pipeline, conn_id, connect_conn_id, submit, new_versions, approve_changes)
+    check_options(name_of(spec), pipeline, conn_id, connect_conn_id, submit, new_versions, approve_changes, ask_when_held)
     dag_kwargs["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
     with DAG(**_arguments(spec, pipeline, watched=new_versions == "watch") | {"start_date": start_date} | dag_kwargs) as dag:
         batch = batch_operator("micro_batch", spec, pipeline, conn_id, connect_conn_id, storage_conn_id, submit)
@@ -181,6 +181,7 @@ def check_options(
     submit: Mapping[str, Any] | None,
     new_versions: str | None = None,
     approve_changes: timedelta | None = None,
+    ask_when_held: timedelta | None = None,
 ) -> None:
     """Refuse options of :func:`build_dag` that contradict each other or the pipeline; raises ``SpecError``."""
     if pipeline.sink is None:
@@ -194,10 +195,17 @@ def check_options(
             f"{where}: approve_changes and conn_id are both given; an approved change would be computed by the worker: apply changes by "
             "`windowmill apply` where the Spark master is within reach"
         )
+    for option, wait in (("ask_when_held", ask_when_held), ("approve_changes", approve_changes)):
+        _check_wait(where, option, wait)
     if new_versions is not None:
         if new_versions not in get_args(NewVersions):
             raise SpecError(f"{where}: new_versions: got {new_versions!r}; expected {' or '.join(map(repr, get_args(NewVersions)))}")
         check_new_versions(where, pipeline)
+
+
+def _check_wait(where: str, option: str, wait: object) -> None:
+    if wait is not None and not (isinstance(wait, timedelta) and wait > timedelta(0)):
+        raise SpecError(f"{where}: {option}: got {wait!r}; expected how long a question waits, such as timedelta(hours=12)")
 
 
 def _waiting(spec: str | os.PathLike[str] | Pipeline, batch: BaseOperator) -> BaseOperator:

@@ -114,6 +114,7 @@ class HeldBatchOperator(QuestionOperator):
             places = Places.of(pipeline)
             broken = [failure for failure in read_quality(places.quality, held.number).failures if failure.batch == held.number]
         rules = [line for each in broken[:RULES_LISTED] for line in _lines_of(each)]
+        same = pipeline.means(held.plan.definition, held.plan.meaning)
         body = "\n".join(
             [
                 f"Batch {held.number} read {held.rows_read:,} rows and holds {held.outcome.rows_published:,} results back:",
@@ -121,6 +122,11 @@ class HeldBatchOperator(QuestionOperator):
                 *(rules or ["- see the report"]),
                 "",
                 "*Release* publishes them as they are, *Discard* leaves them out for good. Later windows count the events either way.",
+                *(
+                    []
+                    if same
+                    else ["", "**The spec has changed since.** Put it back before you release or discard: both are refused until then."]
+                ),
                 "",
                 f"[Report]({page_of(pipeline.pipeline, 'report.html')}): `{places.report}`",
             ]

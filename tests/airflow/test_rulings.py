@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from deltalake import write_deltalake
 
 from windowmill.checkpoints.ledger import Ledger
@@ -98,6 +98,25 @@ def test_the_question_names_the_broken_rule(write_spec, tmp_path: Path):
     assert "- `flights`: values to be between" in asked.body
     assert "flights=2`" in asked.body, "the value that breaks the rule"
     assert "/windowmill/pipelines/delays/report.html)" in asked.body
+
+
+def test_a_question_says_that_the_spec_has_changed_since(write_spec, tmp_path: Path):
+    spec = held_pipeline(write_spec, tmp_path)
+    spec.write_text(spec.read_text().replace("size: 1 hour", "size: 2 hours"))
+    question = HeldBatchOperator(task_id="held_batch", spec=spec, response_timeout=timedelta(hours=1))
+    assert "**The spec has changed since.** Put it back before you release or discard" in question.question().body
+    task = RulingOperator(task_id="release", ruling="release", asked_by="held_batch", spec=spec)
+    with pytest.raises(
+        AirflowFailException, match="batch 0 is held: put the old ones back, release, discard or abandon it, and then change"
+    ):
+        task.execute({"ti": Messages(batch=0, by="ada")})
+
+
+@pytest.mark.parametrize("option", ["ask_when_held", "approve_changes"])
+@pytest.mark.parametrize("wait", [timedelta(0), -5, "12 hours"])
+def test_a_question_that_cannot_wait_is_refused(write_spec, option, wait):
+    with pytest.raises(SpecError, match=rf"delays\.yaml: {option}: got .*; expected how long a question waits, such as timedelta"):
+        build_dag(write_spec(), **{option: wait})
 
 
 @pytest.mark.parametrize(("ruling", "rows"), [("release", 4), ("discard", 0)])
