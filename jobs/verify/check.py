@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from rich.filesize import decimal
 
 from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.ledger import Ledger
@@ -93,6 +94,11 @@ def verify(
     plans = [batch.plan for batch in committed]
     if not any(plan.builds_state for plan in plans) or "sink" not in _written(runnable, ledger):
         return Verification(None, seed, source.version, Comparison())
+    files = source.snapshot(source.version)
+    progress.say(
+        f"{pipeline.pipeline}: verifies {number} rows by {len(files):,} files ({decimal(sum(file.size_bytes for file in files))}) of "
+        f"{source.path} at version {source.version}, which are read {_times_read(pipeline)} times"
+    )
     with progress.step("start", "Spark"):
         shipment = shipment_of(pipeline)
         spark = spark_session(f"windowmill verify {pipeline.pipeline}", shipment=shipment, say=progress.say)
@@ -108,13 +114,21 @@ def verify(
     plain = Plain(spark, pipeline, source, rows.rows, columns, quarantined)
     comparing = _Comparing(plain, rows, chosen, Comparison(), late=late)
     with progress.step("compare", f"{len(chosen.rows)} rows with what the source gives"):
+        comparing.grids()
         for window in pipeline.windows:
-            comparing.window(window)
+            if not window.on_grid:
+                comparing.window(window)
     comparing.name_left_out()
     found = Verification(newest.number, seed, source.version, comparing.comparison, rows.changed)
     if chosen.rows:
         _keep(runnable, newest, found, progress.say)
     return found
+
+
+def _times_read(pipeline: Pipeline) -> int:
+    """How often the source is read at most: for its event times, for all windows on grids, and for each other window."""
+    on_grids = [window.on_grid for window in pipeline.windows]
+    return 1 + any(on_grids) + on_grids.count(False)
 
 
 def _written(runnable: Runnable, ledger: Ledger) -> set[str]:
@@ -143,18 +157,26 @@ class _Comparing:
         """Why rows may differ although nothing is wrong; null if they may not."""
         return _UNKNOWN_ORDER if self.late and not self.source.order_known else None
 
+    def grids(self) -> None:
+        """Compare the sampled rows of all windows on a grid: one reading of the source is enough for them."""
+        rows, keys = self._of({window.name for window in self.plain.pipeline.windows if window.on_grid})
+        if rows:
+            self._by_sql(rows, self.plain.on_grids(rows, keys), None)
+
     def window(self, window: Window) -> None:
-        """Compare the sampled rows of ``window``."""
-        numbers = [n for n, row in enumerate(self.sample.rows) if row.window == window.name]
-        rows, keys = [self.sample.rows[n] for n in numbers], self.sample.keys.take(pa.array(numbers, pa.int64()))
+        """Compare the sampled rows of ``window``, which is on no grid."""
+        rows, keys = self._of({window.name})
         if not rows:
             return
-        if window.on_grid:
-            self._by_sql(rows, self.plain.on_grids(rows, keys), None)
-        elif self._is_plain_session(window):
+        if self._is_plain_session(window):
             self._by_sql(rows, self.plain.of_sessions(rows, keys, window.session_gap()), window.session_gap())
         else:
             self._by_reference(window, rows, keys)
+
+    def _of(self, windows: Collection[str]) -> tuple[list[PublishedRow], pa.Table]:
+        """The sampled rows of these windows, and their keys."""
+        numbers = [n for n, row in enumerate(self.sample.rows) if row.window in windows]
+        return [self.sample.rows[n] for n in numbers], self.sample.keys.take(pa.array(numbers, pa.int64()))
 
     def _is_plain_session(self, window: Window) -> bool:
         # To late rows a session may have been closed that their time would join.

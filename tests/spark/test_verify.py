@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from rich.console import Console
 
 from tests.spark.harness import AGGREGATES, SCHEMA, Bench, Row, events, quiet, run_over
 from windowmill.jobs.batch import loop
+from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.answers import quality_of
 from windowmill.jobs.verify.check import Verification, verify
+from windowmill.jobs.verify.plain import Plain
 from windowmill.windowing.catalogue import DECLARED
 
 pytestmark = pytest.mark.spark
@@ -42,6 +46,7 @@ EVERY = AGGREGATES | {
 }
 FEW = {name: AGGREGATES[name] for name in ("n", "total", "worst", "closing")}
 SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
+HALVES = {"name": "halves", "type": "hopping", "size": "30 minutes", "hop": "15 minutes"}
 VISITS = {"name": "visits", "type": "session", "gap": "9 minutes"}
 FORMS: dict[str, dict[str, Any]] = {
     "grids": {},
@@ -91,6 +96,20 @@ def test_published_rows_are_what_plain_operators_make_of_the_source(spark, tmp_p
     assert set(found.comparison.compared) == set(bench.pipeline.aggregates)
     bench.land(events(22, 30))
     assert bench.run(), "runs go on beside what verification has added to the quality table"
+
+
+def test_windows_on_grids_are_read_together(spark, tmp_path, monkeypatch):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
+    bench, calls, on_grids = Bench(tmp_path, {"windows": [SLOTS, HALVES, VISITS], "aggregates": FEW}), [], Plain.on_grids
+    run_over(bench, 5, events(21, 300), 2)
+    monkeypatch.setattr(Plain, "on_grids", lambda *args: calls.append(len(args[1])) or on_grids(*args))
+    said = Progress(Console(file=(text := io.StringIO()), width=200))
+    found = verify(bench.pipeline, said, number=100, seed=3)
+    assert told(found) == []
+    assert {each.row.window for each in found.comparison.rows} == {"slots", "halves", "visits"}
+    assert calls == [sum(each.row.window != "visits" for each in found.comparison.rows)]
+    assert text.getvalue().startswith(f"{bench.pipeline.pipeline}: verifies 100 rows by 2 files (")
+    assert "which are read 3 times\n" in text.getvalue()
 
 
 def missing_forms() -> set[str]:
