@@ -144,4 +144,4 @@ def test_values_that_break_a_rule_are_told(tmp_path, capsys):
     assert main(["quality", str(story.spec)]) == 0
     assert "k=a, window=w, window_end=10, n=3" in capsys.readouterr().out
     page = Path(write_report(load_pipeline(story.spec))).read_text()
-    assert "k=a, window=w, window_end=10, n=3" in page
+    assert "k=a, window=w, window_end=10: n=3" in page
