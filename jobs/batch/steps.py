@@ -171,6 +171,7 @@ class _Steps:
         if engine.tries_this_process(self.pipeline) or not self.job.input.files:
             from windowmill.jobs.batch.compute import compute_locally
 
+            self._tell_of_compiling()
             try:
                 computed = compute_locally(self.job, step=self.progress.step)
             except TooLargeError as err:
@@ -184,6 +185,14 @@ class _Steps:
         computed = self._computed_by_spark(in_a_task=in_a_task)
         self.engine = self.usage.told(computed.executors)
         return computed
+
+    def _tell_of_compiling(self) -> None:
+        """Say why the first batch takes long on a machine that has no compiled kernels yet."""
+        if self.job.input.files:
+            from windowmill.windowing.kernels.slice_windows import hopping_windows
+
+            if not hopping_windows.is_compiled:
+                self.progress.say("  compiling kernels, once on this machine: a minute or more (`windowmill setup` does it beforehand)")
 
     def _computed_by_spark(self, *, in_a_task: bool) -> ComputedBatch:
         if in_a_task:

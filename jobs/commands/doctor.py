@@ -140,7 +140,7 @@ def check_kernels() -> Check:
     from windowmill.windowing.kernels.slice_windows import hopping_windows
 
     folder, advice = Path(hopping_windows.dispatcher.stats.cache_path), "run `windowmill setup`"
-    if not any(folder.glob("slice_windows.hopping_windows-*.nbi")):
+    if not hopping_windows.is_compiled:
         return Check(
             "Kernels", "warn", f"not compiled yet in {folder}: that takes some minutes once", f"{advice}, or let the first runs do it"
         )

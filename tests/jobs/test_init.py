@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.first_spec import shown
+from windowmill.windowing.kernels.compilation import Kernel
 
 BEGIN = datetime(2024, 3, 1)  # noqa: DTZ001 - files hold it without a zone
 FORMATS = ("delta", "parquet", "csv", "json")
@@ -84,6 +85,14 @@ def test_instants_without_a_zone_need_no_spark(tmp_path, capsys):
     answer = told(capsys, "--source", "readings")
     assert main(["run", answer["spec"], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["batches"][0]["rows_read"] == 1_000
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_first_run_tells_that_kernels_are_compiled(tmp_path, capsys, monkeypatch, compiled):
+    answer = told(capsys, "--source", land(tmp_path / "readings", "delta", frames()))
+    monkeypatch.setattr(Kernel, "is_compiled", compiled)
+    assert main(["run", answer["spec"]]) == 0
+    assert ("compiling kernels, once on this machine" in capsys.readouterr().err) is not compiled
 
 
 def test_disorder_is_measured_where_rows_were_changed_and_where_the_log_has_lost_its_beginning(tmp_path, capsys):

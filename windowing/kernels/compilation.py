@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -21,6 +22,12 @@ class Kernel:
     def dispatcher(self) -> Any:
         """Numba's own form of the function."""
         return self._compiled(self._function)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether code of it is in numba's cache: a folder of the package, or of the user where that cannot be written."""
+        name = f"{self._function.__module__.rpartition('.')[2]}.{self._function.__qualname__}"
+        return any(Path(self.dispatcher.stats.cache_path).glob(f"{name}-*.nbi"))
 
     @property
     def _numba_type_(self) -> Any:
