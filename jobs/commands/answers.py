@@ -14,7 +14,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
@@ -23,11 +22,11 @@ from windowmill.checkpoints.stores import options_of, use_options_of
 from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.batch.engine import compute_of, refused_locally
 from windowmill.jobs.batch.progress import CommittedBatch, warnings_of
+from windowmill.jobs.batch.waiting import waiting
 from windowmill.jobs.commands.terminal import Answer, as_written
-from windowmill.jobs.sources.kinds import is_located, open_source
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import from_us
-from windowmill.windowing.errors import SourceError, StateCorruptError, TableUnlocatedError, WindowmillError, first_line
+from windowmill.windowing.errors import StateCorruptError, TableUnlocatedError, WindowmillError, first_line
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
@@ -304,7 +303,7 @@ class NextRun:
             pass  # the run asks Spark's catalog where the tables lie
         except WindowmillError as err:
             error = err
-        return cls(*_unread(pipeline, ledger), error)
+        return cls(*waiting(pipeline, ledger), error)
 
     def describe_waiting(self) -> str | None:
         """The versions that wait, for people."""
@@ -327,25 +326,6 @@ def _check_local(runnable: Runnable, batch: int, source: SourceTable, reading: R
         limits.check_files(reading.files, None)
     except limits.TooLargeError as err:
         raise refused_locally(runnable.pipeline, batch, str(err)) from err
-
-
-def _unread(pipeline: Pipeline, ledger: Ledger) -> tuple[int | None, tuple[LoggedVersion, ...]]:
-    last, pipeline = ledger.last_commit, located(pipeline)
-    if not is_located(pipeline.source):
-        return None, ()
-    try:
-        source = open_source(pipeline)
-    except WindowmillError:
-        return None, ()
-    if last is None:  # a first batch reads the table as it is
-        return source.version + 1, ()
-    if last.plan.source_id != source.table_id or source.version < last.to_version:
-        return None, ()
-    waiting = source.version - last.to_version
-    try:
-        return waiting, tuple(version for version in source.versions(last.to_version, source.version) if version.changes)
-    except SourceError:  # some versions are gone, which the run's own error says
-        return waiting, ()
 
 
 def _describe(versions: Sequence[LoggedVersion]) -> str:

@@ -8,10 +8,12 @@ from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import use_options_of
+from windowmill.jobs.batch.waiting import waiting
 from windowmill.jobs.report import page
 from windowmill.jobs.report.choice import Choice
 from windowmill.jobs.report.curves import Curves, read_curves
 from windowmill.jobs.report.docs_pages import docs_pages
+from windowmill.jobs.report.freshness import freshness_of
 from windowmill.jobs.report.held import read_held
 from windowmill.jobs.report.quality import read_quality
 from windowmill.jobs.report.tables import BATCHES_SHOWN, ReportError, open_table, read_quarantine, rows_of
@@ -75,11 +77,15 @@ def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None 
     first_shown = batches[0].number if batches else 0
     table = located(pipeline).sink
     sink = open_table(table.path) if table and table.path else None
+    now, last = datetime.now(UTC), ledger.last_commit
+    last_ended = next((batch.ended_at for batch in reversed(batches) if batch.ended_at), None)
     facts = page.Facts(
         pipeline=pipeline,
         places=places,
         batches=batches,
-        last_advance=ledger.last_commit,
+        last_advance=last,
+        last_ended=last_ended,
+        freshness=freshness_of(pipeline, last.seen if last else None, last_ended, now, lambda: waiting(pipeline, ledger)[0]),
         totals=ledger.totals,
         published=rows_of(sink) if sink else 0,
         curves=read_curves(pipeline, sink, choice) if sink else Curves([], [], [], [], []),
@@ -87,7 +93,7 @@ def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None 
         quality=read_quality(places.quality, first_shown),
         held=read_held(ledger.held_batch, pipeline, places),
         spec=redacted(spec),
-        made_at=datetime.now(UTC),
+        made_at=now,
         docs=docs,
         docs_pages=docs_pages(places),
     )

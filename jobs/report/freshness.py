@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -27,7 +27,7 @@ class Freshness:
     batch
         Time since the newest batch ended, and how many instants of the schedule have passed since.
     missed
-        Number of these instants; null without a schedule by the clock.
+        Number of these instants at which something waited, as far as it is known; null without a schedule by the clock.
     """
 
     event: str
@@ -35,11 +35,18 @@ class Freshness:
     missed: int | None
 
 
-def freshness_of(pipeline: Pipeline, seen: datetime | int | None, ended: datetime | None, now: datetime) -> Freshness:
-    """Compare the newest event ``seen`` and the end of the newest batch with ``now``."""
+def freshness_of(
+    pipeline: Pipeline, seen: datetime | int | None, ended: datetime | None, now: datetime, waits: Callable[[], int | None]
+) -> Freshness:
+    """Compare the newest event ``seen`` and the end of the newest batch with ``now``.
+
+    ``waits`` looks at the source, and gives the number of versions that no batch has read; null if it is not known.
+    """
     missed = _missed(pipeline.schedule, ended, now) if isinstance(pipeline.schedule, str) else None
     batch = "no batch yet" if ended is None else f"{elapsed(max((now - ended).total_seconds(), 0))} ago"
-    if missed:
+    if missed and waits() == 0:
+        missed, batch = 0, f"{batch}; the source has nothing new since"
+    elif missed:
         counted = f"{missed:,}{' or more' if missed == _COUNTED else ''}"
         batch += f"; {counted} scheduled instant{'' if missed == 1 else 's'} since without a batch"
     return Freshness(_behind(seen, now), batch, missed)

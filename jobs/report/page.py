@@ -23,7 +23,7 @@ from windowmill.jobs.batch.progress import warnings_of
 from windowmill.jobs.report.chart_data import bars_of, charts_of
 from windowmill.jobs.report.cost import Month, bytes_of, cost_bars, seconds_of, timings_of, trend_of
 from windowmill.jobs.report.curves import Curves, WindowCurves
-from windowmill.jobs.report.freshness import WORTH_A_LOOK, freshness_of, share_of
+from windowmill.jobs.report.freshness import WORTH_A_LOOK, Freshness, share_of
 from windowmill.jobs.report.held import Held
 from windowmill.jobs.report.quality import Quality
 from windowmill.jobs.report.result_rows import key_text
@@ -56,6 +56,9 @@ class Facts:
     #: The newest batches, oldest first.
     batches: list[Batch]
     last_advance: Batch | None
+    #: When the newest batch of those that have ended did.
+    last_ended: datetime | None
+    freshness: Freshness
     totals: Totals
     #: Rows of the sink.
     published: int
@@ -89,15 +92,14 @@ def render(facts: Facts, target: str) -> str:
     last_advance = facts.last_advance
     committed = next((batch for batch in reversed(facts.batches) if batch.status == "committed"), None)
     bars = {"rows": _rows_bars(facts.batches, facts.quarantine), **cost_bars(facts.batches)}
-    last_ended = next((batch.ended_at for batch in reversed(facts.batches) if batch.ended_at), None)
     return environment.get_template("template.html.j2").render(
         pipeline=facts.pipeline,
         about=_about(facts.pipeline),
         made_at=facts.made_at,
         verdict=verdict_of(facts.batches),
         last=facts.batches[-1] if facts.batches else None,
-        last_ended=last_ended,
-        freshness=freshness_of(facts.pipeline, last_advance.seen if last_advance else None, last_ended, facts.made_at),
+        last_ended=facts.last_ended,
+        freshness=facts.freshness,
         seen=last_advance.seen if last_advance else None,
         shares=_shares(facts),
         held=facts.held,

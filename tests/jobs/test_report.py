@@ -207,11 +207,24 @@ def test_shares_from_one_per_cent_on_are_amber(pipeline, rows, amber):
 def test_freshness(tmp_path, schedule, hours, batch, missed):
     pipeline = pipeline_at(tmp_path, schedule=schedule)
     ended = START + timedelta(minutes=30)
-    found = freshness_of(pipeline, START - 4 * 24 * HOUR, ended, ended + hours * HOUR)
+    found = freshness_of(pipeline, START - 4 * 24 * HOUR, ended, ended + hours * HOUR, lambda: 1)
     assert (found.batch, found.missed) == (batch, missed)
     assert found.event == f"{4 + (hours + 0.5) / 24:.0f} days behind"
-    assert freshness_of(pipeline, ended + HOUR, None, ended).event == "60 min ahead"
-    assert freshness_of(pipeline, 1_234, None, ended).event == "1,234"
+    assert freshness_of(pipeline, ended + HOUR, None, ended, lambda: None).event == "60 min ahead"
+    assert freshness_of(pipeline, 1_234, None, ended, lambda: None).event == "1,234"
+
+
+@pytest.mark.parametrize(
+    ("waits", "batch", "missed"),
+    [
+        (0, "3 h ago; the source has nothing new since", 0),
+        (2, "3 h ago; 3 scheduled instants since without a batch", 3),
+        (None, "3 h ago; 3 scheduled instants since without a batch", 3),
+    ],
+)
+def test_runs_without_anything_to_read_are_not_missed(tmp_path, waits, batch, missed):
+    found = freshness_of(pipeline_at(tmp_path, schedule="@hourly"), START, START, START + 3 * HOUR, lambda: waits)
+    assert (found.batch, found.missed) == (batch, missed)
 
 
 def test_cost_of_each_batch_and_its_trend(pipeline):
