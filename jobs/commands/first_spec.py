@@ -69,6 +69,7 @@ def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]
         "compute": "auto",
     }
     few = look.size_bytes <= MAX_BYTES
+    repeated = look.repeated()
     comments = {
         "time": why,
         "windows": "size and hop; docs/semantics.md has every type: sessions, counts, policies",
@@ -77,6 +78,9 @@ def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]
         "schedule": "when Airflow runs it; `windowmill run` runs it at once",
         "compute": "small batches without Spark" if few else "the first batch goes to Spark, later small ones do without it",
     }
+    if repeated is not None:
+        name, share = repeated
+        comments["aggregates"] = f"{share:.1%} of the rows repeat a value of {name}: they count as often as they come (docs/semantics.md)"
     return spec, comments
 
 
@@ -134,7 +138,8 @@ def _disorder(arrivals: MeasuredArrivals | None, unit: Unit | None) -> tuple[Any
     tick = 1 if unit == "none" else arrivals.tick_us
     rounded = _rounded(arrivals.disorder * tick) // tick if unit != "none" else arrivals.disorder
     if not rounded:
-        return None, f"disorder: fewer than one row in a thousand is late, by up to {_told(arrivals.late, tick, unit)}"
+        late = _told(arrivals.late, tick, unit)
+        return None, f"disorder: 0, as fewer than one row in a thousand is late, by up to {late}; those miss windows that have ended"
     told = f"measured over {arrivals.commits} {arrivals.commit}"
     told += f": all but one row in a thousand come within {_told(arrivals.disorder, tick, unit)}"
     return (rounded if unit else shown(rounded)), f"{told}, the latest within {_told(arrivals.late, tick, unit)}"

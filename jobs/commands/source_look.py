@@ -42,6 +42,8 @@ _EPOCHS: Mapping[Unit, tuple[int, int]] = {
     "us": (1_000_000_000_000_000, 4_102_444_800_000_000),
 }
 _MICROSECONDS: Mapping[Unit, int] = {"s": 1_000_000, "ms": 1_000, "us": 1, "none": 1}
+#: From this share of values that differ on, a column is taken for an event's own number, and the others for duplicates.
+_MOSTLY = 0.9
 #: The greatest share of the sample's rows that are not late by the disorder that is proposed.
 _IN_TIME = 0.999
 
@@ -141,6 +143,17 @@ class Look:
             return list(self.order)
         names = [name for name in self.sample.column_names if name not in (*others, *self.added) and _ID_NAME.search(name)]
         return next(([name] for name in names if self.distinct(name) == self.sample.num_rows), list(self.order))
+
+    def repeated(self) -> tuple[str, float] | None:
+        """A column whose values nearly all differ, as an event's own do, and the share of rows that repeat one; null if there is none."""
+        if self.sample is None or not self.sample.num_rows:
+            return None
+        rows = self.sample.num_rows
+        for name in self.sample.column_names:
+            distinct = self.distinct(name) if _ID_NAME.search(name) and name not in self.added else None
+            if distinct is not None and _MOSTLY * rows <= distinct < rows - self.sample.column(name).null_count:
+                return name, 1 - distinct / rows
+        return None
 
     def arrivals(self, time: str) -> MeasuredArrivals | None:
         """How event times arrive; null if no event time is known."""

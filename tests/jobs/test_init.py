@@ -110,6 +110,14 @@ def test_disorder_is_measured_where_rows_were_changed_and_where_the_log_has_lost
     assert (shortened["commits_examined"], shortened["time"]["disorder"]) == (9, "1 hour")
 
 
+def test_duplicates_are_told(tmp_path, capsys):
+    parts = frames()
+    land(tmp_path / "readings", "delta", [*parts, parts[0].head(20)])
+    assert main(["init", "--source", "readings", "--yes"]) == 0
+    assert "# 2.0% of the rows repeat a value of reading_id: they count as often as they come" in capsys.readouterr().out
+    assert "tie_break" not in Path("readings_windows.yaml").read_text()
+
+
 def test_places_may_be_typed_with_dots(tmp_path, capsys, monkeypatch):
     source = land(tmp_path / "lake" / "readings", "delta", frames())
     (tmp_path / "pipelines").mkdir()
