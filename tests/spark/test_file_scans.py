@@ -450,13 +450,28 @@ def test_dates_of_the_old_calendar_are_sparks(spark, tmp_path, metadata):
         {"aggregates": {"n": {"count": "*", "where": "size(unused) > 0"}}},
         {"aggregates": {"n": {"count": "*", "where": "upper(s) = 'A'"}}},
         {"aggregates": {"n": {"count": "*", "where": "V > 1"}}},
-        {"time": {"column": "s"}},
     ],
-    ids=["condition beyond the common subset", "condition on any text", "column in another case", "time as text"],
+    ids=["condition beyond the common subset", "condition on any text", "column in another case"],
 )
 def test_what_spark_evaluates_is_sparks(spark, tmp_path, change):
     _write(tmp_path / "d")
     assert _scan(spark.read.parquet(str(tmp_path / "d")), _SPEC | change) is None
+
+
+@pytest.mark.parametrize("kind", ["text", "date", "instant without a zone"])
+def test_times_of_every_type_are_read_from_files(spark, tmp_path, kind):
+    rows = _events(500).slice(10)  # the first lie before all years that a text can name
+    local = rows.column("t").cast(pa.timestamp("us"))
+    forms = {"text": pc.strftime(local, "%Y-%m-%d %H:%M:%S"), "date": local.cast(pa.date32()), "instant without a zone": local}
+    pq.write_table(rows.set_column(rows.schema.get_field_index("t"), "t", forms[kind]), tmp_path / "f.parquet")
+    scanned = spark.read.parquet(str(tmp_path))
+    shuffled = scanned.repartition(2)
+    assert _scan(scanned) is not None
+    assert _scan(shuffled) is None
+    spec = _SPEC | {"aggregates": {"n": {"count": "*"}, "top": {"max": "v"}}}
+    found, theirs = (sorted(map(str, aggregate(each, spec).toArrow().to_pylist())) for each in (scanned, shuffled))
+    assert found
+    assert found == theirs
 
 
 def test_a_file_that_has_changed_since_is_an_error(spark, tmp_path):
