@@ -48,8 +48,14 @@ class Workload:
 WORKLOADS = (Workload(228, 228 * 2 * 700, 2), Workload(1_000, 1_000_000, 5))
 
 
-def published(folder: Path, workload: Workload) -> Pipeline:
-    """A pipeline whose sink has the rows of the workload: delays that wander, and flights by the hour of the day."""
+def published(folder: Path, key: np.ndarray, step: np.ndarray, flights: np.ndarray, delay: np.ndarray, **fields: object) -> Pipeline:
+    """A pipeline with ``fields`` of its spec whose sink has a row for each of these, in each window; the last steps end at :data:`END_US`.
+
+    Parameters
+    ----------
+    key, step
+        Numbers of the keys, and of the hours of each of them, from 0 on.
+    """
     spec = {
         "pipeline": "delays",
         "keys": ["origin"],
@@ -61,11 +67,7 @@ def published(folder: Path, workload: Workload) -> Pipeline:
         "aggregates": {"flights": {"count": "*"}, "mean_delay": {"mean": "delay"}},
         "sink": {"path": str(folder / "delays")},
     }
-    random, n = np.random.default_rng(7), workload.rows // (len(WINDOWS) * workload.keys)
-    key, hour = np.divmod(np.arange(workload.keys * n), n)
-    delay = np.cumsum(random.normal(0, 2, (workload.keys, n)), axis=1).ravel()
-    flights = random.poisson(5 + (workload.keys - key) / 10 * (1 + np.sin(hour / 24 * 2 * np.pi)))
-    ends = pa.array(END_US - (n - 1 - hour) * HOUR_US, pa.timestamp("us", "UTC"))
+    ends = pa.array(END_US - (step.max() - step) * HOUR_US, pa.timestamp("us", "UTC"))
     columns = {
         "origin": pa.array([f"K{k:03}" for k in key]),
         "window_start": ends,
@@ -77,7 +79,16 @@ def published(folder: Path, workload: Workload) -> Pipeline:
     for window in WINDOWS:
         rows = columns | {"window": [window] * len(key), "batch": np.zeros(len(key), np.int64)}
         write_deltalake(folder / "delays", pa.table(rows), mode="append")
-    return Pipeline.model_validate(spec)
+    return Pipeline.model_validate(spec | fields)
+
+
+def _published(folder: Path, workload: Workload) -> Pipeline:
+    """The rows of the workload: delays that wander, and flights by the hour of the day."""
+    random, n = np.random.default_rng(7), workload.rows // (len(WINDOWS) * workload.keys)
+    key, hour = np.divmod(np.arange(workload.keys * n), n)
+    delay = np.cumsum(random.normal(0, 2, (workload.keys, n)), axis=1).ravel()
+    flights = random.poisson(5 + (workload.keys - key) / 10 * (1 + np.sin(hour / 24 * 2 * np.pi)))
+    return published(folder, key, hour, flights, delay)
 
 
 def opened(browser: Browser, page: Path) -> float:
@@ -102,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> Measurement:
         # The sandbox needs rights that containers often lack; the only pages opened are our own.
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for number, workload in enumerate(WORKLOADS):
-            pipeline = published(Path(scratch).absolute() / str(number), workload)
+            pipeline = _published(Path(scratch).absolute() / str(number), workload)
             begun, used = time.perf_counter(), time.process_time()
             page = Path(write_report(pipeline))
             written = Result(f"{workload.label}: writing the page")

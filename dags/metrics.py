@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from windowmill.checkpoints.batches import Batch
     from windowmill.windowing.spec import Pipeline
 
-#: Counts of a batch, which are metrics.
-_COUNTS = ("rows_read", "rows_late", "rows_quarantined", "rows_published")
-
 #: Metric -> its kind, its tags beside ``pipeline``, and what it is; docs/reference/metrics.md lists them.
 METRICS: Mapping[str, tuple[str, str, str]] = {
     "batches": ("counter", "`verdict`, `action`", "Committed batches."),
@@ -30,6 +27,8 @@ METRICS: Mapping[str, tuple[str, str, str]] = {
     "watermark_lag_seconds": ("gauge", "", "How far the watermark is behind now."),
     "state_bytes": ("gauge", "", "Bytes of state after the last batch."),
 }
+#: Those that are counts of a batch.
+_COUNTS = [name for name in METRICS if name.startswith("rows_")]
 
 
 def count_batches(pipeline: str, batches: Iterable[Mapping[str, Any]]) -> None:

@@ -22,7 +22,7 @@ from windowmill.checkpoints.stores import options_of, use_options_of
 from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.batch.engine import compute_of, refused_locally
 from windowmill.jobs.batch.progress import CommittedBatch, warnings_of
-from windowmill.jobs.batch.waiting import waiting
+from windowmill.jobs.batch.waiting import Waiting
 from windowmill.jobs.commands.terminal import Answer, as_written
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import from_us
@@ -303,7 +303,8 @@ class NextRun:
             pass  # the run asks Spark's catalog where the tables lie
         except WindowmillError as err:
             error = err
-        return cls(*waiting(pipeline, ledger), error)
+        waiting = Waiting.of(pipeline, ledger)
+        return cls(waiting.n, waiting.changing(), error)
 
     def describe_waiting(self) -> str | None:
         """The versions that wait, for people."""

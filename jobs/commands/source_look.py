@@ -148,11 +148,11 @@ class Look:
         """A column whose values nearly all differ, as an event's own do, and the share of rows that repeat one; null if there is none."""
         if self.sample is None or not self.sample.num_rows:
             return None
-        rows = self.sample.num_rows
         for name in self.sample.column_names:
             distinct = self.distinct(name) if _ID_NAME.search(name) and name not in self.added else None
-            if distinct is not None and _MOSTLY * rows <= distinct < rows - self.sample.column(name).null_count:
-                return name, 1 - distinct / rows
+            values = self.sample.num_rows - self.sample.column(name).null_count
+            if distinct is not None and _MOSTLY * values <= distinct < values:
+                return name, 1 - distinct / values
         return None
 
     def arrivals(self, time: str) -> MeasuredArrivals | None:

@@ -8,7 +8,7 @@ from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import use_options_of
-from windowmill.jobs.batch.waiting import waiting
+from windowmill.jobs.batch.waiting import Waiting
 from windowmill.jobs.report import page
 from windowmill.jobs.report.choice import Choice
 from windowmill.jobs.report.curves import Curves, read_curves
@@ -85,7 +85,7 @@ def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None 
         batches=batches,
         last_advance=last,
         last_ended=last_ended,
-        freshness=freshness_of(pipeline, last.seen if last else None, last_ended, now, lambda: waiting(pipeline, ledger)[0]),
+        freshness=freshness_of(pipeline, last.seen if last else None, last_ended, now, lambda: Waiting.of(pipeline, ledger).n),
         totals=ledger.totals,
         published=rows_of(sink) if sink else 0,
         curves=read_curves(pipeline, sink, choice) if sink else Curves([], [], [], [], []),

@@ -10,7 +10,7 @@ from typing import Any
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch.engine import describe_briefly
-from windowmill.jobs.batch.waiting import waiting
+from windowmill.jobs.batch.waiting import Waiting
 from windowmill.jobs.report.cost import COMPARED, Month, median_seconds, trend_of
 from windowmill.jobs.report.freshness import WORTH_A_LOOK, freshness_of, share_of
 from windowmill.jobs.report.page import link_to, templates, verdict_of
@@ -86,7 +86,7 @@ def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
     tone, verdict, trend = *verdict_of(batches), trend_of(batches)
     month = Month.of(pipeline, batches)
     ended = batches[-1].ended_at if batches else None
-    fresh = freshness_of(pipeline, last.seen if last else None, ended, now, lambda: waiting(pipeline, ledger)[0])
+    fresh = freshness_of(pipeline, last.seen if last else None, ended, now, lambda: Waiting.of(pipeline, ledger).n)
     schedule = pipeline.schedule
     return PipelineRow(
         name=pipeline.pipeline,

@@ -164,4 +164,4 @@ def local_conditions(pipeline: Pipeline, columns: Columns) -> Conditions:
     try:
         return Conditions.of(every, {name: columns.arrow[name] for name in compared})
     except (SpecError, UnsupportedError) as err:  # Spark evaluates them, or says what is wrong
-        raise NotPlainError(f"only Spark evaluates one of the conditions ({err})") from err
+        raise NotPlainError(f"no one else evaluates one of the conditions as Spark does ({err})") from err

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 from playwright.sync_api import Browser, Page
 
+from benchmarks.report_page import published
 from tests.browser.chromium import opened
 from windowmill.jobs.report import write_report
-from windowmill.windowing.axis import to_us
-from windowmill.windowing.spec import Pipeline
 
-HOUR_US = 3_600_000_000
 WIDTHS = (390, 1024, 1600)
-END_US = to_us(datetime(2026, 3, 1, tzinfo=UTC))
 
 
 def written(folder: Path, keys: int, rows: int, outlier: float = 0.0) -> Path:
@@ -28,35 +22,13 @@ def written(folder: Path, keys: int, rows: int, outlier: float = 0.0) -> Path:
 
     K000 has the greatest volume, and in each window one delay of ``outlier``; the last key's flights are constant.
     """
-    spec = {
-        "pipeline": "delays",
-        "keys": ["origin"],
-        "time": {"column": "departed_at"},
-        "windows": [
-            {"name": "hourly", "type": "tumbling", "size": "1 hour"},
-            {"name": "day", "type": "hopping", "size": "1 day", "hop": "1 hour"},
-        ],
-        "aggregates": {"flights": {"count": "*"}, "mean_delay": {"mean": "delay"}},
-        "sink": {"path": str(folder / "delays")},
-        "expectations": [{"type": "expect_column_values_to_be_between", "column": "mean_delay", "max_value": 90, "severity": "warning"}],
-    }
-    pipeline = Pipeline.model_validate(spec)
     n = rows // (2 * keys)
     key, step = np.divmod(np.arange(keys * n), n)
     delay = np.round(30 * np.sin(step / 12 + key) + key % 50, 2)
     delay[0] = outlier
     flights = np.where(key == keys - 1, 1, 10 * (keys - key) + step % 7)
-    ends = pa.array(END_US - (n - 1 - step) * HOUR_US, pa.timestamp("us", "UTC"))
-    columns = {
-        "origin": pa.array([f"K{k:03}" for k in key]),
-        "window_start": ends,
-        "window_end": ends,
-        "flights": flights,
-        "mean_delay": delay,
-    }
-    columns |= {"trigger": pa.nulls(len(key), pa.int64()), "revision": pa.array(np.zeros(len(key), np.int32))}
-    for window in ("hourly", "day"):
-        write_deltalake(pipeline.sink.path, pa.table(columns | {"window": [window] * len(key), "batch": np.zeros(len(key))}), mode="append")
+    rule = {"type": "expect_column_values_to_be_between", "column": "mean_delay", "max_value": 90, "severity": "warning"}
+    pipeline = published(folder, key, step, flights, delay, expectations=[rule])
     return Path(write_report(pipeline))
 
 

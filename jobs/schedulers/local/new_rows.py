@@ -76,7 +76,7 @@ class SourceRows(NewRows):
         conditions = list(dict.fromkeys(text for stage in stages for text in stage.conditions))
         read = None if batch.plain is None else batch.plain.read(names, conditions, latest=batch.latest)
         if batch.plain is None or read is None:
-            raise limits.OnlySparkError(f"only Spark can give the source's rows: {_why(batch)}")
+            raise limits.OnlySparkError(f"the source's rows need Spark: {_why(batch)}")
         return cls(read.drop_columns([VERSION]), partial(_whole, batch.plain, batch.latest))
 
     @classmethod
@@ -124,11 +124,11 @@ def input_names(*stages: Reading) -> list[str]:
 
 
 def _why(batch: TableInput) -> str:
-    """Why only Spark can give the rows of ``batch``."""
+    """Why the rows of ``batch`` need Spark."""
     from windowmill.jobs.sources.plain_rows import local_conditions
 
     try:
         local_conditions(batch.pipeline, batch.columns)
     except NotPlainError as err:
         return str(err)
-    return "of its files, which have deletion vectors or values that Arrow reads otherwise"
+    return "its files have deletion vectors, or values that Arrow reads otherwise than Spark does"
