@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,6 +11,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.readers import use_spark_for_small_batches
+
+# py4j tells that it closes when the stream for it is closed already: where Airflow has lowered the level, a traceback follows the summary.
+logging.getLogger("py4j").setLevel(logging.WARNING)
 
 # The same examples every time, so that a test fails for what has changed: few for `make check`; the search for others is `make fuzz`.
 settings.register_profile("fixed", max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
