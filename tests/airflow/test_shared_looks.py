@@ -94,9 +94,11 @@ def test_a_trigger_that_is_cancelled_leaves_its_look_to_the_others(write_spec, l
     async def run():
         first, second = (asyncio.create_task(anext(waiting(write_spec(name), poke_interval=60).run())) for name in ("one", "two"))
         assert await asyncio.to_thread(begun.wait, 30)
-        first.cancel()
-        await asyncio.sleep(0.1)
         [shared] = shared_looks._LOOKS.values()
+        while shared.users < 2:  # the second may still be reading its spec
+            await asyncio.sleep(0.01)
+        first.cancel()
+        await asyncio.wait([first])
         assert shared.users == 1
         seen.set()
         return await asyncio.wait_for(second, 30)
