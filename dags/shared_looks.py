@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
+from windowmill.windowing.errors import SpecError
+
 if TYPE_CHECKING:
     from windowmill.dags.specs import Spec
     from windowmill.jobs.sources.unread import SourceWatch, UnreadRows
@@ -53,21 +55,16 @@ _LOOKS: dict[Hashable, SharedLook] = {}
 
 
 class SharedWatch:
-    """A pipeline's watch, whose looks at the source are shared; close it at the end."""
+    """The watch of a pipeline, whose looks at the source are shared; close it at the end. It follows changes of the spec's file."""
 
-    def __init__(self, watch: SourceWatch, look: Callable[[], Any]) -> None:
-        self._watch = watch
-        self._key = (asyncio.get_running_loop(), watch.source_identity)
-        self._shared = _LOOKS.setdefault(self._key, SharedLook(look))
-        self._shared.users += 1
-
-    @classmethod
-    async def of(cls, spec: Spec) -> SharedWatch:
-        """The watch of the pipeline of ``spec``; raises ``SpecError``."""
-        return cls(*await asyncio.to_thread(_opened, spec))
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._edition: Hashable = None
+        self._watch: SourceWatch | None = None
+        self._key: Hashable = None
 
     async def look(self, due: float, interval: float) -> UnreadRows | None:
-        """What a run would take up; raises as :meth:`.SourceWatch.look`.
+        """What a run would take up; raises as :meth:`.SourceWatch.look`, and ``SpecError``.
 
         Parameters
         ----------
@@ -76,17 +73,37 @@ class SharedWatch:
         interval
             Seconds between two looks.
         """
-        looked = await self._shared.seen_since(due - min(_SLACK_SECONDS, _SLACK_PART * interval))
-        return await asyncio.to_thread(self._watch.look, looked)
+        watch = await self._opened()
+        looked = await _LOOKS[self._key].seen_since(due - min(_SLACK_SECONDS, _SLACK_PART * interval))
+        return await asyncio.to_thread(watch.look, looked)
 
     def close(self) -> None:
-        """Let the look go if nobody else uses it."""
-        self._shared.users -= 1
-        if not self._shared.users:
+        """Let the look go if nobody else uses it; another look opens the watch anew."""
+        if self._watch is None:
+            return
+        self._watch = None
+        _LOOKS[self._key].users -= 1
+        if not _LOOKS[self._key].users:
             del _LOOKS[self._key]
 
+    async def _opened(self) -> SourceWatch:
+        edition = await asyncio.to_thread(self._spec.edition)
+        if self._watch is not None and edition == self._edition:
+            return self._watch
+        try:
+            watch, look = await asyncio.to_thread(_open, self._spec)
+        except SpecError:
+            if self._watch is None:
+                raise
+            return self._watch  # the file may be half written
+        self.close()
+        self._watch, self._edition = watch, edition
+        self._key = (asyncio.get_running_loop(), watch.source_identity)
+        _LOOKS.setdefault(self._key, SharedLook(look)).users += 1
+        return watch
 
-def _opened(spec: Spec) -> tuple[SourceWatch, Callable[[], Any]]:
+
+def _open(spec: Spec) -> tuple[SourceWatch, Callable[[], Any]]:
     # Imported in the thread: these load Delta's and Arrow's libraries.
     from windowmill.jobs.sources.unread import SourceLook, SourceWatch
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +112,14 @@ class Spec:
             return read_pipeline(self.path)
         with redacting():
             return parse_pipeline(json.loads(self.fields or "null"))
+
+    def edition(self) -> Hashable:
+        """Equal as long as the file has not been written again; null if there is none to look at."""
+        try:
+            status = None if self.path is None else Path(self.path).stat()
+        except OSError:
+            return None
+        return None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)
 
     @contextmanager
     def file(self) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,7 @@ class SourceVersionTrigger(BaseTrigger):
 
     async def _new_version(self) -> None:
         waiting, due = False, time.monotonic()
-        with closing(await SharedWatch.of(self.spec)) as watch:
+        with closing(SharedWatch(self.spec)) as watch:
             while True:
                 try:
                     if unread := await watch.look(due, self.poke_interval):
@@ -94,6 +94,7 @@ class SourceVersionTrigger(BaseTrigger):
                 except SourceMissingError as err:
                     if not self.wait_for_table:
                         raise
+                    watch.close()  # a table of a catalog may be recorded elsewhere by now
                     if not waiting:
                         self.log.info("%s; waiting for it", err)
                         waiting = True
@@ -131,19 +132,14 @@ class NewVersionsTrigger(BaseEventTrigger):
         return f"{__name__}.NewVersionsTrigger", trigger_spec(self.spec) | {"cron": self.cron}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        with ExitStack() as stack:
-            watch: SharedWatch | None = None
-            problem = ""
+        problem = ""
+        with closing(SharedWatch(self.spec)) as watch:
             while True:
                 due = await _slept(_seconds_to_next(self.cron, datetime.now(UTC)))
                 try:
-                    # Read again after a problem: the spec may have been mended.
-                    if watch is None:
-                        watch = stack.enter_context(closing(await SharedWatch.of(self.spec)))
                     unread = await watch.look(due, _CRON_SECONDS)
                 except Exception as err:  # noqa: BLE001 - there is no task that could report it
-                    stack.close()
-                    watch = None
+                    watch.close()  # what it has kept may be the problem
                     if (now := redacted(str(err))) != problem:
                         self.log.warning("%s; looking again at the next instant of %r", now, self.cron)
                     problem = now

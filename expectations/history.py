@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from windowmill.expectations.gate import RuleResult, Verdict
 from windowmill.expectations.rule import Origin, Rule
+from windowmill.expectations.suites import is_sql
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -85,10 +86,14 @@ def last_verdict(path: str, generation: str, batch: int, storage_options: Mappin
     return Verdict(newest[0]["status"], tuple(map(_result, newest))) if newest else None
 
 
-def is_by(verdict: Verdict, suite: Sequence[Rule]) -> bool:
-    """Whether the ``verdict`` that was read is one by the rules of ``suite``, all of which could be evaluated."""
+def holds_again(verdict: Verdict, suite: Sequence[Rule]) -> bool:
+    """Whether the rules of ``suite`` would hold the rows of the ``verdict`` that was read, as these very rules have held them.
+
+    All of them could be evaluated, and one that holds the rows is no SQL: that may have read another table, or the clock.
+    """
     evaluated = all(result.outcome != "broken" for result in verdict.results)
-    return evaluated and list(map(_identity, verdict.results)) == list(map(_identity, suite))
+    held = any(result.severity == "critical" and result.outcome == "failed" and not is_sql(result) for result in verdict.results)
+    return evaluated and held and list(map(_identity, verdict.results)) == list(map(_identity, suite))
 
 
 def newest_batches(path: str | os.PathLike[str], count: int, storage_options: Mapping[str, str] | None = None) -> list[int]:

@@ -74,11 +74,15 @@ def rules(pipeline: Pipeline, columns: Sequence[str] | None = None) -> tuple[Rul
     )
 
 
+def is_sql(rule: Rule) -> bool:
+    """Whether the rule is SQL text, which may also read other tables, or the clock."""
+    condition = rule.arguments.get("row_condition")
+    return (isinstance(condition, Mapping) and condition.get("type") == "pass_through") or rule.type == "unexpected_rows_expectation"
+
+
 def needs_spark(rule: Rule) -> bool:
     """Whether only Spark can evaluate the rule: SQL text, or types by their Spark names."""
-    condition = rule.arguments.get("row_condition")
-    return (isinstance(condition, Mapping) and condition.get("type") == "pass_through") or rule.type in {
-        "unexpected_rows_expectation",
+    return is_sql(rule) or rule.type in {
         "expect_column_type_to_be",
         "expect_column_values_to_be_of_type",
         "expect_column_values_to_be_in_type_list",

@@ -84,7 +84,7 @@ def _past(runnable: Runnable, ledger: Ledger, plan: Plan, rows: ResultFiles, see
 def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Progress) -> CommittedBatch:
     """Validate the files of the ``held`` batch by the rules of now, and publish them unless it is held again.
 
-    The rules that held it would judge the same files in the same way, so by these it is not validated again.
+    The rules that held it would judge the same files in the same way, so by these it is not validated again, unless they are SQL.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def _known_verdict(runnable: Runnable, held: Batch) -> Verdict | None:
         return None
     found = history.last_verdict(path, plan.generation, plan.batch, options_of(path))
     suite = rules(runnable.pipeline, _schema_of(runnable.pipeline, plan).names)
-    return found if found is not None and found.status == "held" and history.is_by(found, suite) else None
+    return found if found is not None and history.holds_again(found, suite) else None
 
 
 def _schema_of(pipeline: Pipeline, plan: Plan) -> pa.Schema:

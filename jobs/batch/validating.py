@@ -298,7 +298,10 @@ def _breaks(rule: Rule, rows: pa.RecordBatch | pa.Table) -> bool:
     if rule.type == _BETWEEN:
         return not _is_between(rows.column(given["column"]), given.get("min_value"), given.get("max_value"))
     first, second = (rows.column(given[name]) for name in ("column_A", "column_B"))
-    kept = pc.greater_equal(first, second) if given["or_equal"] else pc.greater(first, second)
+    try:
+        kept = pc.greater_equal(first, second) if given["or_equal"] else pc.greater(first, second)
+    except pa.ArrowException:  # types that Arrow does not compare, or values that it does not compare exactly
+        return True
     return not pc.all(kept.fill_null(True), min_count=0).as_py()
 
 

@@ -367,6 +367,29 @@ def test_the_next_instant_of_a_schedule():
     assert triggers._seconds_to_next("@daily", at) == 86_370
 
 
+# A spec that is changed meanwhile
+
+
+@pytest.mark.parametrize("events_of", [lambda spec: waiting(spec).run(), watching], ids=["wait", "watch"])
+def test_the_source_of_a_changed_spec_is_looked_at(spec, land, ticking, events_of):
+    """Airflow keeps a trigger whose arguments, the spec's path, are the same."""
+    land()
+    shutil.move(spec.with_name("events"), spec.with_name("others"))
+    land(0)
+    before = spec.read_text()
+
+    async def run():
+        event = asyncio.create_task(anext(events_of(spec)))
+        await none_comes(event)
+        spec.write_text(before[: len(before) // 2])  # half written
+        await none_comes(event)
+        spec.write_text(before.replace('events"', 'others"'))
+        return await asyncio.wait_for(event, 30)
+
+    assert type(asyncio.run(run())) is (TaskSuccessEvent if events_of is not watching else TriggerEvent)
+    assert shared_looks._LOOKS == {}
+
+
 # What is refused
 
 

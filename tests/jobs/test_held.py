@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.specs import TENS, TICKS, a_spec
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.expectations.history import is_by, last_verdict
+from windowmill.expectations.history import holds_again, last_verdict
 from windowmill.expectations.suites import rules
 from windowmill.jobs.batch import closing
 from windowmill.jobs.cli import main
@@ -94,9 +94,29 @@ def test_a_rule_that_could_not_be_evaluated_is_tried_again(held):
     path, generation = Places.of(pipeline).quality, Ledger.open(pipeline).generation
     found = last_verdict(path, generation, 0)
     assert found is not None
-    assert is_by(found, rules(pipeline))
-    assert not is_by(replace(found, results=(replace(found.results[0], outcome="broken"), *found.results[1:])), rules(pipeline))
+    assert holds_again(found, rules(pipeline))
+    assert not holds_again(replace(found, results=(replace(found.results[0], outcome="broken"), *found.results[1:])), rules(pipeline))
     assert last_verdict(path, generation, 1) is None
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        {"type": "unexpected_rows_expectation", "arguments": {"unexpected_rows_query": "SELECT * FROM {batch} WHERE window_end > now()"}},
+        {"arguments": {"column": "x", "max_value": 9, "row_condition": {"type": "pass_through", "pass_through_filter": "now() > at"}}},
+    ],
+    ids=["a query", "a condition"],
+)
+def test_a_batch_that_sql_alone_holds_is_validated_again(held, sql):
+    """It may have read the clock, or a table that has been corrected."""
+    pipeline = load_pipeline(held.spec)
+    found = last_verdict(Places.of(pipeline).quality, Ledger.open(pipeline).generation, 0)
+    assert found is not None
+    first, *others = found.results
+    text = replace(first, **sql)
+    assert not holds_again(replace(found, results=(text, *others)), [text, *others])
+    also = [replace(others[0], severity="critical", outcome="failed"), *others[1:]]
+    assert holds_again(replace(found, results=(text, *also)), [text, *also])
 
 
 def test_the_progress_of_a_held_batch_says_that_nothing_is_published(desk):

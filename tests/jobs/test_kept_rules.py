@@ -103,6 +103,13 @@ def test_a_pair_in_another_order_is_found(tmp_path, row, or_equal, breaks):
     assert broken(files, rule(ORDERED, 2, **PAIR | {"or_equal": or_equal})) == ({2} if breaks else set())
 
 
+@pytest.mark.parametrize("pair", [("low", "x"), ("k", "low")], ids=["longs that no double holds", "texts and numbers"])
+def test_what_arrow_does_not_compare_is_left_to_great_expectations(tmp_path, pair):
+    first, second = pair
+    files = written(tmp_path, [("a", 2**53 + 1, 2, 1.0)])
+    assert broken(files, rule(ORDERED, 2, **PAIR | {"column_A": first, "column_B": second})) == {2}
+
+
 @pytest.mark.parametrize(
     ("arguments", "kept"),
     [
