@@ -27,10 +27,11 @@ from deltalake import DeltaTable, write_deltalake
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.race import Result, ratios
-from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, StoredPlan, Totals
-from windowmill.checkpoints.batches import Commit, RunPlan
+from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, Totals, stored
+from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.plans import RunPlan
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import FAN, FORMAT, LAST_LEVEL, LedgerRecord, packed, sealed
 from windowmill.jobs.batch import planning
@@ -89,7 +90,7 @@ class Life:
                 seen, seen, "passed", 1_000, 1_000, 0, 0, 12, 1, {"w": 12}, window_end_min=seen, window_end_max=seen, timings=timings
             )
             totals = totals.plus(plan, outcome)
-            body = {PLAN: asdict(StoredPlan.of(plan)), CHANGES: {}, OUTCOME: asdict(outcome), TOTALS: asdict(totals)}
+            body = {PLAN: stored(plan), CHANGES: {}, OUTCOME: asdict(outcome), TOTALS: asdict(totals)}
             yield LedgerRecord(FORMAT, BATCH, number, plan.attempt, at, json.dumps(body))
             number += 1
 
@@ -109,7 +110,8 @@ class Life:
         """What one more batch's record takes."""
         ledger, record = Ledger.open(self.pipeline), next(self._records)
         body = json.loads(record.body)
-        plan, outcome = StoredPlan(**body[PLAN]).plan(), Commit(**body[OUTCOME])
+        del body[PLAN]["action"]
+        plan, outcome = RunPlan(**body[PLAN]), Commit(**body[OUTCOME])
         begun = time.perf_counter(), time.process_time()
         ledger.record(plan, outcome, {}, record.at)
         return time.perf_counter() - begun[0], time.process_time() - begun[1]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from windowmill.checkpoints.batches import BackfillPlan, Batch, Changes, Commit, Plan, RunPlan, Status
-from windowmill.checkpoints.plans import KINDS, RestorePlan
+from windowmill.checkpoints.batches import Batch, Changes, Commit, Status
+from windowmill.checkpoints.plans import KINDS, BackfillPlan, Plan, RestorePlan
 from windowmill.checkpoints.records import FORMAT, LedgerRecord
 from windowmill.windowing.errors import LedgerCorruptError
 
@@ -23,7 +23,6 @@ BATCH, RULING = "batch", "ruling"
 BY = "by"
 #: Names in the body of a record. Totals are sums over all committed batches up to this one.
 PLAN, OUTCOME, CHANGES, MANIFEST, TOTALS = "plan", "outcome", "changes", "manifest", "totals"
-_COMMON = tuple(common.name for common in fields(Plan))
 
 
 def status_of(verdict: str) -> Status:
@@ -66,66 +65,9 @@ class Totals:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPlan:
-    """The fields of a stored plan, of a run or a backfill, in stored order. A field that only the other kind has holds its default."""
-
-    batch: int
-    action: Literal["run", "backfill"]
-    attempt: str
-    generation: str
-    source_id: str
-    from_version: int
-    to_version: int
-    now_us: int
-    meaning: str
-    source_schema: str
-    seen: int | None = None
-    emitted: int | None = None
-    range_from: int | None = None
-    range_to: int | None = None
-    interval_end: int | None = None
-    found_closed: list[tuple[int, int | None]] = field(default_factory=list)
-    builds_state: bool = True
-    windowmill: str = ""
-    snapshot: int | None = None
-    modules: dict[str, str] = field(default_factory=dict)
-    tzdata: str | None = None
-    zones: dict[str, str] = field(default_factory=dict)
-    source_mark: str | None = None
-    pipeline: str = ""
-    definition: dict[str, object] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, plan: Plan) -> StoredPlan:
-        """The stored form of ``plan``."""
-        own = {one.name: getattr(plan, one.name) for one in fields(plan)}
-        return cls(**own | {"action": plan.action, "builds_state": plan.builds_state})
-
-    def plan(self) -> Plan:
-        """The plan that was stored; raises ``ValueError`` if its fields contradict its action."""
-        common = {name: getattr(self, name) for name in _COMMON}
-        common["source_schema"] = sys.intern(self.source_schema)  # kilobytes, and the same in nearly all batches
-        if self.action == RunPlan.action:
-            if self.range_from is not None or self.range_to is not None or self.found_closed or not self.builds_state:
-                raise ValueError("is a run with fields of a backfill")
-            return RunPlan(**common, interval_end=self.interval_end)
-        if self.interval_end is not None:
-            raise ValueError("is a backfill with the data interval of a run")
-        if self.range_from is None or self.range_to is None:
-            raise ValueError("is a backfill without a range of window ends")
-        return BackfillPlan(
-            **common,
-            range_from=self.range_from,
-            range_to=self.range_to,
-            found_closed=self.found_closed,
-            builds_state=self.builds_state,
-        )
-
-
 def stored(plan: Plan) -> dict[str, Any]:
     """The stored form of ``plan``."""
-    return asdict(plan) | {"action": plan.action} if plan.action in KINDS else asdict(StoredPlan.of(plan))
+    return asdict(plan) | {"action": plan.action}
 
 
 def totals_of(batches: Iterable[Batch], before: Totals | None = None) -> Totals:
@@ -247,15 +189,12 @@ def changes_in(content: bytes, batch: Batch, path: str) -> dict[str, Changes]:
 
 
 def _plan(values: Any, record: LedgerRecord, path: str) -> Plan:
-    kind = KINDS.get(values.get("action", "")) if isinstance(values, dict) else None
-    if kind is not None:
-        plan: Plan = _built(kind, values, record, path)
-        return plan
-    own: StoredPlan = _built(StoredPlan, values, record, path)
-    try:
-        return own.plan()
-    except ValueError as err:
-        raise _corrupt(path, f"the plan of batch {record.batch} {err}") from err
+    kind = KINDS.get(str(values.get("action"))) if isinstance(values, dict) else None
+    if kind is None:
+        raise _corrupt(path, f"the {record.kind} of batch {record.batch} has no plan of a known kind")
+    plan: Plan = _built(kind, values, record, path)
+    # Kilobytes, and the same in nearly all batches.
+    return replace(plan, source_schema=sys.intern(plan.source_schema))
 
 
 def _check_order(last: Batch | None, batch: Batch, path: str) -> None:

@@ -1,185 +1,20 @@
-"""The plan of a batch, its outcome, the files of its tables, and all combined: the values stored in the ledger's records."""
+"""The outcome of a batch, the files of its tables, and both with its plan: the values stored in the ledger's records."""
 
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import ClassVar, Literal
+from typing import Literal
 
 import pyarrow as pa
 
 from windowmill.checkpoints.data_files import DataFile, stored_type
+from windowmill.checkpoints.plans import BackfillPlan, Plan, RestorePlan
 from windowmill.windowing.axis import from_us
 
 Status = Literal["held", "committed", "abandoned"]
-#: For each earlier batch, the last source version that it read, and the instant through which windows were closed to its rows.
-FoundClosed = list[tuple[int, int | None]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(ABC):
-    """What a batch will do, pinned before any work: what all kinds of batches have in common.
-
-    Attributes
-    ----------
-    action
-        Name of the kind of plan in messages, JSON and the ledger.
-    batch
-        Number of the batch in the pipeline's life, from 0; also the version of its Delta transactions.
-    attempt
-        The attempt at this batch, whose data files have it in their names; 12 hexadecimal digits. Each plan is a new attempt.
-    generation
-        Identity of this ledger. A recreated ledger gets a new one, so that it cannot continue the Delta transactions of the old one.
-    source_id, from_version, to_version
-        Delta id of the source table, and the range of versions (from, to] to read; from −1 is the beginning.
-    seen
-        Greatest event time of the rows in all earlier batches; null for the first batch.
-    emitted
-        Every window that ends at or before this instant has been emitted.
-    now_us
-        Wall-clock time of the run, against which ``max_future_skew`` is measured.
-    meaning
-        Hash of the part of the spec that determines the result.
-    source_schema
-        The source's Delta schema (JSON) at ``to_version``.
-    snapshot
-        Version whose table snapshot is read. Its rows count as arrived in event-time order, so none of them is late. It may be greater
-        than ``to_version`` if later versions rewrote files, or, in a backfill, changed rows. Null if all rows arrived in log order.
-    """
-
-    action: ClassVar[str]
-
-    batch: int
-    attempt: str
-    generation: str
-    source_id: str
-    from_version: int
-    to_version: int
-    now_us: int
-    meaning: str
-    source_schema: str
-    seen: int | None = None
-    emitted: int | None = None
-    windowmill: str = ""
-    snapshot: int | None = None
-    #: SHA-256 of each user module that the spec names.
-    modules: dict[str, str] = field(default_factory=dict)
-    #: Version of the time zone data that the windows use.
-    tzdata: str | None = None
-    #: Digest of each of these zones' offsets from UTC through ``now_us``.
-    zones: dict[str, str] = field(default_factory=dict)
-    #: Tells the source's commit of ``to_version`` from that of a copy which has gone its own way; null if unknown.
-    source_mark: str | None = None
-    #: Name of the pipeline.
-    pipeline: str = ""
-    #: What the spec means, with variables as written. Shows what has changed where ``meaning`` differs.
-    definition: dict[str, object] = field(default_factory=dict)
-
-    @property
-    @abstractmethod
-    def builds_state(self) -> bool:
-        """Whether the batch builds the state: every run does, a backfill only as a pipeline's very first batch."""
-
-    @property
-    def replaces_state(self) -> bool:
-        """Whether the batch reads no state, and what it builds takes the place of the state that is there."""
-        return False
-
-    @property
-    def rereads(self) -> bool:
-        """Whether earlier batches have read the same rows, and quarantined those of them that did not count."""
-        return not self.builds_state
-
-    @property
-    def reads_from(self) -> int:
-        """The version after which the batch reads."""
-        return self.from_version
-
-    @property
-    def goes_back(self) -> bool:
-        """Whether position and progress after the batch are earlier ones."""
-        return False
-
-    @abstractmethod
-    def describe(self, *, instants: bool) -> str:
-        """What the batch does, for messages; ``instants`` says whether the axis is time."""
-
-    @property
-    def arrival(self) -> Literal["log", "event_time"]:
-        """The order in which rows count as arrived; rows of versions after ``snapshot`` always arrive in log order."""
-        return "log" if self.snapshot is None else "event_time"
-
-    def app_id(self, role: str) -> str:
-        """Application id of the batch's Delta transaction in the table with this ``role``; it survives renaming the pipeline."""
-        return f"windowmill/{self.generation}/{role}"
-
-    def _versions(self) -> str:
-        versions = f"source versions {self.reads_from + 1} to {self.to_version}"
-        return versions if self.snapshot is None else f"{versions}, from the snapshot at version {self.snapshot}, in event-time order"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan(Plan):
-    """The plan of a run, which advances the pipeline.
-
-    Attributes
-    ----------
-    interval_end
-        End of the data interval, up to which the orchestrator guarantees complete input (``watermark: data_interval_end``).
-    """
-
-    action: ClassVar[str] = "run"
-
-    interval_end: int | None = None
-
-    @property
-    def builds_state(self) -> bool:
-        """As :attr:`Plan.builds_state`: always."""
-        return True
-
-    def describe(self, *, instants: bool) -> str:  # noqa: ARG002 - a run names no instants
-        """As :meth:`Plan.describe`."""
-        return self._versions() if self.to_version > self.from_version else "no new rows, a later watermark"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillPlan(Plan):
-    """The plan of a backfill, which recomputes the windows that end in (``range_from``, ``range_to``].
-
-    Attributes
-    ----------
-    builds_state
-        Whether this is the pipeline's very first batch, which builds the state.
-    found_closed
-        With ``watermark: data_interval_end``: one pair for each earlier batch, oldest first. It holds the last source version that the
-        batch read, and the instant through which windows were already closed to its rows; null if none were.
-    """
-
-    action: ClassVar[str] = "backfill"
-
-    range_from: int
-    range_to: int
-    # A bare annotation would take the inherited property for its default.
-    builds_state: bool = field()
-    found_closed: FoundClosed = field(default_factory=list)
-
-    @property
-    def range(self) -> tuple[int, int]:
-        """The window ends (begin, end] that the backfill recomputes."""
-        return self.range_from, self.range_to
-
-    def describe(self, *, instants: bool) -> str:
-        """As :meth:`Plan.describe`."""
-        begin, end = (told(t, instants=instants) for t in self.range)
-        return f"backfill of the windows that end after {begin} through {end}, from {self._versions()}"
-
-
-def told(instant: int, *, instants: bool) -> str:
-    """An instant on the axis for messages; ``instants`` says whether the axis is time."""
-    return f"{from_us(instant):%Y-%m-%d %H:%M}" if instants else str(instant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,21 +79,6 @@ class Changes:
     def digest(self) -> str:
         """Digest of the files added, as of the commit (:func:`digest_of`)."""
         return digest_of(identity_of({"path": file.path}) for file in self.files)
-
-
-@dataclass(frozen=True, slots=True)
-class Undo:
-    """Which rows of a table with a column ``batch`` go: those of batches after ``after``.
-
-    Attributes
-    ----------
-    spared
-        Batches after it whose rows of windows that end at or before ``through`` stay: backfills, which replaced rows of earlier batches.
-    """
-
-    after: int
-    spared: tuple[int, ...] = ()
-    through: int | None = None
 
 
 def identity_of(file: Mapping[str, object]) -> str:
@@ -391,3 +211,16 @@ class Batch:
 
     def _instant(self, t: int | None) -> datetime | int | None:
         return t if t is None or self.integer_axis else from_us(t)
+
+
+def standing(batches: Iterable[Batch], *, restorations: bool = False) -> list[Batch]:
+    """The committed among all ``batches`` of a ledger, oldest first, that no restoration has undone; with ``restorations``, or without."""
+    left: list[Batch] = []
+    for batch in batches:
+        if batch.status != "committed":
+            continue
+        if isinstance(batch.plan, RestorePlan):
+            kept = batch.plan.kept_batch
+            left = [earlier for earlier in left if earlier.number <= kept]
+        left.append(batch)
+    return [batch for batch in left if restorations or not isinstance(batch.plan, RestorePlan)]

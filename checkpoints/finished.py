@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from windowmill.checkpoints.assembling import stored
-from windowmill.checkpoints.batches import Plan
+from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.stores import make_folder, remove_folder, store_of
 
 #: Name of the note of the plan.

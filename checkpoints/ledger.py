@@ -41,9 +41,10 @@ from windowmill.checkpoints.assembling import (
     stored,
     totals_of,
 )
-from windowmill.checkpoints.batches import Batch, Changes, Commit, LastWrite, Plan
+from windowmill.checkpoints.batches import Batch, Changes, Commit, LastWrite
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import FORMAT, LedgerRecord, RecordStore
 from windowmill.checkpoints.stores import make_folder, store_of, use_options_of

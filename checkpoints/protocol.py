@@ -20,14 +20,14 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from windowmill.checkpoints.batches import Batch, Changes, Commit, LastWrite, Plan
+from windowmill.checkpoints.batches import Batch, Changes, Commit, LastWrite
 from windowmill.checkpoints.committer import Publication, Rewritten, error_of
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.erasing import ErasedFiles, KeysFile
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import LandedCommit, OwnTable
-from windowmill.checkpoints.plans import PurgePlan, RestorePlan
+from windowmill.checkpoints.plans import Plan, PurgePlan, RestorePlan
 from windowmill.checkpoints.stores import is_disk_full, is_forbidden
 from windowmill.checkpoints.undoing import UndoneFiles
 from windowmill.checkpoints.verification import EXPENDABLE, ORDER, REBUILD, check_table_version, refuse_foreign

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.batches import Undo
 from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of
+from windowmill.checkpoints.plans import Undo
 from windowmill.checkpoints.state.base import files_of
 
 _BATCH, _END = "batch", "window_end"

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from windowmill.checkpoints.batches import LastWrite, Plan
+from windowmill.checkpoints.batches import LastWrite
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import Change, OwnTable, TableVersion
+from windowmill.checkpoints.plans import Plan
 from windowmill.windowing.errors import (
     ForeignWriteError,
     LedgerBehindError,

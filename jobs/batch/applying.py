@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from windowmill.checkpoints.batches import BackfillPlan, Changes, Plan
+from windowmill.checkpoints.batches import Changes, standing
 from windowmill.checkpoints.ledger import NEW_SINK, Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, PurgePlan, RestatePlan, standing
+from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, PurgePlan, RestatePlan
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.from_state import FromState, from_state

@@ -9,9 +9,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import Batch, Changes, Plan, RunPlan
+from windowmill.checkpoints.batches import Batch, Changes
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import Plan, RunPlan
 from windowmill.checkpoints.state.base import is_overgrown, is_scattered
 from windowmill.checkpoints.state.compaction import compact_entries, overgrown_from
 from windowmill.checkpoints.state.partials import NeededRows, compact_partials

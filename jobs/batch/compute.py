@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from windowmill.checkpoints.batches import Changes, Plan
+from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile, remove
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import delta_rs_can_write
-from windowmill.checkpoints.plans import ApplyPlan
+from windowmill.checkpoints.plans import ApplyPlan, Plan
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.base import order_of
 from windowmill.checkpoints.state.compaction import joint_schema

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from windowmill.checkpoints.batches import BackfillPlan, Plan
 from windowmill.checkpoints.data_files import missing, remove
 from windowmill.checkpoints.finished import Notes
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan
+from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan
 from windowmill.jobs.ways.output import Output, Role
 from windowmill.jobs.ways.returning import decoded, encoded
 

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import Changes, Commit, Plan
+from windowmill.checkpoints.batches import Changes, Commit
 from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.data_files import FileWriter, rows_of
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.plans import FoldPlan
+from windowmill.checkpoints.plans import FoldPlan, Plan
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.stores import is_table

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from windowmill.checkpoints.batches import Batch, told
+from windowmill.checkpoints.batches import Batch, standing
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import standing
+from windowmill.checkpoints.plans import told
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.checkpoints.state.readers import DeltaState

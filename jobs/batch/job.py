@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from windowmill.checkpoints.batches import Changes, Plan
+from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.stores import Options, options_of
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_rows import PlainRows

@@ -10,13 +10,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import BackfillPlan, Plan
 from windowmill.checkpoints.delta_tables import tables_kept
 from windowmill.checkpoints.finished import Notes
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, PurgePlan, RestatePlan
+from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, PurgePlan, RestatePlan
 from windowmill.checkpoints.writers import check_conditional_writes, lease
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.catalog import ask_locations, register_new

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import QueryBuilder
 
-from windowmill.checkpoints.batches import Batch, Plan, RunPlan
+from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import Plan, RunPlan
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.stores import is_table
 from windowmill.expectations.frames import plain

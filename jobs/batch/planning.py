@@ -10,13 +10,13 @@ from datetime import datetime
 from importlib.metadata import version as distribution_version
 from typing import Any
 
-from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
+from windowmill.checkpoints.batches import standing
 from windowmill.checkpoints.committer import error_of
 from windowmill.checkpoints.features import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import RestatePlan, standing
+from windowmill.checkpoints.plans import BackfillPlan, Plan, RestatePlan, RunPlan
 from windowmill.checkpoints.stores import forbidden_folder
 from windowmill.checkpoints.verification import refuse_landed, verify, verify_table_versions
 from windowmill.jobs import user_code

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
-from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.plans import Plan
 from windowmill.expectations.rule import quarantined_rate
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.batches import Changes, standing
 from windowmill.checkpoints.data_files import DataFile, FileWriter, remove
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import RestatePlan, standing
+from windowmill.checkpoints.plans import RestatePlan
 from windowmill.checkpoints.state.replacement import keep, replacing
 from windowmill.checkpoints.stores import is_table, remove_folder, table_at
 from windowmill.jobs.batch.corrections import Corrections, corrections

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from windowmill.checkpoints.batches import Changes, Plan
+from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile, FileWriter, remove
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.batch.corrections import continued

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from windowmill.checkpoints import protocol, savepoints
-from windowmill.checkpoints.batches import BackfillPlan, Batch, Changes, Commit
+from windowmill.checkpoints.batches import Batch, Changes, Commit, standing
 from windowmill.checkpoints.committer import beyond_delta_rs
-from windowmill.checkpoints.plans import ApplyPlan, FoldPlan, PurgePlan, RestatePlan, RestorePlan, standing
+from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, FoldPlan, PurgePlan, RestatePlan, RestorePlan
 from windowmill.checkpoints.savepoints import Savepoint
 from windowmill.checkpoints.state.replacement import replacing
 from windowmill.checkpoints.stores import is_table, table_at

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import Changes, Commit, Plan, RunPlan
+from windowmill.checkpoints.batches import Changes, Commit
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan
+from windowmill.checkpoints.plans import ApplyPlan, Plan, RunPlan
 from windowmill.checkpoints.state.reading import open_state
 from windowmill.checkpoints.state.replacement import replacing
 from windowmill.jobs.batch import engine

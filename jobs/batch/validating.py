@@ -21,9 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from windowmill.checkpoints.batches import Changes, Plan
+from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile, FileWriter
 from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import Options, is_local, options_of, remote_store_of, use_options
 from windowmill.expectations import docs, history

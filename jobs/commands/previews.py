@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.batches import BackfillPlan, Batch
+from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.data_files import rows_of
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import BackfillPlan
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch import planning

@@ -16,8 +16,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from windowmill.checkpoints.assembling import Totals
-from windowmill.checkpoints.batches import Batch, RunPlan
+from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.places import Places, local_path
+from windowmill.checkpoints.plans import RunPlan
 from windowmill.jobs.batch.engine import describe_briefly
 from windowmill.jobs.batch.progress import warnings_of
 from windowmill.jobs.report.chart_data import bars_of, charts_of

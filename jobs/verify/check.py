@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from rich.filesize import decimal
 
+from windowmill.checkpoints.batches import standing
 from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.plans import standing
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.checkpoints.stores import write_table
 from windowmill.checkpoints.writers import lease

@@ -31,8 +31,8 @@ from windowmill.windowing.errors import SourceRangeGoneError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from windowmill.checkpoints.batches import Plan
     from windowmill.checkpoints.places import Runnable
+    from windowmill.checkpoints.plans import Plan
     from windowmill.windowing.spec import Pipeline
 
 #: Instant through which windows were closed to a row; null if none were. Text of a row by which it is found in the quarantine.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from windowmill.checkpoints.batches import BackfillPlan, Plan, RunPlan
+from windowmill.checkpoints.plans import BackfillPlan, Plan, RunPlan
 from windowmill.jobs.ways.returning import returnable
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.spec import Pipeline

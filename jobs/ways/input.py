@@ -9,9 +9,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from windowmill.checkpoints.batches import BackfillPlan, Plan
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, RestatePlan
+from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, RestatePlan
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.event_times import EventTimes

@@ -18,7 +18,7 @@ from windowmill.windowing.columnar.added_columns import TIME, WATERMARK_OF
 from windowmill.windowing.errors import SpecError, UnsupportedError, first_line
 
 if TYPE_CHECKING:
-    from windowmill.checkpoints.batches import Plan
+    from windowmill.checkpoints.plans import Plan
     from windowmill.windowing.spec import Pipeline
 
 BAD_CONDITION = "bad_condition"

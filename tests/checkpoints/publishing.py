@@ -10,11 +10,12 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tests.checkpoints.records import plan
-from windowmill.checkpoints.batches import Changes, Commit, Plan
+from windowmill.checkpoints.batches import Changes, Commit
 from windowmill.checkpoints.committer import DeltaRsCommitter, Publication
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import DeltaOwnTable
+from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.protocol import record, settle
 from windowmill.checkpoints.verification import ORDER, refuse_landed, verify
 

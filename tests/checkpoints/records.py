@@ -8,8 +8,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, StoredPlan, Totals
-from windowmill.checkpoints.batches import BackfillPlan, Commit, Plan, RunPlan
+from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, Totals, stored
+from windowmill.checkpoints.batches import Commit
+from windowmill.checkpoints.plans import BackfillPlan, Plan, RunPlan
 from windowmill.checkpoints.records import FORMAT, LedgerRecord
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
@@ -35,5 +36,5 @@ def history(batches: int) -> Iterator[LedgerRecord]:
         planned, outcome = plan(number), commit(seen=number, emitted=number, rows_read=3, rows_published=2)
         totals = totals.plus(planned, outcome)
         at = NOW + timedelta(minutes=5 * number)
-        body = {PLAN: asdict(StoredPlan.of(planned)), CHANGES: {}, OUTCOME: asdict(outcome), TOTALS: asdict(totals)}
+        body = {PLAN: stored(planned), CHANGES: {}, OUTCOME: asdict(outcome), TOTALS: asdict(totals)}
         yield LedgerRecord(FORMAT, BATCH, number, "a", at, json.dumps(body))

@@ -72,16 +72,15 @@ def test_a_record_from_before_the_cost_was_recorded_is_read(path):
 
 #: Bodies of the records of the plans in the next test, byte for byte.
 RUN = (
-    '{"batch": 0, "action": "run", "attempt": "a", "generation": "g", "source_id": "s", "from_version": -1, "to_version": 0, "now_us": 0, '
-    '"meaning": "m", "source_schema": "{}", "seen": 10, "emitted": 5, "range_from": null, "range_to": null, "interval_end": 9, '
-    '"found_closed": [], "builds_state": true, "windowmill": "0.1.0", "snapshot": 0, "modules": {"m": "12"}, "tzdata": null, "zones": {}, '
-    '"source_mark": "5f", "pipeline": "p", "definition": {"keys": ["k"]}}'
+    '{"batch": 0, "attempt": "a", "generation": "g", "source_id": "s", "from_version": -1, "to_version": 0, "now_us": 0, '
+    '"meaning": "m", "source_schema": "{}", "seen": 10, "emitted": 5, "windowmill": "0.1.0", "snapshot": 0, "modules": {"m": "12"}, '
+    '"tzdata": null, "zones": {}, "source_mark": "5f", "pipeline": "p", "definition": {"keys": ["k"]}, "interval_end": 9, "action": "run"}'
 )
 BACKFILL = (
-    '{"batch": 0, "action": "backfill", "attempt": "a", "generation": "g", "source_id": "s", "from_version": -1, "to_version": 0, '
-    '"now_us": 0, "meaning": "m", "source_schema": "{}", "seen": null, "emitted": null, "range_from": -5, "range_to": 5, '
-    '"interval_end": null, "found_closed": [[1, null], [2, 7]], "builds_state": false, "windowmill": "", "snapshot": null, "modules": {}, '
-    '"tzdata": null, "zones": {"UTC": "34"}, "source_mark": null, "pipeline": "", "definition": {}}'
+    '{"batch": 0, "attempt": "a", "generation": "g", "source_id": "s", "from_version": -1, "to_version": 0, "now_us": 0, '
+    '"meaning": "m", "source_schema": "{}", "seen": null, "emitted": null, "windowmill": "", "snapshot": null, "modules": {}, '
+    '"tzdata": null, "zones": {"UTC": "34"}, "source_mark": null, "pipeline": "", "definition": {}, "range_from": -5, "range_to": 5, '
+    '"builds_state": false, "found_closed": [[1, null], [2, 7]], "action": "backfill"}'
 )
 
 

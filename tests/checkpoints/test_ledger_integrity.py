@@ -76,28 +76,16 @@ DAMAGES = {
         "batch 2 reads from version 0, but batch 1 read to 1",
     ),
     "another ledger's plan": (lambda r: [*r[:2], changed(r[2], "plan", generation="h")], "batch 2 is of another ledger"),
-    "no plan": (lambda r: [changed(r[0], plan=...), *r[1:]], "the batch of batch 0 has no storedplan"),
-    "a field that is missing": (lambda r: [changed(r[0], "plan", builds_state=...), *r[1:]], "the batch of batch 0 has no builds_state"),
+    "no plan": (lambda r: [changed(r[0], plan=...), *r[1:]], "the batch of batch 0 has no plan of a known kind"),
+    "a field that is missing": (lambda r: [changed(r[0], "plan", interval_end=...), *r[1:]], "the batch of batch 0 has no interval_end"),
     "a field of the wrong type": (
         lambda r: [changed(r[0], "plan", to_version="0"), *r[1:]],
         r"the batch of batch 0 has a to_version of the wrong type \(str\)",
     ),
-    "a list of the wrong type": (lambda r: [changed(r[0], "plan", found_closed=[[1]]), *r[1:]], "a found_closed of the wrong type"),
+    "a list of the wrong type": (lambda r: [changed(r[0], "plan", zones=[[1]]), *r[1:]], "a zones of the wrong type"),
     "half a character": (lambda r: [changed(r[0], "plan", meaning="\ud800"), *r[1:]], "the batch of batch 0 cannot be read"),
-    "an unknown action": (lambda r: [changed(r[0], "plan", action="rerun"), *r[1:]], "a action of the wrong type"),
-    "a run of a range": (lambda r: [changed(r[0], "plan", range_from=0), *r[1:]], "the plan of batch 0 is a run with fields of a backfill"),
-    "a run that builds no state": (
-        lambda r: [changed(r[0], "plan", builds_state=False), *r[1:]],
-        "batch 0 is a run with fields of a backfill",
-    ),
-    "a backfill of no range": (
-        lambda r: [changed(r[0], "plan", action="backfill"), *r[1:]],
-        "is a backfill without a range of window ends",
-    ),
-    "a backfill of an interval": (
-        lambda r: [changed(r[0], "plan", action="backfill", range_from=0, range_to=9, interval_end=9), *r[1:]],
-        "batch 0 is a backfill with the data interval of a run",
-    ),
+    "an unknown action": (lambda r: [changed(r[0], "plan", action="rerun"), *r[1:]], "the batch of batch 0 has no plan of a known kind"),
+    "a backfill of no range": (lambda r: [changed(r[0], "plan", action="backfill"), *r[1:]], "the batch of batch 0 has no range_from"),
     "another batch's plan": (lambda r: [changed(r[0], "plan", batch=7), *r[1:]], "the plan of batch 0 is for batch 7"),
     "no changes": (lambda r: [changed(r[0], changes=...), *r[1:]], "the batch record of batch 0 has no changes"),
     "a file of the wrong form": (

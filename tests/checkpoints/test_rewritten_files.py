@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from windowmill.checkpoints.batches import Undo
 from windowmill.checkpoints.data_files import DataFile, rows_of
+from windowmill.checkpoints.plans import Undo
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.undoing import UndoneFiles
 from windowmill.windowing.axis import to_us

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from windowmill.checkpoints.batches import Commit, Plan
+from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.plans import Plan
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SpecChangedError

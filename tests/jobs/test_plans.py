@@ -14,10 +14,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tests.checkpoints.records import NOW, commit
-from windowmill.checkpoints.batches import LastWrite, Plan
+from windowmill.checkpoints.batches import LastWrite
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import DeltaOwnTable
 from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.plans import Plan
 from windowmill.jobs.batch.planning import Acceptance, next_backfill, next_run
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing import errors

@@ -17,9 +17,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.checkpoints.records import plan
 from tests.specs import SECONDS, TENS, a_spec
-from windowmill.checkpoints.batches import Plan
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import RestatePlan
+from windowmill.checkpoints.plans import Plan, RestatePlan
 from windowmill.jobs.sources import delta_log, reading
 from windowmill.jobs.sources.base import Reading
 from windowmill.jobs.sources.delta_log import read_source_table

@@ -14,11 +14,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.checkpoints.records import plan
-from windowmill.checkpoints.batches import Changes, Commit, Plan, identity_of
+from windowmill.checkpoints.batches import Changes, Commit, identity_of
 from windowmill.checkpoints.committer import Publication
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import Change, LandedCommit, TableVersion
+from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.protocol import record, rule, settle
 from windowmill.checkpoints.records import LedgerRecord
 from windowmill.checkpoints.verification import ORDER, refuse_landed, verify

@@ -26,8 +26,8 @@ from windowmill.windowing.columnar.added_columns import NUMBER_OF, WATERMARK_OF
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from windowmill.checkpoints.batches import Plan
     from windowmill.checkpoints.data_files import DataFile
+    from windowmill.checkpoints.plans import Plan
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.spec import Pipeline

@@ -27,7 +27,7 @@ from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_O
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from windowmill.checkpoints.batches import Plan
+    from windowmill.checkpoints.plans import Plan
     from windowmill.jobs.schedulers.spark.numbered_rows import NumberedRows
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.spec import Pipeline
