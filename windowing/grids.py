@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from windowmill.windowing.axis import Edges, Grid, WindowGrid
-from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -30,15 +29,9 @@ class Grids:
     @classmethod
     def of(cls, pipeline: Pipeline) -> Grids:
         """Grids of all windows except sessions; raises ``UnsupportedError`` if any other window is not on a grid."""
-        named = []
-        for i, window in enumerate(pipeline.windows):
-            if window.joins_by_gap:
-                continue
-            if why := window.partials_problem(f"windows.{i}"):
-                raise UnsupportedError(f"pipeline {pipeline.pipeline}: {why}; such windows have no slices")
-            named.append((window.name, window.grid()))
+        named = tuple((window.name, window.grid()) for window in pipeline.windows if not window.joins_by_gap)
         known = tuple(window.name for window in pipeline.windows if window.fills_gaps)
-        return cls(tuple(named), known, pipeline.time.end is not None)
+        return cls(named, known, pipeline.time.end is not None)
 
     @property
     def grids(self) -> Sequence[WindowGrid]:
@@ -82,8 +75,8 @@ def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
         )
     if pipeline.time.end is not None and (window.follows_policies or window.joins_by_gap):
         found.append("time.end: of events that last, partials make up only windows on grids")
-    if not window.follows_policies and (problem := window.partials_problem(f"windows.{index}")):
-        found.append(problem)
+    if not (window.on_grid or window.joins_by_gap or window.follows_policies):
+        found.append(f"windows.{index}: {window.type} windows are no fixed grid")
     return tuple(found)
 
 

@@ -15,6 +15,7 @@ from windowmill.windowing.columnar.position_batch import FrontSequence
 from windowmill.windowing.columnar.position_deltas import DeltaSequence
 from windowmill.windowing.costs import Shape
 from windowmill.windowing.errors import PluginError, SpecError, UnsupportedError
+from windowmill.windowing.grids import why_no_partials
 from windowmill.windowing.planner import plan
 from windowmill.windowing.reference.events import Course, Tally
 from windowmill.windowing.slicing.leaves import Windows
@@ -81,18 +82,19 @@ def test_every_type_has_all_of_its_facts(name, form, emit):
 
 @pytest.mark.parametrize(("name", "form"), CASES, ids=str)
 def test_a_type_is_made_of_partials_or_says_why_not(name, form):
-    [window] = pipeline_of({"type": name} | form).windows
-    problem = window.partials_problem("windows.0")
+    pipeline = pipeline_of({"type": name} | form)
+    [window] = pipeline.windows
+    of_partials = window.on_grid or window.joins_by_gap or window.follows_policies
+    assert why_no_partials(pipeline, 0) == (() if of_partials else (f"windows.0: {name} windows are no fixed grid",))
     if window.joins_by_gap:
         assert window.session_gap() == form["gap"]
-        assert (problem, window.greatest_size()) == (None, form.get("max_size"))
+        assert window.greatest_size() == form.get("max_size")
     else:
         with pytest.raises(UnsupportedError, match=f"{name} windows join no rows by a gap"):
             window.session_gap()
-    if problem is None and not window.joins_by_gap:
+    if window.on_grid:
         assert isinstance(window.grid(), CumulativeGrid if name == "cumulative" else Grid)
     else:
-        assert problem is None or problem.startswith(f"windows.0: {name} windows ")
         with pytest.raises(UnsupportedError, match=f"{name} windows are no fixed grid"):
             window.grid()
 

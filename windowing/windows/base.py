@@ -132,18 +132,10 @@ class Window(SpecMapping):
         """Maximum number of windows of a grid that contain an event of duration ``lasting``; 1 for windows that are not on a grid."""
         return 1
 
-    def partials_problem(self, where: str) -> str | None:
-        """Why its windows cannot be made of partials of slices or sessions, beginning with the field's path (``where`` is the window's).
-
-        Null if they can: windows on a grid are made of partials of slices, sessions of partials of sessions. Windows that follow
-        policies are made of partials of tuples instead.
-        """
-        return f"{where}: {self.type} windows are no fixed grid"
-
     @property
     def on_grid(self) -> bool:
         """Whether its windows lie on a grid, and are made of partials of slices."""
-        return not self.joins_by_gap and self.partials_problem("") is None
+        return False
 
     def grid(self) -> WindowGrid:
         """Its windows along the axis; ``UnsupportedError`` if its type has no grid."""
@@ -160,7 +152,7 @@ class Window(SpecMapping):
     @property
     def fills_gaps(self) -> bool:
         """Whether its windows are on a grid, and those that hold nothing have a row where they lie between events of their key."""
-        return False
+        return self.on_grid and self.empty == "emit"
 
     @property
     def follows_policies(self) -> bool:

@@ -53,9 +53,6 @@ class Session(Window):
         state = f"the rows of open sessions{kept_before(pipeline)}"
         return Shape("sessions", why, "the rows of the session", "all of them", alone=True, listed=ONCE, state=state)
 
-    def partials_problem(self, where: str) -> str | None:  # noqa: ARG002 - sessions are made of partials
-        return None
-
     def session_gap(self) -> int:
         return self.gap.elapsed()
 

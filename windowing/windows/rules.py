@@ -76,10 +76,6 @@ class GridRules:
             return (lasting + size - 1) // size * (size // max(1, self.step.shortest)) + 1
         return (size + lasting - 1) // max(1, self.hop.shortest) + 1
 
-    def partials_problem(self, window: Window, where: str) -> str | None:  # noqa: ARG002 - as policies answer it
-        """Null: slices can make up its windows."""
-        return None
-
     def grid(self) -> WindowGrid:
         """Its windows along the axis."""
         from windowmill.windowing.slicing.calendars import origin_of, zone_named
@@ -181,10 +177,6 @@ class PolicyRules:
     def _policies(self) -> Mapping[str, Policy]:
         return {"evict": self.evict} | ({"trigger": self.trigger} if self.trigger is not None else {})
 
-    def partials_problem(self, window: Window, where: str) -> str:
-        """Why its windows are not made of partials of slices or sessions."""
-        return f"{where}: {window.type} windows that follow policies are made of partials of tuples"
-
     def slicer(self, window: Window, pipeline: Pipeline) -> Slicer:
         from windowmill.windowing.slicing.policy_slicer import PolicySlicer
 
@@ -233,15 +225,12 @@ class RuledWindow(Window):
         return self.rules().reference_rows(self, events, tally, course)
 
     @property
-    def fills_gaps(self) -> bool:
-        return self.empty == "emit" and isinstance(self.rules(), GridRules)
+    def on_grid(self) -> bool:
+        return isinstance(self.rules(), GridRules)
 
     @property
     def follows_policies(self) -> bool:
         return isinstance(self.rules(), PolicyRules)
-
-    def partials_problem(self, where: str) -> str | None:
-        return self.rules().partials_problem(self, where)
 
     def policies(self) -> PolicyRules:
         rules = self.rules()
