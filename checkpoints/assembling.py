@@ -168,8 +168,9 @@ def _ruled_by(body: Mapping[str, Any], record: LedgerRecord, path: str) -> str |
 
 def _outcome(body: Mapping[str, Any], record: LedgerRecord, path: str) -> Commit:
     values = body.get(OUTCOME)
-    # Records from before the cost of batches was recorded lack the field.
-    outcome: Commit = _built(Commit, {"used": {}} | values if isinstance(values, dict) else values, record, path)
+    # Records from before batches recorded these lack the fields.
+    later: dict[str, Any] = {"used": {}, "late_missed": {}}
+    outcome: Commit = _built(Commit, later | values if isinstance(values, dict) else values, record, path)
     return outcome
 
 

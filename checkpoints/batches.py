@@ -117,12 +117,13 @@ class LastWrite:
 class Commit:
     """The outcome of a batch.
 
-    ``windows`` counts the published rows by window name, ``restored`` the rows of state that were restored by kind. ``rows_ignored`` counts
-    the rows changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``. ``timings`` holds the
-    seconds by step. ``compute`` says who computed the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs,
-    stages, tasks and executors. ``used`` holds ``processor_seconds``, ``bytes_read`` of the source's files, ``bytes_written``, and the
-    ``state_bytes`` after the batch; it is empty in older records. ``written`` maps each role to the last write to that table by the batches
-    before this one; this batch's own commits are made after the record, and found by their transactions.
+    ``late_missed`` counts, by window name, the rows that came too late for a window that holds them, quarantined ones included. ``windows``
+    counts the published rows by window name, ``restored`` the rows of state that were restored by kind. ``rows_ignored`` counts the rows
+    changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``. ``timings`` holds the seconds by
+    step. ``compute`` says who computed the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs, stages, tasks
+    and executors. ``used`` holds ``processor_seconds``, ``bytes_read`` of the source's files, ``bytes_written``, and the ``state_bytes``
+    after the batch. ``late_missed`` and ``used`` are empty in older records. ``written`` maps each role to the last write to that table by
+    the batches before this one; this batch's own commits are made after the record, and found by their transactions.
     """
 
     seen: int | None
@@ -143,6 +144,7 @@ class Commit:
     compute: dict[str, object] = field(default_factory=dict)
     used: dict[str, float] = field(default_factory=dict)
     written: dict[str, LastWrite] = field(default_factory=dict)
+    late_missed: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,7 @@ class Batch:
     rows_read = property(lambda self: self.outcome.rows_read)
     rows_applied = property(lambda self: self.outcome.rows_applied)
     rows_late = property(lambda self: self.outcome.rows_late)
+    late_missed = property(lambda self: self.outcome.late_missed)
     rows_quarantined = property(lambda self: self.outcome.rows_quarantined)
     rows_ignored = property(lambda self: self.outcome.rows_ignored)
     rows_published = property(lambda self: self.outcome.rows_published if self.status == "committed" else 0)

@@ -19,6 +19,7 @@ METRICS: Mapping[str, tuple[str, str, str]] = {
     "batches": ("counter", "`verdict`, `action`", "Committed batches."),
     "rows_read": ("counter", "", "Rows that committed batches read."),
     "rows_late": ("counter", "", "Rows among them that were late."),
+    "late_missed": ("counter", "`window`", "Rows among them that came too late for a window of this name, quarantined ones included."),
     "rows_quarantined": ("counter", "", "Rows among them that were never applied."),
     "rows_published": ("counter", "", "Rows that committed batches published."),
     "step": ("timer", "`step`", "Milliseconds of a step of a batch."),
@@ -39,6 +40,8 @@ def count_batches(pipeline: str, batches: Iterable[Mapping[str, Any]]) -> None:
         _send(stats.incr, pipeline, "batches", 1, verdict=batch["verdict"], action=batch["action"])
         for metric in _COUNTS:
             _send(stats.incr, pipeline, metric, batch[metric])
+        for window, rows in batch.get("late_missed", {}).items():
+            _send(stats.incr, pipeline, "late_missed", rows, window=window)
         for step, seconds in batch.get("timings", {}).items():
             _send(stats.timing, pipeline, "step", 1000 * seconds, step=step)
 

@@ -97,7 +97,7 @@ class Arrived:
 
     def judge(self, batch: Input, grids: Sequence[WindowGrid]) -> Judge | None:
         """What judges the rows for windows on ``grids``; null if none of them is late."""
-        return partial(lateness.counted, rule=lateness.LatenessRule.of(batch), grids=grids) if self.late else None
+        return partial(lateness.for_slices, rule=lateness.LatenessRule.of(batch), grids=grids) if self.late else None
 
     def too_late(self, batch: Input, grids: Sequence[WindowGrid], label: str) -> DataFrame:
         """``label`` and reason of the rows that are too late for windows on ``grids``."""

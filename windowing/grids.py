@@ -12,7 +12,7 @@ from windowmill.windowing.axis import Edges, Grid, WindowGrid
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.kernels.combine import Bools, Ints
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,14 @@ class Closing:
         ends.
     edge
         The last edge of a slice through which windows were closed when the row came.
+    missed
+        For each grid, the mask of the rows that came too late for a window that holds them; shape (n_grids, n_rows).
     """
 
     first_end: Ints
     last_end: Ints
     edge: Ints
+    missed: Bools
 
 
 def closing_of(grids: Sequence[WindowGrid], time: Ints, closed: Ints, last: Ints | None = None) -> Closing:
@@ -103,6 +106,7 @@ def closing_of(grids: Sequence[WindowGrid], time: Ints, closed: Ints, last: Ints
 
     ``last`` is the last instant of each row, ``time`` itself by default.
     """
-    first_end = np.min([grid.first_end_after(time) for grid in grids], axis=0)
-    last_end = np.max([grid.last_end_holding(time if last is None else last) for grid in grids], axis=0)
-    return Closing(first_end, last_end, Edges.of(grids).slice_starts(closed))
+    first_ends = np.array([grid.first_end_after(time) for grid in grids])
+    last_ends = np.array([grid.last_end_holding(time if last is None else last) for grid in grids])
+    missed = (first_ends <= closed) & (last_ends > time)
+    return Closing(first_ends.min(axis=0), last_ends.max(axis=0), Edges.of(grids).slice_starts(closed), missed)

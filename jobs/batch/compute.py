@@ -264,4 +264,5 @@ def _computed(
         changes,
         output.executors,
         output.restored,
+        output.missed,
     )

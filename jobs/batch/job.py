@@ -104,6 +104,8 @@ class ComputedBatch:
         One text for each process that ran tasks.
     restored
         Number of rows of state that were restored, by kind.
+    missed
+        By window name, the number of rows that came too late for a window that holds them; without zeros.
     in_one_process
         Whether one process computed all of it.
     """
@@ -118,6 +120,7 @@ class ComputedBatch:
     changes: Mapping[str, Changes]
     executors: frozenset[str] = frozenset()
     restored: Restored = field(default_factory=dict)
+    missed: Mapping[str, int] = field(default_factory=dict)
     in_one_process: bool = False
 
     @property

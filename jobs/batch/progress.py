@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,10 +22,15 @@ from windowmill.windowing.spec import Pipeline
 if TYPE_CHECKING:
     from rich.status import Status
 
+    from windowmill.checkpoints.batches import Batch
     from windowmill.jobs.batch.restating import Restated
 
 #: Publish the held batch anyway, or commit it without its rows.
 Ruling = Literal["release", "discard"]
+
+
+#: Windows that a line about late rows names.
+_MAX_NAMED = 5
 
 
 class Progress:
@@ -80,6 +86,23 @@ class CommittedBatch:
     plan: Plan
     commit: Commit
     restated: Restated | None = None
+
+
+def late_missed(batches: Iterable[Batch]) -> Counter[str]:
+    """By window name, the rows that came too late for a window that holds them when the committed ones of ``batches`` first read them."""
+    first = (batch for batch in batches if batch.status == "committed" and batch.plan.builds_state and not batch.plan.replaces_state)
+    return sum((Counter(batch.late_missed) for batch in first), Counter())
+
+
+def missed_windows(missed: Mapping[str, int]) -> str:
+    """How many late rows missed windows of each name, in words; those of most rows come first.
+
+    >>> missed_windows({"last_day": 1, "last_hour": 2})
+    '2 missed a window of last_hour, 1 of last_day'
+    """
+    named = sorted(missed.items(), key=lambda each: -each[1])
+    told = [f"{n:,} {'of' if place else 'missed a window of'} {name}" for place, (name, n) in enumerate(named[:_MAX_NAMED])]
+    return ", ".join(told) + (f" and others of {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else "")
 
 
 def warnings_of(commit: Commit, pipeline: Pipeline, places: Places) -> list[str]:

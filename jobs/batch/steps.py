@@ -287,6 +287,7 @@ class _Steps:
             timings={name: round(seconds, 3) for name, seconds in self.progress.timings.items()},
             rows_ignored=self.job.reading.rows_ignored,
             compute=self.engine,
+            late_missed=dict(computed.missed),
             used=self.resources.used(self.job.reading.size_bytes, self.changes, self.places.state),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from windowmill.checkpoints.protocol import outstanding
 from windowmill.checkpoints.stores import options_of, use_options_of
 from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.batch.engine import compute_of, refused_locally
-from windowmill.jobs.batch.progress import CommittedBatch, warnings_of
+from windowmill.jobs.batch.progress import CommittedBatch, missed_windows, warnings_of
 from windowmill.jobs.batch.waiting import Waiting
 from windowmill.jobs.commands.terminal import Answer, as_written
 from windowmill.jobs.spec_checks import runnable_of
@@ -52,9 +53,11 @@ def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch], status: str |
         return Answer(data, f"{pipeline.pipeline}: nothing new")
     read, published = sum(b["rows_read"] for b in batches), sum(b["rows_published"] for b in batches)
     late, quarantined = sum(b["rows_late"] for b in batches), sum(b["rows_quarantined"] for b in batches)
+    missed = sum((Counter(batch["late_missed"]) for batch in batches), Counter[str]())
+    lost = f"; {missed_windows(missed)}" if missed else ""
     numbers = f"{batches[0]['batch']}" if len(batches) == 1 else f"{batches[0]['batch']} to {batches[-1]['batch']}"
     text = (
-        f"{pipeline.pipeline}: committed batch {numbers}: {read:,} rows read ({late:,} late, {quarantined:,} quarantined), "
+        f"{pipeline.pipeline}: committed batch {numbers}: {read:,} rows read ({late:,} late, {quarantined:,} quarantined{lost}), "
         f"{published:,} rows published, verdict {batches[-1]['verdict']}, {sum(b['seconds'] for b in batches):.1f} s, "
         f"computed by {engine.describe(batches[-1]['compute'])}"
     )
@@ -87,6 +90,7 @@ def status_of(pipeline: Pipeline) -> Answer:
         "rows_read": totals.rows_read,
         "rows_quarantined": totals.rows_quarantined,
         "rows_ignored": totals.rows_ignored,
+        "late_missed": last.late_missed if last else {},
         "warning": "; ".join(warnings_of(last.outcome, pipeline, places)) or None if last and last.outcome else None,
         "sink": pipeline.sink.place if pipeline.sink else None,
         "checkpoints": redacted(places.root),
@@ -95,6 +99,7 @@ def status_of(pipeline: Pipeline) -> Answer:
     labels = {
         "compute": "last computed by",
         "emitted": "results through",
+        "late_missed": "late in last batch",
         "seen": "latest event",
         "source_version": "source read through",
         "versions_waiting": "versions waiting",
@@ -105,9 +110,10 @@ def status_of(pipeline: Pipeline) -> Answer:
     shown["commits_to_make"] = (
         f"{len(lacking)}, of batch {ledger.count - 1}: {', '.join(lacking)}; the next run makes them" if lacking else None
     )
+    shown["late_missed"] = missed_windows(data["late_missed"])
     shown["held_by"] = None if held_by is None else "\n".join([*_told(held_by), _WHAT_NEXT])
     for name, value in shown.items():
-        if name == "held_by" and value is None:
+        if name in ("held_by", "late_missed") and not value:
             continue
         if name in ("versions_changing", "next_run_exit_code"):  # shown beside another
             continue
@@ -157,6 +163,7 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
             "rows_read": batch.rows_read,
             "rows_applied": batch.rows_applied,
             "rows_late": batch.rows_late,
+            "late_missed": batch.late_missed,
             "rows_quarantined": batch.rows_quarantined,
             "rows_ignored": batch.rows_ignored,
             "rows_published": batch.rows_published,
@@ -245,6 +252,7 @@ def _summary(done: CommittedBatch, *, instants: bool) -> dict[str, Any]:
         "rows_read": commit.rows_read,
         "rows_applied": commit.rows_applied,
         "rows_late": commit.rows_late,
+        "late_missed": commit.late_missed,
         "rows_quarantined": commit.rows_quarantined,
         "rows_ignored": commit.rows_ignored,
         "rows_published": commit.rows_published,

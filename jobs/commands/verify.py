@@ -7,6 +7,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from windowmill.jobs.batch.progress import missed_windows
 from windowmill.jobs.commands.terminal import Answer
 from windowmill.jobs.verify.check import Verification, verify
 from windowmill.windowing.axis import from_us
@@ -36,6 +37,7 @@ def verification_of(
         "recomputed_by": dict(comparison.methods),
         "columns": {name: {"compared": n, "equal": comparison.equal[name]} for name, n in comparison.compared.items()},
         "not_compared": [{"what": what, "why": why, "rows": rows} for (what, why), rows in comparison.left_out.items()],
+        "late_missed": dict(found.missed),
         "source_changes": [{"version": version, "operation": operation} for version, operation in found.changed],
         "differences": [_row(row, pipeline) for row in differing],
     }
@@ -62,6 +64,8 @@ def _lines(found: Verification, pipeline: Pipeline) -> Iterator[str]:
     if differing and found.changed:
         version, operation = found.changed[-1]
         yield f"the source has changed rows since (version {version}, {operation}): `windowmill restate` takes that up"
+    if found.missed:
+        yield f"late rows are left out of the windows that were closed when they came: {missed_windows(found.missed)}"
     if not comparison.rows:
         yield f"{pipeline.pipeline}: no published rows to verify"
         return

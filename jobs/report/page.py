@@ -20,7 +20,7 @@ from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.places import Places, local_path
 from windowmill.checkpoints.plans import RunPlan
 from windowmill.jobs.batch.engine import describe_briefly
-from windowmill.jobs.batch.progress import warnings_of
+from windowmill.jobs.batch.progress import late_missed, missed_windows, warnings_of
 from windowmill.jobs.report.chart_data import bars_of, charts_of
 from windowmill.jobs.report.cost import Month, bytes_of, cost_bars, seconds_of, timings_of, trend_of
 from windowmill.jobs.report.curves import Curves, WindowCurves
@@ -116,6 +116,7 @@ def render(facts: Facts, target: str) -> str:
         bars=bars,
         data={"bars": bars} | charts_of(facts.curves, facts.pipeline),
         quarantine=facts.quarantine,
+        missed=missed_windows(late_missed(facts.batches)),
         committed=committed,
         warnings=warnings_of(committed.outcome, facts.pipeline, facts.places) if committed and committed.outcome else [],
         quality=facts.quality,

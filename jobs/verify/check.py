@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,14 @@ from windowmill.checkpoints.batches import standing
 from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
+from windowmill.checkpoints.plans import RestatePlan
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.checkpoints.stores import write_table
 from windowmill.checkpoints.writers import lease
 from windowmill.expectations.history import SCHEMA
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
+from windowmill.jobs.batch.progress import late_missed
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spark.access import access_to
@@ -65,6 +67,8 @@ class Verification:
         The last batch whose rows were verified; null if nothing has been published.
     changed
         Versions that changed rows of the source since the pipeline began, with their operation.
+    missed
+        By window name, the number of rows that came too late for a window that holds them; windows leave these out.
     """
 
     batch: int | None
@@ -72,6 +76,7 @@ class Verification:
     source_version: int
     comparison: Comparison
     changed: Sequence[tuple[int, str]] = ()
+    missed: Mapping[str, int] = field(default_factory=dict)
 
 
 def verify(
@@ -119,10 +124,16 @@ def verify(
             if not window.on_grid:
                 comparing.window(window)
     comparing.name_left_out()
-    found = Verification(newest.number, seed, source.version, comparing.comparison, rows.changed)
+    found = Verification(newest.number, seed, source.version, comparing.comparison, rows.changed, _missed(committed))
     if chosen.rows:
         _keep(runnable, newest, found, progress.say)
     return found
+
+
+def _missed(committed: Sequence[Batch]) -> Mapping[str, int]:
+    """As :attr:`Verification.missed`; of rows before a restatement it is not known which still do, so they are left out."""
+    restated = (place for place, batch in enumerate(committed, 1) if isinstance(batch.plan, RestatePlan))
+    return late_missed(committed[max(restated, default=0) :])
 
 
 def _times_read(pipeline: Pipeline) -> int:

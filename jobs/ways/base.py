@@ -62,7 +62,7 @@ def written(writer: RowWriter, done: Advanced) -> Output:
         writer.results(rows)
     new_state = writer.state(done.state)
     touched = new_state if done.touched is None else done.touched
-    return Output(rows_applied=done.applied, rows_late=done.late, rows_refused=len(done.refused), new_state=touched)
+    return Output(rows_applied=done.applied, rows_late=done.late, rows_refused=len(done.refused), new_state=touched, missed=done.missed)
 
 
 @dataclass(frozen=True)

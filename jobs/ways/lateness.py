@@ -13,7 +13,18 @@ import pyarrow.compute as pc
 from windowmill.jobs.column_names import FILE, REASON, ROW
 from windowmill.jobs.ways.row_numbers import numbers_of
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
-from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, NUMBER_OF, ORDER, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import (
+    ARRIVAL,
+    CLOSED,
+    LATE,
+    MISSED,
+    NUMBER_OF,
+    ORDER,
+    REFUSED,
+    TIME,
+    UNTIL_OF,
+    WATERMARK_OF,
+)
 from windowmill.windowing.grids import closing_of
 from windowmill.windowing.watermark import BEFORE, Clock, moments_of
 
@@ -123,6 +134,8 @@ def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -
     ``_late`` is whether the row arrived behind the watermark. ``_closed`` is null if every window that contains the row was open at its
     arrival. Otherwise it is a slice edge, and the row counts in the windows of ``grids`` that end after it.
 
+    ``_refused`` marks those rows, and ``_ missed 0``, ``_ missed 1``, … for each grid those that came too late for one of its windows.
+
     Where late rows bring revisions, ``_closed`` is null if no window that contains the row had been shown at its arrival. Otherwise it is
     the watermark then, and ``_arrival`` is the moment at which the row arrived. ``_order`` is that moment of every row.
 
@@ -146,6 +159,11 @@ def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -
     reason = pc.if_else(pa.array(too_late), TOO_LATE, rows.column(REASON))
     done = rows.set_column(rows.schema.get_field_index(REASON), REASON, reason).drop_columns([NUMBER_OF, WATERMARK_OF])
     done = done.append_column(LATE, pa.array(late)).append_column(CLOSED, pa.array(edges, mask=~shut))
+    done = done.append_column(REFUSED, pa.array(too_late))
+    for index, missed in enumerate(found.missed):
+        marks = np.zeros(len(times), np.bool_)
+        marks[behind] = missed
+        done = done.append_column(f"{MISSED} {index}", pa.array(marks))
     if not rule.revises:
         return done
     moments = moments_of(rows.column(NUMBER_OF).to_numpy(), by_row=rule.by_row)
@@ -190,10 +208,18 @@ def usable(rows: pa.Table) -> pa.Table:
     return rows if reason.null_count == rows.num_rows else rows.filter(pc.is_null(reason))
 
 
-def counted(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -> pa.Table:
-    """The usable ones of ``rows``, judged as by :func:`judged_at`, without their reasons and indices."""
-    left = usable(judged_at(rows, rule, grids))
-    return left.drop_columns([name for name in (ROW, REASON) if name in left.column_names])
+def for_slices(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -> pa.Table:
+    """:func:`to_lift` of ``rows``, judged as by :func:`judged_at`."""
+    return to_lift(judged_at(rows, rule, grids))
+
+
+def to_lift(rows: pa.Table) -> pa.Table:
+    """``rows`` without reasons and places, and without the unusable ones; those that came too late are left, to be counted."""
+    chosen = pc.is_null(rows.column(REASON))
+    if REFUSED in rows.column_names:
+        chosen = pc.or_(chosen, rows.column(REFUSED))
+    own = [name for name in rows.column_names if name not in (FILE, ROW, REASON)]
+    return (rows if rows.column(REASON).null_count == len(rows) else rows.filter(chosen)).select(own)
 
 
 def last_instants(rows: pa.Table) -> Ints | None:

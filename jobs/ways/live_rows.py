@@ -155,7 +155,7 @@ def advance(
     if check is not None and SUM in stored.column_names:
         check.verify(stored)
     done = task.work(stored, reading.labelled(rows))
-    return Advanced(done.results(ends), done.changes, done.refused, done.applied, done.late)
+    return Advanced(done.results(ends), done.changes, done.refused, done.applied, done.late, missed=done.missed)
 
 
 def _check_fits(fresh: pa.Table, stored: pa.Table, reading: LiveRowReading, clock: Clock) -> None:

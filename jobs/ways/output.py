@@ -48,6 +48,8 @@ class Output:
         One text for each process that ran tasks.
     restored
         Number of rows of state that were restored, by kind.
+    missed
+        By window name, the number of rows that came too late for a window that holds them, refused ones included; without zeros.
     """
 
     files: Mapping[Role, tuple[DataFile, ...]] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class Output:
     reasons: Mapping[str, int] = field(default_factory=dict)
     executors: frozenset[str] = frozenset()
     restored: Restored = field(default_factory=dict)
+    missed: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Output) -> Output:
         return Output(
@@ -71,6 +74,7 @@ class Output:
             {reason: self.reasons.get(reason, 0) + other.reasons.get(reason, 0) for reason in (*self.reasons, *other.reasons)},
             self.executors | other.executors,
             added(self.restored, other.restored),
+            added(self.missed, other.missed),
         )
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.checkpoints.state.wanted import WithSpans
-from windowmill.jobs.sources.columns import FILE, REASON, ROW
+from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.ways import lateness, limits
 from windowmill.jobs.ways.base import Loaded, PartialsWanted
 from windowmill.jobs.ways.emission import Emission
@@ -187,8 +187,7 @@ def advance(stage: WindowStage, rows: pa.Table | None, stored: pa.Table | None) 
     if stored is not None:
         parts += slices.restored(stage.slices, stored.combine_chunks().to_batches())
     if rows is not None:
-        usable = rows.filter(pc.is_null(rows.column(REASON))).drop_columns([FILE, ROW, REASON])
-        parts += slices.sliced(stage.slices, usable.combine_chunks().to_batches())
+        parts += slices.sliced(stage.slices, lateness.to_lift(rows).combine_chunks().to_batches())
     return (combined.advanced(stage) for combined in combined_parts(stage, parts))
 
 

@@ -10,7 +10,7 @@ import pytest
 from airflow.sdk.observability import stats
 
 from tests.airflow.test_rulings import land
-from windowmill.dags.metrics import METRICS, gauge_pipeline
+from windowmill.dags.metrics import METRICS, count_batches, gauge_pipeline
 from windowmill.dags.operators import MicroBatchOperator, QualityReportOperator
 from windowmill.windowing.specfile import load_pipeline
 
@@ -68,8 +68,19 @@ def test_a_run_counts_its_batches_and_its_report_tells_where_the_pipeline_stands
     QualityReportOperator(task_id="quality_report", spec=spec).execute(RUN)
     assert sent["windowmill.held", "pipeline=delays"] == 0
     assert sent["windowmill.state_bytes", "pipeline=delays"] > 0
-    # All metrics that the reference lists, and under no older name.
-    assert {name for name, *_ in sent if name.startswith("windowmill.")} == {f"windowmill.{name}" for name in METRICS}
+    # All metrics that the reference lists, and under no older name; no row has missed a window.
+    assert {name for name, *_ in sent if name.startswith("windowmill.")} == {
+        f"windowmill.{name}" for name in METRICS.keys() - {"late_missed"}
+    }
+
+
+def test_rows_that_missed_windows_are_counted_by_window(sent):
+    counts = dict.fromkeys(("rows_read", "rows_late", "rows_quarantined", "rows_published"), 3)
+    count_batches("delays", [counts | {"verdict": "passed", "action": "run", "late_missed": {"hourly": 2, "daily": 1}}])
+    assert {tuple(tags): n for (name, *tags), n in sent.items() if name == "windowmill.late_missed"} == {
+        ("pipeline=delays", "window=hourly"): 2,
+        ("pipeline=delays", "window=daily"): 1,
+    }
 
 
 def test_statsd_gets_names_that_hold_the_pipeline(spec, sent):

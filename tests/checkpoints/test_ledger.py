@@ -62,12 +62,13 @@ def test_one_record_holds_plan_outcome_and_files(path):
     assert [(record.kind, record.attempt) for record in DeltaRecords(path).load()] == [("batch", "a")]
 
 
-def test_a_record_from_before_the_cost_was_recorded_is_read(path):
+@pytest.mark.parametrize("later", ["used", "late_missed"])
+def test_a_record_from_before_all_of_these_were_recorded_is_read(path, later):
     [record] = history(1)
     body = json.loads(record.body)
-    del body[OUTCOME]["used"]
+    del body[OUTCOME][later]
     DeltaRecords(path).append(replace(record, body=json.dumps(body)))
-    assert Ledger(path).last_commit.used == {}
+    assert getattr(Ledger(path).last_commit.outcome, later) == {}
 
 
 #: Bodies of the records of the plans in the next test, byte for byte.

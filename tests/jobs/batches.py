@@ -29,6 +29,7 @@ from windowmill.jobs.ways.choose import parts_of
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness import seen_after
+from windowmill.jobs.ways.restored import added
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.checksums import RowCheck
@@ -123,6 +124,7 @@ class Run:
         self.emitted: int | None = None
         self.restored: list[pa.Table] = []
         self.kinds: Mapping[str, int] = {}
+        self.missed: Mapping[str, int] = {}
         self.rows: list[Row] = []
         self.refused: list[tuple[int, str]] = []
         self.commits: list[int] = []
@@ -154,6 +156,7 @@ class Run:
         refused = [] if done.judged is None else files.refused(done.judged.table, first)
         assert done.counts.rows_applied + len(refused) == len(rows or [])
         self.refused, self.late = self.refused + refused, self.late + done.counts.rows_late
+        self.missed = added(self.missed, done.counts.missed)
         self.rows += shown(done)
         assert sum(map(len, done.state)) <= done.counts.new_state
         if done.state:
@@ -264,6 +267,7 @@ def compare(run: Run, rows: list[Row], *, final: bool = False) -> None:
     records = [Record(row, frozenset(["i > 3"] if (row["i"] or 0) > 3 else [])) for row in rows]
     wanted = evaluate(run.pipeline, records, commits=run.commits, final=final)
     assert run.refused == wanted.quarantined
+    assert run.missed == wanted.missed
     found, expected = sorted(run.rows, key=place), sorted(wanted.rows, key=place)
     assert [place(row) for row in found] == [place(row) for row in expected]
     for got, want in zip(found, expected, strict=True):

@@ -22,7 +22,7 @@ VALUES = [
     (1, 2.5, "a", True, float("inf")),
     {3, 4},
     [FILE],
-    Output({"sink": (FILE,)}, {"w": (2, 10, 20)}, 3, 1, 0, 5, {"null_time": 1}, frozenset({"here:1"})),
+    Output({"sink": (FILE,)}, {"w": (2, 10, 20)}, 3, 1, 0, 5, {"null_time": 1}, frozenset({"here:1"}), missed={"w": 1}),
     ComputedBatch(
         Emission(1, None, 0, 1), 3, 2, 0, 1, {"w": (2, 10, 20)}, {}, {"sink": Changes((FILE,), removes=("old",), replaces=(0, 9))}
     ),

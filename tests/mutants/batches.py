@@ -79,7 +79,7 @@ MUTANTS = {
         ("windows-revised-row-by-row", "windowing.kernels.grid_revisions:_list_held", never("_ < _ and _.moment[_] == _.moment[_]")),
     ],
     f"{CALENDAR_BATCHES}windows_of_all_kinds_share_their_slices": [
-        ("closed-for-the-last-window-only", "windowing.grids:closing_of", instead("np.min", "np.max")),
+        ("closed-for-the-last-window-only", "windowing.grids:closing_of", instead("first_ends.min", "first_ends.max")),
     ],
     f"{CALENDAR_BATCHES}a_month_is_stored_as_one_slice_and_read_when_it_ends": [
         (
@@ -163,7 +163,7 @@ MUTANTS = {
     f"{REVISED_BATCHES}a_batch_reads_the_nodes_of_the_long_windows_that_its_late_rows_revise": [
         (
             "late-rows-in-nodes-before-their-windows-are-closed",
-            "windowing.columnar.slice_windows:_whole_nodes",
+            "windowing.columnar.slice_nodes:whole_nodes",
             instead("_1.closed_through", "_1.through"),
         ),
     ],

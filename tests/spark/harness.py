@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -195,8 +196,15 @@ def check_runs_backfill_and_upkeep(bench: Bench, rows: Sequence[Row]) -> list[An
     assert differences(bench.rows(), before) == []
     maintain(bench.pipeline, quiet())
     done += run_over(bench, 7, rows[first:], 2)
-    assert differences(bench.rows(), bench.expected(rows).rows) == []
+    want = bench.expected(rows)
+    assert differences(bench.rows(), want.rows) == []
+    assert missed_in(done) == want.missed
     return done
+
+
+def missed_in(done: Sequence[Any]) -> dict[str, int]:
+    """By window name, the rows that came too late for a window that holds them, in batches that are ``done``."""
+    return dict(sum((Counter(each.commit.late_missed) for each in done), Counter[str]()))
 
 
 def place(pipeline: Pipeline, row: Row) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.harness import SCHEMA, TIME, Bench, differences, events, run_over
+from tests.spark.harness import SCHEMA, TIME, Bench, differences, events, missed_in, run_over
 from windowmill.jobs.batch import loop
 from windowmill.jobs.ways import limits
 
@@ -40,6 +40,7 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, a
     assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reason for _, reason in want.quarantined)
     assert sum(d.commit.rows_quarantined for d in done) == len(want.quarantined) > 0
     assert sum(d.commit.rows_late for d in done) > 0
+    assert missed_in(done) == want.missed
 
 
 def test_backfill_of_a_running_pipeline_changes_nothing_but_the_batch(spark, tmp_path):

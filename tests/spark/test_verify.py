@@ -14,6 +14,7 @@ from tests.spark.harness import AGGREGATES, SCHEMA, Bench, Row, events, quiet, r
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.answers import quality_of
+from windowmill.jobs.commands.verify import _lines
 from windowmill.jobs.verify.check import Verification, verify
 from windowmill.jobs.verify.plain import Plain
 from windowmill.windowing.catalogue import DECLARED
@@ -110,6 +111,8 @@ def test_windows_on_grids_are_read_together(spark, tmp_path, monkeypatch):
     assert calls == [sum(each.row.window != "visits" for each in found.comparison.rows)]
     assert text.getvalue().startswith(f"{bench.pipeline.pipeline}: verifies 100 rows by 2 files (")
     assert "which are read 3 times\n" in text.getvalue()
+    assert found.missed == bench.expected(events(21, 300)).missed
+    assert any("late rows are left out of the windows" in line for line in _lines(found, bench.pipeline))
 
 
 def missing_forms() -> set[str]:

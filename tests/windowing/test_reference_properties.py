@@ -103,6 +103,37 @@ def test_the_last_revision_is_what_enough_patience_would_have_shown(window: str,
         assert [row for row in shown if row not in wanted] == []
 
 
+#: Size, hop and origin of some of these windows, which are on grids.
+ON_GRIDS = {"tumbling": (4, 4, 0), "hopping": (7, 3, 2), "gaps": (2, 5, 0)}
+
+
+@pytest.mark.parametrize("emit", ["final", "revise"])
+@pytest.mark.parametrize("window", ON_GRIDS)
+@shared(2 * len(ON_GRIDS), 40)
+@given(rows=ROWS, arrival=ARRIVALS, disorder=st.integers(0, 4), lateness=st.integers(0, 5))
+def test_rows_that_found_one_of_their_windows_closed_have_missed_it(window, emit, rows, arrival, disorder, lateness):
+    size, hop, origin = ON_GRIDS[window]
+    commits, missed = arrival.commits(len(rows)), 0
+    for number, (_, time, length, _) in enumerate(rows):
+        before = [
+            t for (_, t, _, _), commit in zip(rows[:number], commits, strict=False) if arrival.by == "row" or commit < commits[number]
+        ]
+        seen = max(before, default=-math.inf)
+        starts = range(origin - 100 * hop, 100, hop)
+        ends = [start + size for start in starts if start < max(time + length, time + 1) and start + size > time]
+        missed += any(end <= seen - disorder - lateness for end in ends)
+    found = evaluate(pipeline(window, emit, disorder, lateness, arrival.by), records(rows), commits=commits)
+    assert found.missed == ({"w": missed} if missed else {})
+
+
+@pytest.mark.parametrize("window", [name for name in WINDOWS if name not in ("snapshot", "cumulative", *ON_GRIDS)])
+@shared(10, 20)
+@given(rows=ROWS, arrival=ARRIVALS, lateness=st.integers(0, 5))
+def test_a_row_that_such_windows_count_has_missed_none_of_them(window, rows, arrival, lateness):
+    found = evaluate(pipeline(window, "final", 0, lateness, arrival.by), records(rows), commits=arrival.commits(len(rows)))
+    assert found.missed == ({"w": len(found.quarantined)} if found.quarantined else {})
+
+
 @shared(1, 60)
 @given(values=st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=8))
 def test_extremes_put_nan_above_everything(values: list[float]):

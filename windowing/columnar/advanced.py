@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -30,6 +30,8 @@ class Advanced:
         How many other rows there are, and how many of these arrived behind the watermark.
     touched
         Number of slices or entries that the batch touched, where ``state`` has fewer rows; null if it has them all.
+    missed
+        By window name, the number of rows that came too late for a window that holds them, refused ones included; without zeros.
     """
 
     results: Iterable[pa.Table]
@@ -38,10 +40,16 @@ class Advanced:
     applied: int
     late: int
     touched: int | None = None
+    missed: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, results: Sequence[pa.Table], state: Sequence[pa.Table] | None, refused: Sequence[Ints], numbers: Ints, late: pa.Array
+        cls,
+        results: Sequence[pa.Table],
+        state: Sequence[pa.Table] | None,
+        refused: Mapping[tuple[str, ...], Ints],
+        numbers: Ints,
+        late: pa.Array,
     ) -> Self:
         """The result for new rows of these ``numbers``, of which the mask ``late`` marks those behind the watermark; null means no.
 
@@ -50,14 +58,16 @@ class Advanced:
         results, state
             Parts of the result rows and of the state; no state if none is kept.
         refused
-            Numbers of the rows that each window refused. A row is too late if all did.
+            By the names of windows for which the same rows are late, the numbers of the rows that they refused. A row is too late if all
+            did.
         """
         # Mostly some window refuses none, and then there is nothing to compare.
-        fewest, *others = sorted((numbers, *refused), key=len)
+        fewest, *others = sorted((numbers, *refused.values()), key=len)
         common = np.unique(fewest)
         for each in others if len(common) else ():
             common = common[np.isin(common, each)]
         taken = ~np.isin(numbers, common)
         behind = pc.sum(pc.and_(late.fill_null(False), pa.array(taken))).as_py() or 0
         kept = None if state is None else with_checksums(pa.concat_tables(state))
-        return cls([table for table in results if len(table)], kept, common, int(taken.sum()), behind)
+        missed = {name: len(each) for names, each in refused.items() if len(each) for name in names}
+        return cls([table for table in results if len(table)], kept, common, int(taken.sum()), behind, missed=missed)

@@ -40,11 +40,14 @@ class Step:
         Numbers of the new rows that no window took.
     due
         For each key, the watermark from which it has work even if none of its rows arrive; ``AFTER`` for never.
+    missed
+        By window name, the number of new rows that came too late for a window that holds them.
     """
 
     chunks: list[Chunk]
     refused: Ints
     due: Ints
+    missed: Mapping[str, int]
 
 
 class KeyedWindows:
@@ -82,7 +85,7 @@ class KeyedWindows:
             fresh = with_keys(fresh, self._pipeline.keys)
             self._rows = fresh if self._rows is None else pa.concat_tables([self._rows, fresh])
         if self._rows is None or self.keys is None:
-            return Step([], np.empty(0, np.int64), np.empty(0, np.int64))
+            return Step([], np.empty(0, np.int64), np.empty(0, np.int64), {})
         if self._aggregation is None:
             self._aggregation = Aggregation(self._pipeline, {field.name: field.type for field in self._rows.schema})
         leaves = in_order(self._rows, len(self.keys), self._pipeline.time.tie_break, first_new)
@@ -90,6 +93,7 @@ class KeyedWindows:
         live, counted, refused = (np.zeros(len(leaves), np.bool_) for _ in range(3))
         due = np.full(leaves.n_keys, AFTER, np.int64)
         complete: list[Chunk] = []
+        missed: dict[str, int] = {}
 
         def advance_one(index: int) -> tuple[BatchEffect, Ints, list[Chunk]]:
             slicer, chunks = self._slicers[index], []
@@ -101,14 +105,17 @@ class KeyedWindows:
                     chunks.append(Chunk(index, windows, values))
             return applied, slicer.due(leaves, applied, clock), chunks
 
-        for applied, next_due, chunks in self._each_window(advance_one, len(leaves)):
+        each = self._each_window(advance_one, len(leaves))
+        for window, (applied, next_due, chunks) in zip(self._pipeline.windows, each, strict=True):
             live |= applied.kept
             counted |= applied.counted
             refused |= applied.refused
             due = np.minimum(due, next_due)
             complete += chunks
+            if applied.n_missed:
+                missed[window.name] = applied.n_missed
         self._rows = kept(self._rows, leaves, live)
-        return Step(complete, leaves.number[refused & ~counted], due)
+        return Step(complete, leaves.number[refused & ~counted], due, missed)
 
     def _each_window(self, call: Callable[[int], _T], n_leaves: int) -> Iterable[_T]:
         """Results of ``call`` for each window's index, in order; in threads if there are many leaves and no user code runs."""

@@ -10,7 +10,7 @@ state, store all columns as lists: Spark explodes them into one row per slice wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -29,6 +29,8 @@ from windowmill.windowing.slicing.numbering import each_of
 #: Columns of a packed row beside keys and lists: its bucket; its rank among the bucket's rows; numbers of lifted and late rows; the block.
 #: The bucket has a space in its name, like other columns that are never stored, so that a key may be called ``_bucket``.
 BUCKET, PLACE, ROWS, LATE_ROWS, BLOCK = "_ bucket", "_place", "_rows", "_late_rows", "_block"
+#: Bucket of a row that holds no slices, but counts rows that came too late; it comes before all others.
+NO_BUCKET = -1
 #: Number of buckets. A task combines whole buckets: of 200 M slices, a bucket holds 50,000.
 N_BUCKETS = 4_096
 #: Greatest number of slices in a packed row: Spark allocates a row in one piece, and sends 10,000 rows to Python at a time.
@@ -51,12 +53,15 @@ class Sliced:
         Number of rows lifted into each slice; int64, shape (n_slices,).
     late
         Number of late rows among those.
+    missed
+        For each grid, the number of rows, lifted or not, that came too late for one of its windows; empty if none is late.
     """
 
     slices: pa.Table
     offsets: Ints
     lifted: Ints
     late: int
+    missed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,13 @@ class Packing:
         columns[LATE_ROWS] = pa.array(np.append([part.late], np.zeros(max(n - 1, 0), np.int64))[:n].astype(np.int64))
         columns[PLACE] = pa.repeat(place, n)
         return pa.table([columns[field.name] for field in self.packed_schema], schema=self.packed_schema)
+
+    def pack_missed(self, missed: Sequence[int], place: int) -> pa.Table:
+        """A packed row that counts the rows that came too late, of no slices; :func:`split_missed` finds it."""
+        words = np.array([0, *missed], np.int64)  # as of a block without slices
+        cells = {BUCKET: NO_BUCKET, PLACE: place, ROWS: 0, LATE_ROWS: 0, BLOCK: words.tobytes()}
+        columns = [pa.array([cells.get(field.name, [])], field.type) for field in self.packed_schema]
+        return pa.table(columns, schema=self.packed_schema)
 
     def listed(self, slices: pa.Table, offsets: Ints) -> pa.Table:
         """A row for each key, or several if it has more than ``MAX_PACKED`` slices: the key, and all other columns as lists."""
@@ -190,6 +202,15 @@ class Packing:
                 column = column.fill_null(0)
             columns[1 + bit] = column.view(pa.int64()).to_numpy()
         return columns
+
+
+def split_missed(packed: pa.RecordBatch) -> tuple[pa.RecordBatch, tuple[int, ...]]:
+    """``packed`` rows sorted by ``BUCKET``, without those of :meth:`Packing.pack_missed`, and the sum of what these count."""
+    n = int(np.searchsorted(packed.column(BUCKET).to_numpy(), 0))
+    if not n:
+        return packed, ()
+    words = np.concatenate([words for words, _ in _words(packed.column(BLOCK).slice(0, n))])
+    return packed.slice(n), tuple(words.reshape(n, -1)[:, 1:].sum(axis=0).tolist())
 
 
 def count_slices(packed: pa.Table | pa.RecordBatch) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,6 +109,11 @@ class PartitionResult:
     def refused(self) -> Ints:
         """Numbers of the fresh rows that came too late."""
         return self.step.refused
+
+    @property
+    def missed(self) -> Mapping[str, int]:
+        """By window name, the number of fresh rows that came too late for a window that holds them."""
+        return self.step.missed
 
 
 def _ending_in(rows: pa.Table, begin: int, end: int) -> pa.Table:

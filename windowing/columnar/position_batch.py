@@ -100,7 +100,7 @@ def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     verify_once(stage.check, stored)
     rows = reordered(rows, np.argsort(rows.column(NUMBER_OF).to_numpy(), kind="stable"))
     keys, codes, n_keys = keys_of([stored, rows], stage.keys)
-    results, parts, refused = [], [], []
+    results, parts, refused = [], [], {}
     for name in stage.state.sequences:
         known = StoredSequence.of(name, stored, codes[: len(stored)], n_keys)
         tuples = tuples_of(stage, known, rows, codes[len(stored) :])
@@ -111,6 +111,6 @@ def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
             sequence = FrontSequence(stage, name, keys, known, nodes_of(name, stored, codes[: len(stored)]), tuples)
         results += list(sequence.results())
         parts += sequence.changes() if stage.keep else []
-        refused.append(sequence.refused)
+        refused[tuple(stage.pipeline.windows[window].name for window in stage.state.sequences[name])] = sequence.refused
     numbers = int64_of(rows.column(NUMBER_OF).combine_chunks())
     return Advanced.of(results, parts if stage.keep else None, refused, numbers, rows.column(LATE).combine_chunks())

@@ -214,16 +214,17 @@ def advance(stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     """
     verify_once(stage.check, stored)
     arrived = SessionInput.of(stage, rows, stored)
-    results, kept, refused = [], [], []
+    results, kept, refused = [], [], {}
     for limits in dict.fromkeys(limits for _, limits in stage.limits):
         if limits.longest < AFTER:
             # No two instants are known to lie in one piece.
             merged = cut(stage, Fragments.of(stage, arrived, limits, apart=0))
         else:
             merged = _joined(stage, Fragments.of(stage, arrived, limits, apart=limits.gap))
-        results += [merged.results(name) for name, its_limits in stage.limits if its_limits == limits]
+        names = tuple(name for name, its_limits in stage.limits if its_limits == limits)
+        results += [merged.results(name) for name in names]
         kept.append(merged.state())
-        refused.append(merged.refused)
+        refused[names] = merged.refused
     return Advanced.of(results, kept if stage.keep else None, refused, arrived.numbers, arrived.late)
 
 

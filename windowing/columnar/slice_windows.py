@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from windowmill.windowing.axis import Grid, WindowGrid
@@ -30,7 +29,7 @@ from windowmill.windowing.columnar.known_spans import (
     spans_stored,
     split_off,
 )
-from windowmill.windowing.columnar.packing import Sliced
+from windowmill.windowing.columnar.packing import Sliced, split_missed
 from windowmill.windowing.columnar.results import gives_json, typed
 from windowmill.windowing.columnar.slice_columns import (
     IN_TIME,
@@ -42,10 +41,10 @@ from windowmill.windowing.columnar.slice_columns import (
     reached_of,
     reaching_of,
 )
+from windowmill.windowing.columnar.slice_nodes import whole_nodes
 from windowmill.windowing.columnar.slice_revisions import marked_by_edge, revisions_of
 from windowmill.windowing.columnar.slices import (
     GRID,
-    NodeStage,
     Revising,
     SliceStage,
     WindowStage,
@@ -76,6 +75,8 @@ class Combined:
         state keeps none.
     rows, late_rows, n_slices
         Numbers of lifted rows, of late rows among them, and of the batch's slices, new nodes and spans.
+    missed
+        As in :class:`.packing.Sliced`.
     """
 
     windows: list[pa.Table]
@@ -84,21 +85,40 @@ class Combined:
     rows: int
     late_rows: int
     n_slices: int
+    missed: tuple[int, ...] = ()
+
+    @classmethod
+    def of_missed(cls, missed: Sequence[tuple[int, ...]]) -> Iterator[Combined]:
+        """What came too late, if anything did: the sum for each grid."""
+        counts = tuple(map(sum, zip(*filter(None, missed), strict=True)))
+        if counts:
+            yield cls([], None, np.zeros(1, np.int64), 0, 0, 0, counts)
 
     def advanced(self, stage: WindowStage) -> Advanced:
         """The same as whole result rows, completed one table at a time, and state."""
         results = (result_rows(stage, bare) for bare in self.windows)
-        return Advanced(results, self.slices, np.empty(0, np.int64), self.rows, self.late_rows, self.n_slices)
+        missed = {name: n for (name, _), n in zip(stage.grids, self.missed, strict=False) if n}
+        return Advanced(results, self.slices, np.empty(0, np.int64), self.rows, self.late_rows, self.n_slices, missed)
 
 
 def combined(stage: WindowStage, batches: Iterable[pa.RecordBatch]) -> Iterator[Combined]:
     """Combine packed slices, sorted by ``BUCKET`` and ``PLACE``, into windows and slices for the state; no key is split between results."""
-    return (_combine(stage, whole) for whole in of_packed(stage.slices, batches))
+    missed: list[tuple[int, ...]] = []
+
+    def slices() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            packed, counts = split_missed(batch)
+            missed.append(counts)
+            yield packed
+
+    yield from (_combine(stage, whole) for whole in of_packed(stage.slices, slices()))
+    yield from Combined.of_missed(missed)
 
 
 def combined_parts(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Combined]:
     """As :func:`combined`, of slices that no shuffle has brought together; ``parts`` are in the order of their places."""
-    return (_combine(stage, whole) for whole in of_parts(stage.slices, parts))
+    yield from (_combine(stage, whole) for whole in of_parts(stage.slices, parts))
+    yield from Combined.of_missed([part.missed for part in parts])
 
 
 def _combine(stage: WindowStage, whole: WholeKeys) -> Combined:
@@ -114,7 +134,7 @@ def _combine(stage: WindowStage, whole: WholeKeys) -> Combined:
             # No node holds events that reach into its slices.
             begun = partials.reaching == 0
             leaves = (partials, own) if begun.all() else (partials.at(begun), own[begun])
-            stored_rows += _whole_nodes(stage, stage.nodes, *leaves)
+            stored_rows += whole_nodes(stage, stage.nodes, *leaves)
         keys, columns = spans.rows_of(stage.slices.known, merged.spans)
         kept, kept_offsets = _kept(stage.slices, merged, stored_rows, keys, columns)
         n_nodes = sum(len(nodes.starts) for _, nodes in stored_rows[1:]) + len(keys)
@@ -308,47 +328,6 @@ def _check_number(stage: WindowStage, window: str, grid: WindowGrid, merged: _Wh
     filled = np.flatnonzero(np.diff(merged.offsets))
     first, last = merged.partials.starts[merged.offsets[filled]], merged.partials.starts[merged.offsets[filled + 1] - 1]
     check_share(window, count_ends(grid, first, last, np.diff(merged.offsets)[filled], after=stage.after, through=stage.through))
-
-
-def _whole_nodes(
-    stage: WindowStage, wanted: NodeStage, leaves: SlicePartials, own: npt.NDArray[np.bool_]
-) -> list[tuple[int, SlicePartials]]:
-    """By level, the nodes that this batch completes, and increments for nodes completed before.
-
-    ``leaves`` are the restored slices and nodes and the batch's own slices.
-    """
-    assert stage.keep_from is not None
-    counted = leaves.closed <= wanted.closed_through
-    # Late slices join a node once the windows that do not count them, or number their revisions by them, are closed.
-    fresh = counted & (own | (leaves.closed > wanted.closed_before))
-    first, before, now = (wanted.nodes.number(t) for t in (stage.keep_from, wanted.before, wanted.through))
-    nodes = []
-    # Nodes that end after ``before`` become complete in this batch; to those that end earlier it adds what is fresh.
-    for rows, after, until in ((counted, before, now), (fresh, first, before)):
-        level_below = leaves.at(rows)
-        number = wanted.nodes.numbers(level_below.starts)
-        for level in range(1, wanted.nodes.top + 1):
-            number = number >> level << level
-            # Skip a node that begins before the needed range or ends after the complete one: the nodes above it do so too.
-            inside = (number >= first) & (number + (1 << level) <= until)
-            if not inside.any():
-                break
-            number, level_below = _joined(stage.slices, wanted, number[inside], level_below.at(inside))
-            nodes.append((level, level_below.at(number + (1 << level) > after)))
-    return nodes
-
-
-def _joined(stage: SliceStage, wanted: NodeStage, number: Ints, below: SlicePartials) -> tuple[Ints, SlicePartials]:
-    """Combine the partials ``below``, sorted by key and ``number`` of their node, into nodes: the number and partial of each."""
-    keys = below.keys
-    bounds = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]) | (number[1:] != number[:-1]), True])
-    firsts = bounds[:-1]
-    number = number[firsts]
-    ints, floats = combine_runs(stage.layout.program(), bounds[:-1], bounds[1:], below.ints, below.floats)
-    objects, spans = stage.objects.fold(below.objects, bounds), least_spans(below.before, firsts)
-    never, begun = np.full(len(number), BEFORE, np.int64), np.zeros(len(number), np.int64)
-    in_time = np.full(len(number), IN_TIME, np.int64)
-    return number, SlicePartials(keys[firsts], wanted.nodes.starts(number), never, ints, floats, objects, spans, begun, in_time)
 
 
 def _kept(

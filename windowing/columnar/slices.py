@@ -27,9 +27,11 @@ from windowmill.windowing.columnar.added_columns import (
     CLOSED,
     LATE,
     LEVEL,
+    MISSED,
     ORDER,
     REACHED,
     REACHING,
+    REFUSED,
     SLICE,
     TIME,
 )
@@ -258,7 +260,11 @@ class WindowStage:
 
 def lifted(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
     """The slices of rows, packed; ``first_place`` ranks them among those of other callers."""
-    return (stage.packing.pack(part, place) for place, part in enumerate(sliced(stage, batches), first_place))
+    for place, part in enumerate(sliced(stage, batches), first_place):
+        if part.slices.num_rows:
+            yield stage.packing.pack(part, place)
+        if any(part.missed):
+            yield stage.packing.pack_missed(part.missed, place)
 
 
 def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
@@ -272,13 +278,25 @@ def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | 
     chunks = _chunks(batches) if share is None else (share.rows(table, stage.keys) for table in _chunks(batches))
     if stage.lasting is not None:
         chunks = (part for table in chunks for part in stage.lasting.chunks(table))
-    for table in chunks:
-        late = pc.sum(table.column(LATE)).as_py() if LATE in table.column_names else 0
+    for judged in chunks:
+        table, missed = _without_refused(judged)
+        late = pc.sum(table.column(LATE)).as_py() or 0 if LATE in table.column_names else 0
         slices, offsets = _lift(stage, table)
         counts = int64_of(slices.column(stage.layout.fields[0].name).combine_chunks())
         # An event counts once, where it begins.
         counts[reaching_of(slices) == 1] = 0
-        yield Sliced(slices, offsets, counts, late)
+        yield Sliced(slices, offsets, counts, late, missed)
+
+
+def _without_refused(rows: pa.Table) -> tuple[pa.Table, tuple[int, ...]]:
+    """The ``rows`` that windows count, and for each grid, how many of all came too late for one of its windows; none if no row is late."""
+    if REFUSED not in rows.column_names:
+        return rows, ()
+    names = [name for name in rows.column_names if name.startswith(f"{MISSED} ")]
+    missed = tuple(pc.sum(rows.column(name)).as_py() or 0 for name in names)
+    refused = rows.column(REFUSED)
+    taken = rows.filter(pc.invert(refused)) if pc.any(refused).as_py() else rows
+    return taken.drop_columns([REFUSED, *names]), missed
 
 
 def restored(stage: SliceStage, batches: Iterable[pa.RecordBatch]) -> Iterator[Sliced]:

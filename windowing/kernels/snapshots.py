@@ -33,7 +33,8 @@ def snapshots(rows: Rows, marks: Ints, late: Bools, held: Bools, fixed: Ints, th
     Returns
     -------
     tuple
-        Key, start and end of each span, shapes (n_spans,); offsets of its rows, shape (n_spans + 1,), and the rows.
+        Key, start and end of each span, shapes (n_spans,); offsets of its rows, shape (n_spans + 1,), and the rows; the instant from which
+        each row counts, shape (n_rows,).
     """
     offsets, stop, n = rows.offsets, rows.stop, len(rows.time)
     begins = np.empty(n, np.int64)
@@ -64,7 +65,7 @@ def snapshots(rows: Rows, marks: Ints, late: Bools, held: Bools, fixed: Ints, th
         for point in points:
             if point <= through:
                 fixed[key] = max(fixed[key], point)
-    return out_key[:count], out_start[:count], out_end[:count], member_offsets[: count + 1], members[:listed]
+    return out_key[:count], out_start[:count], out_end[:count], member_offsets[: count + 1], members[:listed], begins
 
 
 @helper

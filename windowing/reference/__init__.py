@@ -29,10 +29,13 @@ class Evaluation:
         Result rows in (key, window, window_end, trigger, revision, window_start) order, nulls first.
     quarantined
         Pairs (number of the record, reason), in order of number.
+    missed
+        By window name, the number of events that came too late for a window that holds them; without names that no event missed.
     """
 
     rows: list[dict[str, Any]]
     quarantined: list[tuple[int, str]]
+    missed: dict[str, int]
 
 
 def evaluate(
@@ -67,13 +70,17 @@ def evaluate(
             events.append(arrival)
     watermark, closed = (AFTER, AFTER) if final else (clock.watermark, clock.closed)
     rows: list[dict[str, Any]] = []
-    tally = Tally()
+    counted, refused, missed = set[int](), set[int](), dict[str, int]()
     course = Course(pipeline.time.unit is not None, pipeline.emit == "revise", watermark, closed, clock.seen)
     for window in pipeline.windows:
+        tally = Tally()
         results = _windows(window, events, tally, course)
         rows.extend(_row(pipeline, window, fired) for fired in results if wanted(window, fired))
-    quarantined |= dict.fromkeys(tally.refused - tally.counted, "too_late")
-    return Evaluation(sorted(rows, key=lambda row: _sort_key(pipeline, row)), sorted(quarantined.items()))
+        counted, refused = counted | tally.counted, refused | tally.refused
+        if late := tally.refused | tally.partly:
+            missed[window.name] = len(late)
+    quarantined |= dict.fromkeys(refused - counted, "too_late")
+    return Evaluation(sorted(rows, key=lambda row: _sort_key(pipeline, row)), sorted(quarantined.items()), missed)
 
 
 def _row(pipeline: Pipeline, window: Window, fired: WindowResult) -> dict[str, Any]:

@@ -24,6 +24,9 @@ class EventWindows(Protocol):
     def accept(self, event: Event) -> bool:
         """Accept ``event`` if a window that would hold it is still open; returns whether it did."""
 
+    def clips(self, event: Event) -> bool:
+        """Whether an accepted ``event`` began in windows that are closed, and counts only from there on."""
+
     def spans(self) -> list[EventWindow]:
         """The present windows, without closed ones."""
 
@@ -38,6 +41,10 @@ class EventWindows(Protocol):
 
     def replaces(self, new: EventWindow, old: EventWindow) -> bool:
         """Whether ``new`` is another version of ``old``, which still takes events."""
+
+
+def _never(_event: Event) -> bool:
+    return False
 
 
 def _overlap(new: EventWindow, old: EventWindow) -> bool:
@@ -65,6 +72,8 @@ class SessionWindows:
         self._gap = window.gap.elapsed()
         self._max: float = window.max_size.elapsed() if window.max_size else math.inf
         self._live: list[Event] = []
+
+    clips = staticmethod(_never)
 
     def in_turn(self, together: list[Event]) -> list[Event]:
         # From the latest to the earliest, an event that joins others to an open session is there before them.
@@ -124,6 +133,9 @@ class Snapshots:
             self._live.append(event)
         return event.stop > event.closed
 
+    def clips(self, event: Event) -> bool:
+        return event.time < self._fixed
+
     def _points(self) -> list[int]:
         return sorted({int(max(event.time, self._fixed)) for event in self._live} | {event.stop for event in self._live})
 
@@ -157,6 +169,8 @@ class CountWindows:
         self._begun: float = BEFORE
 
     complete = staticmethod(_passed)
+
+    clips = staticmethod(_never)
 
     def in_turn(self, together: list[Event]) -> list[Event]:
         # From the earliest to the latest, no event completes a window before another has joined it, but for one that keeps it open.
@@ -209,6 +223,7 @@ class Customs:
 
     complete = staticmethod(_passed)
     in_turn = staticmethod(_in_order)
+    clips = staticmethod(_never)
 
     def accept(self, event: Event) -> bool:
         in_order = self._told is None or event.order > self._told
@@ -277,7 +292,12 @@ def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, cou
     for together in arriving_together(events):
         yield from settle(together[0].watermark, together[0].closed)
         for event in windows.in_turn(together):
-            (tally.counted if windows.accept(event) else tally.refused).add(event.number)
+            if not windows.accept(event):
+                tally.refused.add(event.number)
+                continue
+            tally.counted.add(event.number)
+            if windows.clips(event):
+                tally.partly.add(event.number)
     yield from settle(course.watermark, course.closed)
 
 

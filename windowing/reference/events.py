@@ -91,10 +91,14 @@ class WindowResult:
 
 @dataclass(slots=True)
 class Tally:
-    """Numbers of the events that windows have counted, and of those that a window has refused as late."""
+    """Numbers of the events that the windows of one name have counted, of those that they refused as late, and of those that did both.
+
+    An event of ``partly`` is counted, but not by a window that holds it and was closed when it arrived.
+    """
 
     counted: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
+    partly: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)

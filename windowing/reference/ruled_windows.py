@@ -149,6 +149,8 @@ def grid_rows(window: Window, rules: GridRules, events: Sequence[Event], tally: 
             held.setdefault(span, []).append(event)
         if taking:
             tally.counted.add(event.number)
+            if len(taking) < len(spans):
+                tally.partly.add(event.number)
         elif spans:  # an event in a gap between windows is neither counted nor late
             tally.refused.add(event.number)
         counted += [event] * bool(taking)

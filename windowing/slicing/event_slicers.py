@@ -95,7 +95,7 @@ class SnapshotSlicer(_Slicer):
         accepted = leaves.new & (rows.stop > closed)
         held = self._held(leaves) | accepted
         fixed = self._marks["fixed"]
-        *bounds, offsets, members = snapshot_kernel.snapshots(
+        *bounds, offsets, members, begins = snapshot_kernel.snapshots(
             rows,
             closed,
             accepted & (leaves.time < closed),
@@ -105,7 +105,9 @@ class SnapshotSlicer(_Slicer):
         )
         live = held & (rows.stop > fixed[leaves.key])
         self._live = leaves.number[live]
-        return BatchEffect(accepted, leaves.new & ~accepted, live, [Windows.of(*bounds, members=(offsets, members))])
+        return BatchEffect(
+            accepted, leaves.new & ~accepted, live, [Windows.of(*bounds, members=(offsets, members))], accepted & (begins > leaves.time)
+        )
 
     def due(self, leaves: Leaves, applied: BatchEffect, clock: Clock) -> Ints:
         point = np.where(leaves.time > self._marks["fixed"][leaves.key], leaves.time, leaves.stop)

@@ -75,7 +75,7 @@ class GridSlicer:
             if self._revise:
                 taken |= self._late_before_known(numbering, leaves, rows, closed, before, key, number)
             parts.append(Windows.of(key[~taken], *numbering.bounds(number[~taken])))
-        return BatchEffect(counted, held & ~counted & leaves.new, kept, parts)
+        return BatchEffect(counted, held & ~counted & leaves.new, kept, parts, counted & (ends <= closed))
 
     def _check_empty(self, old_first: Ints, old_last: Ints, since: int, through: int) -> None:
         """Refuse keys with too many windows, empty ones included, between those emitted so far and ``through``."""

@@ -231,12 +231,20 @@ class BatchEffect:
         Leaves that later windows may hold.
     windows
         The windows that are now complete.
+    partly
+        Counted rows that came too late for another window that holds them; null for none.
     """
 
     counted: Bools
     refused: Bools
     kept: Bools
     windows: list[Windows] = field(default_factory=list)
+    partly: Bools | None = None
+
+    @property
+    def n_missed(self) -> int:
+        """Number of new rows that came too late for a window that holds them."""
+        return int(self.refused.sum()) + (0 if self.partly is None else int(self.partly.sum()))
 
 
 class Slicer(Protocol):

@@ -36,12 +36,19 @@ class RevisedSlicer:
         Whether the replay reads cells; otherwise they are empty.
     latest_first
         Whether of rows that arrived together the latest is accepted first; otherwise those in closed windows come last, in order.
+    clips
+        Whether a row that begins before the replay's mark counts only from there on.
     """
 
     def __init__(
-        self, replay: Callable[[LeafTimes, Mapping[int, Cells]], Replay], *, reads_cells: bool = False, latest_first: bool = False
+        self,
+        replay: Callable[[LeafTimes, Mapping[int, Cells]], Replay],
+        *,
+        reads_cells: bool = False,
+        latest_first: bool = False,
+        clips: bool = False,
     ) -> None:
-        self._replay, self._reads_cells, self._latest_first = replay, reads_cells, latest_first
+        self._replay, self._reads_cells, self._latest_first, self._clips = replay, reads_cells, latest_first, clips
         self._rows, self._n_keys = _NONE, 0
         self._marks: dict[int, tuple[int, int, str]] = {}
         self._shown: dict[int, list[tuple[int, int, int, list[int]]]] = {}
@@ -53,9 +60,8 @@ class RevisedSlicer:
             names = [name for name in leaves.table.column_names if not name.startswith(OWN_PREFIX)]
             cells = dict(enumerate(leaves.table.select(names).to_pylist()))
         index_of = dict(zip(leaves.number.tolist(), range(len(leaves)), strict=True))
-        counted, kept = np.zeros(len(leaves), np.bool_), np.zeros(len(leaves), np.bool_)
-        closed = clock.closed_at(leaves.watermark).tolist()
-        watermarks = leaves.watermark.tolist()
+        counted, kept, partly = (np.zeros(len(leaves), np.bool_) for _ in range(3))
+        closed, watermarks = clock.closed_at(leaves.watermark).tolist(), leaves.watermark.tolist()
         replays: dict[int, Replay] = {}
         shown: dict[int, EmittedVersions] = {}
         emitted: list[tuple[int, int, Version]] = []
@@ -93,6 +99,7 @@ class RevisedSlicer:
                 emitted += [(key, revision, version) for revision, version in shown[key].settle(replay, watermarks[row], closed[row])]
                 settled[key] = moments[row]
             counted[row] = replay.accept(row, closed[row])
+            partly[row] = self._clips and counted[row] and times.time[row] < replay.mark
         # An emitted version may be all that is left of a key; its rows stay as long as it does.
         for key in sorted({*replays, *self._marks, *self._shown}):
             replay = replay_of(key)
@@ -105,7 +112,7 @@ class RevisedSlicer:
         for versions in shown.values():
             for _, version in versions.versions:
                 kept[list(version.rows)] = True
-        return BatchEffect(counted, leaves.new & ~counted, kept, [_windows(emitted)])
+        return BatchEffect(counted, leaves.new & ~counted, kept, [_windows(emitted)], partly)
 
     def _remember(self, leaves: Leaves, replays: Mapping[int, Replay], shown: Mapping[int, EmittedVersions]) -> None:
         self._n_keys = leaves.n_keys

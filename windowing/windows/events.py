@@ -77,7 +77,7 @@ class Snapshot(Window):
         from windowmill.windowing.slicing.revised_slicer import RevisedSlicer
 
         if pipeline.emit == "revise":
-            return RevisedSlicer(lambda times, _cells: SnapshotReplay(times))
+            return RevisedSlicer(lambda times, _cells: SnapshotReplay(times), clips=True)
         return SnapshotSlicer(pipeline)
 
     def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:

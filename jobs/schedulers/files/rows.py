@@ -14,13 +14,13 @@ import pyarrow as pa
 from windowmill.checkpoints.stores import Options, options_of, use_options
 from windowmill.jobs.schedulers.files.survey import FileSurvey, Times, bounds, surveyed, times_of
 from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION
-from windowmill.jobs.sources.columns import REASON, ROW
+from windowmill.jobs.sources.columns import ROW
 from windowmill.jobs.sources.file_parts import CheckedFile, Tasks, all_examined, divided, number_of_rows
 from windowmill.jobs.sources.plain_files import RowGroup
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.lateness import LatenessRule, counted, marked, usable, watermarks_from, with_arrival
+from windowmill.jobs.ways.lateness import LatenessRule, for_slices, marked, to_lift, usable, watermarks_from, with_arrival
 from windowmill.jobs.ways.returning import RETURNED, returnable, returned, taken
 from windowmill.windowing.columnar.buckets import KeyShare
 
@@ -92,7 +92,7 @@ class FileRows:
     def judged(self, task: int, stage: Reading, grids: Sequence[WindowGrid]) -> Iterator[pa.RecordBatch]:
         """The usable rows of a task, judged for windows on ``grids`` if any row may be late; runs in an executor."""
         for rows in self._read(task, stage):
-            own = counted(rows, self.rule, grids) if self.survey.has_late else usable(rows).drop_columns([ROW, REASON])
+            own = for_slices(rows, self.rule, grids) if self.survey.has_late else to_lift(rows)
             yield from own.combine_chunks().to_batches()
 
     def marked(self, task: int, stage: Reading, schema: pa.Schema) -> Iterator[pa.Table]:

@@ -24,7 +24,7 @@ from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.file_parts import number_of_rows
 from windowmill.jobs.spark.access import map_in_arrow, mapped
 from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.lateness import counted, usable
+from windowmill.jobs.ways.lateness import for_slices, usable
 from windowmill.jobs.ways.output import Output
 from windowmill.jobs.ways.restored import SLICE_NODES, SLICES, Restored
 from windowmill.windowing.columnar import slice_windows, slices
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 #: Makes combined slices, each with whole keys, of what a worker receives.
 CombinedOf = Callable[[Iterator[pa.RecordBatch]], Iterator[slice_windows.Combined]]
-#: Takes rows as of :func:`.lateness.with_arrival`; returns those that count, judged.
+#: Takes rows as of :func:`.lateness.with_arrival`; returns the usable ones, judged.
 Judge = Callable[[pa.Table], pa.Table]
 
 
@@ -75,7 +75,7 @@ class PackedFrames:
         if files is not None:
             packed.append(files.packed(self.spark))
         elif isinstance(new, NumberedRows):
-            judge = None if new.rule is None else partial(counted, rule=new.rule, grids=self.grids)
+            judge = None if new.rule is None else partial(for_slices, rule=new.rule, grids=self.grids)
             packed.append(lift(new.rows, slices, new.batch.times, judge))
         if not packed:
             return Output()
