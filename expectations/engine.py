@@ -23,6 +23,8 @@ from windowmill.expectations.rule import Rule
 
 #: Greatest number of rows named per failed rule.
 MAX_EXAMPLES = 1_000
+#: Greatest number of characters of an error.
+MAX_ERROR = 500
 #: Counts only: with sampled values every rule, even a passing one, would cost another Spark job.
 _COUNTS = {"result_format": "BASIC", "partial_unexpected_count": 0}
 #: Modules that Great Expectations, or ``pyspark.ml`` behind it, import as a whole (``import altair``): 1 s of processor time together.
@@ -60,7 +62,7 @@ def load() -> Any:
         return importlib.import_module("great_expectations")
 
 
-def build(rule: Rule, arguments: Mapping[str, Any] | None = None) -> Any:
+def build(rule: Rule, arguments: Mapping[str, Any]) -> Any:
     """Build the expectation object of a rule; raises ``ValueError`` if Great Expectations refuses the arguments."""
     load()
     from great_expectations.expectations.metadata_types import FailureSeverity
@@ -68,17 +70,7 @@ def build(rule: Rule, arguments: Mapping[str, Any] | None = None) -> Any:
 
     # Results are returned in another order (broken rules first), so each carries the index of its rule.
     severity = FailureSeverity(rule.severity)
-    return get_expectation_impl(rule.type)(**(arguments or rule.arguments), severity=severity, meta={"rule": rule.index})
-
-
-def build_problem(rule: Rule) -> str | None:
-    """Why Great Expectations refuses the rule's arguments, or ``None``."""
-    try:
-        build(rule)
-    except Exception as err:  # noqa: BLE001 - validators of expectations raise whatever they like
-        parts = err.errors() if hasattr(err, "errors") else [{"msg": str(err)}]
-        return _one_line("; ".join(part["msg"] for part in parts))
-    return None
+    return get_expectation_impl(rule.type)(**arguments, severity=severity, meta={"rule": rule.index})
 
 
 def evaluate(frame: Any, suite: Sequence[tuple[Rule, Mapping[str, Any]]], identity: Sequence[str], *, spark: bool) -> dict[int, Finding]:
@@ -109,7 +101,7 @@ def evaluate(frame: Any, suite: Sequence[tuple[Rule, Mapping[str, Any]]], identi
     for rule, arguments in suite:
         try:
             built[rule.index] = build(rule, arguments)
-        except Exception as err:  # noqa: BLE001 - as in build_problem
+        except Exception as err:  # noqa: BLE001 - validators of expectations raise whatever they like
             findings[rule.index] = Finding(success=False, error=_one_line(str(err)))
     with _all_cached_rows(frame) if spark else contextlib.nullcontext():
         findings |= _run(gx, batch, built, _COUNTS)
@@ -156,9 +148,9 @@ def _raised(info: Mapping[str, Any] | None) -> str | None:
     return _one_line("; ".join(dict.fromkeys(messages))) if messages else None
 
 
-def _one_line(text: str, limit: int = 500) -> str:
+def _one_line(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+    return line if len(line) <= MAX_ERROR else f"{line[: MAX_ERROR - 1]}…"
 
 
 @contextmanager

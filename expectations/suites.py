@@ -98,7 +98,7 @@ def windows_of(rule: Rule) -> frozenset[str] | None:
     return frozenset(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
 
-def check_rules(pipeline: Pipeline, columns: Sequence[str], *, build: bool = False) -> list[str]:
+def check_rules(pipeline: Pipeline, columns: Sequence[str]) -> list[str]:
     """Problems of the spec's rules, one line each: field path, value, known alternatives.
 
     Parameters
@@ -107,20 +107,14 @@ def check_rules(pipeline: Pipeline, columns: Sequence[str], *, build: bool = Fal
         Its ``expectations`` are checked.
     columns
         Columns of the result, as in :func:`sink_columns`.
-    build
-        Also build each rule with Great Expectations, which checks arguments against one another but takes seconds to import.
     """
     problems: list[str] = []
     for rule in rules(pipeline, columns):
         if rule.origin == "spec":
             where = f"expectations.{rule.index}"
             written = pipeline.expectations[rule.index].arguments
-            problems_of_rule = list(past_problems(rule.type, written, pipeline) if is_of_past(rule) else _problems(rule, written, columns))
-            if build and not problems_of_rule and not is_rate(rule) and not is_of_past(rule):
-                from windowmill.expectations.engine import build_problem  # takes seconds to import
-
-                problems_of_rule = [("", problem)] if (problem := build_problem(rule)) else []
-            problems += [f"{where}{f'.{field}' if field else ''}: {problem}" for field, problem in problems_of_rule]
+            found = past_problems(rule.type, written, pipeline) if is_of_past(rule) else _problems(rule, written, columns)
+            problems += [f"{where}{f'.{field}' if field else ''}: {problem}" for field, problem in found]
     return problems
 
 

@@ -115,18 +115,11 @@ def read_spec(path: str | os.PathLike[str], environment: Mapping[str, str] | Non
     return _read(value, str(path), environment, _lines(node), opens_tables)
 
 
-def parse_pipeline(
-    value: object,
-    *,
-    name: str = "pipeline",
-    environment: Mapping[str, str] | None = None,
-    lines: Mapping[_Path, int] | None = None,
-    opens_tables: bool = True,
-) -> Pipeline:
-    """Check a pipeline given as nested mappings; ``lines`` maps field paths to line numbers for messages."""
+def parse_pipeline(value: object, *, environment: Mapping[str, str] | None = None, opens_tables: bool = True) -> Pipeline:
+    """Check a pipeline given as nested mappings."""
     if isinstance(value, Pipeline):
         return value
-    return _read(value, name, environment, lines or {}, opens_tables).pipeline
+    return _read(value, "pipeline", environment, {}, opens_tables).pipeline
 
 
 def _read(value: object, name: str, environment: Mapping[str, str] | None, lines: Mapping[_Path, int], opens_tables: bool) -> ReadSpec:

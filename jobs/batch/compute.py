@@ -85,7 +85,7 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
     return replace(_computed(job, targets, surveyed, output, replaced, kept), in_one_process=True)
 
 
-def compute_from_state(job: Job, step: Step = untimed) -> ComputedBatch:
+def compute_from_state(job: Job, step: Step) -> ComputedBatch:
     """Compute the batch of a changed spec in this process, from the stored state alone."""
     plan, runnable = job.plan, job.runnable
     assert isinstance(plan, ApplyPlan)
@@ -104,7 +104,7 @@ def compute_from_state(job: Job, step: Step = untimed) -> ComputedBatch:
     return replace(_computed(job, targets, surveyed, output, replaced, kept), in_one_process=True)
 
 
-def compute_by_spark(job: Job, spark: SparkSession, step: Step = untimed, finished: FinishedShares | None = None) -> ComputedBatch:
+def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: FinishedShares | None) -> ComputedBatch:
     """Compute a batch of any size on Spark: the tasks that combine windows write the files; ``finished`` keeps those of each share."""
     parts = job.parts()
     targets = _targets(job, parts)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from windowmill.checkpoints.delta_tables import tables_kept
 from windowmill.checkpoints.stores import use_options
-from windowmill.jobs.batch.job import ComputedBatch, Job, Step, untimed
+from windowmill.jobs.batch.job import ComputedBatch, Job, Step
 from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def compute_in_a_task(job: Job, spark: SparkSession, step: Step = untimed) -> ComputedBatch:
+def compute_in_a_task(job: Job, spark: SparkSession, step: Step) -> ComputedBatch:
     """As :func:`.compute_locally`, in one task of Spark, which is given the rows if only Spark can read them."""
     limits.check_files(job.input.files, None)
     with step("apply", "new rows and restored state into windows, in one task"):

@@ -94,7 +94,7 @@ def read_rows(data: bytes, pipeline: Pipeline) -> JsonRows:
     return _read_each(io.StringIO(data.decode(), newline=None), names, uses, whole=whole)
 
 
-def _read_each(lines: Iterable[str], names: Sequence[str], uses: Mapping[str, str], whole: bool = False) -> JsonRows:
+def _read_each(lines: Iterable[str], names: Sequence[str], uses: Mapping[str, str], *, whole: bool) -> JsonRows:
     """Read row by row: the columns ``names``, and all other columns if functions get ``whole`` rows."""
     numbers: list[int] = []
     raw: list[dict[str, Any]] = []

@@ -120,7 +120,7 @@ def test_a_past_that_cannot_be_read_breaks_the_rule(pipeline, batch):
 )
 def test_wrong_arguments_are_refused(pipeline, rule, problem):
     spec = pipeline(rule)
-    [found] = check_rules(spec, sink_columns(spec), build=True)
+    [found] = check_rules(spec, sink_columns(spec))
     assert found.startswith(problem)
 
 

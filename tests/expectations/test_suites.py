@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from windowmill.expectations.engine import build
 from windowmill.expectations.suites import check_rules, identity_columns, needs_spark, rules, sink_columns
 
 HOURLY = {"name": "hourly", "type": "tumbling", "size": "1 hour"}
@@ -177,21 +178,22 @@ def test_rules_that_are_right_have_no_problems(pipeline):
         {"type": "expect_column_values_to_be_increasing", "column": "flights", "strictly": True},
         {"type": "unexpected_rows_expectation", "unexpected_rows_query": "SELECT * FROM {batch} WHERE delay > 1e6"},
     )
-    assert check_rules(checked, sink_columns(checked), build=True) == []
+    assert check_rules(checked, sink_columns(checked)) == []
+    assert all(build(rule, rule.arguments) for rule in rules(checked) if rule.origin == "spec")
 
 
-def test_arguments_that_contradict_each_other_are_found_by_building(pipeline):
+def test_a_range_without_bounds_is_found(pipeline):
     checked = pipeline({"type": BETWEEN, "column": "delay"})
     missing = "expectations.0.min_value: missing, and so is max_value; expect_column_values_to_be_between needs one of them"
     assert check_rules(checked, sink_columns(checked)) == [missing]
-    assert check_rules(checked, sink_columns(checked), build=True) == [missing]
 
 
 def test_quantiles_have_their_bounds_in_ranges(pipeline):
     rule = {"type": "expect_column_quantile_values_to_be_between", "column": "delay"}
     good, crossed = ({"quantiles": [0.5, 0.9], "value_ranges": [[0, 60], upper]} for upper in ([None, 300], [300, 60]))
     fits = pipeline(rule | {"quantile_ranges": good})
-    assert check_rules(fits, sink_columns(fits), build=True) == []
+    assert check_rules(fits, sink_columns(fits)) == []
+    assert all(build(rule, rule.arguments) for rule in rules(fits) if rule.origin == "spec")
     wrong = pipeline(rule | {"quantile_ranges": crossed})
     named = "expectations.0.quantile_ranges.value_ranges.1: got 300, which is greater than 60; no value lies between them"
     assert check_rules(wrong, sink_columns(wrong)) == [named]
@@ -253,7 +255,7 @@ def test_checking_a_spec_imports_neither_great_expectations_nor_spark():
 )
 def test_a_rate_of_quarantined_rows_is_checked(pipeline, rule, field):
     spec = pipeline({"type": "expect_quarantined_rate_to_be_below"} | rule)
-    [problem] = check_rules(spec, sink_columns(spec), build=True)
+    [problem] = check_rules(spec, sink_columns(spec))
     assert problem.startswith(f"expectations.0.{field}: ")
     good = pipeline({"type": "expect_quarantined_rate_to_be_below", "max_value": 0.1})
-    assert check_rules(good, sink_columns(good), build=True) == []
+    assert check_rules(good, sink_columns(good)) == []
