@@ -29,12 +29,10 @@ _FIELD = re.compile(r"(?:source|keys|time|windows|aggregates|sink|checkpoints)(?
 
 def problems_of(pipeline: Pipeline) -> list[Problem]:
     """Everything in ``pipeline`` that no run could execute, as pairs (path of the field, what is wrong and what to do)."""
-    from windowmill.expectations.suites import check_rules, sink_columns
-
-    found = [*_condition_problems(pipeline), *_function_problems(pipeline), *_schedule_problems(pipeline)]
-    for problem in check_rules(pipeline, sink_columns(pipeline)):
-        where, _, text = problem.partition(": ")
-        found.append((where, text))
+    # User functions are also looked up in the working directory; last on the path, so that its modules shadow no others.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    found = [*_condition_problems(pipeline), *_function_problems(pipeline), *_schedule_problems(pipeline), *_rule_problems(pipeline)]
     return [*found, *_length_problems(pipeline), *not_run(pipeline), *([] if found else _strict_problems(pipeline))]
 
 
@@ -138,7 +136,21 @@ def _check_names(runnable: Runnable) -> None:
 
 def check_conditions(pipeline: Pipeline) -> None:
     """Raise ``SpecError``, naming the field, for a condition that the engines, or two attempts, might evaluate differently."""
-    problem = next(_condition_problems(pipeline), None)
+    _refuse_first(pipeline, _condition_problems(pipeline))
+
+
+def check_functions(pipeline: Pipeline) -> None:
+    """Raise ``SpecError``, naming the field, for a function or an aggregate of the user's that cannot be used."""
+    _refuse_first(pipeline, _function_problems(pipeline))
+
+
+def check_expectations(pipeline: Pipeline) -> None:
+    """Raise ``SpecError``, naming the field, for an expectation that no batch could be validated by."""
+    _refuse_first(pipeline, _rule_problems(pipeline))
+
+
+def _refuse_first(pipeline: Pipeline, problems: Iterator[Problem]) -> None:
+    problem = next(problems, None)
     if problem:
         raise SpecError(f"pipeline {pipeline.pipeline}: {problem[0]}: {problem[1]}")
 
@@ -200,9 +212,6 @@ def _condition_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _function_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    # User functions are also looked up in the working directory; last on the path, so that its modules shadow no others.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
     for index, window in enumerate(pipeline.windows):
         for name, place in window.functions().items():
             found, problem = _try_import(place)
@@ -217,6 +226,16 @@ def _function_problems(pipeline: Pipeline) -> Iterator[Problem]:
                 problem = _aggregate_problem(found, aggregate.use, len(aggregate.columns))
             if problem is not None:
                 yield f"aggregates.{name}.use", problem
+
+
+def _rule_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    if not pipeline.expectations:
+        return
+    from windowmill.expectations.suites import check_rules, sink_columns
+
+    for problem in check_rules(pipeline, sink_columns(pipeline)):
+        where, _, text = problem.partition(": ")
+        yield where, text
 
 
 def _try_import(place: str) -> tuple[Any, str | None]:

@@ -25,7 +25,7 @@ from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.reading import Arrival, History
 from windowmill.jobs.spark import launch
-from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.spec_checks import check_expectations, runnable_of
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import OutOfTurnError, ServerGoneError
 from windowmill.windowing.spec import Pipeline
@@ -377,6 +377,7 @@ def _rule(
     else:
         from windowmill.jobs.batch.closing import validate_again
 
+        check_expectations(runnable.pipeline)
         done = validate_again(runnable, held, ledger, progress)
     _warn(runnable, done, progress)
     return done

@@ -34,7 +34,7 @@ from windowmill.jobs.sources.reading import (
     next_reach,
     refuse_purged,
 )
-from windowmill.jobs.spec_checks import check_conditions
+from windowmill.jobs.spec_checks import check_conditions, check_expectations, check_functions
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import (
     OutOfTurnError,
@@ -291,6 +291,8 @@ def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Pl
     if not ledger.newest_kept:
         # Later batches have the same conditions: a spec with other ones is refused.
         check_conditions(pipeline)
+    check_functions(pipeline)
+    check_expectations(pipeline)
     columns.check(pipeline, f"the source {source.path}")
     result_types(pipeline, columns.arrow)
     if pipeline.strict:

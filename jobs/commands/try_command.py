@@ -19,6 +19,7 @@ from windowmill.jobs.commands.try_engine import Batch, Engine, Results
 from windowmill.jobs.conditions.duckdb import conditions_of, evaluate
 from windowmill.jobs.json_lines.read import JsonRows, RefusedRow, read_rows, refused_lines
 from windowmill.jobs.json_lines.write import result_lines
+from windowmill.jobs.spec_checks import check_conditions, check_functions
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
@@ -122,6 +123,8 @@ def attempt(
         if given is not None and given < 1:
             raise SpecError(f"{option} {given}: expected a whole number from 1")
     check_lengths(pipeline)
+    check_conditions(pipeline)
+    check_functions(pipeline)
     rows = read_rows(data, pipeline)
     masks: dict[str, pa.BooleanArray] = {}
     if engine != "spark":

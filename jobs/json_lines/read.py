@@ -21,7 +21,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from windowmill.jobs.conditions.duckdb import columns_of, conditions_of
+from windowmill.jobs.conditions.checks import conditions_by_field
+from windowmill.jobs.conditions.duckdb import columns_of
 from windowmill.jobs.instants import instant_us, instants
 from windowmill.jobs.json_lines.blocks import JsonLines, read_blocks
 from windowmill.windowing.errors import SourceSchemaError
@@ -86,16 +87,16 @@ def read_rows(data: bytes, pipeline: Pipeline) -> JsonRows:
     data = data.removeprefix(codecs.BOM_UTF8)
     if not data.isascii():
         data.decode()
-    names, uses = _columns(pipeline)
+    fields, uses = _columns(pipeline)
     whole = any(window.reads_whole_rows for window in pipeline.windows)
-    table = None if whole else read_blocks(data, names, uses)
+    table = None if whole else read_blocks(data, list(fields), uses)
     if table is not None:
         return JsonRows(table, range(1, table.num_rows + 1), JsonLines(data, range(table.num_rows)))
-    return _read_each(io.StringIO(data.decode(), newline=None), names, uses, whole=whole)
+    return _read_each(io.StringIO(data.decode(), newline=None), fields, uses, whole=whole)
 
 
-def _read_each(lines: Iterable[str], names: Sequence[str], uses: Mapping[str, str], *, whole: bool) -> JsonRows:
-    """Read row by row: the columns ``names``, and all other columns if functions get ``whole`` rows."""
+def _read_each(lines: Iterable[str], fields: Mapping[str, str], uses: Mapping[str, str], *, whole: bool) -> JsonRows:
+    """Read row by row: the columns that the spec's ``fields`` name, and all other columns if functions get ``whole`` rows."""
     numbers: list[int] = []
     raw: list[dict[str, Any]] = []
     refused: list[RefusedRow] = []
@@ -112,14 +113,13 @@ def _read_each(lines: Iterable[str], names: Sequence[str], uses: Mapping[str, st
             raw.append(row)
         else:
             refused.append(RefusedRow(number, "bad_json", "expected an object of columns", row))
-    present = dict.fromkeys(name for row in raw for name in row) if raw else names
-    for name in names:
+    present = dict.fromkeys(name for row in raw for name in row) if raw else fields
+    for name, where in fields.items():
         if name not in present:
             raise SourceSchemaError(
-                f"column {name!r} is in none of the {len(raw)} rows; the rows have {', '.join(sorted(present))}; correct the spec"
+                f"{where}: column {name!r} is in none of the {len(raw)} rows; the rows have {', '.join(sorted(present))}; correct the spec"
             )
-    if whole:
-        names = list(dict.fromkeys([*names, *present]))
+    names = list(dict.fromkeys([*fields, *present])) if whole else list(fields)
     wrong: dict[int, tuple[str, str]] = {}
     columns = {name: _column(name, [row.get(name) for row in raw], uses.get(name), wrong) for name in names}
     table = pa.table(columns) if columns else pa.table({"": pa.nulls(len(raw))})
@@ -149,22 +149,31 @@ def instants_of(pipeline: Pipeline) -> set[str]:
     return {pipeline.time.column, *([pipeline.time.end] if pipeline.time.end else []), *of_windows}
 
 
-def _columns(pipeline: Pipeline) -> tuple[list[str], dict[str, str]]:
-    """The columns that the pipeline reads, and the required type of each that has one: instant, integer, number or boolean."""
+def _columns(pipeline: Pipeline) -> tuple[dict[str, str], dict[str, str]]:
+    """The columns that the pipeline reads, and the required type of each that has one: instant, integer, number or boolean.
+
+    Each column comes with the path of the first field that names it.
+    """
     uses: dict[str, str] = {}
-    names = [*pipeline.keys, *pipeline.time.tie_break]
-    for aggregate in pipeline.aggregates.values():
-        names += aggregate.columns
+    named = [("time.column", pipeline.time.column), *([("time.end", pipeline.time.end)] if pipeline.time.end else [])]
+    axis = [name for _, name in named]
+    named += [(f"keys.{index}", name) for index, name in enumerate(pipeline.keys)]
+    named += [(f"time.tie_break.{index}", name) for index, name in enumerate(pipeline.time.tie_break)]
+    for label, aggregate in pipeline.aggregates.items():
+        named += [(f"aggregates.{label}", name) for name in aggregate.columns]
         if takes := aggregate.declaration.takes:
             uses |= dict.fromkeys(aggregate.columns, takes)
-    for use in (use for window in pipeline.windows for use in window.columns().values()):
-        names.append(use.column)
-        uses[use.column] = "number"  # or an instant, as below; an integer axis has none
-    for condition in (*conditions_of(pipeline), *([pipeline.source.filter] if pipeline.source and pipeline.source.filter else [])):
-        names += sorted(columns_of(condition))
-    axis = [pipeline.time.column, *([pipeline.time.end] if pipeline.time.end else [])]
+    for index, window in enumerate(pipeline.windows):
+        for at, use in window.columns().items():
+            named.append((f"windows.{index}.{at}", use.column))
+            uses[use.column] = "number"  # or an instant, as below; an integer axis has none
+    for where, condition in conditions_by_field(pipeline):
+        named += [(where, name) for name in sorted(columns_of(condition))]
     uses |= dict.fromkeys(axis, "integer") | dict.fromkeys(instants_of(pipeline), "instant")
-    return list(dict.fromkeys([*axis, *names])), uses
+    fields: dict[str, str] = {}
+    for where, name in named:
+        fields.setdefault(name, where)
+    return fields, uses
 
 
 def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, tuple[str, str]], first: int = 0) -> pa.Array:

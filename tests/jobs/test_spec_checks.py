@@ -167,6 +167,42 @@ def test_the_first_plan_refuses_a_condition_that_a_retry_would_answer_otherwise(
     assert not (tmp_path / "out.windowmill").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"expectations": [{"type": "expect_column_values_to_be_betwen", "column": "n", "min_value": 1}]}, "expectations.0.type: got"),
+        (
+            {"expectations": [{"type": "expect_column_values_to_be_between", "column": "x", "min_value": 1}]},
+            "expectations.0.column: got 'x'",
+        ),
+        ({"aggregates": {"x": {"use": "no_such:Own", "args": ["v"]}}}, "aggregates.x.use: got 'no_such:Own'"),
+        ({"windows": [{"name": "w", "type": "custom", "function": "no_such:f"}]}, "windows.0.function: got 'no_such:f'"),
+    ],
+)
+def test_a_run_refuses_what_no_retry_can_mend_before_any_work(tmp_path, capsys, changes, told):
+    write_deltalake(str(tmp_path / "in"), pa.table({"k": ["a"], "t": pa.array([0], pa.timestamp("us", "UTC")), "v": [1]}))
+    path = tmp_path / "p.yaml"
+    tables = {"source": {"path": str(tmp_path / "in")}, "sink": {"path": str(tmp_path / "out")}, "compute": "local"}
+    path.write_text(yaml.safe_dump(SPEC | tables | changes))
+    assert main(["run", str(path)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"pipeline p: {told}" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_held_batch_is_not_validated_by_a_rule_that_does_not_exist(tmp_path, capsys):
+    write_deltalake(str(tmp_path / "in"), pa.table({"k": ["a", "a"], "t": pa.array([0, 10**10], pa.timestamp("us", "UTC"))}))
+    path = tmp_path / "p.yaml"
+    rule = {"type": "expect_column_values_to_be_between", "column": "n", "min_value": 5, "severity": "critical"}
+    spec = SPEC | {"source": {"path": str(tmp_path / "in")}, "sink": {"path": str(tmp_path / "out")}, "compute": "local"}
+    path.write_text(yaml.safe_dump(spec | {"expectations": [rule]}))
+    assert main(["run", str(path)]) == 3
+    path.write_text(yaml.safe_dump(spec | {"expectations": [rule | {"type": "expect_nothing"}]}))
+    capsys.readouterr()
+    assert main(["run", str(path)]) == 2
+    assert "expectations.0.type: got 'expect_nothing'" in capsys.readouterr().err
+
+
 def test_checking_a_spec_loads_neither_spark_nor_airflow_and_reading_it_no_parser(tmp_path):
     path = tmp_path / "p.yaml"
     path.write_text(yaml.safe_dump(SPEC | {"schedule": "0 6 * * *", "aggregates": {"n": {"count": "*", "where": "v > 1"}}}))

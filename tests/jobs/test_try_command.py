@@ -224,11 +224,14 @@ def test_wrong_options_are_refused(tmp_path: Path, options: dict[str, Any], erro
 @pytest.mark.parametrize(
     ("spec", "error", "says"),
     [
-        (spec_of(keys=["nokey"]), SourceSchemaError, "column 'nokey' is in none of the 2 rows; the rows have k, t, v"),
-        (spec_of(aggregates={"n": {"count": "*", "where": "v >"}}), SpecError, "not a Spark SQL condition"),
+        (spec_of(keys=["nokey"]), SourceSchemaError, "^keys.0: column 'nokey' is in none of the 2 rows; the rows have k, t, v"),
+        (spec_of(aggregates={"n": {"sum": "w"}}), SourceSchemaError, "^aggregates.n: column 'w' is in none"),
+        (spec_of(aggregates={"n": {"count": "*", "where": "w > 1"}}), SourceSchemaError, "^aggregates.n.where: column 'w' is in none"),
+        (spec_of(aggregates={"n": {"count": "*", "where": "v >"}}), SpecError, "aggregates.n.where: got 'v >'; not a Spark SQL condition"),
         (spec_of(aggregates={"n": {"count": "*", "where": "v > 'x'"}}), SpecError, "condition .*correct it"),
         (spec_of(aggregates={"n": {"count": "*", "where": "v in (select 1 from read_csv('/etc/passwd'))"}}), SpecError, "condition"),
-        (spec_of(aggregates={"n": {"use": "nowhere:thing", "args": ["v"]}}), SpecError, "PYTHONPATH"),
+        (spec_of(aggregates={"n": {"use": "nowhere:thing", "args": ["v"]}}), SpecError, "aggregates.n.use: .*PYTHONPATH"),
+        (spec_of(windows=[{"name": "w", "type": "custom", "function": "nowhere:f"}]), SpecError, "windows.0.function: .*PYTHONPATH"),
         (spec_of(windows=[{"name": "w", "type": "tumbling", "size": "1 day", "timezone": "Mars/Base"}]), SpecError, "IANA"),
         (spec_of(windows=[{"name": "w", "type": "tumbling", "size": "1 day", "origin": 5}]), SpecError, "origin: got 5"),
         (spec_of(aggregates={"s": {"sum": "v"}}), AggregateOverflowError, "aggregates.s: sum over"),
