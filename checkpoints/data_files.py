@@ -24,6 +24,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from windowmill.checkpoints.stores import filesystem_of, is_local, make_folder
+from windowmill.windowing.errors import NotTextError
 
 #: Rows of a full file.
 ROWS_PER_FILE = 1_000_000
@@ -76,6 +77,7 @@ class FileWriter:
     def __init__(self, table: str, schema: pa.Schema, *, batch: int, attempt: str, task: int, order: Sequence[str] = ()) -> None:
         self._table, (self._fs, self._root) = table, filesystem_of(table)
         self._schema = pa.schema([field.with_type(stored_type(field.type)) for field in schema])
+        self._texts = [field.name for field in self._schema if pa.types.is_string(field.type) or pa.types.is_nested(field.type)]
         self._name = f"part-b{batch:06d}-{attempt}-{task}-{uuid.uuid4().hex[:8]}"
         self._order = [(name, "ascending") for name in order]
         self._waiting: list[pa.Table] = []
@@ -99,10 +101,18 @@ class FileWriter:
         _delete(self._fs, [f"{self._root}/{path}" for path in self._paths])
 
     def write(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Add ``rows``, which have the columns of the schema, in any order."""
+        """Add ``rows``, which have the columns of the schema, in any order.
+
+        Raises
+        ------
+        NotTextError
+            If a text is not UTF-8. Neither delta-rs nor most others would read the table again.
+        """
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         table = table.select(self._schema.names)
         table = table if table.schema.equals(self._schema) else table.cast(self._schema)
+        for name in self._texts:
+            _check_text(name, table.column(name))
         while table.num_rows:
             room = ROWS_PER_FILE - self._rows - self._waiting_rows
             self._gather(table.slice(0, room))
@@ -221,6 +231,16 @@ def _delete(fs: pa_fs.FileSystem, paths: Sequence[str]) -> None:
     for path in paths:
         with suppress(FileNotFoundError):
             fs.delete_file(path)
+
+
+def _check_text(name: str, column: pa.ChunkedArray) -> None:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as err:
+        raise NotTextError(
+            f"column {name!r}: holds a text that is not UTF-8, as Spark makes texts of bytes; correct the source, or leave such rows out "
+            "by source.filter: is_valid_utf8(COLUMN)"
+        ) from err
 
 
 def _dictionaries(schema: pa.Schema) -> bool | list[str]:

@@ -60,13 +60,13 @@ def instants_or_null(texts: pa.Array) -> pa.Array:
     try:
         return instants(texts.cast(pa.string())).cast(pa.int64())
     except pa.ArrowInvalid:
-        return pa.array(map(_instant_or_null, texts.to_pylist()), pa.int64())
+        return pa.array(map(_instant_or_null, texts.cast(pa.binary()).to_pylist()), pa.int64())
 
 
-def _instant_or_null(text: str | None) -> int | None:
+def _instant_or_null(text: bytes | None) -> int | None:
     try:
-        return None if text is None else instant_us(text)
-    except ValueError:
+        return None if text is None else instant_us(text.decode())
+    except ValueError:  # no instant, or not even UTF-8, as Spark makes texts of bytes
         return None
 
 

@@ -182,6 +182,10 @@ class AggregateOverflowError(RefusedError, OverflowError):
     """An exact integer aggregate left the range of a 64-bit integer."""
 
 
+class NotTextError(RefusedError, ValueError):
+    """A text of the source is not UTF-8."""
+
+
 class UnsupportedError(SpecError):
     """The spec is valid, but this command does not do what it asks for."""
 

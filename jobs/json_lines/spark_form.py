@@ -39,6 +39,8 @@ def _texts(column: pa.ChunkedArray) -> list[str]:
     if pa.types.is_date32(kind):
         days = pc.fill_null(column.cast(pa.int32()), 0).to_numpy().astype(np.int64)
         return _instants(days.view("M8[D]"), column, "")
+    if pa.types.is_string(kind):
+        column = column.cast(pa.binary())  # Spark takes bytes that are not UTF-8 for U+FFFD
     text = next(text for holds, text in _FORMS if holds(kind))
     return ["null" if value is None else text(value) for value in column.to_pylist()]
 
@@ -62,8 +64,8 @@ def _number(value: float | np.floating[Any]) -> str:
     return '"NaN"' if np.isnan(value) else f'"{"-" if value < 0 else ""}Infinity"'
 
 
-def _text(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _text(value: bytes) -> str:
+    return json.dumps(value.decode(errors="replace"), ensure_ascii=False)
 
 
 _FORMS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], ...] = (

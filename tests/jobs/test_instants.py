@@ -63,3 +63,10 @@ def test_arrow_reads_the_same():
     wanted = [instant_us(text) if text in INSTANTS else None for text in texts]
     assert instants_or_null(pa.array(texts)).to_pylist() == wanted
     assert [instants_or_null(pa.array([text])).to_pylist() for text in texts] == [[each] for each in wanted]
+
+
+def test_a_text_that_is_not_utf_8_is_no_instant():
+    """Spark makes such texts of bytes."""
+    stored = pa.array([b"2013-01-01", b"\xff\xfe", None])
+    texts = pa.Array.from_buffers(pa.string(), len(stored), stored.buffers())
+    assert instants_or_null(texts).to_pylist() == [*instants_or_null(texts.slice(0, 1)).to_pylist(), None, None]
