@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.strategies import DECIMALS, STRINGS, TAME_FLOATS, WILD_FLOATS
 from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.columnar import packing, slice_windows, slices, whole_keys
-from windowmill.windowing.columnar.added_columns import SLICE, TIME
+from windowmill.windowing.columnar.added_columns import CLOSED, LATE, MISSED, REFUSED, SLICE, TIME
 from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.slices import GRID, SliceStage, WindowStage
@@ -303,6 +304,24 @@ def test_shares_of_the_keys_have_the_windows_of_all_keys_to_the_bit(monkeypatch,
     assert shown(stage, found) == shown(stage, wanted)
     assert sum(part.rows for part in found) == 60
     assert len(found) > 3, "keys come in several pieces"
+
+
+def test_rows_that_came_too_late_are_counted_even_where_a_task_lifts_no_others(monkeypatch):
+    monkeypatch.setattr(slices, "CHUNK_ROWS", 2)
+    empty = dict.fromkeys(TYPES, None) | {"g": 0.0, "x": 0, "f": 1.0, "p": 1.0, "s": "x"}
+    rows = rows_table([empty | {"t": t, "k": key} for t, key in ((1, "a"), (2, "b"), (9, "a"), (3, "b"))])
+    refused, missed = [True, True, False, False], ([True, True, False, True], [True, False, False, False], [False] * 4)
+    marks = {LATE: [True, True, False, True], CLOSED: pa.array([None] * 4, pa.int64()), REFUSED: refused}
+    for name, column in (marks | {f"{MISSED} {index}": each for index, each in enumerate(missed)}).items():
+        rows = rows.append_column(name, [pa.array(column)])
+    lifted = list(slices.lifted(NUMBERS.window_stage(0, keep=False).slices, rows.to_batches(2), 0))
+    assert [table[packing.BUCKET].to_pylist()[0] < 0 for table in lifted] == [True, False, True]
+    names = [name for name, _ in NUMBERS.grids.named]
+    for packed, counts, n_rows in ((lifted, (3, 1), 2), (lifted[:1], (2, 1), 0)):
+        found = NUMBERS.combined(0, packed, keep=False)
+        advanced = [part.advanced(NUMBERS.window_stage(0, keep=False)) for part in found]
+        assert sum((Counter(each.missed) for each in advanced), Counter()) == dict(zip(names, counts, strict=False))
+        assert (sum(part.rows for part in found), sum(part.late_rows for part in found)) == (n_rows, n_rows // 2)
 
 
 def test_a_key_of_very_many_slices_is_packed_in_several_rows(monkeypatch):
