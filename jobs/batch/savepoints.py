@@ -20,7 +20,9 @@ from windowmill.jobs.batch.loop import leased
 from windowmill.jobs.batch.progress import CommittedBatch
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.sources.base import SourceTable
-from windowmill.jobs.sources.reading import Reach, check_readable
+from windowmill.jobs.sources.changed_rows import changed_rows
+from windowmill.jobs.sources.delta_log import DeltaSource
+from windowmill.jobs.sources.reading import Reach, check_readable, next_change
 from windowmill.windowing.errors import NonAppendCommitError, OutOfTurnError, SavepointError, SourceError, first_line
 
 if TYPE_CHECKING:
@@ -232,21 +234,38 @@ def _check_undone(pipeline: Pipeline, entry: Savepoint, undone: list[Batch]) -> 
 
 def _check_source(runnable: Runnable, source: SourceTable, entry: Savepoint, through: int) -> None:
     """Refuse a source that no longer has what the next runs would read."""
-    if entry.to_version >= through:
-        return
     try:
-        check_readable(runnable, source, Reach(entry.to_version, through), again=False)
+        _check_versions(runnable, source, entry.to_version, through)
     except NonAppendCommitError as err:
         what = first_line(err).removeprefix(f"source {source.path}: ").partition(";")[0]
-        raise SavepointError(
-            f"savepoint {entry.name}: {what} of the source after it was made, which no restoration goes back over; restore a later "
-            "savepoint, or rebuild in a new sink"
-        ) from err
+        next_steps = "restore a later savepoint, or rebuild in a new sink"
+        if source.is_restatable:
+            next_steps = (
+                "set source.changes to restate, so that runs after the restoration take it up in its turn, and restore again; or restore a "
+                "later savepoint"
+            )
+        raise SavepointError(f"savepoint {entry.name}: {what} after it was made; {next_steps}") from err
     except SourceError as err:
+        what = first_line(err).removeprefix(f"source {source.path}: ").partition(";")[0]
         raise SavepointError(
-            f"savepoint {entry.name}: the source no longer gives what came after version {entry.to_version} ({first_line(err)}); restore a "
-            "later savepoint"
+            f"savepoint {entry.name}: the source {source.path} no longer gives what came after version {entry.to_version} ({what}); "
+            "restore a later savepoint"
         ) from err
+
+
+def _check_versions(runnable: Runnable, source: SourceTable, after: int, through: int) -> None:
+    """Raise as the runs would that read the versions (``after``, ``through``]: appended rows, and in their turn changed ones."""
+    restates = runnable.source.changes == "restate" and isinstance(source, DeltaSource)
+    while after < through:
+        change = next_change(source, after) if restates else None
+        until = through if change is None else min(through, change[0] - 1)
+        if until > after:
+            check_readable(runnable, source, Reach(after, until), again=False)
+        after = until
+        if change is not None and isinstance(source, DeltaSource) and after < through:
+            changed_rows(source, *change, [runnable.pipeline.time.column])
+            check_readable(runnable, source, Reach(change[1], change[1], change[1]), again=False)
+            after = change[1]
 
 
 def _changes(runnable: Runnable, plan: RestorePlan, entry: Savepoint) -> dict[str, Changes]:

@@ -13,7 +13,8 @@ from deltalake import DeltaTable
 
 from tests.faults.dying import DiedError, arm
 from tests.faults.pipelines import PIPELINES, Story
-from tests.spark.harness import differences, quiet
+from tests.latest import latest
+from tests.spark.harness import differences, place, quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
@@ -176,15 +177,93 @@ def test_a_restatement_in_between_is_undone(tmp_path):
     check_equal(story, clean)
 
 
-def test_changed_rows_that_have_been_restated_since_are_told_as_what_stands_in_the_way(tmp_path):
-    story = saved("slices", tmp_path / "story")
-    DeltaTable(story.bench.source).update(predicate="v > 0", updates={"v": "v + 1"})
-    assert len(loop.restate(story.bench.pipeline, quiet())) == 1
+def corrected(name: str, folder: Path) -> Story:
+    """As :func:`saved`, with rows of both versions changed and restated since, and rows appended and changed after that."""
+    story = saved(name, folder)
+    correct(story)
+    return story
+
+
+def correct(story: Story) -> None:
+    story.bench.changes["source"] = {"path": story.bench.source, "changes": "restate"}
+    for where in ("i > 1", "i < -1"):
+        DeltaTable(story.bench.source).update(predicate=where, updates={"v": "41.5"})
+        story.run()
+    DeltaTable(story.bench.source).delete("i = 0")
+    story.bench.land(story.versions[2][:40])
+    story.run()
+
+
+def never_restored(name: str, folder: Path) -> Story:
+    """The pipeline of :func:`corrected` after runs over all versions."""
+    story = corrected(name, folder)
+    finish_corrected(story)
+    return story
+
+
+def finish_corrected(story: Story) -> None:
+    story.run()
+    story.bench.land(story.versions[2][40:])
+    story.run()
+
+
+def check_shows_the_same(story: Story, clean: Story) -> None:
+    shown = [sorted(latest(each.bench.pipeline, each.bench.rows()), key=lambda row: place_of(row, each)) for each in (story, clean)]
+    assert differences(*shown, tolerance=1e-11) == []
+    assert quarantined(story) == quarantined(clean)
+
+
+def place_of(row: dict[str, Any], story: Story) -> Any:
+    return place(story.bench.pipeline, row | {"revision": 0})
+
+
+@pytest.mark.parametrize("name", ["slices", "sessions", "mixed", "revise"])
+def test_runs_after_a_restoration_take_changed_rows_up_in_their_turn(tmp_path, name):
+    clean, story = never_restored(name, tmp_path / "clean"), corrected(name, tmp_path / "story")
+    savepoints.restore(story.bench.pipeline, quiet(), "first")
+    # Changes that follow one another are one restatement now.
+    assert [batch.plan.action for batch in story.run()] == ["run", "restate", "run"]
+    finish_corrected(story)
+    check_shows_the_same(story, clean)
+
+
+@pytest.mark.parametrize("place", ["batch.before", "batch.after", "sink.before", "state.after"])
+@pytest.mark.parametrize("step", ["restore", "run"])
+def test_a_restoration_over_changed_rows_and_the_runs_after_it_may_die_anywhere(tmp_path, step, place):
+    clean, story = never_restored("slices", tmp_path / "clean"), corrected("slices", tmp_path / "story")
+    if step == "restore":
+        arm(place)
+    try:
+        savepoints.restore(story.bench.pipeline, quiet(), "first")
+    except DiedError:
+        if place == "batch.before":
+            savepoints.restore(story.bench.pipeline, quiet(), "first")
+    if step == "run":
+        for _ in range(3):  # the run, the restatement and the run after it
+            arm(place)
+            with pytest.raises(DiedError):
+                story.run()
+    finish_corrected(story)
+    check_shows_the_same(story, clean)
+
+
+def test_changed_rows_stand_in_the_way_where_runs_do_not_restate_them(tmp_path):
+    story = corrected("slices", tmp_path / "story")
+    del story.bench.changes["source"]
     with pytest.raises(
         SavepointError,
-        match=r"savepoint first: version 2 \(UPDATE\) changed or removed rows of the source after it was made, .*; restore a later s",
+        match=r"savepoint first: version 2 \(UPDATE\) changed or removed rows after it was made; set source.changes to restate, .*again",
     ):
         savepoints.restore(story.bench.pipeline, quiet(), "first")
+
+
+def test_changed_rows_whose_files_are_gone_stand_in_the_way(tmp_path):
+    story = corrected("slices", tmp_path / "story")
+    DeltaTable(story.bench.source).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    before = story.bench.rows()
+    with pytest.raises(SavepointError, match=r"no longer gives what came after version 0 \(the file .* is gone.*; restore a later"):
+        savepoints.restore(story.bench.pipeline, quiet(), "first")
+    assert differences(story.bench.rows(), before) == []
 
 
 def test_what_cannot_be_gone_back_to_is_refused_and_nothing_changes(tmp_path):
