@@ -28,11 +28,16 @@ if TYPE_CHECKING:
 
 #: Up to this many files, index, version and partition values of each file are constants in the query; for more files they are joined.
 _FEW_FILES = 16
+#: Columns that rows are given beside those of the source.
+_PLACE = ((FILE, pa.int32()), (ROW, pa.int64()), (VERSION, pa.int64()))
 
 
 def rows_of(spark: SparkSession, table: DeltaSource | FolderSource, reading: Reading) -> DataFrame:
     """Implements :meth:`.SourceTable.rows` for a Delta table."""
     struct = Columns.of(table.schema_json).struct
+    if not reading.files:
+        empty = pa.schema([*Columns.of(table.schema_json).arrow.items(), *_PLACE]).empty_table()
+        return spark.createDataFrame(without_empty_chunks(empty))
     by_delta = reading.settled if reading.as_of is not None else 0
     parts = []
     if by_delta:

@@ -6,6 +6,7 @@ what they receive. Elsewhere the columns are those of a user function, which Spa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,8 +26,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, runnable: Runnable, *, now_us: int) -> DataFrame:
-    """The rows of the files in ``reading``, with the columns of ``ADDED``; events that last also with their end.
+def read_rows(
+    spark: SparkSession,
+    table: SourceTable,
+    reading: Reading,
+    runnable: Runnable,
+    *,
+    now_us: int,
+    select: Callable[[DataFrame], DataFrame] | None = None,
+) -> DataFrame:
+    """The rows of the files in ``reading`` that ``select`` leaves, with the columns of ``ADDED``; events that last also with their end.
 
     ``_reason`` is null for a usable row, else a key of :data:`windowmill.jobs.ways.quarantine.DETAILS`.
     """
@@ -40,11 +49,19 @@ def read_rows(spark: SparkSession, table: SourceTable, reading: Reading, runnabl
         chosen, failed = truth(wanted, columns.arrow), failure(wanted, columns.arrow)
         # Rows on which the filter fails are kept for quarantine.
         rows = rows.where(chosen if failed is None else F.coalesce(chosen, F.lit(False)) | failed)
-    return with_event_times(rows, EventTimes(pipeline, pipeline.time.latest(now_us), table.malformed), columns)
+    times = EventTimes(pipeline, pipeline.time.latest(now_us), table.malformed)
+    if select is None:
+        return with_event_times(rows, times, columns)
+    # Spark would move filters on event times, and with them the function of Python that gives these, below joins by which `select`
+    # leaves few rows, and apply it to all.
+    return with_event_times(select(rows), times, columns, in_place=True)
 
 
-def with_event_times(rows: DataFrame, times: EventTimes, columns: Columns) -> DataFrame:
-    """Add what :meth:`.EventTimes.of` reads and gives; the ``columns`` are those of the source."""
+def with_event_times(rows: DataFrame, times: EventTimes, columns: Columns, *, in_place: bool = False) -> DataFrame:
+    """Add what :meth:`.EventTimes.of` reads and gives; the ``columns`` are those of the source.
+
+    With ``in_place`` Spark evaluates it on these ``rows``, and moves no filter on it to where there are more.
+    """
     failed = any_failure(times.pipeline, columns.arrow)
     rows = rows.withColumn(FAILED, F.lit(False) if failed is None else F.expr(failed))
 
@@ -56,5 +73,6 @@ def with_event_times(rows: DataFrame, times: EventTimes, columns: Columns) -> Da
     kinds = {REASON: "string"}
     # PySpark advises against the function type, which its stubs want.
     times_of = arrow_udf(found, ", ".join(f"{name} {kinds.get(name, 'bigint')}" for name in names))  # type: ignore[call-overload]
+    times_of = times_of.asNondeterministic() if in_place else times_of
     own = times_of(*(F.col(backquoted(name)) for name in times.columns))
     return rows.withColumns({name: own[name] for name in names})

@@ -22,7 +22,7 @@ from windowmill.windowing.reference.events import ranks
 if TYPE_CHECKING:
     from windowmill.jobs.verify.plain import Plain
     from windowmill.jobs.verify.published import PublishedRow
-    from windowmill.jobs.verify.source_rows import CurrentRows
+    from windowmill.jobs.verify.source_rows import Arrival
     from windowmill.windowing.windows.base import Window
 
 #: Most rows of the sampled keys that the reference engine is given; it keeps every row and recomputes every window.
@@ -31,22 +31,23 @@ _COMMIT = "_commit"
 
 
 def recomputed(
-    plain: Plain, source: CurrentRows, sampled: Sequence[PublishedRow], keys: pa.Table
+    plain: Plain, arrival: Arrival, sampled: Sequence[PublishedRow], keys: pa.Table
 ) -> list[dict[str, RecomputedValue] | None] | None:
     """The values of the rows ``sampled``, each null if there is no such window; null if their keys have too many rows."""
-    pipeline = plain.pipeline
-    rows = plain.of_keys(sampled, keys)
-    if rows.count() > MAX_ROWS:
+    pipeline, read = plain.pipeline, plain.rows.read
+    rows, conditions = with_conditions(plain.of_keys(sampled, keys, arrival), pipeline, plain.types)
+    names = list(dict.fromkeys([*plain.rows.columns, TIME, UNTIL_OF, FILE, ROW, *conditions.values()]))
+    found = rows.select(*map(backquoted, names)).limit(MAX_ROWS + 1).toArrow()
+    if found.num_rows > MAX_ROWS:
         return None
     # What moves the watermark: a row of the greatest event time of each commit, whatever its key.
     latest = pa.table(
-        {FILE: pa.array([file for file, _ in source.latest], pa.int32()), ROW: pa.array([n for _, n in source.latest], pa.int64())}
+        {FILE: pa.array([file for file, _ in arrival.latest], pa.int32()), ROW: pa.array([n for _, n in arrival.latest], pa.int64())}
     )
-    others = plain.rows.join(F.broadcast(plain.spark.createDataFrame(without_empty_chunks(latest))), [FILE, ROW], "left_semi")
-    every, conditions = with_conditions(rows.unionByName(others.select(*rows.columns)), pipeline, plain.types)
-    names = list(dict.fromkeys([*plain.columns, TIME, UNTIL_OF, FILE, ROW, *conditions.values()]))
-    found = every.select(*map(backquoted, names)).dropDuplicates([FILE, ROW]).toArrow()
-    records, commits = _records(found, plain, source, conditions)
+    others, _ = with_conditions(read(sorted({file for file, _ in arrival.latest}), arrival.closed), pipeline, plain.types)
+    others = others.join(F.broadcast(plain.spark.createDataFrame(without_empty_chunks(latest))), [FILE, ROW], "left_semi")
+    every = pa.concat_tables([found, others.select(*map(backquoted, names)).toArrow().cast(found.schema)])
+    records, commits = _records(every, plain, conditions)
     wanted = {_place_of(row) for row in sampled}
 
     def asked(window: Window, fired: reference.WindowResult) -> bool:
@@ -59,18 +60,19 @@ def recomputed(
     return [None if row is None else {name: RecomputedValue(row[name]) for name in pipeline.aggregates} for row in values]
 
 
-def _records(found: pa.Table, plain: Plain, source: CurrentRows, conditions: Mapping[str, str]) -> tuple[list[reference.Record], list[int]]:
-    """The rows in order of arrival, with the number of each one's commit; those of settled files arrive one by one."""
-    time = plain.pipeline.time
+def _records(found: pa.Table, plain: Plain, conditions: Mapping[str, str]) -> tuple[list[reference.Record], list[int]]:
+    """The rows, each once, in order of arrival, with the number of each one's commit; those of settled files arrive one by one."""
+    time, files = plain.pipeline.time, plain.rows.files
     columns = {
         name: (
             found.column(name).cast(pa.int64()) if pa.types.is_timestamp(found.schema.field(name).type) else found.column(name)
         ).to_pylist()
         for name in found.column_names
     }
-    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    every = (dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True))
+    rows = list({(row[FILE], row[ROW]): row for row in every}.values())
     for row in rows:
-        commit = source.commits[row[FILE]] if source.order_known else None
+        commit = files.commits[row[FILE]] if files.order_known else None
         row[_COMMIT] = -1 if commit is None else commit
     rows.sort(key=lambda row: (row[_COMMIT], row[TIME] if row[_COMMIT] < 0 else 0, row[FILE], row[ROW]))
     records, commits = [], []

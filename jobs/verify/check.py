@@ -24,17 +24,17 @@ from windowmill.expectations.history import SCHEMA
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import late_missed
-from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.session import spark_session
 from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.verify.by_reference import MAX_ROWS, recomputed
-from windowmill.jobs.verify.compare import ComparedRow, Comparison, RecomputedValue
+from windowmill.jobs.verify.compare import ComparedRow, Comparison
 from windowmill.jobs.verify.plain import Plain
 from windowmill.jobs.verify.published import PublishedRow, Sample, sample
-from windowmill.jobs.verify.source_rows import CurrentRows, quarantined_rows, relevant_columns, source_rows
+from windowmill.jobs.verify.source_files import SourceFiles
+from windowmill.jobs.verify.source_rows import Arrival, SourceRows
 from windowmill.windowing.errors import OutOfTurnError
 
 if TYPE_CHECKING:
@@ -99,32 +99,20 @@ def verify(
     plans = [batch.plan for batch in committed]
     if not any(plan.builds_state for plan in plans) or "sink" not in _written(runnable, ledger):
         return Verification(None, seed, source.version, Comparison())
-    files = source.snapshot(source.version)
-    progress.say(
-        f"{pipeline.pipeline}: verifies {number} rows by {len(files):,} files ({decimal(sum(file.size_bytes for file in files))}) of "
-        f"{source.path} at version {source.version}, which are read {_times_read(pipeline)} times"
-    )
+    files = SourceFiles.of(pipeline, source, plans)
     with progress.step("start", "Spark"):
         shipment = shipment_of(pipeline)
         spark = spark_session(f"windowmill verify {pipeline.pipeline}", shipment=shipment, say=progress.say)
         access_to(spark).ship(shipment)
-    newest, now_us = committed[-1], time.time_ns() // 1_000
+    newest = committed[-1]
     with progress.step("sample", f"{number} rows of {runnable.sink_path}"):
         chosen = sample(spark, pipeline, number=number, seed=seed, ends=ends, through=newest.number)
-    with progress.step("survey", f"the source {source.path} at version {source.version}"):
-        rows = source_rows(spark, runnable, source, plans, now_us=now_us)
-        columns = relevant_columns(pipeline, source)
-        quarantined = quarantined_rows(spark, runnable.places.quarantine, columns, Columns.of(source.schema_json))
     late = sum(batch.rows_late for batch in committed if batch.plan.builds_state) > 0
-    plain = Plain(spark, pipeline, source, rows.rows, columns, quarantined)
-    comparing = _Comparing(plain, rows, chosen, Comparison(), late=late)
-    with progress.step("compare", f"{len(chosen.rows)} rows with what the source gives"):
-        comparing.grids()
-        for window in pipeline.windows:
-            if not window.on_grid:
-                comparing.window(window)
-    comparing.name_left_out()
-    found = Verification(newest.number, seed, source.version, comparing.comparison, rows.changed, _missed(committed))
+    plain = Plain(SourceRows(spark, runnable, files, time.time_ns() // 1_000))
+    comparing = _Comparing(plain, chosen, Comparison(), late, progress)
+    if chosen.rows:
+        comparing.run()
+    found = Verification(newest.number, seed, source.version, comparing.comparison, files.changed, _missed(committed))
     if chosen.rows:
         _keep(runnable, newest, found, progress.say)
     return found
@@ -134,12 +122,6 @@ def _missed(committed: Sequence[Batch]) -> Mapping[str, int]:
     """As :attr:`Verification.missed`; of rows before a restatement it is not known which still do, so they are left out."""
     restated = (place for place, batch in enumerate(committed, 1) if isinstance(batch.plan, RestatePlan))
     return late_missed(committed[max(restated, default=0) :])
-
-
-def _times_read(pipeline: Pipeline) -> int:
-    """How often the source is read at most: for its event times, for all windows on grids, and for each other window."""
-    on_grids = [window.on_grid for window in pipeline.windows]
-    return 1 + any(on_grids) + on_grids.count(False)
 
 
 def _written(runnable: Runnable, ledger: Ledger) -> set[str]:
@@ -155,57 +137,77 @@ def _written(runnable: Runnable, ledger: Ledger) -> set[str]:
 
 @dataclass
 class _Comparing:
-    """The comparison of a sample, window by window of the spec; ``late`` is whether rows came late and were counted."""
+    """The comparison of a sample with the source; ``late`` is whether rows came late and were counted."""
 
     plain: Plain
-    source: CurrentRows
     sample: Sample
     comparison: Comparison
     late: bool
+    progress: Progress
+
+    @property
+    def _files(self) -> SourceFiles:
+        return self.plain.rows.files
 
     @property
     def doubt(self) -> str | None:
         """Why rows may differ although nothing is wrong; null if they may not."""
-        return _UNKNOWN_ORDER if self.late and not self.source.order_known else None
+        return _UNKNOWN_ORDER if self.late and not self._files.order_known else None
 
-    def grids(self) -> None:
-        """Compare the sampled rows of all windows on a grid: one reading of the source is enough for them."""
-        rows, keys = self._of({window.name for window in self.plain.pipeline.windows if window.on_grid})
+    def run(self) -> None:
+        """Compare the rows: those that SQL recomputes by one reading of the files that they need, each other window by one of all."""
+        windows = self.plain.pipeline.windows
+        in_sql = {window.name: window.session_gap() if window.joins_by_gap else None for window in windows if self._has_sql(window)}
+        rows, keys = self._of(in_sql)
+        gaps = [in_sql[row.window] for row in rows]
+        others = [(window, *self._of({window.name})) for window in windows if window.name not in in_sql]
+        others = [(window, rows, keys) for window, rows, keys in others if rows]
+        arrival = self._arrival([row for row, gap in zip(rows, gaps, strict=True) if gap is None], surveyed=bool(others))
         if rows:
-            self._by_sql(rows, self.plain.on_grids(rows, keys), None)
+            read = self.plain.read_for(rows, gaps)
+            with self.progress.step("compare", f"{len(rows)} rows by SQL: reads {self._told(read)}"):
+                found = self.plain.recomputed(rows, keys, gaps, arrival)
+            for row, gap, expected in zip(rows, gaps, found, strict=True):
+                query = self.plain.query(row, gap, without=self._too_late_for(row, arrival))
+                self.comparison.add(row, expected, query, BY_SQL, self.doubt)
+        for window, of_window, of_keys in others:
+            every = self._told(range(len(self._files.files)))
+            with self.progress.step("compare", f"{len(of_window)} rows of {window.name} by {BY_REFERENCE}: reads {every} for their keys"):
+                self._by_reference(window, of_window, of_keys, arrival)
+        self._name_left_out()
 
-    def window(self, window: Window) -> None:
-        """Compare the sampled rows of ``window``, which is on no grid."""
-        rows, keys = self._of({window.name})
-        if not rows:
-            return
-        if self._is_plain_session(window):
-            self._by_sql(rows, self.plain.of_sessions(rows, keys, window.session_gap()), window.session_gap())
-        else:
-            self._by_reference(window, rows, keys)
+    def _has_sql(self, window: Window) -> bool:
+        plain_session = window.joins_by_gap and window.greatest_size() is None and self.plain.pipeline.time.end is None
+        # To late rows a session may have been closed that their time would join.
+        return window.on_grid or (plain_session and not self.late)
 
     def _of(self, windows: Collection[str]) -> tuple[list[PublishedRow], pa.Table]:
         """The sampled rows of these windows, and their keys."""
         numbers = [n for n, row in enumerate(self.sample.rows) if row.window in windows]
         return [self.sample.rows[n] for n in numbers], self.sample.keys.take(pa.array(numbers, pa.int64()))
 
-    def _is_plain_session(self, window: Window) -> bool:
-        # To late rows a session may have been closed that their time would join.
-        return window.joins_by_gap and window.greatest_size() is None and self.plain.pipeline.time.end is None and not self.late
+    def _arrival(self, on_grids: Sequence[PublishedRow], *, surveyed: bool) -> Arrival:
+        """How the rows of the source arrived: as far as it matters to ``on_grids``, or by a survey of all files."""
+        spans = [(row.start, row.end) for row in on_grids if row.start is not None]
+        known = self.plain.rows.arrival(spans, surveyed=surveyed)
+        if known is not None:
+            return known
+        with self.progress.step("survey", f"the event times of {self._told(range(len(self._files.files)))}"):
+            return self.plain.rows.survey()
 
-    def _by_sql(self, rows: Sequence[PublishedRow], found: Sequence[dict[str, RecomputedValue] | None], gap: int | None) -> None:
-        for row, expected in zip(rows, found, strict=True):
-            query = self.plain.query(row, gap, without=self._too_late_for(row))
-            self.comparison.add(row, expected, query, BY_SQL, self.doubt)
+    def _told(self, chosen: Sequence[int]) -> str:
+        """How much of the source the files with the indices ``chosen`` are."""
+        source, size = self._files.source, sum(self._files.files[n].size_bytes for n in chosen)
+        return f"{len(chosen):,} of {len(self._files.files):,} files ({decimal(size)}) of {source.path} at version {source.version}"
 
-    def _by_reference(self, window: Window, rows: Sequence[PublishedRow], keys: pa.Table) -> None:
+    def _by_reference(self, window: Window, rows: Sequence[PublishedRow], keys: pa.Table, arrival: Arrival) -> None:
         pipeline = self.plain.pipeline
         if pipeline.time.watermark == "data_interval_end":
             self.comparison.left_out[
                 f"rows of {window.name}", "the end of an interval is its watermark, which the source does not tell"
             ] += len(rows)
             return
-        found = recomputed(self.plain, self.source, rows, keys)
+        found = recomputed(self.plain, arrival, rows, keys)
         if found is None:
             why = f"the sampled keys have more than {MAX_ROWS:,} rows, too many for the reference engine"
             self.comparison.left_out[f"rows of {window.name}", why] += len(rows)
@@ -214,12 +216,12 @@ class _Comparing:
             own = None if expected is None else {name: value for name, value in expected.items() if pipeline.aggregates[name].use is None}
             self.comparison.add(row, own, None, BY_REFERENCE, self.doubt)
 
-    def _too_late_for(self, row: PublishedRow) -> list[str]:
+    def _too_late_for(self, row: PublishedRow, arrival: Arrival) -> list[str]:
         """Files whose rows found the window closed."""
-        late = [path for path, closed in self.source.closed_files if closed >= row.end]
-        return late[:_FILES_NAMED]
+        files = zip(self._files.files, arrival.closed, strict=True)
+        return [file.path for file, closed in files if closed is not None and closed >= row.end][:_FILES_NAMED]
 
-    def name_left_out(self) -> None:
+    def _name_left_out(self) -> None:
         """Count the columns that were not compared."""
         for name in self.plain.pipeline.aggregates:
             rows = len(self.comparison.rows) - self.comparison.compared[name]

@@ -19,38 +19,39 @@ from windowmill.jobs.spark.object_storage import spark_path
 from windowmill.jobs.verify.compare import RecomputedValue
 from windowmill.jobs.verify.forms import SqlForm, form_of
 from windowmill.jobs.verify.published import PublishedRow
-from windowmill.jobs.verify.source_rows import CLOSED, with_conditions, without_quarantined
+from windowmill.jobs.verify.source_rows import CLOSED, Arrival, SourceRows, with_conditions
 from windowmill.windowing.axis import from_us, to_us
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from windowmill.windowing.spec import Pipeline
 
 _ID, _BEGIN, _END, _KEY = "_id", "_begin", "_end", "_key"
+#: Times [from, to) of the rows by which a window is recomputed, and the gap of a session.
+_FROM, _TO, _GAP = "_from", "_to", "_gap"
 _FIRST, _LAST = "_first", "_last"
 
 
 @dataclass(frozen=True)
 class Plain:
-    """What plain queries over a source are made of.
+    """Plain queries over the rows of a source, with what they are made of."""
 
-    Attributes
-    ----------
-    columns
-        The columns by which results are computed.
-    quarantined
-        Texts of the rows that were not applied; null if there are none.
-    """
+    rows: SourceRows
 
-    spark: SparkSession
-    pipeline: Pipeline
-    source: SourceTable
-    rows: DataFrame
-    columns: Sequence[str]
-    quarantined: DataFrame | None
+    @property
+    def spark(self) -> SparkSession:
+        return self.rows.spark
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return self.rows.runnable.pipeline
+
+    @property
+    def source(self) -> SourceTable:
+        return self.rows.source
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
@@ -64,40 +65,44 @@ class Plain:
         }
         return {name: form for name, form in found.items() if form is not None}
 
-    def on_grids(self, sampled: Sequence[PublishedRow], keys: pa.Table) -> list[dict[str, RecomputedValue] | None]:
-        """The values of windows with these bounds; ``keys`` are those of the rows ``sampled``."""
-        windows = _frame(self.spark, sampled, keys)
-        within = (F.col(TIME) < F.col(_END)) & (F.greatest(F.col(UNTIL_OF), F.col(TIME) + 1) > F.col(_BEGIN))
-        rows = self.rows.join(F.broadcast(windows), within & _same_key(self.pipeline), "inner")
-        rows = without_quarantined(rows, self.quarantined, self.columns, [_ID])
-        if CLOSED in rows.columns:
-            rows = rows.where(F.col(CLOSED).isNull() | (F.col(CLOSED) < F.col(_END)))
-        # A window without rows has a row, too, if its pipeline shows empty ones.
-        return self._values(rows, len(sampled))
+    def read_for(self, sampled: Sequence[PublishedRow], gaps: Sequence[int | None]) -> list[int]:
+        """Indices of the files of the source that :meth:`recomputed` reads."""
+        return self.rows.files.overlapping([_reach(row, gap) for row, gap in zip(sampled, gaps, strict=True)])
 
-    def of_keys(self, sampled: Sequence[PublishedRow], keys: pa.Table) -> DataFrame:
+    def recomputed(
+        self, sampled: Sequence[PublishedRow], keys: pa.Table, gaps: Sequence[int | None], arrival: Arrival
+    ) -> list[dict[str, RecomputedValue] | None]:
+        """The values of the windows with the bounds of the rows ``sampled``, of which ``keys`` are the keys.
+
+        ``gaps`` are those of sessions, null for windows on a grid. The value of a session is null if none begins and ends there.
+        """
+        windows = _frame(self.spark, sampled, keys, gaps)
+        read = self.rows.read(self.read_for(sampled, gaps), arrival.closed, lambda rows: rows.join(windows, self._near(), "left_semi"))
+        within = (F.col(TIME) < F.col(_TO)) & (F.greatest(F.col(UNTIL_OF), F.col(TIME) + 1) > F.col(_FROM))
+        rows = read.join(windows, within & _same_key(self.pipeline), "inner")
+        rows = self.rows.without_quarantined(rows, [_ID])
+        rows = rows.where(F.col(_GAP).isNotNull() | F.col(CLOSED).isNull() | (F.col(CLOSED) < F.col(_END)))
+        if any(gap is not None for gap in gaps):
+            rows = _of_sessions(rows)
+        return self._values(rows, gaps)
+
+    def _near(self) -> Column:
+        """Whether a row of the source may be of a window: by its key, and by its time if Spark can tell it."""
+        time, near = self.pipeline.time, _same_key(self.pipeline)
+        if not all(_is_plain_time(self.types[name]) for name in (time.column, time.end or time.column)):
+            return near
+        begin, until = (F.expr(_axis(name, self.types)) for name in (time.column, time.end or time.column))
+        return near & (begin < F.col(_TO)) & ((begin >= F.col(_FROM)) | (until > F.col(_FROM)))
+
+    def of_keys(self, sampled: Sequence[PublishedRow], keys: pa.Table, arrival: Arrival) -> DataFrame:
         """All rows of the keys of the rows ``sampled``."""
-        windows = _frame(self.spark, sampled, keys)
         named = [F.col(f"{_KEY}{n}") for n in range(len(self.pipeline.keys))]
-        rows = self.rows.join(F.broadcast(windows.select(*named).distinct()), _same_key(self.pipeline), "left_semi")
-        return without_quarantined(rows, self.quarantined, self.columns, [])
+        found = F.broadcast(_frame(self.spark, sampled, keys, [None] * len(sampled)).select(*named).distinct())
+        every = range(len(self.rows.files.files))
+        rows = self.rows.read(every, arrival.closed, lambda rows: rows.join(found, _same_key(self.pipeline), "left_semi"))
+        return self.rows.without_quarantined(rows, [])
 
-    def of_sessions(self, sampled: Sequence[PublishedRow], keys: pa.Table, gap: int) -> list[dict[str, RecomputedValue] | None]:
-        """The values of the sessions with a ``gap`` that begin where those ``sampled`` do; null if none does, or it ends elsewhere."""
-        windows, rows = _frame(self.spark, sampled, keys), self.of_keys(sampled, keys)
-        keyed = Window.partitionBy(*(F.col(backquoted(name)) for name in self.pipeline.keys))
-        in_time = keyed.orderBy(TIME)
-        begins = F.when(F.col(TIME) - F.lag(TIME).over(in_time) <= gap, 0).otherwise(1)
-        rows = rows.withColumn("_new", begins).withColumn(
-            "_session", F.sum("_new").over(in_time.rangeBetween(Window.unboundedPreceding, 0))
-        )
-        session = Window.partitionBy(*(F.col(backquoted(name)) for name in self.pipeline.keys), "_session")
-        rows = rows.withColumn(_FIRST, F.min(TIME).over(session)).withColumn(_LAST, F.max(TIME).over(session))
-        found = (F.col(_FIRST) == F.col(_BEGIN)) & (F.col(_LAST) + gap == F.col(_END))
-        rows = rows.join(F.broadcast(windows), found & _same_key(self.pipeline), "inner")
-        return self._values(rows, len(sampled), every=False)
-
-    def _values(self, rows: DataFrame, number: int, *, every: bool = True) -> list[dict[str, RecomputedValue] | None]:
+    def _values(self, rows: DataFrame, gaps: Sequence[int | None]) -> list[dict[str, RecomputedValue] | None]:
         rows, conditions = with_conditions(rows, self.pipeline, self.types)
         forms = self.forms(conditions)
         asked = {f"v{n}": form.sql for n, form in enumerate(forms.values())}
@@ -106,16 +111,16 @@ class Plain:
         grouped = rows.groupBy(_ID, _BEGIN, _END).agg(
             F.lit(True).alias("_found"), *(F.expr(sql).alias(name) for name, sql in asked.items())
         )
-        found = grouped.drop(_BEGIN, _END).toArrow().to_pylist()
-        if every and len(found) < number:
+        by_id = {row[_ID]: row for row in grouped.drop(_BEGIN, _END).toArrow().to_pylist()}
+        # A window on a grid without rows has a row, too, if its pipeline shows empty ones.
+        lacking = [n for n, gap in enumerate(gaps) if gap is None and n not in by_id]
+        if lacking:
             empty = (
                 rows.where(F.lit(False)).agg(*(F.expr(_unbound(sql)).alias(name) for name, sql in asked.items())).toArrow().to_pylist()[0]
             )
-            held = {row[_ID] for row in found}
-            found += [empty | {_ID: n} for n in range(number) if n not in held]
-        by_id = {row[_ID]: row for row in found}
+            by_id |= dict.fromkeys(lacking, empty)
         names = list(forms)
-        return [None if n not in by_id else _expected(by_id[n], names, forms) for n in range(number)]
+        return [None if n not in by_id else _expected(by_id[n], names, forms) for n in range(len(gaps))]
 
     def query(self, row: PublishedRow, gap: int | None, *, without: Sequence[str] = ()) -> str:
         """A query that recomputes ``row`` by itself; of a session with a ``gap``, and without files whose rows came too late for it."""
@@ -142,17 +147,44 @@ class Plain:
         return f"{said}SELECT\n  {values}\nFROM (SELECT *, {added} FROM {table})\nWHERE {' AND '.join(tests)}"
 
 
-def _frame(spark: SparkSession, sampled: Sequence[PublishedRow], keys: pa.Table) -> DataFrame:
+def _reach(row: PublishedRow, gap: int | None) -> tuple[int, int]:
+    """The times [begin, end) of rows by which ``row`` is recomputed; of a session with a ``gap`` also those that would join it."""
+    assert row.start is not None  # only windows with policies may have no start
+    return (row.start, row.end) if gap is None else (row.start - gap, row.end + 1)
+
+
+def _frame(spark: SparkSession, sampled: Sequence[PublishedRow], keys: pa.Table, gaps: Sequence[int | None]) -> DataFrame:
+    reaches = [_reach(row, gap) for row, gap in zip(sampled, gaps, strict=True)]
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
         _ID: pa.array(range(len(sampled)), pa.int64()),
         _BEGIN: pa.array([row.start for row in sampled], pa.int64()),
         _END: pa.array([row.end for row in sampled], pa.int64()),
+        _FROM: pa.array([begin for begin, _ in reaches], pa.int64()),
+        _TO: pa.array([end for _, end in reaches], pa.int64()),
+        _GAP: pa.array(gaps, pa.int64()),
     }
     columns |= {f"{_KEY}{n}": keys.column(name) for n, name in enumerate(keys.column_names)}
-    return spark.createDataFrame(without_empty_chunks(pa.table(columns)))
+    return F.broadcast(spark.createDataFrame(without_empty_chunks(pa.table(columns))))
 
 
-def _same_key(pipeline: Pipeline) -> Any:
+def _of_sessions(rows: DataFrame) -> DataFrame:
+    """Those of ``rows`` that are in the session of their window, and those of windows on grids."""
+    own = Window.partitionBy(_ID)
+    in_time = own.orderBy(TIME)
+    begins = F.when(F.col(TIME) - F.lag(TIME).over(in_time) <= F.col(_GAP), 0).otherwise(1)
+    rows = rows.withColumn("_new", begins).withColumn("_session", F.sum("_new").over(in_time.rangeBetween(Window.unboundedPreceding, 0)))
+    session = Window.partitionBy(_ID, "_session")
+    rows = rows.withColumn(_FIRST, F.min(TIME).over(session)).withColumn(_LAST, F.max(TIME).over(session))
+    found = (F.col(_FIRST) == F.col(_BEGIN)) & (F.col(_LAST) + F.col(_GAP) == F.col(_END))
+    return rows.where(F.col(_GAP).isNull() | found)
+
+
+def _is_plain_time(kind: pa.DataType) -> bool:
+    """Whether Spark takes values of this type to the axis as a pipeline does."""
+    return pa.types.is_integer(kind) or (pa.types.is_timestamp(kind) and kind.tz is not None)
+
+
+def _same_key(pipeline: Pipeline) -> Column:
     same = F.lit(True)
     for n, name in enumerate(pipeline.keys):
         same &= F.col(backquoted(name)).eqNullSafe(F.col(f"{_KEY}{n}"))

@@ -15,8 +15,8 @@ from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.answers import quality_of
 from windowmill.jobs.commands.verify import _lines
-from windowmill.jobs.verify.check import Verification, verify
-from windowmill.jobs.verify.plain import Plain
+from windowmill.jobs.verify.check import BY_SQL, Verification, verify
+from windowmill.jobs.verify.source_rows import SourceRows
 from windowmill.windowing.catalogue import DECLARED
 
 pytestmark = pytest.mark.spark
@@ -95,24 +95,38 @@ def test_published_rows_are_what_plain_operators_make_of_the_source(spark, tmp_p
     assert not found.comparison.left_out
     assert all(found.comparison.equal[name] == n for name, n in found.comparison.compared.items())
     assert set(found.comparison.compared) == set(bench.pipeline.aggregates)
+    if form == "grids":
+        assert found.missed == bench.expected(events(21, 700)).missed
+        assert any("late rows are left out of the windows" in line for line in _lines(found, bench.pipeline))
     bench.land(events(22, 30))
     assert bench.run(), "runs go on beside what verification has added to the quality table"
 
 
-def test_windows_on_grids_are_read_together(spark, tmp_path, monkeypatch):
+def test_only_files_with_rows_of_the_sample_are_read_and_once(spark, tmp_path, monkeypatch):
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
-    bench, calls, on_grids = Bench(tmp_path, {"windows": [SLOTS, HALVES, VISITS], "aggregates": FEW}), [], Plain.on_grids
-    run_over(bench, 5, events(21, 300), 2)
-    monkeypatch.setattr(Plain, "on_grids", lambda *args: calls.append(len(args[1])) or on_grids(*args))
-    said = Progress(Console(file=(text := io.StringIO()), width=200))
+    time = {"column": "t", "tie_break": ["id"], "disorder": "6 hours"}
+    bench, calls, read = Bench(tmp_path, {"windows": [SLOTS, HALVES, VISITS], "aggregates": FEW, "time": time}), [], SourceRows.read
+    rows = sorted((row for row in events(21, 1_600) if row["t"] is not None), key=lambda row: row["t"])
+    run_over(bench, 5, rows, 6, 1)
+    monkeypatch.setattr(SourceRows, "read", lambda *args: calls.append(list(args[1])) or read(*args))
+    said = Progress(Console(file=(text := io.StringIO()), soft_wrap=True))
     found = verify(bench.pipeline, said, number=100, seed=3)
     assert told(found) == []
     assert {each.row.window for each in found.comparison.rows} == {"slots", "halves", "visits"}
-    assert calls == [sum(each.row.window != "visits" for each in found.comparison.rows)]
-    assert text.getvalue().startswith(f"{bench.pipeline.pipeline}: verifies 100 rows by 2 files (")
-    assert "which are read 3 times\n" in text.getvalue()
-    assert found.missed == bench.expected(events(21, 300)).missed
-    assert any("late rows are left out of the windows" in line for line in _lines(found, bench.pipeline))
+    assert found.comparison.methods == {BY_SQL: 100}
+    [only] = calls
+    assert 0 < len(only) < 6, "the last rows are in windows that are not complete"
+    assert f"compare    100 rows by SQL: reads {len(only)} of 6 files (" in text.getvalue()
+    assert "survey" not in text.getvalue(), "statistics tell that no row came too late"
+
+
+def test_a_source_that_has_lost_all_its_rows_has_no_such_windows(spark, tmp_path, monkeypatch):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
+    bench = Bench(tmp_path, {"windows": [SLOTS], "aggregates": {"n": {"count": "*"}}})
+    run_over(bench, 5, events(21, 200), 2)
+    DeltaTable(bench.source).delete()
+    found = check(bench, number=5)
+    assert {(each.column, each.recomputed) for row in found.comparison.rows for each in row.differences} == {("n", 0)}
 
 
 def missing_forms() -> set[str]:
