@@ -19,7 +19,7 @@ from windowmill.windowing.columnar.added_columns import BATCH, DUE, GAP, KIND, N
 from windowmill.windowing.columnar.checksums import RowCheck, without_checksums
 from windowmill.windowing.columnar.log import GONE, KEY_ENTRY
 from windowmill.windowing.columnar.positions import SEQUENCE
-from windowmill.windowing.columnar.rows import KEY, codes_of
+from windowmill.windowing.columnar.rows import ROW_KEY, codes_of
 from windowmill.windowing.watermark import AFTER
 
 if TYPE_CHECKING:
@@ -97,10 +97,10 @@ def of_keys(log: pa.Table, touched: pa.Table, keys: Sequence[str], watermark: in
     if not keys:
         return log
     codes, n_keys = codes_of([log, touched], keys)
-    marks = log.append_column(KEY, pa.array(codes[: log.num_rows])).filter(pc.equal(log.column(KIND), KEY_ENTRY)).sort_by(BATCH)
+    marks = log.append_column(ROW_KEY, pa.array(codes[: log.num_rows])).filter(pc.equal(log.column(KIND), KEY_ENTRY)).sort_by(BATCH)
     due = np.full(n_keys, AFTER, np.int64)
     # The last value assigned counts: that of a key's latest entry.
-    due[marks.column(KEY).to_numpy()] = marks.column(DUE).to_numpy()
+    due[marks.column(ROW_KEY).to_numpy()] = marks.column(DUE).to_numpy()
     wanted = due <= watermark
     wanted[codes[log.num_rows :]] = True
     return log.filter(pa.array(wanted[codes[: log.num_rows]]))

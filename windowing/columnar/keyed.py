@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from windowmill.windowing.columnar.aggregation import Aggregation
 from windowmill.windowing.columnar.results import Chunk
-from windowmill.windowing.columnar.rows import KEY, Keys, in_order, kept, with_keys
+from windowmill.windowing.columnar.rows import Keys, in_order, kept, with_keys
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.slicing.leaves import BatchEffect
@@ -163,6 +163,3 @@ def live_columns(pipeline: Pipeline, columns: Iterable[str]) -> list[str]:
     names = [*pipeline.time.tie_break, *(name for spec in pipeline.aggregates.values() for name in spec.columns)]
     names += [use.column for window in pipeline.windows for use in window.columns().values()]
     return list(dict.fromkeys(names))
-
-
-__all__ = ["KEY", "KeyedWindows", "Step", "live_columns"]

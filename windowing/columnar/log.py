@@ -24,18 +24,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.added_columns import TIME as TIME_OF
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.checksums import with_checksum_column, with_checksums
 from windowmill.windowing.columnar.keyed import live_columns
-from windowmill.windowing.columnar.rows import KEY, NUMBER, TIME, UNTIL, WATERMARK, Keys, plain
+from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK, Keys, plain
 from windowmill.windowing.errors import SpecError, StateError
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline
 
 #: For each column of live rows that is not the source's, the log's column.
-_OWN = {NUMBER: NUMBER_OF, TIME: TIME_OF, UNTIL: UNTIL_OF, WATERMARK: WATERMARK_OF}
+_OWN = {ROW_NUMBER: NUMBER_OF, ROW_TIME: TIME, ROW_UNTIL: UNTIL_OF, ROW_WATERMARK: WATERMARK_OF}
 ROW, GONE, KEY_ENTRY = "row", "gone", "key"
 #: What comes before the label of a source's column where rows are not alone in their table.
 LIVE_PREFIX = "_row__"
@@ -155,7 +154,7 @@ class StateLog:
         """Convert ``entries`` of rows, in order of arrival, to live rows; ``key`` holds the indices of their keys."""
         live = {name: plain(entries.column(label)) for name, label in self._live.items()}
         live |= {name: plain(entries.column(label)) for name, label in self._conditions.items()}
-        return pa.table({**live, KEY: key, **{name: plain(entries.column(label)) for name, label in _OWN.items()}})
+        return pa.table({**live, ROW_KEY: key, **{name: plain(entries.column(label)) for name, label in _OWN.items()}})
 
     @property
     def fresh_schema(self) -> pa.Schema:
@@ -176,7 +175,7 @@ class StateLog:
         keys = Keys(pa.table({name: column[:0] for name, column in self.key_columns(entries).items()}))
         key = keys.learn(self.key_columns(entries), entries.num_rows)
         kind, batch = entries.column(KIND), entries.column(BATCH).to_numpy()
-        rows = _latest(np.flatnonzero(_equal(kind, ROW) | _equal(kind, GONE)), entries.column(_OWN[NUMBER]).to_numpy(), batch)
+        rows = _latest(np.flatnonzero(_equal(kind, ROW) | _equal(kind, GONE)), entries.column(NUMBER_OF).to_numpy(), batch)
         rows = rows[_equal(kind, ROW)[rows]]
         marks = _latest(np.flatnonzero(_equal(kind, KEY_ENTRY)), key, batch)
         if len(marks) < len(keys):
@@ -188,7 +187,7 @@ class StateLog:
         for table in self.tables:
             entries = of_rows.filter(of_rows.column(table.held)) if table.held else of_keys
             columns = {column: entries.column(label).combine_chunks() for column, label in table.columns.items()}
-            tables[table.place] = pa.table(columns | ({"number": plain(entries.column(_OWN[NUMBER]))} if table.held else {}))
+            tables[table.place] = pa.table(columns | ({"number": plain(entries.column(NUMBER_OF))} if table.held else {}))
         return StoredKeys(tables, of_keys.column(DUE).to_numpy())
 
     def changes(self, before: StoredKeys, after: Mapping[str, pa.Table], due: Ints, batch: int) -> pa.Table:
@@ -203,22 +202,22 @@ class StateLog:
         """
         rows, old = after["rows"], before.tables.get("rows")
         parts = [self._key_entries(before, after, due, batch)]
-        held = self._held(after, rows.column(NUMBER).to_numpy())
+        held = self._held(after, rows.column(ROW_NUMBER).to_numpy())
         changed = np.ones(rows.num_rows, np.bool_)
         if old is not None:
-            was = self._held(before.tables, old.column(NUMBER).to_numpy())
-            index, known = _find(old.column(NUMBER).to_numpy(), rows.column(NUMBER).to_numpy())
+            was = self._held(before.tables, old.column(ROW_NUMBER).to_numpy())
+            index, known = _find(old.column(ROW_NUMBER).to_numpy(), rows.column(ROW_NUMBER).to_numpy())
             changed = ~known
             for label, column in held.items():
                 changed[known] |= _differ(column.filter(pa.array(known)), was[label].take(pa.array(index[known])))
-            gone = np.flatnonzero(~_find(rows.column(NUMBER).to_numpy(), old.column(NUMBER).to_numpy())[1])
+            gone = np.flatnonzero(~_find(rows.column(ROW_NUMBER).to_numpy(), old.column(ROW_NUMBER).to_numpy())[1])
             going = old.take(pa.array(gone))
-            parts.append(self._entries(GONE, batch, self._cells(after, going.column(KEY)) | {_OWN[NUMBER]: going.column(NUMBER)}))
+            parts.append(self._entries(GONE, batch, self._cells(after, going.column(ROW_KEY)) | {NUMBER_OF: going.column(ROW_NUMBER)}))
         chosen = pa.array(np.flatnonzero(changed))
         kept = rows.take(chosen)
         cells = {label: kept.column(name) for name, label in (*self._live.items(), *self._conditions.items(), *_OWN.items())}
         cells |= {label: column.take(chosen) for label, column in held.items()}
-        parts.append(self._entries(ROW, batch, cells | self._cells(after, kept.column(KEY))))
+        parts.append(self._entries(ROW, batch, cells | self._cells(after, kept.column(ROW_KEY))))
         return with_checksums(pa.concat_tables(parts))
 
     def _key_entries(self, before: StoredKeys, after: Mapping[str, pa.Table], due: Ints, batch: int) -> pa.Table:

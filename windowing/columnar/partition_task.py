@@ -13,7 +13,7 @@ from windowmill.windowing.columnar.added_columns import NUMBER_OF
 from windowmill.windowing.columnar.keyed import KeyedWindows, Step
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.results import result_rows
-from windowmill.windowing.columnar.rows import NUMBER, TIME, WATERMARK
+from windowmill.windowing.columnar.rows import ROW_NUMBER, ROW_TIME, ROW_WATERMARK
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import BEFORE, Clock
@@ -57,13 +57,13 @@ class PartitionTask:
         if stored.tables:
             windows.restore(stored.tables)
         rows = self._arrived(fresh, windows)
-        first = int(rows.column(NUMBER)[0].as_py()) if rows.num_rows else np.iinfo(np.int64).max
+        first = int(rows.column(ROW_NUMBER)[0].as_py()) if rows.num_rows else np.iinfo(np.int64).max
         step = windows.advance(rows, first, self.clock)
         keys = windows.keys.table if windows.keys is not None else pa.table({})
         changes = None
         if self.keep:
             changes = self.log.changes(stored, windows.snapshot(), step.due, self.batch)
-        taken = ~np.isin(rows.column(NUMBER).to_numpy(), step.refused)
+        taken = ~np.isin(rows.column(ROW_NUMBER).to_numpy(), step.refused)
         late = _late(rows) & taken
         return PartitionResult(self, step, keys, changes, int(taken.sum()), int(late.sum()))
 
@@ -73,9 +73,9 @@ class PartitionTask:
         if (number[1:] < number[:-1]).any():
             fresh = fresh.sort_by(NUMBER_OF)
         rows = self.log.rows(fresh, windows.learn(self.log.key_columns(fresh), fresh.num_rows))
-        known = pc.fill_null(rows.column(WATERMARK), BEFORE).to_numpy()
+        known = pc.fill_null(rows.column(ROW_WATERMARK), BEFORE).to_numpy()
         watermark_at_arrival = np.maximum.accumulate(np.concatenate(([self.clock.since], known)))[1:]
-        return rows.set_column(rows.schema.get_field_index(WATERMARK), WATERMARK, pa.array(watermark_at_arrival))
+        return rows.set_column(rows.schema.get_field_index(ROW_WATERMARK), ROW_WATERMARK, pa.array(watermark_at_arrival))
 
 
 @dataclass(frozen=True)
@@ -122,4 +122,4 @@ def _ending_in(rows: pa.Table, begin: int, end: int) -> pa.Table:
 
 
 def _late(rows: pa.Table) -> Bools:
-    return np.asarray(rows.column(TIME).to_numpy() < rows.column(WATERMARK).to_numpy(), np.bool_)
+    return np.asarray(rows.column(ROW_TIME).to_numpy() < rows.column(ROW_WATERMARK).to_numpy(), np.bool_)

@@ -26,8 +26,7 @@ from windowmill.windowing.columnar.positions import (
     PositionStage,
     scalar_of,
 )
-from windowmill.windowing.columnar.rows import KEY, NUMBER, UNTIL, WATERMARK, in_order, plain, reordered
-from windowmill.windowing.columnar.rows import TIME as ROW_TIME
+from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK, in_order, plain, reordered
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
@@ -135,11 +134,17 @@ def tuples_of(stage: PositionStage, known: StoredSequence, rows: pa.Table, codes
         columns = {name: plain(table.column(label if of_state else name)) for name, label in labels.items()}
         time, n = int64_of(table.column(TIME).combine_chunks()), len(table)
         at_arrival = np.full(n, BEFORE, np.int64) if of_state else watermark
-        own = {KEY: keys, NUMBER: int64_of(table.column(NUMBER_OF).combine_chunks()), ROW_TIME: time, UNTIL: time, WATERMARK: at_arrival}
+        own = {
+            ROW_KEY: keys,
+            ROW_NUMBER: int64_of(table.column(NUMBER_OF).combine_chunks()),
+            ROW_TIME: time,
+            ROW_UNTIL: time,
+            ROW_WATERMARK: at_arrival,
+        }
         parts.append(pa.table({**columns, **{name: pa.array(values) for name, values in own.items()}, WAITS: pa.repeat(waits, n)}))
     first_new = int(rows.column(NUMBER_OF)[0].as_py()) if len(rows) else AFTER
     table = pa.concat_tables(parts)
-    in_arrival = reordered(table, np.argsort(table.column(NUMBER).to_numpy(), kind="stable"))
+    in_arrival = reordered(table, np.argsort(table.column(ROW_NUMBER).to_numpy(), kind="stable"))
     return in_order(in_arrival, len(known.entry), stage.ties, first_new)
 
 

@@ -30,8 +30,7 @@ from windowmill.windowing.columnar.positions import (
     scalar_of,
 )
 from windowmill.windowing.columnar.results import Chunk, Column, result_rows
-from windowmill.windowing.columnar.rows import NUMBER
-from windowmill.windowing.columnar.rows import TIME as ROW_TIME
+from windowmill.windowing.columnar.rows import ROW_NUMBER, ROW_TIME
 from windowmill.windowing.columnar.slices import lifted_groups
 from windowmill.windowing.columnar.stored_objects import StoredObjects
 from windowmill.windowing.kernels import policy_arrays as kernel
@@ -333,7 +332,7 @@ class PositionSequence(ABC):
     def _cells(self, places: Ints) -> dict[str, pa.Array]:
         """The state's columns of the tuples at ``places``; null for −1."""
         table, at = self._tuples.table, pa.array(places, mask=places < 0)
-        labels = {NUMBER: NUMBER_OF, ROW_TIME: TIME, **self._stage.state.live, **self._stage.state.conditions}
+        labels = {ROW_NUMBER: NUMBER_OF, ROW_TIME: TIME, **self._stage.state.live, **self._stage.state.conditions}
         return {label: table.column(name).combine_chunks().take(at) for name, label in labels.items()}
 
     def _rows(self, kind: str, key: Ints, cells: Mapping[str, pa.Array]) -> pa.Table:

@@ -14,7 +14,7 @@ from windowmill.windowing.kernels.slices import by_key
 from windowmill.windowing.slicing.leaves import Leaves
 
 #: Columns of live rows that are not the source's; their prefix distinguishes them.
-KEY, NUMBER, TIME, UNTIL, WATERMARK = "_ key", "_ number", "_ time", "_ until", "_ watermark"
+ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK = "_ key", "_ number", "_ time", "_ until", "_ watermark"
 
 
 def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -120,7 +120,7 @@ def in_order(table: pa.Table, n_keys: int, ties: Sequence[str], first_new: int) 
 
     Rows whose number is at least ``first_new`` are new.
     """
-    key, time, number = (table.column(name).to_numpy() for name in (KEY, TIME, NUMBER))
+    key, time, number = (table.column(name).to_numpy() for name in (ROW_KEY, ROW_TIME, ROW_NUMBER))
     order = np.arange(len(number))
     for tie in reversed(ties):
         column = table.column(tie).combine_chunks()
@@ -129,9 +129,9 @@ def in_order(table: pa.Table, n_keys: int, ties: Sequence[str], first_new: int) 
     order = order[np.argsort(time[order], kind="stable")]
     of_keys, offsets = by_key(key[order], n_keys)
     order = order[of_keys]
-    number, until, watermark = number[order], *(table.column(name).to_numpy()[order] for name in (UNTIL, WATERMARK))
+    number, until, watermark = number[order], *(table.column(name).to_numpy()[order] for name in (ROW_UNTIL, ROW_WATERMARK))
     return Leaves(
-        table.drop_columns([KEY, UNTIL, WATERMARK]).take(pa.array(order)),
+        table.drop_columns([ROW_KEY, ROW_UNTIL, ROW_WATERMARK]).take(pa.array(order)),
         offsets,
         np.repeat(np.arange(n_keys), np.diff(offsets)),
         number,

@@ -33,7 +33,7 @@ _AGGREGATES: dict[str, dict[str, Any]] = {"n": {"count": "*"}, "deviation": {"st
 def _live_rows(windows: list[dict[str, Any]], emit: str) -> None:
     """Two batches and the end of the input, so that every kernel gets arrays of the types that runs pass."""
     from windowmill.windowing.columnar.keyed import KeyedWindows
-    from windowmill.windowing.columnar.rows import KEY, NUMBER, TIME, UNTIL, WATERMARK
+    from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK
     from windowmill.windowing.specfile import parse_pipeline
     from windowmill.windowing.watermark import AFTER, Clock
 
@@ -53,7 +53,13 @@ def _live_rows(windows: list[dict[str, Any]], emit: str) -> None:
         if stored:
             keyed.restore(stored)
         clock, watermarks = clock.arrive(times, np.ones(9, np.bool_), times)
-        own = {KEY: keyed.learn({"k": pa.array(["a", "b", "a"] * 3)}, 9), NUMBER: times, TIME: times, UNTIL: times, WATERMARK: watermarks}
+        own = {
+            ROW_KEY: keyed.learn({"k": pa.array(["a", "b", "a"] * 3)}, 9),
+            ROW_NUMBER: times,
+            ROW_TIME: times,
+            ROW_UNTIL: times,
+            ROW_WATERMARK: watermarks,
+        }
         keyed.advance(pa.table({"v": np.arange(9.0)} | own), first, clock)
         clock, stored = clock.passed(), keyed.snapshot()
     keyed.advance(None, AFTER, clock.end())
