@@ -39,10 +39,10 @@ _KNOWN = {"SPARK_LOCAL_IP", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "S
 _CONFIGURED = {"HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS"}
 #: Settings for which the launcher's command has parts that :func:`command` does not write.
 _OTHERS = {"spark.driver.extraLibraryPath", "spark.driver.defaultExtraClassPath", "spark.local.dir", "spark.eventLog.enabled"}
-#: What Spark 4.2's launcher opens to Spark (``JavaModuleOptions``).
+#: What Spark 4.2's launcher opens to Spark (``JavaModuleOptions``), but for ``--add-modules=jdk.incubator.vector``. Java warns of that
+#: module at each start, and only the linear algebra of MLlib, which no job uses, would be faster by it.
 _MODULES = [
     "-XX:+IgnoreUnrecognizedVMOptions",
-    "--add-modules=jdk.incubator.vector",
     *(
         f"--add-opens=java.base/{package}=ALL-UNNAMED"
         for package in (

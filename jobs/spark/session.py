@@ -74,6 +74,8 @@ def spark_session(
     os.environ.pop(SERVER, None)  # PySpark would connect to it
     settings = {**DELTA_CONF, **RUNTIME_CONF, **conf} if submitted else session_conf(master, conf, brief=brief)
     if not submitted:
+        if master is None and not conf:
+            launch.begin(brief=brief)
         launch.attach(settings)
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():

@@ -35,6 +35,5 @@ def test_an_error_in_a_users_function_is_one_line(tmp_path: Path):
         command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=300
     )
     assert (done.returncode, done.stdout) == (1, "")
-    # The JVM warns of a module of its own at every start.
-    [told] = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: Using incubator modules")]
+    [told] = done.stderr.splitlines()
     assert told.startswith("windowmill: RuntimeError: no such day (broken.py:3 in combine); run again")
