@@ -46,7 +46,7 @@ class ChangedSpecOperator(QuestionOperator):
                 raise AirflowSkipException("a quality rule holds the batch that has applied the change, so it is not asked about")
             if finished.code != SOMETHING_TO_DO:
                 raise_for("plan", finished)
-                raise AirflowSkipException("the spec means what its pipeline was computed by, so there is nothing to ask")
+                raise AirflowSkipException("the spec means the same as when the pipeline was last computed, so there is nothing to ask")
             plan = json.loads(kept.read_text(encoding="utf-8"))
         return Question(f"{plan['pipeline']}: the spec has changed", redacted(_body(plan)), {PLAN: json.dumps(plan)})
 

@@ -328,6 +328,6 @@ def _message(rule: Rule, success: bool, elements: int | None, unexpected: int | 
     if success:
         return "passed"
     if unexpected is not None:
-        return f"{unexpected} of {elements} rows break the rule" if elements is not None else f"{unexpected} rows break the rule"
+        return f"{unexpected:,} of {elements:,} rows break the rule" if elements is not None else f"{unexpected:,} rows break the rule"
     wanted = {name: value for name, value in rule.arguments.items() if name not in ("column", "column_list")}
     return f"the batch as a whole is outside of {str(wanted)[:200]}" if wanted else "the batch as a whole breaks the rule"

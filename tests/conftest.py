@@ -28,6 +28,8 @@ OVER_CONNECT = OVER == "connect"
 #: Who computes the batches of a test that says nothing of it: Spark's tasks, as by default, where the test has a session.
 GIVEN, COMPUTE = os.environ.get("WINDOWMILL_COMPUTE"), {True: "spark", False: "auto"}
 os.environ.setdefault("WINDOWMILL_COMPUTE", COMPUTE[False])
+# Where it is set, answers are wrapped: pytest's workers get it from the terminal.
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.plans import Plan
 from windowmill.expectations.rule import quarantined_rate
+from windowmill.jobs.in_lines import in_lines
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
@@ -49,8 +50,11 @@ class Progress:
         self._shown: Status | None = None
 
     def say(self, text: str) -> None:
-        """Print ``text`` as one plain line, with credentials redacted."""
-        self._console.print(redacted(self._written(text)), markup=False)
+        """Print ``text`` as one plain line, with credentials redacted; a terminal shows it in several that end between words."""
+        line = redacted(self._written(text))
+        if self._console.is_terminal:
+            line = in_lines(line, self._console.width, then=" " * (len(line) - len(line.lstrip()) + 2))
+        self._console.print(line, markup=False)
 
     def finished(self, what: str, n: int, of: int, seconds_left: float) -> None:
         """Tell that ``what``, the ``n``-th of so many pieces of a step, is finished: a terminal shows it in the place of the step."""

@@ -154,8 +154,8 @@ def restore(
 def _named(runnable: Runnable, name: str) -> Savepoint:
     found = listed(runnable)
     if name not in found:
-        known = ", ".join(found) or "none"
-        raise SavepointError(f"savepoint {name}: {runnable.name} has no such savepoint, but {known}; see `windowmill savepoint … list`")
+        known = f"it has {', '.join(found)}" if found else "it has none; `windowmill savepoint … create` makes one"
+        raise SavepointError(f"savepoint {name}: {runnable.name} has no such savepoint; {known}")
     return found[name]
 
 

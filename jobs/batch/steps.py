@@ -209,7 +209,7 @@ class _Steps:
         reach("validate.begin")
         from windowmill.jobs.batch import closing
 
-        with self.progress.step("validate", f"{computed.row_count} rows against the expectations"):
+        with self.progress.step("validate", f"{computed.row_count:,} rows against the expectations"):
             verdict = closing.validate(self.job, computed, self.changes, self.spark, self.ledger)
         closing.report(verdict, self.progress)
         return verdict

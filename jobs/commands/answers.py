@@ -11,7 +11,9 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -95,7 +97,7 @@ def status_of(pipeline: Pipeline) -> Answer:
         "sink": pipeline.sink.place if pipeline.sink else None,
         "checkpoints": redacted(places.root),
     }
-    table = Table(show_header=False, box=None, pad_edge=False)
+    table = facts_table()
     labels = {
         "compute": "last computed by",
         "emitted": "results through",
@@ -111,16 +113,17 @@ def status_of(pipeline: Pipeline) -> Answer:
         f"{len(lacking)}, of batch {ledger.count - 1}: {', '.join(lacking)}; the next run makes them" if lacking else None
     )
     shown["late_missed"] = missed_windows(data["late_missed"])
-    shown["held_by"] = None if held_by is None else "\n".join([*_told(held_by), _WHAT_NEXT])
     for name, value in shown.items():
-        if name in ("held_by", "late_missed") and not value:
+        if name in ("held_by", "versions_changing", "next_run_exit_code"):  # shown in another form, or beside another
             continue
-        if name in ("versions_changing", "next_run_exit_code"):  # shown beside another
+        if name == "late_missed" and not value:
             continue
         table.add_row(
             labels.get(name, name.replace("_", " ")),
             "–" if value is None else f"{value:,}" if isinstance(value, int) else Text(str(value)),
         )
+        if name == "open_batch" and held_by is not None:
+            table.add_row("held by", Group(*_told(held_by), _WHAT_NEXT))
     return Answer(data, table)
 
 
@@ -133,10 +136,16 @@ def _held_by(held: Batch, quality: str) -> list[dict[str, Any]]:
     return [{"type": r.type, "column": r.column, "message": r.message, "rows": r.rows[:_MAX_NAMED]} for r in unmet]
 
 
-def _told(rules: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _told(rules: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
     for rule in rules:
-        yield f"{rule['type']}({rule['column'] or ''}): {rule['message']}"
-        yield from (f"  {', '.join(f'{name}={value}' for name, value in row.items())}" for row in rule["rows"])
+        yield Text(f"{rule['type']}({rule['column'] or ''}): {rule['message']}")
+        yield from map(_example, rule["rows"])
+
+
+def _example(row: Mapping[str, Any] | str) -> Padding:
+    """A row that breaks a rule, or what is told of it, set off from the line of the rule."""
+    told = row if isinstance(row, str) else ", ".join(f"{name}={'null' if value is None else value}" for name, value in row.items())
+    return Padding(Text(told), (0, 0, 0, 2), expand=False)
 
 
 def _outstanding(pipeline: Pipeline, ledger: Ledger) -> list[str]:
@@ -202,6 +211,14 @@ def _timings(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+def facts_table() -> Table:
+    """Make a table of names and values, of which the whole is shown: a long path is broken where a line ends."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
 def titled(title: str, columns: Sequence[str]) -> Table:
     """Make a table in the style of all commands; ``columns`` are right-aligned."""
     table = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
@@ -224,11 +241,12 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
         raise StateCorruptError(f"quality {path}: cannot be read ({first_line(err)}); restore the folder from a copy") from err
     data = [{name: _text(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in rows]
     table = titled(f"validation of {pipeline.pipeline}", ())
-    for name in ("batch", "outcome", "severity", "unexpected", "rule"):
-        table.add_column(name, justify="right" if name in ("batch", "unexpected") else "left", no_wrap=name != "rule", overflow="fold")
+    table.padding = 0  # leaves room for the names of rules
+    for name in ("#", "outcome", "severity", "unexpected", "rule"):
+        table.add_column(name, justify="right" if name in ("#", "unexpected") else "left", no_wrap=name != "rule", overflow="fold")
     colours = {"passed": "green", "failed": "red", "broken": "magenta"}
     for row in rows:
-        rule = f"{row['type'].removeprefix('expect_')}({row['column'] or ''})" + (
+        rule = f"{row['type'].removeprefix('expect_')} ({row['column'] or ''})" + (
             "" if row["outcome"] == "passed" else f": {row['message']}"
         )
         outcome = f"[{colours.get(row['outcome'], 'default')}]{row['outcome']}[/]"
@@ -237,9 +255,7 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
         )
         for example, values in zip_longest(row["examples"][:_MAX_NAMED], (row["values"] or [])[: len(row["examples"])][:_MAX_NAMED]):
             # A row that a verification found differing is told in words.
-            named = {**example, **(values or {})} if isinstance(example, Mapping) else {}
-            told = ", ".join(f"{name}={value}" for name, value in named.items()) or example
-            table.add_row("", "", "", "", escape(f"  {told}"))
+            table.add_row("", "", "", "", _example({**example, **(values or {})} if isinstance(example, Mapping) else example))
     return Answer(data, table)
 
 

@@ -25,6 +25,7 @@ from windowmill.jobs.commands.terminal import (
     instant_of,
     load_pipeline,
     show,
+    tell,
 )
 from windowmill.windowing.errors import HeldError, SpecError, WindowmillError
 from windowmill.windowing.spec import Pipeline
@@ -65,7 +66,7 @@ def run(
     failed = {spec: code for spec, code in codes.items() if code}
     if failed:
         listed = ", ".join(f"{spec} (exit code {code})" for spec, code in failed.items())
-        errors.print(f"windowmill: {len(failed)} of {len(codes)} pipelines failed: {listed}", markup=False)
+        tell(f"windowmill: {len(failed)} of {len(codes)} pipelines failed: {listed}")
     return next(iter(failed.values()), 0)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from windowmill.jobs.commands.terminal import Answer, AsJson, console, errors, show
+from windowmill.jobs.commands.terminal import Answer, AsJson, console, errors, show, tell
 
 
 def setup(
@@ -52,11 +52,11 @@ def serve(
         show(Answer(data, server.address), as_json)
 
     begun = time.monotonic()
-    server = Server(port, Limits(idle_minutes * 60, max_age_hours * 3_600, max_memory_gib << 30), errors.print)
+    server = Server(port, Limits(idle_minutes * 60, max_age_hours * 3_600, max_memory_gib << 30), tell)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.end())
-    errors.print(f"windowmill: starting and warming up Spark on port {server.port}, which takes about a minute")
-    errors.print(f"windowmill: the server has ended: {server.keep(ready)}")
+    tell(f"windowmill: starting and warming up Spark on port {server.port}, which takes about a minute")
+    tell(f"windowmill: the server has ended: {server.keep(ready)}")
 
 
 def tutorial(

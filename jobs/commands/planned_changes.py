@@ -55,7 +55,7 @@ def planned(pipeline: Pipeline, history: int | None, spec: str) -> Answer:
     outstanding(ledger, own_tables(runnable))  # notes the commits that are there
     found = next_apply(runnable, ledger, history=history)
     if found is None:
-        text = f"{pipeline.pipeline}: nothing to do: the spec means what batch {ledger.newest_kept.number} was computed by"
+        text = f"{pipeline.pipeline}: nothing to do: the spec means the same as when batch {ledger.newest_kept.number} was computed"
         return held_change(pipeline, ledger, spec) or Answer({"pipeline": pipeline.pipeline, "status": "nothing to do"}, text)
     return _answer(runnable, ledger, found, spec)
 

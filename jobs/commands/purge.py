@@ -72,7 +72,7 @@ def _given(key: list[str], file: Path | None) -> list[dict[str, Any]]:
         # Not `splitlines`: JSON texts may hold other ends of lines as they are.
         lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, ValueError) as err:
-        raise SpecError(f"--keys {file}: cannot be read ({err})") from err
+        raise SpecError(f"--keys {file}: cannot be read ({err}); name a file of JSON lines, a key each") from err
     found = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():

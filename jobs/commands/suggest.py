@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.quoting import quoted, sql_text
 from windowmill.checkpoints.stores import is_table, use_options_of
 from windowmill.expectations.past import KEYS, VOLUME
-from windowmill.jobs.commands.terminal import Answer
+from windowmill.jobs.commands.terminal import Answer, wrapped
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 
@@ -49,9 +50,9 @@ class Suggestion:
     why: str
 
     def as_yaml(self) -> str:
-        """Its lines of a spec."""
-        written = yaml.safe_dump(self.rule, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True)
-        return f"  # {self.why}\n  - {written.strip()}\n"
+        """Its lines of a spec, a field each: they fit a terminal."""
+        written = yaml.safe_dump([self.rule], sort_keys=False, width=10_000, allow_unicode=True)
+        return f"{wrapped(self.why, '  # ', '  # ')}\n{textwrap.indent(written, '  ')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def _of_values(pipeline: Pipeline, table: DeltaTable) -> Iterator[Suggestion]:
             continue
         if counted["filled"] == counted["n"] and aggregate.function != "count":
             rule = {"type": "expect_column_values_to_not_be_null", "column": name, "severity": "warning"}
-            yield Suggestion(rule, f"none of {counted['n']:,} rows has no {name}")
+            yield Suggestion(rule, f"all {counted['n']:,} rows have a {name}")
         if is_number:
             yield from _ranges(pipeline, table, name)
 
@@ -127,10 +128,11 @@ def _range(table: DeltaTable, name: str, window: str | None) -> _Range | None:
     rule = {"type": "expect_column_values_to_be_between", "column": name, "min_value": bounds[0], "max_value": bounds[1]}
     if window is not None:
         rule["row_condition"] = f'col("window") == "{window}"'
-    beyond = "; all are within the rule" if not outside["n"] else f"; {outside['n']:,} are outside of the rule"
+    n_outside = f"{outside['n']:,} {'is' if outside['n'] == 1 else 'are'} outside of the rule"
+    beyond = n_outside if outside["n"] else "all are within the rule"
     share = f"{1 - 2 * _TAIL:.1%}".replace("%", " %")
     of = "" if window is None else f" of {window}"
-    why = f"{share} of {found['n']:,} values{of} are {low:.4g} to {high:.4g}{beyond}"
+    why = f"{share} of {found['n']:,} values{of} are {low:.4g} to {high:.4g}; {beyond}"
     return _Range(high - low, found["n"], Suggestion(rule | {"severity": "warning"}, why))
 
 

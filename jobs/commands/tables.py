@@ -132,9 +132,11 @@ def verify(
     from windowmill.jobs.commands.verify import verification_of
 
     pipeline = load_pipeline(spec)
-    bounds = [None if text is None else instant_of(option, text, pipeline) for option, text in (("--from", begin), ("--to", end))]
+    first, last = (None if text is None else instant_of(option, text, pipeline) for option, text in (("--from", begin), ("--to", end)))
+    if first is not None and last is not None and first >= last:
+        raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are verified")
     chosen = random.randrange(1 << 31) if seed is None else seed
-    answer, agrees = verification_of(pipeline, Progress(errors, as_written), number=sample, seed=chosen, ends=(bounds[0], bounds[1]))
+    answer, agrees = verification_of(pipeline, Progress(errors, as_written), number=sample, seed=chosen, ends=(first, last))
     show(answer, as_json)
     return 0 if agrees else 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
+from rich.text import Text
 from typer.exceptions import TyperException
 
+from windowmill.jobs.in_lines import in_lines
 from windowmill.windowing.errors import SpecError, WindowmillError
 from windowmill.windowing.redaction import as_written as text_as_written
 from windowmill.windowing.redaction import redacted
@@ -55,7 +56,10 @@ _hidden: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer in two forms: JSON values in ``data``, and in ``text`` what a terminal shows (a string or a rich table)."""
+    """One answer in two forms: JSON values in ``data``, and in ``text`` what a terminal shows.
+
+    A string in ``text``, also within a rich group, is wrapped; other renderables lay themselves out.
+    """
 
     data: Any
     text: Any
@@ -65,8 +69,21 @@ def show(answer: Answer, as_json: bool) -> None:
     """Print ``answer`` as it was asked for."""
     if as_json:
         print(json.dumps(answer.data))
-    else:
-        console.print(answer.text)
+        return
+    for part in answer.text.renderables if isinstance(answer.text, Group) else (answer.text,):
+        console.print(Text(_in_lines_that_fit(part)) if isinstance(part, str) else part)
+
+
+def _in_lines_that_fit(text: str) -> str:
+    """``text`` for a terminal, or as ``COLUMNS`` says; a pipe without it, as to ``grep``, gets whole lines."""
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        return text
+    return "\n".join(in_lines(line, console.width) for line in text.splitlines())
+
+
+def tell(text: str) -> None:
+    """Print ``text`` on standard error: as one line, which a terminal shows in several that end between words."""
+    errors.print(in_lines(text, errors.width, then="  ") if errors.is_terminal else text, markup=False)
 
 
 def wrapped(text: str, indent: str = "", then: str = "", *, width: int | None = None) -> str:
@@ -74,8 +91,7 @@ def wrapped(text: str, indent: str = "", then: str = "", *, width: int | None = 
 
     The first line begins with ``indent``, the others with ``then``.
     """
-    columns = console.width if width is None else min(width, console.width)
-    return textwrap.fill(text, columns, initial_indent=indent, subsequent_indent=then, break_long_words=False, break_on_hyphens=False)
+    return in_lines(text, console.width if width is None else min(width, console.width), indent, then)
 
 
 def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None, *, opens_tables: bool = True) -> Pipeline:
@@ -141,14 +157,14 @@ def exit_code_of(action: Callable[[], Any]) -> int:
     except TyperException as err:
         # Without any argument the help has been printed, and there is no message.
         if message := err.format_message().replace("Value error, ", "", 1).rstrip("."):
-            errors.print(f"windowmill: {message}; see `windowmill --help`", markup=False)
+            tell(f"windowmill: {message}; see `windowmill --help`")
         return 2
     except typer.Abort:
         return _stopped()
     except WindowmillError as err:
         if Debugging.on:
             raise
-        errors.print(f"windowmill: {as_written(str(err))}", markup=False)
+        tell(f"windowmill: {as_written(str(err))}")
         return err.exit_code
     except Exception as err:
         if Debugging.on:
@@ -156,7 +172,7 @@ def exit_code_of(action: Callable[[], Any]) -> int:
         from windowmill.jobs.spark.failures import explain, raised_in_worker
 
         ours = raised_in_worker(err)
-        errors.print(f"windowmill: {as_written(redacted(explain(err)) if ours is None else str(ours))}", markup=False)
+        tell(f"windowmill: {as_written(redacted(explain(err)) if ours is None else str(ours))}")
         return 1 if ours is None else ours.exit_code
     if result == INTERRUPTED:  # typer has caught the KeyboardInterrupt
         return _stopped()
@@ -165,5 +181,5 @@ def exit_code_of(action: Callable[[], Any]) -> int:
 
 
 def _stopped() -> int:
-    errors.print("windowmill: stopped; run again to continue", markup=False)
+    tell("windowmill: stopped; run again to continue")
     return INTERRUPTED

@@ -7,6 +7,9 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
+from rich.text import Text
+
 from windowmill.jobs.batch.progress import missed_windows
 from windowmill.jobs.commands.terminal import Answer
 from windowmill.jobs.verify.check import Verification, verify
@@ -41,19 +44,21 @@ def verification_of(
         "source_changes": [{"version": version, "operation": operation} for version, operation in found.changed],
         "differences": [_row(row, pipeline) for row in differing],
     }
-    return Answer(data, "\n".join(_lines(found, pipeline))), not differing
+    return Answer(data, Group(*_lines(found, pipeline))), not differing
 
 
-def _lines(found: Verification, pipeline: Pipeline) -> Iterator[str]:
+def _lines(found: Verification, pipeline: Pipeline) -> Iterator[str | Text]:
     comparison, differing = found.comparison, found.comparison.differing
     for row in differing[:_SHOWN]:
         place = _row(row, pipeline)
         key = ", ".join(f"{name}={value}" for name, value in place["key"].items())
-        yield f"{row.row.window} [{place['window_start']}, {place['window_end']}) {key}: batch {row.row.batch}, revision {row.row.revision}"
+        span = f"[{place['window_start']}, {place['window_end']})"
+        yield f"{row.row.window} {span} {key}: batch {row.row.batch}, revision {row.row.revision}"
         for each in place["columns"]:
             yield f"  {each['column'] or 'window'}: {each['published']!r} published, {each['recomputed']!r} recomputed"
         if row.sql is not None:
-            yield "  " + row.sql.replace("\n", "\n  ") + ";"
+            # A break between the words of a literal would change it.
+            yield Text("  " + row.sql.replace("\n", "\n  ") + ";", no_wrap=True)
     if len(differing) > _SHOWN:
         yield f"… and {len(differing) - _SHOWN} more rows that differ; --json has all"
     for name, compared in comparison.compared.items():
@@ -70,9 +75,10 @@ def _lines(found: Verification, pipeline: Pipeline) -> Iterator[str]:
         yield f"{pipeline.pipeline}: no published rows to verify"
         return
     methods = ", ".join(f"{rows} by {method}" for method, rows in comparison.methods.items())
-    result = f"{len(differing)} differ" if differing else "none differs"
+    n = len(comparison.rows)
+    result = f"{len(differing)} differ{'s' if len(differing) == 1 else ''}" if differing else "none differs"
     yield (
-        f"{pipeline.pipeline}: {len(comparison.rows)} rows recomputed from the source at version {found.source_version} ({methods}; seed "
+        f"{pipeline.pipeline}: {n} row{'s' if n > 1 else ''} recomputed from the source at version {found.source_version} ({methods}; seed "
         f"{found.seed}): {result}"
     )
 

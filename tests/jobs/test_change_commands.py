@@ -86,7 +86,7 @@ def test_nothing_is_planned_before_a_first_run_and_after_what_means_the_same(des
     desk.call("run", spec)
     windows = [dict(reversed(window.items())) for window in reversed(SPEC["windows"])]
     desk.write({"windows": windows, "schedule": "@daily", "quarantine": {"warn": "never"}}, comment="# reordered\n")
-    assert desk.call("plan", spec) == (0, "p: nothing to do: the spec means what batch 0 was computed by\n", "")
+    assert desk.call("plan", spec) == (0, "p: nothing to do: the spec means the same as when batch 0 was computed\n", "")
     assert desk.call("apply", spec)[:2] == (0, "p: nothing to do\n")
     assert json.loads(desk.call("plan", spec, "--json")[1]) == {"pipeline": "p", "status": "nothing to do"}
 
@@ -184,7 +184,7 @@ def test_a_change_whose_batch_is_held_is_told_with_the_next_command(desk):
         assert desk.call(command, spec)[:2] == (3, told)
         assert json.loads(desk.call(command, spec, "--json")[1]) == {"pipeline": "p", "status": "held", "batch": 1}
     assert desk.call("release", spec)[0] == 0
-    assert desk.call("plan", spec) == (0, "p: nothing to do: the spec means what batch 1 was computed by\n", "")
+    assert desk.call("plan", spec) == (0, "p: nothing to do: the spec means the same as when batch 1 was computed\n", "")
 
 
 def test_rows_are_estimated_by_a_window_that_is_kept(desk):

@@ -90,6 +90,11 @@ def test_validate_tells_what_it_found(spec, capsys):
     assert found == {"pipeline": "p", "status": "valid", "windows": ["w"], "aggregates": ["n"], "missing": ["source"]}
 
 
+def test_verify_refuses_an_empty_range_before_it_starts_spark(spec, capsys):
+    assert main(["verify", spec, "--from", "9", "--to", "3"]) == 2
+    assert capsys.readouterr().err == "windowmill: --from 9 is not before --to 3; windows that end in (from, to] are verified\n"
+
+
 def test_report_takes_a_spec_or_a_folder(spec, tmp_path, capsys):
     for arguments in ([], [spec, "--all", str(tmp_path)]):
         assert main(["report", *arguments]) == 2

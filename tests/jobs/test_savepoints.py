@@ -269,7 +269,7 @@ def test_changed_rows_whose_files_are_gone_stand_in_the_way(tmp_path):
 def test_what_cannot_be_gone_back_to_is_refused_and_nothing_changes(tmp_path):
     story = saved("sessions", tmp_path / "story")
     pipeline, before = story.bench.pipeline, story.tables()
-    with pytest.raises(SavepointError, match="savepoint other: bench has no such savepoint, but first"):
+    with pytest.raises(SavepointError, match="savepoint other: bench has no such savepoint; it has first"):
         savepoints.restore(pipeline, quiet(), "other")
     with pytest.raises(SavepointError, match="savepoint first: bench has one of this name"):
         savepoints.create(pipeline, quiet(), "first")

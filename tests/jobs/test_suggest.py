@@ -75,7 +75,7 @@ def test_outliers_do_not_widen_the_range(tmp_path):
     write_deltalake(str(tmp_path / "sink"), pa.table({"x": values, "batch": [0] * len(values)}))
     [found] = suggestions_of(load_pipeline(spec)).data["suggestions"]
     assert found["rule"] == {"type": BETWEEN, "column": "x", "min_value": 0, "max_value": 149, "severity": "warning"}
-    assert found["why"] == "99.8 % of 5,001 values are 0 to 99; 1 are outside of the rule"
+    assert found["why"] == "99.8 % of 5,001 values are 0 to 99; 1 is outside of the rule"
 
 
 def suggested_ranges(folder: Path, windows: list[dict[str, Any]], **columns: list[Any]) -> list[dict[str, Any]]:

@@ -12,12 +12,11 @@ import pyarrow as pa
 from deltalake import Schema
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.inspection import Inspection
-from windowmill.jobs.commands.answers import bound, titled
+from windowmill.jobs.commands.answers import bound, facts_table, titled
 from windowmill.jobs.json_lines.read import plain
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.partial_bytes import decode
@@ -27,6 +26,10 @@ from windowmill.windowing.spec import Pipeline
 
 #: Number of characters of a stored value that a table shows.
 _SHOWN = 40
+#: Columns of lists that are instants, if the axis is time.
+_INSTANTS: Set[str] = frozenset(
+    ("window_start", "window_end", "first_slice", "last_slice", "last_event", "slice", "reaching", "closed", "time", "watermark")
+)
 #: What a terminal shows in place of some words in the names of facts.
 _PLAIN: Mapping[str, str] = {
     "emitted through": "results through",
@@ -75,16 +78,18 @@ class View(ABC):
 
     def show_summary(self, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         """Render what :meth:`summary` gives."""
-        facts = Table(show_header=False, box=None, pad_edge=False)
+        facts = facts_table()
         for name, value in data.items():
             if name != "largest_keys":
                 facts.add_row(_label(name), cell(value))
         yield facts
         if data["largest_keys"]:
-            yield from self.show_list("keys with the most entries", data["largest_keys"], data["keys"])
+            yield from self.show_list("keys with the most entries", data["largest_keys"], data["keys"], instants=frozenset())
 
-    def show_list(self, title: str, rows: Sequence[Mapping[str, Any]], total: int, which: str = "") -> Iterator[RenderableType]:
-        """Render ``rows`` under a heading with their number; ``which`` says which rows of ``total`` they are."""
+    def show_list(
+        self, title: str, rows: Sequence[Mapping[str, Any]], total: int, which: str = "", *, instants: Set[str] = _INSTANTS
+    ) -> Iterator[RenderableType]:
+        """Render ``rows`` under a heading with their number; ``which`` says which rows of ``total`` they are, ``instants`` is columns."""
         # As a line of its own: a table would break its title at its own width.
         yield Text(f"\n{title}: {total:,}" if len(rows) == total else f"\n{title}: {len(rows):,} of {total:,}{which}", style="bold")
         if not rows:
@@ -93,7 +98,7 @@ class View(ABC):
         for name in names:
             table.add_column(name.replace("_", " "), justify="right" if isinstance(rows[0][name], int) else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(cell(row[name]) for name in names))
+            table.add_row(*(cell(breakable(row[name]) if name in instants else row[name]) for name in names))
         yield table
 
 
@@ -140,6 +145,15 @@ def _nested(value: Sequence[Any] | dict[str, Any], each: Callable[[Any], Any]) -
         # A user's partial may have keys that JSON has not.
         return {name if isinstance(name, str) else str(each(name)): each(item) for name, item in value.items()}
     return [each(item) for item in value]
+
+
+def breakable(instant: Any) -> Any:
+    """``instant`` with a space between date and time, at which a narrow column breaks it.
+
+    >>> breakable("2025-03-01T12:00:00Z"), breakable(7)
+    ('2025-03-01 12:00:00Z', 7)
+    """
+    return instant.replace("T", " ", 1) if isinstance(instant, str) else instant
 
 
 def cell(value: Any) -> str:

@@ -13,7 +13,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.compaction import own_rows
 from windowmill.checkpoints.state.inspection import LogInspection, PositionsInspection
 from windowmill.jobs.commands.answers import titled
-from windowmill.jobs.commands.state_views.base import View, cell, partials_told, source_types, value_of
+from windowmill.jobs.commands.state_views.base import View, breakable, cell, partials_told, source_types, value_of
 from windowmill.jobs.conditions.duckdb import conditions_of
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, NUMBER_OF, TIME
 from windowmill.windowing.columnar.log import StateLog
@@ -77,14 +77,14 @@ class PositionsView(View):
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         restored = data["restored"]
-        yield escape(
+        yield (
             f"{name or self.pipeline.pipeline}: the state holds {restored['leaves']:,} leaves, {restored['nodes']:,} nodes over them and "
             f"{restored['waiting']:,} tuples that wait; batch {self.next_batch} would restore those that it needs if a row of the key "
             f"arrives; without one: {_when(restored['due'])}"
         )
         table = _windows_table()
         for window in data["windows"]:
-            span = f", {window['oldest']} to {window['newest']}" if window["rows"] else ""
+            span = f", {breakable(window['oldest'])} to {breakable(window['newest'])}" if window["rows"] else ""
             table.add_row(escape(window["window"]), _remembered(window), escape(f"{window['rows']:,} tuples{span}"))
         yield table
         yield from self.show_list("tuples that wait", data["waiting"], restored["waiting"], ", the next to be applied")
@@ -134,7 +134,7 @@ class LiveRowsView(View):
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         restored = data["restored"]
-        yield escape(
+        yield (
             f"{name or self.pipeline.pipeline}: batch {self.next_batch} would restore {restored['live_rows']:,} live rows "
             f"({restored['entries']:,} entries) if a row of the key arrives; without one: {_when(restored['due'])}"
         )
@@ -147,7 +147,7 @@ class LiveRowsView(View):
 
 
 def _span(span: Mapping[str, Any]) -> str:
-    return f"{span['rows']:,} rows" + (f", {span['oldest']} to {span['newest']}" if span["rows"] else "")
+    return f"{span['rows']:,} rows" + (f", {breakable(span['oldest'])} to {breakable(span['newest'])}" if span["rows"] else "")
 
 
 def _when(due: str | None) -> str:

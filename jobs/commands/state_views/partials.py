@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import RenderableType
-from rich.markup import escape
 
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.inspection import SessionsInspection, SlicesInspection
@@ -95,7 +94,7 @@ class SlicesView(View):
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         restored = data["restored"]
         instead = "; nodes that hold the same are read in their place" if "entries_of_nodes" in data["state"] else ""
-        yield escape(
+        yield (
             f"{name or self.pipeline.pipeline}: batch {self.next_batch} would restore {restored['slices']:,} slices "
             f"({restored['entries']:,} entries) of {restored['rows']:,} rows{instead}"
         )
@@ -150,7 +149,7 @@ class SessionsView(View):
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         restored = data["restored"]
-        yield escape(
+        yield (
             f"{name or self.pipeline.pipeline}: batch {self.next_batch} would restore {restored['sessions']:,} open sessions "
             f"({restored['entries']:,} entries) of {restored['rows']:,} rows"
         )
