@@ -43,7 +43,8 @@ down: setup ## Stop the example's Airflow
 	@$(PY) -m examples.flights.demo down
 
 test: lint $(STAMPS)/s3-server $(STAMPS)/s3-jars $(STAMPS)/browser $(STAMPS)/kafka-broker ## Run every check and every test (under 30 minutes)
-	@scripts/tests.sh $(PARALLEL)
+	$(PY) -m pytest $(PARALLEL) -m "not spark and not dag and not demo"
+	$(PY) -m pytest -m "spark or dag or demo"
 
 cases: setup ## Run every case of other engines on Spark too (about 5 minutes)
 	WINDOWMILL_CASES=all $(PY) -m pytest tests/spark/test_cases.py
