@@ -36,7 +36,7 @@ def fast(data: bytes) -> pa.Table | None:
 
 def by_row(data: bytes) -> reader.JsonRows:
     names, uses = reader._columns(pipeline())
-    return reader._read_each(data.decode().splitlines(keepends=True), names, uses)
+    return reader._read_each(data.decode().splitlines(keepends=True), names, uses, whole=False)
 
 
 PLAIN = {"k": "a", "t": "2013-01-01T00:00:00Z", "v": 1, "x": 0.5, "b": True, "other": [1]}
