@@ -94,15 +94,15 @@ def test_windows_of_one_delta_share_their_nodes():
     assert sorted(map(len, part.reading.state.sequences.values())) == [1, 2]  # type: ignore[attr-defined]
 
 
-def fills(n: int, live: int) -> Run:
-    """A run in batches of ten tuples, of one key, of which about ``live`` are in the window at last: they leave from anywhere."""
+def fills(n: int, live: int, begun: int = 0) -> Run:
+    """A run in batches of ten tuples after ``begun``, of one key: about ``live`` are in the window at last, and they leave from anywhere."""
     drawn = random.Random(1)
     rows = [at(minute, f=minute + drawn.random() * live / 2) for minute in range(n)]
-    return in_pieces(deltas(by("f", float(live), {"count": 10})), rows, 10)
+    return in_pieces(deltas(by("f", float(live), {"count": 10})), rows, 10, begun)
 
 
 def test_a_batch_reads_few_nodes():
-    run = fills(6_000, live=2_000)
+    run = fills(6_000, live=2_000, begun=5_000)
     levels = 3
     # Each of ten tuples that leave needs the parts of a node of each level; some parts more make up the rest.
     assert 10 < run.kinds[FLATFAT] <= 10 * (1 << STRIDE) * levels

@@ -82,11 +82,13 @@ def test_windows_share_sequences(windows, given):
     check(policies(*windows, **given[0]), **given[1])
 
 
-def in_pieces(pipeline: Any, rows: list[Row], size: int) -> Run:
-    """A run over ``rows`` in batches of this ``size``, whose results are those of one batch to the bit."""
+def in_pieces(pipeline: Any, rows: list[Row], size: int, begun: int = 0) -> Run:
+    """A run over ``rows``, ``begun`` of them in one batch and the others in batches of this ``size``: to the bit as one batch of all."""
     whole, run = Run(pipeline), Run(pipeline)
     whole.step(rows)
-    for first in range(0, len(rows), size):
+    if begun:
+        run.step(rows[:begun])
+    for first in range(begun, len(rows), size):
         run.step(rows[first : first + size], first)
     assert repr(sorted(run.rows, key=place)) == repr(sorted(whole.rows, key=place)) != "[]"
     assert sorted(run.refused) == sorted(whole.refused)
