@@ -42,7 +42,7 @@ up: setup ## Keep the example's Airflow and its user interface running
 down: setup ## Stop the example's Airflow
 	@$(PY) -m examples.flights.demo down
 
-test: lint $(STAMPS)/s3-server $(STAMPS)/s3-jars $(STAMPS)/browser $(STAMPS)/kafka-broker ## Run every check and every test (under 30 minutes)
+test: lint $(STAMPS)/s3-server $(STAMPS)/s3-jars $(STAMPS)/browser $(STAMPS)/kafka-broker ## Run every check and every test (about 45 minutes on two cores)
 	$(PY) -m pytest $(PARALLEL) -m "not spark and not dag and not demo"
 	$(PY) -m pytest -m "spark or dag or demo"
 
