@@ -95,7 +95,7 @@ def test_windows_of_one_delta_share_their_nodes():
 
 
 def fills(n: int, live: int, begun: int = 0) -> Run:
-    """A run in batches of ten tuples after ``begun``, of one key: about ``live`` are in the window at last, and they leave from anywhere."""
+    """A run in batches of ten tuples after ``begun``, of one key: about ``live`` are in the window at last; they leave from anywhere."""
     drawn = random.Random(1)
     rows = [at(minute, f=minute + drawn.random() * live / 2) for minute in range(n)]
     return in_pieces(deltas(by("f", float(live), {"count": 10})), rows, 10, begun)
