@@ -28,6 +28,18 @@ class DiedError(Exception):
 
 
 @pytest.fixture
+def daily(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A pipeline after a run a day, computed in this process."""
+    bench = Bench(tmp_path, {"windows": EVERY_WAY})
+    with monkeypatch.context() as local:
+        local.setenv("WINDOWMILL_COMPUTE", "local")
+        for rows in cut(events(92, 240), 5, 6):
+            bench.land(rows)
+            bench.run()
+    return bench
+
+
+@pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The shares that are finished from now on; each attempt dies when it has finished three."""
     monkeypatch.setattr(limits, "MAX_ROWS", 0)  # Spark computes
@@ -46,14 +58,6 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def _daily(tmp_path: Path) -> Bench:
-    bench = Bench(tmp_path, {"windows": EVERY_WAY})
-    for rows in cut(events(92, 240), 5, 6):
-        bench.land(rows)
-        bench.run()
-    return bench
-
-
 def _until_done(attempt) -> int:
     """How often ``attempt`` dies before it succeeds."""
     for n in range(10):
@@ -66,10 +70,7 @@ def _until_done(attempt) -> int:
 
 
 @pytest.mark.parametrize("is_first", [False, True])
-def test_a_backfill_goes_on_from_the_shares_that_are_finished(spark, tmp_path, is_first, noted, monkeypatch):
-    with monkeypatch.context() as local:
-        local.undo()
-        daily = _daily(tmp_path)
+def test_a_backfill_goes_on_from_the_shares_that_are_finished(spark, tmp_path, daily, noted, is_first):
     before = daily.rows()
     assert {row["window"] for row in before} == {window["name"] for window in EVERY_WAY}
     ends = sorted({row["window_end"] for row in before})
@@ -83,10 +84,7 @@ def test_a_backfill_goes_on_from_the_shares_that_are_finished(spark, tmp_path, i
     assert not list((bench.folder / "sink.windowmill/finished").glob("*"))
 
 
-def test_notes_of_another_backfill_and_of_files_that_are_gone_are_not_used(spark, tmp_path, noted, monkeypatch):
-    with monkeypatch.context() as local:
-        local.undo()
-        daily = _daily(tmp_path)
+def test_notes_of_another_backfill_and_of_files_that_are_gone_are_not_used(spark, daily, noted):
     before = daily.rows()
     ends = sorted({row["window_end"] for row in before})
     notes = daily.folder / "sink.windowmill/finished"
@@ -104,10 +102,7 @@ def test_notes_of_another_backfill_and_of_files_that_are_gone_are_not_used(spark
     assert differences(daily.rows(), before) == []
 
 
-def test_a_changed_spec_goes_on_from_the_shares_that_are_finished(spark, tmp_path, noted, monkeypatch):
-    with monkeypatch.context() as local:
-        local.undo()
-        daily = _daily(tmp_path)
+def test_a_changed_spec_goes_on_from_the_shares_that_are_finished(spark, tmp_path, daily, noted, monkeypatch):
     daily.changes["windows"] = [*EVERY_WAY, {"name": "thirds", "type": "tumbling", "size": "3 minutes"}]
     assert _until_done(lambda: loop.apply(daily.pipeline, quiet(), history=0)) == 2
     assert noted == NAMES
