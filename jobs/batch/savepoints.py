@@ -236,8 +236,13 @@ def _check_source(runnable: Runnable, source: SourceTable, entry: Savepoint, thr
     """Refuse a source that no longer has what the next runs would read."""
     try:
         _check_versions(runnable, source, entry.to_version, through)
-    except NonAppendCommitError as err:
+    except SourceError as err:
         what = first_line(err).removeprefix(f"source {source.path}: ").partition(";")[0]
+        if not isinstance(err, NonAppendCommitError):
+            raise SavepointError(
+                f"savepoint {entry.name}: the source {source.path} no longer gives what came after version {entry.to_version} ({what}); "
+                "restore a later savepoint"
+            ) from err
         next_steps = "restore a later savepoint, or rebuild in a new sink"
         if source.is_restatable:
             next_steps = (
@@ -245,27 +250,21 @@ def _check_source(runnable: Runnable, source: SourceTable, entry: Savepoint, thr
                 "later savepoint"
             )
         raise SavepointError(f"savepoint {entry.name}: {what} after it was made; {next_steps}") from err
-    except SourceError as err:
-        what = first_line(err).removeprefix(f"source {source.path}: ").partition(";")[0]
-        raise SavepointError(
-            f"savepoint {entry.name}: the source {source.path} no longer gives what came after version {entry.to_version} ({what}); "
-            "restore a later savepoint"
-        ) from err
 
 
 def _check_versions(runnable: Runnable, source: SourceTable, after: int, through: int) -> None:
     """Raise as the runs would that read the versions (``after``, ``through``]: appended rows, and in their turn changed ones."""
-    restates = runnable.source.changes == "restate" and isinstance(source, DeltaSource)
+    restatable = source if runnable.source.changes == "restate" and isinstance(source, DeltaSource) else None
     while after < through:
-        change = next_change(source, after) if restates else None
+        change = None if restatable is None else next_change(restatable, after)
         until = through if change is None else min(through, change[0] - 1)
         if until > after:
             check_readable(runnable, source, Reach(after, until), again=False)
-        after = until
-        if change is not None and isinstance(source, DeltaSource) and after < through:
-            changed_rows(source, *change, [runnable.pipeline.time.column])
-            check_readable(runnable, source, Reach(change[1], change[1], change[1]), again=False)
-            after = change[1]
+        if restatable is None or change is None or until == through:
+            return
+        changed_rows(restatable, *change, [runnable.pipeline.time.column])
+        after = change[1]
+        check_readable(runnable, source, Reach(after, after, after), again=False)
 
 
 def _changes(runnable: Runnable, plan: RestorePlan, entry: Savepoint) -> dict[str, Changes]:
