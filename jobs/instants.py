@@ -1,7 +1,8 @@
 """Texts that are instants: one set of forms, whoever reads them.
 
-A date; a date and a time of hours, minutes, seconds or up to nine digits of their fraction, of which six count; with a time a zone: ``Z``
-or an offset. A time of day, ``now``, ``today`` and the like name no instant: what they would mean changes with the clock.
+A date; a date and a time of hours, minutes, seconds or up to nine digits of their fraction, of which six count; with a time a zone: ``Z``,
+``UTC``, as BigQuery exports it, or an offset. A time of day, ``now``, ``today`` and the like name no instant: what they would mean changes
+with the clock.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ _OFFSET = r"[+-](?:0[0-9]|1[0-7])(?::?[0-5][0-9])?"
 _DATE = r"(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{2}-[0-9]{2}"
 _TIME = r"[0-9]{2}(?::[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?)?"
 #: What an instant looks like, in the syntax that Python, Java and RE2 share; spaces around it do not count.
-PATTERN = f" *{_DATE}(?:[ T]{_TIME}(?:Z|{_OFFSET})?)? *"
+PATTERN = f" *{_DATE}(?:[ T]{_TIME}(?:Z| ?UTC|{_OFFSET})?)? *"
 _MATCHES = re.compile(PATTERN).fullmatch
+#: The zone of a text that names it.
+_UTC = " ?UTC *$"
 _FIRST_US = to_us(datetime(1, 1, 1, tzinfo=UTC))
 
 
@@ -33,7 +36,7 @@ def instant_us(text: str) -> int:
     """
     if not _MATCHES(text):
         raise ValueError(text)
-    instant = datetime.fromisoformat(text.strip(" "))
+    instant = datetime.fromisoformat(re.sub(_UTC, "Z", text.strip(" ")))
     try:
         return to_us(instant)
     except OverflowError as err:  # an offset takes it out of the years 1 to 9999
@@ -42,6 +45,8 @@ def instant_us(text: str) -> int:
 
 def instants(texts: pa.Array) -> pa.Array:
     """Texts as timestamps in UTC: all with a zone, or all without; raises ``ArrowInvalid`` where each must be looked at."""
+    if pc.any(pc.match_substring(texts, "UTC")).as_py():
+        texts = pc.replace_substring_regex(texts, _UTC, "Z")
     try:
         found = texts.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
         zoned = True

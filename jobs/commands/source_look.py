@@ -22,6 +22,7 @@ from windowmill.jobs.sources.folder import data_files
 from windowmill.jobs.sources.kinds import KINDS, kind_problems
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import batches_of
+from windowmill.jobs.sources.text_times import TextTimes
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, SpecError, no_column
 from windowmill.windowing.registry import resolve
 from windowmill.windowing.spec import Source
@@ -110,7 +111,7 @@ class Look:
             return (2, named) if self.unit_of(name) != "none" else (4, named) if not named else None
         if pa.types.is_string(kind) and self.sample is not None:
             texts = self.sample.column(name).slice(0, 1_000)
-            found = on_axis(texts)
+            found = on_axis(texts, TextTimes.of(self.settings))
             return (3, named) if len(texts) > texts.null_count and found.null_count == texts.null_count else None
         return None
 
@@ -159,7 +160,7 @@ class Look:
         """How event times arrive; null if no event time is known."""
         if self.sample is None:
             return None
-        at = on_axis(self.sample.column(time)).combine_chunks().to_numpy(zero_copy_only=False)
+        at = on_axis(self.sample.column(time), TextTimes.of(self.settings)).combine_chunks().to_numpy(zero_copy_only=False)
         return MeasuredArrivals.of(at, self.commits, _MICROSECONDS[self.unit_of(time) or "us"], self.commit)
 
 

@@ -18,6 +18,7 @@ from windowmill.jobs.sources.kafka_messages import MessageForm, batches_of_messa
 from windowmill.jobs.sources.kafka_options import OWN_COLUMNS, columns_of
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.text_files import json_object
+from windowmill.jobs.sources.text_times import TextTimes
 from windowmill.windowing.errors import SourceMissingError, SpecError
 
 #: An address: brokers with commas between them, and topics.
@@ -46,7 +47,7 @@ def look_at_messages(address: str, given: Mapping[str, str]) -> Look:
     check_options(settings, wanting="schema")
     messages = newest_messages(settings, _MESSAGES)
     if "schema" not in options:
-        own = schema_of_objects(_objects(messages))
+        own = schema_of_objects(_objects(messages), TextTimes.of(settings))
         own = pa.schema([field for field in own if field.name.lower() not in OWN_COLUMNS])
         if not own.names:
             raise SourceMissingError(

@@ -25,6 +25,7 @@ from windowmill.jobs.conditions.checks import conditions_by_field
 from windowmill.jobs.conditions.duckdb import columns_of
 from windowmill.jobs.instants import instant_us, instants
 from windowmill.jobs.json_lines.blocks import JsonLines, read_blocks
+from windowmill.jobs.sources.text_times import ISO, TextTimes
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
 
@@ -89,13 +90,14 @@ def read_rows(data: bytes, pipeline: Pipeline) -> JsonRows:
         data.decode()
     fields, uses = _columns(pipeline)
     whole = any(window.reads_whole_rows for window in pipeline.windows)
-    table = None if whole else read_blocks(data, list(fields), uses)
+    times = TextTimes.of(pipeline.source)
+    table = None if whole or times != ISO else read_blocks(data, list(fields), uses)
     if table is not None:
         return JsonRows(table, range(1, table.num_rows + 1), JsonLines(data, range(table.num_rows)))
-    return _read_each(io.StringIO(data.decode(), newline=None), fields, uses, whole=whole)
+    return _read_each(io.StringIO(data.decode(), newline=None), fields, uses, times, whole=whole)
 
 
-def _read_each(lines: Iterable[str], fields: Mapping[str, str], uses: Mapping[str, str], *, whole: bool) -> JsonRows:
+def _read_each(lines: Iterable[str], fields: Mapping[str, str], uses: Mapping[str, str], times: TextTimes, *, whole: bool) -> JsonRows:
     """Read row by row: the columns that the spec's ``fields`` name, and all other columns if functions get ``whole`` rows."""
     numbers: list[int] = []
     raw: list[dict[str, Any]] = []
@@ -121,7 +123,11 @@ def _read_each(lines: Iterable[str], fields: Mapping[str, str], uses: Mapping[st
             )
     names = list(dict.fromkeys([*fields, *present])) if whole else list(fields)
     wrong: dict[int, tuple[str, str]] = {}
-    columns = {name: _column(name, [row.get(name) for row in raw], uses.get(name), wrong) for name in names}
+    columns = {}
+    for name in names:
+        values = [row.get(name) for row in raw]
+        by_pattern = uses.get(name) == "instant" and times != ISO
+        columns[name] = _by_pattern(name, values, times, wrong) if by_pattern else _column(name, values, uses.get(name), wrong)
     table = pa.table(columns) if columns else pa.table({"": pa.nulls(len(raw))})
     if wrong:
         good = [index for index in range(len(raw)) if index not in wrong]
@@ -200,6 +206,16 @@ def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, tupl
             return pa.array(cells, pa.int64())
         return pa.array([None if cell is None else float(cell) for cell in cells], pa.float64())
     return pa.array(cells, kind)
+
+
+def _by_pattern(name: str, values: list[Any], times: TextTimes, wrong: dict[int, tuple[str, str]]) -> pa.Array:
+    """``values`` as instants by the patterns of the source's options; null, with a reason in ``wrong``, for one that is none."""
+    found = times.on_axis(pa.array([value if isinstance(value, str) else None for value in values], pa.string()))
+    for index, (value, is_read) in enumerate(zip(values, found.is_valid().to_pylist(), strict=True)):
+        if value is not None and not is_read:
+            expected = " or ".join(filter(None, (times.timestamp, times.date)))
+            wrong.setdefault(index, ("bad_time", f"{name}: got {json.dumps(value)}; expected a text such as {expected}"))
+    return found.cast(pa.timestamp("us"))
 
 
 def _of_one_type(values: list[Any], type_: type, use: str) -> pa.Array | None:

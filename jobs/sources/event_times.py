@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.column_names import FAILED, REASON
-from windowmill.jobs.instants import instants_or_null
+from windowmill.jobs.sources.text_times import TextTimes
 from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 
@@ -62,7 +62,8 @@ class EventTimes:
             Rows with the columns of the axis. ``FAILED`` is whether a condition cannot be evaluated on a row; missing if none can fail.
         """
         raw = [rows.column(name) for name in self.axis]
-        time, until = on_axis(raw[0]), on_axis(raw[-1])
+        texts = TextTimes.of(self.pipeline.source)
+        time, until = on_axis(raw[0], texts), on_axis(raw[-1], texts)
         least, greatest = accepted_times(self.pipeline)
         added = {TIME: time, REASON: pa.nulls(rows.num_rows, pa.string())} | ({UNTIL_OF: until} if len(raw) > 1 else {})
         latest = greatest if self.latest is None else min(greatest, self.latest)
@@ -105,11 +106,11 @@ def _are_all_within(time: pa.ChunkedArray, least: int, greatest: int) -> bool:
     return not len(time) or (least <= span["min"].as_py() and span["max"].as_py() <= greatest)
 
 
-def on_axis(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def on_axis(column: pa.ChunkedArray, texts: TextTimes) -> pa.ChunkedArray:
     """Values of a time column on the axis; null for a text that is no instant, and for a date that 64 bits cannot count."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _by_chunk(column, instants_or_null)
+        return _by_chunk(column, texts.on_axis)
     if pa.types.is_date(kind):
         return _by_chunk(column, _begins)
     return column.cast(pa.int64())

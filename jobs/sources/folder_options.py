@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.sources.text_times import OPTIONS as TIME_OPTIONS
+from windowmill.jobs.sources.text_times import pattern_problems
 from windowmill.windowing.errors import SpecError
 
 if TYPE_CHECKING:
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 #: Options by format, beside those of every source.
 OPTIONS = {
     "parquet": ("pathGlobFilter", "schema"),
-    "csv": ("escape", "header", "multiLine", "nullValue", "pathGlobFilter", "quote", "schema", "sep"),
-    "json": ("pathGlobFilter", "schema"),
+    "csv": (*TIME_OPTIONS, "escape", "header", "multiLine", "nullValue", "pathGlobFilter", "quote", "schema", "sep"),
+    "json": (*TIME_OPTIONS, "pathGlobFilter", "schema"),
 }
 #: Values of options that are true or false.
 LOGICAL = {"true": True, "false": False}
@@ -42,6 +44,7 @@ _COLUMN = re.compile(
 
 def option_problems(settings: Source) -> Iterator[tuple[str, str]]:
     """Problems with the values of options, as pairs (path of the field, problem and remedy)."""
+    yield from pattern_problems(settings.options)
     for name, value in settings.options.items():
         if name in ("header", "multiLine") and value.lower() not in LOGICAL:
             yield f"source.options.{name}", f"got {value!r}; expected true or false"

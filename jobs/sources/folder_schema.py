@@ -5,7 +5,6 @@ Columns are found once, when a pipeline first lists the folder, and recorded; la
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from windowmill.windowing.errors import SourceError, SourceSchemaError, first_li
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.text_files import TextForm
+    from windowmill.jobs.sources.text_times import TextTimes
     from windowmill.windowing.spec import Source
 
 #: Files from which columns are found: the first and the last ones, and rows of each.
@@ -35,9 +35,11 @@ def text_form(settings: Source, columns: Sequence[str]) -> TextForm | None:
     if settings.format == "parquet":
         return None
     from windowmill.jobs.sources.text_files import TextForm
+    from windowmill.jobs.sources.text_times import TextTimes
 
+    times = TextTimes.of(settings)
     if settings.format == "json":
-        return TextForm("json")
+        return TextForm("json", times=times)
     given = settings.options
     header = LOGICAL[given.get("header", "false").lower()]
     return TextForm(
@@ -49,6 +51,7 @@ def text_form(settings: Source, columns: Sequence[str]) -> TextForm | None:
         null=given.get("nullValue", ""),
         multi_line=LOGICAL[given.get("multiLine", "false").lower()],
         columns=() if header else tuple(columns),
+        times=times,
     )
 
 
@@ -152,6 +155,7 @@ def _readable(field: pa.Field, path: str) -> pa.DataType:
 
 
 def _of_texts(settings: Source, paths: Sequence[str]) -> pa.Schema:
+    from windowmill.jobs.sources.text_times import TextTimes
     from windowmill.jobs.sources.text_values import guessed
 
     texts: dict[str, set[str]] = {}
@@ -160,7 +164,8 @@ def _of_texts(settings: Source, paths: Sequence[str]) -> pa.Schema:
             texts.setdefault(name, set()).update(values)
     if not texts:
         raise SourceError(f"source {settings.path}: its files are empty; write the first rows, or give source.options.schema")
-    return pa.schema([pa.field(name, guessed(values)) for name, values in texts.items()])
+    times = TextTimes.of(settings)
+    return pa.schema([pa.field(name, guessed(values, times)) for name, values in texts.items()])
 
 
 def _texts_of_csv(settings: Source, path: str) -> Mapping[str, set[str]]:
@@ -186,21 +191,23 @@ def _texts_of_csv(settings: Source, path: str) -> Mapping[str, set[str]]:
     return found
 
 
-def _texts_of_json(_: Source, path: str) -> Mapping[str, set[str]]:
+def _texts_of_json(settings: Source, path: str) -> Mapping[str, set[str]]:
     from windowmill.jobs.sources.text_files import json_rows
+    from windowmill.jobs.sources.text_times import TextTimes
 
-    return _texts_of_objects(islice(json_rows(path), _SAMPLED_ROWS))
+    return _texts_of_objects(islice(json_rows(path), _SAMPLED_ROWS), TextTimes.of(settings))
 
 
-def schema_of_objects(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
+def schema_of_objects(rows: Iterable[Mapping[str, Any]], times: TextTimes) -> pa.Schema:
     """The columns of JSON objects, which may be none."""
     from windowmill.jobs.sources.text_values import guessed
 
-    return pa.schema([pa.field(name, guessed(values)) for name, values in _texts_of_objects(rows).items()])
+    return pa.schema([pa.field(name, guessed(values, times)) for name, values in _texts_of_objects(rows, times).items()])
 
 
-def _texts_of_objects(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, set[str]]:
+def _texts_of_objects(rows: Iterable[Mapping[str, Any]], times: TextTimes) -> Mapping[str, set[str]]:
     found: dict[str, set[str]] = {}
+    quoted: dict[str, set[str]] = {}
     for row in rows:
         for name, value in row.items():
             known = found.setdefault(name, set())
@@ -209,17 +216,13 @@ def _texts_of_objects(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, set[str
             elif isinstance(value, int | float):
                 known.add(repr(value))
             elif isinstance(value, str):
-                # Numbers in quotes stay texts; only instants are written as texts in JSON.
-                known.add(value if _looks_like_time(value) else f"text {value}")
+                quoted.setdefault(name, set()).add(value)
             elif value is not None:
                 known.add("{}")
+    for name, texts in quoted.items():
+        # Numbers in quotes stay texts; only dates and instants are written as texts in JSON.
+        found[name] |= {"text"} if times.type_of(texts) is None else texts
     return found
-
-
-def _looks_like_time(value: str) -> bool:
-    from windowmill.jobs.instants import PATTERN
-
-    return value[:4].isdigit() and re.fullmatch(PATTERN, value) is not None
 
 
 def as_json(schema: pa.Schema) -> str:

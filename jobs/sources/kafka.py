@@ -21,6 +21,7 @@ from windowmill.jobs.sources.kafka_client import Brokers, Settings, settings_of
 from windowmill.jobs.sources.kafka_messages import MessageForm
 from windowmill.jobs.sources.kafka_options import CORRUPT, Partition, columns_of, starting_offsets, topics_of
 from windowmill.jobs.sources.reading import instant_of
+from windowmill.jobs.sources.text_times import ISO, TextTimes
 from windowmill.windowing.errors import SourceRangeGoneError, SourceReplacedError
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def open_kafka(settings: Source, record: str | None, topics: Topics | None = Non
         first=topics.first,
         record=record,
         client=settings_of(settings),
+        times=TextTimes.of(settings),
     )
 
 
@@ -91,7 +93,11 @@ def newest_messages(settings: Source, most: int) -> list[MessageForm]:
     topics, client = look_at_topics(settings), settings_of(settings)
     share = max(1, most // max(1, len(topics.ends)))
     ranges = {partition: (max(topics.first[partition], end - share), end) for partition, end in topics.ends.items()}
-    return [MessageForm(partition, begin, end, settings.place, client) for partition, (begin, end) in ranges.items() if begin < end]
+    return [
+        MessageForm(partition, begin, end, settings.place, client, TextTimes.of(settings))
+        for partition, (begin, end) in ranges.items()
+        if begin < end
+    ]
 
 
 def _arrived(settings: Source, known: Sequence[SeenFile], first: Mapping[Partition, int], ends: Mapping[Partition, int]) -> list[SeenFile]:
@@ -180,6 +186,8 @@ class KafkaSource(SourceTable):
         Place of the record; null if there is none.
     client
         Settings of the client; they hold credentials.
+    times
+        What texts of messages are dates and instants.
     """
 
     malformed: ClassVar[str | None] = CORRUPT
@@ -190,6 +198,7 @@ class KafkaSource(SourceTable):
     first: Mapping[Partition, int] = field(repr=False, kw_only=True)
     record: str | None = field(kw_only=True)
     client: Settings = field(repr=False, kw_only=True)
+    times: TextTimes = field(default=ISO, kw_only=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the versions, which tasks do without: they get the ranges that they read."""
@@ -240,7 +249,7 @@ class KafkaSource(SourceTable):
     def plain_files(self, reading: Reading) -> list[PlainFile]:
         names = {column["name"]: column["name"] for column in json.loads(self.schema_json)["fields"]}
         return [
-            PlainFile(file.path, names, {}, text=MessageForm(partition, *own, self.path, self.client))
+            PlainFile(file.path, names, {}, text=MessageForm(partition, *own, self.path, self.client, self.times))
             for file in reading.files
             for partition, own in [_range_at(file)]
         ]

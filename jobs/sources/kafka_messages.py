@@ -14,6 +14,7 @@ import pyarrow as pa
 from windowmill.jobs.sources.kafka_client import Settings, failure_of, new_consumer
 from windowmill.jobs.sources.kafka_options import CORRUPT, Partition
 from windowmill.jobs.sources.text_files import json_columns
+from windowmill.jobs.sources.text_times import ISO, TextTimes
 from windowmill.jobs.sources.text_values import parsed
 from windowmill.windowing.errors import SourceRangeGoneError, SourceReplacedError
 
@@ -40,6 +41,7 @@ class MessageForm:
     source: str
     #: They hold credentials.
     settings: Settings = field(repr=False)
+    times: TextTimes = ISO
 
     def batches(self, file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - as of TextForm
         """The ``columns`` of all messages, in order."""
@@ -105,7 +107,7 @@ def batches_of_messages(form: MessageForm, columns: Sequence[str], kinds: Form) 
                 if name == CORRUPT
                 else pa.array(map(_OWN[name], messages), kinds.types[name])
                 if name in _OWN
-                else parsed(texts[name], kinds.types[name])
+                else parsed(texts[name], kinds.types[name], form.times)
                 for name in columns
             ],
             names=list(columns),

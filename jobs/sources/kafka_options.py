@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from windowmill.jobs.sources.folder_options import declared
+from windowmill.jobs.sources.text_times import OPTIONS as TIME_OPTIONS
+from windowmill.jobs.sources.text_times import pattern_problems
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import names_secret
 from windowmill.windowing.yamltext import VARIABLE
@@ -34,7 +36,7 @@ _SETTINGS = (
     *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password", "ssl.endpoint.identification.algorithm"),
 )
 #: Options beside ``startingTimestamp``, by Spark's names; those of ``kafka.`` are settings of the client.
-OPTIONS = ("maxOffsetsPerTrigger", "schema", "startingOffsets", "subscribe", *(f"kafka.{name}" for name in _SETTINGS))
+OPTIONS = (*TIME_OPTIONS, "maxOffsetsPerTrigger", "schema", "startingOffsets", "subscribe", *(f"kafka.{name}" for name in _SETTINGS))
 
 #: Column with the text of a message that is no JSON object, as of Spark's readers; empty for a message without a value.
 CORRUPT = "_corrupt_record"
@@ -52,6 +54,7 @@ OWN_COLUMNS: Mapping[str, pa.DataType] = {
 def option_problems(settings: Source) -> Iterator[tuple[str, str]]:
     """Problems with the values of options, as pairs (path of the field, problem and remedy)."""
     options = settings.options
+    yield from pattern_problems(options)
     for name, what in _REQUIRED.items():
         if not options.get(name, "").strip():
             yield f"source.options.{name}", f"missing; give {what}"

@@ -20,6 +20,7 @@ import pyarrow.json as pa_json
 
 from windowmill.checkpoints.stores import filesystem_of
 from windowmill.jobs.sources.plain_files import constant
+from windowmill.jobs.sources.text_times import ISO, TextTimes
 from windowmill.jobs.sources.text_values import parsed
 from windowmill.windowing.errors import SourceError, first_line
 
@@ -39,6 +40,8 @@ class TextForm:
     ----------
     columns
         Columns of the files in their order, if they have no header.
+    times
+        What texts are dates and instants.
     """
 
     format: Literal["csv", "json"]
@@ -49,6 +52,7 @@ class TextForm:
     null: str = ""
     multi_line: bool = False
     columns: tuple[str, ...] = ()
+    times: TextTimes = ISO
 
     def batches(self, file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The ``columns`` of all rows of ``file``, in order."""
@@ -75,7 +79,7 @@ class OpenText:
             own = dict(zip(stored, cells, strict=True))
             yield pa.record_batch(
                 [
-                    parsed(own[name], self._form.types[name])
+                    parsed(own[name], self._form.types[name], self._text.times)
                     if name in own
                     else pa.repeat(constant(self._file.constants.get(name), self._form.types[name]), n_rows)
                     for name in columns

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.instants import PATTERN, instants_or_null
+from windowmill.jobs.sources.text_times import ISO, TextTimes
 
 _WHOLE = r"[+-]?[0-9]{1,19}"
 _NUMBER = r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|NaN|Inf|Infinity)"
@@ -20,8 +20,8 @@ _LOGICAL = "(?i:true|false)"
 _SPACES = " \t\r\n"
 
 
-def parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """``texts`` as values of ``kind``; null for a text that is none. What is no text is cast."""
+def parsed(texts: pa.Array, kind: pa.DataType, times: TextTimes = ISO) -> pa.Array:
+    """``texts`` as values of ``kind``, dates and instants by ``times``; null for a text that is none. What is no text is cast."""
     if texts.type == kind:
         return texts
     if not pa.types.is_string(texts.type):
@@ -29,7 +29,9 @@ def parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_string(kind):
         return texts
     if pa.types.is_timestamp(kind):
-        return instants_or_null(texts).cast(pa.timestamp("us")).cast(kind)
+        return (times if kind.tz else ISO).instants(texts).cast(pa.timestamp("us")).cast(kind)
+    if pa.types.is_date(kind) and (dates := times.dates(texts)) is not None:
+        return dates
     texts = pc.utf8_trim(texts, _SPACES)
     pattern, each = _FORMS[_form(kind)]
     fitting = pc.if_else(pc.match_substring_regex(texts, f"^(?:{pattern})$"), texts, pa.scalar(None, pa.string()))
@@ -91,13 +93,14 @@ _GUESSES = (
     (re.compile("(?:[+-]?[0-9]{1,18})"), pa.int64()),
     (re.compile(_NUMBER), pa.float64()),
     (re.compile(_LOGICAL), pa.bool_()),
-    (re.compile(_DAY), pa.date32()),
-    (re.compile(PATTERN), pa.timestamp("us", "UTC")),
 )
 
 
-def guessed(texts: set[str]) -> pa.DataType:
+def guessed(texts: set[str], times: TextTimes = ISO) -> pa.DataType:
     """The type that takes all of a column's ``texts``; text for none."""
+    written = times.type_of(texts)
+    if written is not None:
+        return written
     for pattern, kind in _GUESSES:
         if texts and all(pattern.fullmatch(text.strip(_SPACES)) for text in texts):
             return kind
