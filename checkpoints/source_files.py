@@ -70,7 +70,7 @@ class SeenFile:
         return cls(0 if last is None else last.version + 1, path, size_bytes, mtime_ns, event, digest)
 
 
-#: ``schema`` holds the columns of the source, as the JSON of a Spark ``StructType``, in the first row.
+#: ``schema`` holds the columns of the source, as the JSON of a Spark ``StructType``, in the first row and where they change.
 _SCHEMA = pa.schema(
     [
         *(("version", pa.int64()), ("path", pa.string()), ("size_bytes", pa.int64()), ("mtime_ns", pa.int64())),
@@ -85,6 +85,7 @@ class SeenFiles:
     def __init__(self, path: str) -> None:
         self._path = path
         self._table: DeltaTable | None = None
+        self._schema: str | None = None
 
     def load(self) -> tuple[list[SeenFile], str | None]:
         """All files in order of their numbers, and the columns of the source; none and null if there is no table yet.
@@ -108,10 +109,10 @@ class SeenFiles:
                 with store.open_input_file(name) as file:
                     parts.append(pq.read_table(file, schema=_SCHEMA))
         rows = pa.concat_tables(parts or [_SCHEMA.empty_table()]).sort_by("version").to_pylist()
-        schema = rows[0].pop("schema") if rows else None
+        self._schema = next((row["schema"] for row in reversed(rows) if row["schema"] is not None), None)
         found = [SeenFile(**{field.name: row[field.name] for field in fields(SeenFile)}) for row in rows]
         _check(found, self._path)
-        return found, schema
+        return found, self._schema
 
     def add(self, files: Sequence[SeenFile], schema: str, *, after: int) -> None:
         """As :meth:`append`, to a record that had ``after`` rows when ``files`` were numbered.
@@ -136,7 +137,8 @@ class SeenFiles:
             If another process has appended since.
         """
         columns = zip(*(astuple(file) for file in files), strict=True)
-        first = pa.array([schema if file.version == 0 else None for file in files], pa.string())
+        # Not repeated: of a table with many columns it is as large as thousands of rows.
+        first = pa.array([None if schema == self._schema or number else schema for number in range(len(files))], pa.string())
         rows = pa.table([*(pa.array(column, kind) for column, kind in zip(columns, _SCHEMA.types, strict=False)), first], schema=_SCHEMA)
         packed = io.BytesIO()
         pq.write_table(rows, packed, compression="zstd")
@@ -156,6 +158,7 @@ class SeenFiles:
                 if KeptTable(self._path).newest().version() < version:
                     raise
                 raise FencedError(f"source files {self._path}: another run has listed the source; this one stops without effect") from err
+            self._schema = schema
             checkpoint_if_due(self._path, version)
             merge_if_many(self._path)
 

@@ -187,8 +187,9 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
         return
     if pipeline.sink is not None:
         runnable_of(pipeline)
-    columns = Columns.of(open_source(pipeline).schema_json)
-    columns.check(pipeline, "the source")
+    source = open_source(pipeline)
+    columns = Columns.of(source.schema_json)
+    columns.check(pipeline, "the source", source.unread)
     result_types(pipeline, columns.arrow)
     check_strict(pipeline)
     parts = divide(pipeline, columns.arrow)

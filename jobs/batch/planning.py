@@ -293,7 +293,7 @@ def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Pl
         check_conditions(pipeline)
     check_functions(pipeline)
     check_expectations(pipeline)
-    columns.check(pipeline, f"the source {source.path}")
+    columns.check(pipeline, f"the source {source.path}", source.unread)
     result_types(pipeline, columns.arrow)
     if pipeline.strict:
         from windowmill.windowing.ways import check_strict
@@ -332,7 +332,7 @@ def source_of(runnable: Runnable, ledger: Ledger) -> SourceTable:
             f"source {path}: its version {newest.plan.to_version} is another commit than the one that batch {newest.number} read, as in a "
             "copy of the table that others have written to; put the old table back, or give the pipeline a new sink and backfill it there"
         )
-    return source
+    return source.fitted(newest.plan.source_schema, runnable.pipeline) if newest else source
 
 
 def _vouched(pipeline: Pipeline, interval_end: datetime | None) -> int | None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from windowmill.jobs.sources.kafka_messages import MessageForm
     from windowmill.jobs.sources.text_files import TextForm
+    from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,8 @@ class PlainFile:
         For columns of instants, as far as the source knows, an instant (µs) before which no value is.
     text
         How a text file, or messages, are read; null for Parquet.
-    nanoseconds
-        Whether instants in nanoseconds are cut to microseconds, as pandas writes them into folders; Spark refuses them.
+    casts
+        Whether values are cast to the source's types, as those of a folder's files, whose types and spellings of columns may differ.
     """
 
     path: str
@@ -123,7 +124,7 @@ class PlainFile:
     constants: Mapping[str, str | None]
     least: Mapping[str, int] = field(default_factory=dict)
     text: TextForm | MessageForm | None = None
-    nanoseconds: bool = False
+    casts: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,8 @@ class SourceTable(ABC):
         Its columns, as the JSON of a Spark ``StructType``. A batch replaces them with those that its plan has pinned.
     deletion_vectors
         Whether files may contain rows that have been deleted.
+    unread
+        Columns that files have, and that are not read, each with why.
     """
 
     path: str
@@ -149,6 +152,7 @@ class SourceTable(ABC):
     version: int
     schema_json: str
     deletion_vectors: bool = False
+    unread: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     #: Column that holds what is no row, as a text, and is null in every other; null for kinds that give such rows nulls, or refuse them.
     malformed: ClassVar[str | None] = None
     #: What a file of it is called, for messages.
@@ -179,6 +183,13 @@ class SourceTable(ABC):
     def mark(self, version: int) -> str | None:  # noqa: ARG002 - for kinds whose ids are copied with a table
         """What differs between the commit of ``version`` and that of a copy of the table with commits of its own; null if unknown."""
         return None
+
+    def check(self, reading: Reading) -> None:  # noqa: B027 - for kinds whose files are not those of a table
+        """Raise ``SourceError``, naming the file, if one of ``reading`` is none of its files' kind."""
+
+    def fitted(self, before: str, pipeline: Pipeline) -> SourceTable:  # noqa: ARG002 - for kinds that find their columns themselves
+        """The source with columns that ``pipeline`` can go on with, whose last batch has read those of the schema ``before``."""
+        return self
 
     def remember(self, through: int) -> None:  # noqa: B027 - for kinds that number their versions themselves
         """Make sure that each version up to ``through`` is the same at all later openings; called before a batch that reads them."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -66,9 +67,17 @@ class Columns:
         """Spark type of the column ``name``."""
         return self.struct[name].dataType
 
-    def check(self, pipeline: Pipeline, place: str) -> None:
-        """Raise ``SourceSchemaError``, naming the field and all columns, if a column that the spec names does not exist or fit."""
+    def check(self, pipeline: Pipeline, place: str, unread: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Raise ``SourceSchemaError``, naming the field and all columns, if a column that the spec names does not exist or fit.
+
+        ``unread`` are columns that the source has beside these, and that are not read, each with why.
+        """
         known = set(self.struct.names)
+        for name in used_columns(pipeline, unread):
+            raise SourceSchemaError(
+                f"pipeline {pipeline.pipeline}: {place}: column {name!r} {unread[name]}; write it in one type that is read, or give the "
+                "columns as source.options.schema"
+            )
         wanted = [(f"keys.{i}", name) for i, name in enumerate(pipeline.keys)]
         wanted += [(f"time.tie_break.{i}", name) for i, name in enumerate(pipeline.time.tie_break)]
         axis = [("time.column", pipeline.time.column), *([("time.end", pipeline.time.end)] if pipeline.time.end else [])]
@@ -118,24 +127,32 @@ def physical_name(field: StructField) -> str:
     return str(field.metadata.get(PHYSICAL, field.name))
 
 
+def used_columns(pipeline: Pipeline, names: Iterable[str]) -> list[str]:
+    """Those of the source's columns ``names`` that the spec names, and those that windows over whole rows keep."""
+    names = list(names)
+    used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, names)}
+    # Spark ignores case in a condition.
+    in_conditions = {name.lower() for condition in every_condition(pipeline) for name in columns_of(condition)}
+    return [name for name in names if name in used or name.lower() in in_conditions]
+
+
 def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> None:
     """Check that the columns that the spec uses have not changed since the schema ``before``; raises ``SourceSchemaError`` naming one.
 
     The source may add columns, rename those that the spec does not use, and widen a type if the columns of state and sink stay the same.
     """
     old, new = Columns.of(before).struct, Columns.of(now).struct
-    used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
-    # Spark ignores case in a condition.
-    in_conditions = {name.lower() for condition in every_condition(pipeline) for name in columns_of(condition)}
+    stored = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
+    used = set(used_columns(pipeline, old.names))
     for field in old:
-        if field.name not in used and field.name.lower() not in in_conditions:
+        if field.name not in used:
             continue
         if field.name not in new.names:
             raise SourceSchemaError(_gone(field, new, place))
         _check_same(field, new[field.name], field.name, place)
         wider = new[field.name].dataType
         is_padded_alike = _paddings(field) == _paddings(new[field.name])
-        if is_padded_alike and (field.name not in used or _plain(wider) == _plain(field.dataType)):
+        if is_padded_alike and (field.name not in stored or _plain(wider) == _plain(field.dataType)):
             continue
         can_widen = is_padded_alike and _widens(field.dataType, wider)
         if not (can_widen and _same_form(pipeline, Columns(old), Columns(new))):
@@ -143,6 +160,20 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
                 f"source {place}: column {field.name!r} was {_declared(field)} and is now {_declared(new[field.name])}; "
                 "bring the type back, or rebuild in a new sink"
             )
+
+
+def unchanged_types(before: str, now: str, pipeline: Pipeline, place: str) -> str:
+    """The columns ``now`` in types with which the pipeline can go on: those of ``before`` where it cannot take the new ones."""
+    old, new = Columns.of(before).struct, Columns.of(now).struct
+    for field in old:
+        if field.name not in new.names or new[field.name].dataType == field.dataType:
+            continue
+        alone = StructType([new[field.name] if each.name == field.name else each for each in old])
+        try:
+            check_unchanged(before, alone.json(), pipeline, place)
+        except SourceSchemaError:
+            new = StructType([field if each.name == field.name else each for each in new])
+    return str(new.json())
 
 
 def _gone(field: StructField, new: StructType, place: str) -> str:

@@ -21,13 +21,14 @@ from windowmill.checkpoints.source_files import SeenFile, SeenFiles
 from windowmill.checkpoints.stores import store_of
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.folder_options import declared
-from windowmill.jobs.sources.folder_schema import as_json, counts_nanoseconds, partition_of, rows_in, schema_of, text_form
+from windowmill.jobs.sources.folder_schema import as_json, lines_in, of_parquet, partition_of, schema_of, text_form
+from windowmill.jobs.sources.parquet_columns import Footer, footer_of, footers_of
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceSchemaError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from windowmill.windowing.spec import Source
+    from windowmill.windowing.spec import Pipeline, Source
 
 #: Names of files that are being written, or are no data.
 _UNFINISHED = (".tmp", ".crc", "._COPYING_")
@@ -63,13 +64,15 @@ def open_folder(settings: Source, record: str | None, listed: Mapping[str, Stat]
     listed = look_at_folder(settings) if listed is None else listed
     _check_folders(settings.path, listed)
     known, schema = ([], None) if record is None else SeenFiles(record).load()
-    seen = [*known, *_events(known, listed)]
-    schema_json = _schema_json(settings, schema, sorted((path for path in listed), key=lambda path: (listed[path].mtime_ns, path)))
+    events = _events(known, listed)
+    seen = [*known, *events]
+    schema_json, unread = _columns(settings, schema, listed, [file.path for file in events if file.event != "removed"])
     return FolderSource(
         path=settings.path,
         table_id=f"files/{settings.format}",
         version=len(seen) - 1,
         schema_json=schema_json,
+        unread=unread,
         settings=settings,
         seen=tuple(seen),
         recorded=len(known),
@@ -133,18 +136,28 @@ def _events(known: Sequence[SeenFile], listed: Mapping[str, Stat]) -> list[SeenF
     return events
 
 
-def _schema_json(settings: Source, recorded: str | None, paths: Sequence[str]) -> str:
-    given = settings.options.get("schema")
-    if recorded is not None and given is None:
-        return recorded
-    if not paths and recorded is None:
+def _columns(settings: Source, recorded: str | None, listed: Mapping[str, Stat], new: Sequence[str]) -> tuple[str, Mapping[str, str]]:
+    """The columns of the source as JSON, given those ``recorded`` and the ``new`` files, and those that are not read, with why."""
+    given, root = settings.options.get("schema"), settings.path.rstrip("/") if settings.path else ""
+    is_parquet = settings.format == "parquet" and given is None
+    if recorded is not None and given is None and not is_parquet:
+        return recorded, {}
+    if not listed and recorded is None:
         if given is None:
             raise SourceMissingError(
                 f"source {settings.path}: there are no {settings.format} files in the folder yet; write the first one, correct "
                 "source.path, or give the columns as source.options.schema"
             )
-        return as_json(declared(given))
-    return as_json(schema_of(settings, settings.path.rstrip("/") if settings.path else "", paths))
+        return as_json(declared(given)), {}
+    paths = sorted(listed, key=lambda path: (listed[path].mtime_ns, path))
+    if not is_parquet:
+        return as_json(schema_of(settings, root, paths)), {}
+    found = footers_of(root, ((path, *listed[path]) for path in (paths if recorded is None else new)))
+    if recorded is None:
+        for each in found:
+            if isinstance(each, SourceError):
+                raise each
+    return of_parquet([each for each in found if isinstance(each, Footer)], paths, recorded)
 
 
 @dataclass(frozen=True)
@@ -209,7 +222,13 @@ class FolderSource(SourceTable):
         wanted = [path for path in wanted if path in self.listed]
 
         def count(path: str) -> int | None:
-            return rows_in(f"{root}/{path}", self.settings.format, self.listed[path].size, header=header)
+            size, mtime_ns = self.listed[path]
+            if self.settings.format != "parquet":
+                return lines_in(f"{root}/{path}", size, header=header)
+            try:
+                return footer_of(f"{root}/{path}", size, mtime_ns).rows
+            except SourceError:  # whoever reads it says what is wrong
+                return None
 
         if wanted:
             with ThreadPoolExecutor(_COUNTED_AT_ONCE) as pool:
@@ -245,27 +264,43 @@ class FolderSource(SourceTable):
                     {name: name for name in own},
                     {name: folders[name] for name in names if name in folders},
                     text=text_form(self.settings, own),
-                    nanoseconds=True,
+                    casts=True,
                 )
             )
         return found
 
+    def check(self, reading: Reading) -> None:
+        if self.settings.format == "parquet":
+            for each in self._footers(reading.files):
+                if isinstance(each, SourceError):
+                    raise each
+
+    def fitted(self, before: str, pipeline: Pipeline) -> FolderSource:
+        if self.schema_json == before or "schema" in self.settings.options:
+            return self
+        from windowmill.jobs.sources.columns import unchanged_types  # loads what a run without new files does not need
+
+        return replace(self, schema_json=unchanged_types(before, self.schema_json, pipeline, self.path))
+
+    def _footers(self, files: Sequence[AddedFile]) -> list[Footer | SourceError]:
+        return footers_of(self.path.rstrip("/"), ((file.path, *self.listed[file.path]) for file in files))
+
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
-        files = self.plain_files(reading)
-        if self.settings.format == "parquet" and not _any_counts_nanoseconds(files):
+        if self.settings.format == "parquet" and self._is_read_by_spark(reading.files):
             from windowmill.jobs.sources.delta_rows import rows_of
 
             return rows_of(spark, self, reading)
         from windowmill.jobs.sources.arrow_rows import rows_by_arrow
 
-        return rows_by_arrow(spark, self, files, reading)
+        return rows_by_arrow(spark, self, self.plain_files(reading), reading)
+
+    def _is_read_by_spark(self, files: Sequence[AddedFile]) -> bool:
+        """Whether Spark reads all of the Parquet ``files``, which then have the names and types of the source's columns."""
+        from windowmill.jobs.sources.columns import Columns
+
+        kinds = Columns.of(self.schema_json).arrow
+        return all(isinstance(each, Footer) and each.has_exactly(kinds) for each in self._footers(files))
 
     def stored_names(self, version: int | None = None) -> dict[str, str]:  # noqa: ARG002 - as of a Delta table
         """The name of each column in the files."""
         return {column["name"]: column["name"] for column in json.loads(self.schema_json)["fields"]}
-
-
-def _any_counts_nanoseconds(files: Sequence[PlainFile]) -> bool:
-    """Whether a Parquet file holds instants in nanoseconds, as pandas writes them, which Spark does not read."""
-    with ThreadPoolExecutor(_COUNTED_AT_ONCE) as pool:
-        return any(pool.map(lambda file: counts_nanoseconds(file.path), files))

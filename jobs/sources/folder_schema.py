@@ -1,6 +1,7 @@
 """The columns of a folder of files: as ``source.options.schema`` gives them, or as its files do.
 
-Columns are found once, when a pipeline first lists the folder, and recorded; later files are read by them.
+Columns are found when a pipeline first lists the folder, and recorded; later files are read by them. Later files of Parquet, which say what
+they hold, may add columns and widen types.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from windowmill.checkpoints.stores import filesystem_of
 from windowmill.jobs.sources.folder_options import LOGICAL, declared
+from windowmill.jobs.sources.parquet_columns import unified
 from windowmill.windowing.errors import SourceError, SourceSchemaError, first_line
 
 if TYPE_CHECKING:
+    from windowmill.jobs.sources.parquet_columns import Footer
     from windowmill.jobs.sources.text_files import TextForm
     from windowmill.jobs.sources.text_times import TextTimes
     from windowmill.windowing.spec import Source
@@ -27,7 +29,6 @@ _SAMPLED_FILES, _SAMPLED_ROWS = 8, 100_000
 #: Size of a text file whose lines are counted, and bytes that are read at a time.
 _COUNTED_BYTES, _BLOCK_BYTES = 64 << 20, 4 << 20
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-_INTEGERS = {"uint8": pa.int16(), "uint16": pa.int32(), "uint32": pa.int64()}
 
 
 def text_form(settings: Source, columns: Sequence[str]) -> TextForm | None:
@@ -67,14 +68,12 @@ def partition_of(path: str) -> dict[str, str | None]:
     return {unquote(name): None if value == _NO_VALUE else unquote(value) for name, _, value in pairs}
 
 
-def rows_in(path: str, format_: str, size: int, *, header: bool) -> int | None:
-    """Number of rows of a file, at least; null for a text file that is too large to be counted, or a file that cannot be read."""
+def lines_in(path: str, size: int, *, header: bool) -> int | None:
+    """Number of lines of a text file that hold rows; null if it is too large to be counted, or cannot be read."""
+    if size > _COUNTED_BYTES:
+        return None
     store, own = filesystem_of(path)
     try:
-        if format_ == "parquet":
-            return int(pq.read_metadata(own, filesystem=store).num_rows)
-        if size > _COUNTED_BYTES:
-            return None
         with store.open_input_stream(own) as stream:
             lines, last = 0, b"\n"
             while block := stream.read(_BLOCK_BYTES):
@@ -85,18 +84,26 @@ def rows_in(path: str, format_: str, size: int, *, header: bool) -> int | None:
 
 
 def schema_of(settings: Source, root: str, paths: Sequence[str]) -> pa.Schema:
-    """The columns of the files at ``paths`` below ``root``, and those of their folders.
+    """The columns of the text files at ``paths`` below ``root``, or those given, and those of their folders.
 
     Raises
     ------
-    SourceSchemaError
-        If files disagree, or have a type that is not read.
     SourceError
         If one cannot be read.
     """
+    given = settings.options.get("schema")
+    if given is not None:
+        own = declared(given)
+    else:
+        sampled = [*paths[: _SAMPLED_FILES // 2], *paths[_SAMPLED_FILES // 2 :][-_SAMPLED_FILES // 2 :]]
+        own = _of_texts(settings, [f"{root}/{path}" for path in sampled])
+    return with_folders(own, paths)
+
+
+def with_folders(own: pa.Schema, paths: Iterable[str]) -> pa.Schema:
+    """The columns ``own`` of files, and those of the folders in which the files at ``paths`` lie."""
     from windowmill.jobs.sources.text_values import guessed
 
-    given = settings.options.get("schema")
     values: dict[str, set[str]] = {}
     for path in paths:
         for name, value in partition_of(path).items():
@@ -104,54 +111,25 @@ def schema_of(settings: Source, root: str, paths: Sequence[str]) -> pa.Schema:
     folders = {name: guessed(texts) for name, texts in values.items()}
     # A value of these types in a folder's name is one that files are read with, too.
     folders = {name: kind if pa.types.is_integer(kind) or pa.types.is_date(kind) else pa.string() for name, kind in folders.items()}
-    if given is not None:
-        own = declared(given)
-    else:
-        sampled = [*paths[: _SAMPLED_FILES // 2], *paths[_SAMPLED_FILES // 2 :][-_SAMPLED_FILES // 2 :]]
-        whole = [f"{root}/{path}" for path in sampled]
-        own = _of_parquet(whole) if settings.format == "parquet" else _of_texts(settings, whole)
     return pa.schema([*own, *(pa.field(name, kind) for name, kind in folders.items() if name not in own.names)])
 
 
-def _of_parquet(paths: Sequence[str]) -> pa.Schema:
-    schemas = [_footer(path) for path in paths]
-    try:
-        every = pa.unify_schemas(schemas, promote_options="permissive")
-    except pa.ArrowException as err:
-        raise SourceSchemaError(
-            f"source {paths[0].rpartition('/')[0]}: its files differ in the type of a column ({first_line(err)}); write them in one type"
-        ) from err
-    return pa.schema([pa.field(field.name, _readable(field, paths[0])) for field in every])
+def of_parquet(footers: Sequence[Footer], paths: Iterable[str], recorded: str | None) -> tuple[str, dict[str, str]]:
+    """The columns of files with these ``footers`` at ``paths``, as JSON, and those that are not read, with why.
 
+    ``recorded`` are the columns of earlier files; null for none.
+    """
+    if recorded is not None and not footers:
+        return recorded, {}
+    known: Mapping[str, pa.DataType] = {}
+    if recorded is not None:
+        from windowmill.jobs.sources.columns import Columns  # loads what a run without new files does not need
 
-def _footer(path: str) -> pa.Schema:
-    store, own = filesystem_of(path)
-    try:
-        with pq.ParquetFile(own, filesystem=store, coerce_int96_timestamp_unit="us") as file:
-            # Not Arrow's own schema in the footer: it names forms that Parquet does not have.
-            return file.schema.to_arrow_schema().remove_metadata()
-    except (OSError, pa.ArrowException) as err:
-        raise SourceError(f"source file {path}: is no Parquet file ({first_line(err)}); remove it") from err
-
-
-def counts_nanoseconds(path: str) -> bool:
-    """Whether a Parquet file holds instants in nanoseconds."""
-    return any(pa.types.is_timestamp(kind) and kind.unit == "ns" for kind in _footer(path).types)
-
-
-def _readable(field: pa.Field, path: str) -> pa.DataType:
-    kind = field.type
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC" if kind.tz else None)
-    if pa.types.is_null(kind) or pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return pa.binary()
-    if str(kind) in _INTEGERS:
-        return _INTEGERS[str(kind)]
-    if pa.types.is_time(kind) or pa.types.is_duration(kind) or pa.types.is_decimal256(kind) or str(kind) in ("uint64", "halffloat"):
-        raise SourceSchemaError(f"source file {path}: column {field.name!r} is {kind}, which is not read; write it in another type")
-    return kind
+        known = Columns.of(recorded).arrow
+    folders = {name for path in paths for name in partition_of(path)}
+    kinds, unread = unified(footers, {name: kind for name, kind in known.items() if name not in folders})
+    own = pa.schema([pa.field(name, kinds.get(name, known.get(name))) for name in dict.fromkeys([*known, *kinds])])
+    return as_json(with_folders(own, paths)), {name: why for name, why in unread.items() if name not in own.names}
 
 
 def _of_texts(settings: Source, paths: Sequence[str]) -> pa.Schema:

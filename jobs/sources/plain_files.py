@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 
 from windowmill.checkpoints.stores import filesystem_of
 from windowmill.jobs.sources.base import PlainFile
+from windowmill.jobs.sources.parquet_columns import cast
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.errors import SourceError
+from windowmill.windowing.errors import SourceError, SourceSchemaError
 
 #: Metadata keys. Spark 2 wrote dates and instants before 1582 by the Julian calendar, and later releases mark files that still do.
 _LEGACY, _LEGACY_INT96 = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
@@ -109,7 +110,6 @@ class OpenFile:
         if file.text is not None:
             raise NotPlainError(file.path)
         self._file, self._form = file, form
-        self._finest = ("ms", "us", "ns") if file.nanoseconds else ("ms", "us")
         store, path = filesystem_of(file.path)
         self._opened = pq.ParquetFile(path, filesystem=store, coerce_int96_timestamp_unit="us")
         self.metadata = self._opened.metadata
@@ -138,7 +138,8 @@ class OpenFile:
         doubtful, since = {}, _INT96_SURE_SINCE if self._is_int96_sure else _INT96_AGREES_SINCE
         for column, name in self.names(columns).items():
             is_int96 = name in self._int96
-            _check_type(self._opened.schema_arrow.field(name).type, self._form.types[column], int96=is_int96, finest=self._finest)
+            if not self._file.casts:
+                _check_type(self._opened.schema_arrow.field(name).type, self._form.types[column], int96=is_int96)
             if is_int96 and self._file.least.get(column, since - 1) < since:
                 doubtful[name] = column
         if doubtful:
@@ -163,6 +164,11 @@ class OpenFile:
         """The name in the file of each of ``columns`` that it stores."""
         there = self._opened.schema_arrow.names
         folded = [name.lower() for name in there]
+        if self._file.casts:
+            # Another spelling is the same column; where a file has two, none of them is read.
+            spelt = {name.lower(): name for name in there if folded.count(name.lower()) == 1}
+            wanted = {column: name.lower() for column in columns if (name := self._file.names.get(column)) is not None}
+            return {column: spelt[name] for column, name in wanted.items() if name in spelt}
         names = {}
         for column in columns:
             own = self._file.names.get(column)
@@ -208,22 +214,33 @@ class OpenFile:
             if own is None:
                 cell = pa.repeat(constant(self._file.constants.get(column), kind), n_rows)
             else:
-                cell = stored[own]
-                _check_type(cell.type, kind, int96=own in self._int96, finest=self._finest)
-                if pa.types.is_timestamp(cell.type) and cell.type.unit == "ns":
-                    cell = pc.floor_temporal(cell, unit="microsecond")
-                cell = cell if cell.type == kind else cell.cast(kind)
+                cell = self._cast(column, stored[own]) if self._file.casts else _as_it_is(stored[own], kind, int96=own in self._int96)
             if column in self._form.fixed_lengths:
                 cell = pc.utf8_rpad(cell, self._form.fixed_lengths[column])
             cells.append(cell)
         return pa.record_batch(cells, names=list(columns))
 
+    def _cast(self, column: str, cell: pa.Array) -> pa.Array:
+        kind, place = self._form.types[column], f"source file {self._file.path}: column {column!r}"
+        try:
+            values = cast(cell, kind)
+        except pa.ArrowNotImplementedError as err:
+            raise SourceSchemaError(
+                f"{place} is {cell.type}, which is not read as {kind}; write it in another type, or correct source.options.schema"
+            ) from err
+        if values.null_count > cell.null_count:
+            wrong = cell.filter(pc.and_(pc.is_valid(cell), pc.is_null(values)))[0].as_py()
+            raise SourceSchemaError(f"{place}: {wrong!r} does not fit {kind}; write it in this type, or rebuild in a new sink")
+        return values
 
-def _check_type(stored: pa.DataType, kind: pa.DataType, *, int96: bool, finest: Sequence[str]) -> None:
-    """Raise ``NotPlainError`` unless Arrow casts a ``stored`` column to the values that Spark gives for it in the type ``kind``.
 
-    ``finest`` are the units of other instants than the type's that may be stored.
-    """
+def _as_it_is(cell: pa.Array, kind: pa.DataType, *, int96: bool) -> pa.Array:
+    _check_type(cell.type, kind, int96=int96)
+    return cell if cell.type == kind else cell.cast(kind)
+
+
+def _check_type(stored: pa.DataType, kind: pa.DataType, *, int96: bool) -> None:
+    """Raise ``NotPlainError`` unless Arrow casts a ``stored`` column to the values that Spark gives for it in the type ``kind``."""
     if pa.types.is_nested(kind):
         raise NotPlainError(kind)
     if int96:
@@ -237,7 +254,7 @@ def _check_type(stored: pa.DataType, kind: pa.DataType, *, int96: bool, finest: 
     # Arrow's own schema in the footer may name other forms of a text, and another zone for the same instants.
     texts = (pa.types.is_string(stored) or pa.types.is_large_string(stored) or pa.types.is_string_view(stored)) and pa.types.is_string(kind)
     instants = pa.types.is_timestamp(stored) and pa.types.is_timestamp(kind) and (stored.tz is None) == (kind.tz is None)
-    if not (stored == kind or texts or (instants and stored.unit in finest)):
+    if not (stored == kind or texts or (instants and stored.unit in ("ms", "us"))):
         raise NotPlainError(kind)
 
 

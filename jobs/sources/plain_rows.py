@@ -21,6 +21,7 @@ from windowmill.jobs.conditions.spark import every_condition
 from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import FAILED, FILE, REASON, ROW, VERSION, Columns
 from windowmill.jobs.sources.event_times import EventTimes
+from windowmill.jobs.sources.parquet_columns import unreadable
 from windowmill.jobs.sources.plain_files import FilePart, Form, NotPlainError, OpenFile, read
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.errors import SpecError, UnsupportedError
@@ -138,9 +139,14 @@ def batches_of(file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[
     if file.text is not None:
         yield from file.text.batches(file, form, columns)
         return
-    with OpenFile(file, form) as opened:
-        opened.check(columns)
-        yield from opened.batches(columns)
+    try:
+        with OpenFile(file, form) as opened:
+            opened.check(columns)
+            yield from opened.batches(columns)
+    except (OSError, pa.ArrowException) as err:
+        if not file.casts:
+            raise
+        raise unreadable(file.path, err) from err
 
 
 def local_conditions(pipeline: Pipeline, columns: Columns) -> Conditions:

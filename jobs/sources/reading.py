@@ -227,6 +227,7 @@ def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, aga
             raise SourceRangeGoneError(
                 f"source {source.path}: the {source.unit} {gone.path} of version {gone.version} is gone {source.when_missing()}"
             )
+        source.check(reading)
         return reading
     except SourceRangeGoneError as err:
         if not again or (reach.snapshot is not None and reach.snapshot >= reach.through):

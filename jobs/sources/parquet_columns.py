@@ -1,0 +1,352 @@
+"""The columns of a folder's Parquet files: what each file stores, the types that take the values of all, and the values in these types.
+
+Types are those that Spark reads the files in. Files that differ are read in the widest one, as Spark merges schemas where it promotes
+types: whole numbers, decimals and floats in a type that holds both, dates as instants, what is null in a whole file in the type of the
+others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from windowmill.checkpoints.stores import filesystem_of
+from windowmill.windowing.errors import SourceError, SourceSchemaError, first_line
+
+#: Footers that are read at one time, most of which is waiting for a store, and those that are kept in memory.
+_AT_ONCE, _KEPT = 16, 20_000
+#: Digits of the whole numbers of a type, as Spark widens them to decimals.
+_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
+_GREATEST_PRECISION = 38
+_UNSIGNED = {"uint8": pa.int16(), "uint16": pa.int32(), "uint32": pa.int64(), "uint64": pa.decimal128(20, 0)}
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view, pa.types.is_large_list_view)
+
+
+class Stored(NamedTuple):
+    """A column of a file.
+
+    Attributes
+    ----------
+    kind
+        The type that its values are read in; null if it is none that is read.
+    stored
+        Its type in the file, for messages.
+    is_null
+        Whether all its values are null, as far as statistics tell.
+    is_exact
+        Whether Spark reads its values in this type, too.
+    """
+
+    kind: pa.DataType | None
+    stored: str
+    is_null: bool
+    is_exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What a file says of itself; ``columns`` are those of one name, but for case, of which there is no other."""
+
+    path: str
+    rows: int
+    columns: Mapping[str, Stored]
+    doubled: frozenset[str]
+
+    def has_exactly(self, kinds: Mapping[str, pa.DataType]) -> bool:
+        """Whether Spark gives the columns ``kinds`` of the source the values that :func:`cast` gives; a column may be missing."""
+        named = {name.lower(): (name, own) for name, own in self.columns.items()}
+        found = [(name, kind, *named[name.lower()]) for name, kind in kinds.items() if name.lower() in named]
+        return not self.doubled and all(name == own and stored.is_exact and stored.kind == kind for name, kind, own, stored in found)
+
+
+def footers_of(root: str, files: Iterable[tuple[str, int, int]]) -> list[Footer | SourceError]:
+    """The footers of ``files`` below ``root``, each by (path, size, time of change in ns); an error for a file that cannot be read."""
+
+    def read(file: tuple[str, int, int]) -> Footer | SourceError:
+        try:
+            return footer_of(f"{root}/{file[0]}", file[1], file[2])
+        except SourceError as err:
+            return err
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(read, files))
+
+
+@lru_cache(_KEPT)
+def footer_of(path: str, _size: int, _mtime_ns: int) -> Footer:
+    """The footer of a file of a size and time of change, by which it is kept.
+
+    Raises
+    ------
+    SourceSchemaError
+        If it is no Parquet file.
+    SourceError
+        If it cannot be opened.
+    """
+    store, own = filesystem_of(path)
+    try:
+        with pq.ParquetFile(own, filesystem=store, coerce_int96_timestamp_unit="us") as file:
+            return _footer(path, file)
+    except (OSError, pa.ArrowException) as err:
+        raise unreadable(path, err) from err
+
+
+def unreadable(path: str, err: Exception) -> SourceError:
+    """The error for a file of which Arrow says ``err``: no retry mends a damaged one."""
+    if isinstance(err, pa.ArrowInvalid) or "thrift" in str(err):
+        return SourceSchemaError(f"source file {path}: is no Parquet file, or damaged ({first_line(err)}); write it again, or remove it")
+    return SourceError(f"source file {path}: cannot be read ({first_line(err)}); check the path and its permissions")
+
+
+def _footer(path: str, file: pq.ParquetFile) -> Footer:
+    leaves = [file.schema.column(at) for at in range(len(file.schema))]
+    int96 = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
+    nested_int96 = {name.partition(".")[0] for name in int96 if "." in name}
+    nulls = _null_columns(file.metadata)
+    names = [field.name.lower() for field in file.schema_arrow]
+    columns = {}
+    for field in file.schema_arrow:
+        kind = pa.timestamp("us", "UTC") if field.name in int96 else readable(field.type)
+        is_exact = field.name in int96 or (
+            kind is not None
+            and field.name not in nested_int96
+            and not pa.types.is_float16(field.type)
+            and not (pa.types.is_timestamp(field.type) and field.type.unit == "ns")
+        )
+        columns[field.name] = Stored(kind, str(field.type), field.name in nulls, is_exact)
+    doubled = frozenset(name for name in names if names.count(name) > 1)
+    return Footer(path, file.metadata.num_rows, {name: own for name, own in columns.items() if name.lower() not in doubled}, doubled)
+
+
+def _null_columns(metadata: pq.FileMetaData) -> set[str]:
+    """The columns of which statistics say that all values are null, and there are rows."""
+    found: set[str] | None = None
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        own = set()
+        for at in range(group.num_columns):
+            column = group.column(at)
+            known = column.statistics
+            if known is not None and known.has_null_count and known.null_count == column.num_values:
+                own.add(column.path_in_schema)
+        found = own if found is None else found & own
+    return found or set()
+
+
+def readable(kind: pa.DataType) -> pa.DataType | None:
+    """The type in which values stored as ``kind`` are read; null if they are not.
+
+    Examples
+    --------
+    >>> [str(readable(kind)) for kind in (pa.uint64(), pa.large_list(pa.string_view()), pa.time64("us"))]
+    ['decimal128(20, 0)', 'list<element: string>', 'None']
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return readable(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return readable(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if any(test(kind) for test in _LISTS):
+        inner = readable(kind.value_type)
+        return None if inner is None else pa.list_(pa.field("element", _known(inner)))
+    if pa.types.is_struct(kind) or pa.types.is_map(kind):
+        return _readable_fields(kind)
+    if pa.types.is_decimal(kind):
+        return pa.decimal128(kind.precision, kind.scale) if kind.precision <= _GREATEST_PRECISION else None
+    for tests, wider in ((_TEXTS, pa.string()), (_BYTES, pa.binary()), ((pa.types.is_float16,), pa.float32())):
+        if any(test(kind) for test in tests):
+            return wider
+    if str(kind) in _UNSIGNED:
+        return _UNSIGNED[str(kind)]
+    is_plain = pa.types.is_null(kind) or pa.types.is_boolean(kind) or pa.types.is_signed_integer(kind)
+    return kind if is_plain or pa.types.is_floating(kind) or pa.types.is_date32(kind) else None
+
+
+def _readable_fields(kind: pa.DataType) -> pa.DataType | None:
+    fields = [kind.key_field, kind.item_field] if pa.types.is_map(kind) else list(kind)
+    inner = [readable(field.type) for field in fields]
+    if not inner or any(each is None for each in inner):
+        return None
+    if pa.types.is_map(kind):
+        return pa.map_(_known(inner[0]), _known(inner[1]))
+    return pa.struct([pa.field(field.name, _known(each)) for field, each in zip(fields, inner, strict=True)])
+
+
+def _known(kind: pa.DataType) -> pa.DataType:
+    """``kind``, or text for a column of which no value is known."""
+    return pa.string() if pa.types.is_null(kind) else kind
+
+
+def unified(footers: Sequence[Footer], known: Mapping[str, pa.DataType]) -> tuple[dict[str, pa.DataType], dict[str, str]]:
+    """The columns of all files, each in the type that takes all its values; and those that are not read, with why.
+
+    ``known`` are columns of earlier files. Spellings that differ in case are of one column, by the name of the first.
+    """
+    spelt: dict[str, str] = {name.lower(): name for name in known}
+    stored: dict[str, list[tuple[Footer, Stored]]] = {}
+    unread: dict[str, str] = {}
+    for footer in footers:
+        for name, own in footer.columns.items():
+            stored.setdefault(spelt.setdefault(name.lower(), name), []).append((footer, own))
+        for name in footer.doubled:
+            unread[spelt.setdefault(name, name)] = f"is in {footer.path} more than once, upper and lower case being the same"
+    kinds = dict(known)
+    for name, found in stored.items():
+        if name in unread:
+            continue
+        odd = next(((footer, own) for footer, own in found if own.kind is None), None)
+        if odd is not None:
+            unread[name] = f"is {odd[1].stored} in {odd[0].path}, which is not read"
+            continue
+        try:
+            kinds[name] = reduce(_wider_of, [each for each in found if not each[1].is_null] or found[:1], _before(name, known))[1]
+        except _ApartError as err:
+            unread[name] = str(err)
+    return {name: _known(kind) for name, kind in kinds.items() if name not in unread or name in known}, unread
+
+
+class _ApartError(Exception):
+    """No type takes the values of both columns."""
+
+
+def _before(name: str, known: Mapping[str, pa.DataType]) -> tuple[str, pa.DataType]:
+    return "earlier files", known.get(name, pa.null())
+
+
+def _wider_of(before: tuple[str, pa.DataType], column: tuple[Footer, Stored]) -> tuple[str, pa.DataType]:
+    (where, kind), (footer, own) = before, column
+    assert own.kind is not None
+    both = wider(kind, own.kind)
+    if both is None:
+        raise _ApartError(f"is {kind} in {where} and {own.stored} in {footer.path}")
+    return (footer.path if both == own.kind else where), both
+
+
+def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type that takes the values of both; null if there is none.
+
+    Examples
+    --------
+    >>> pairs = [("int32", "int64"), ("int64", "double"), ("date32", "timestamp[us]"), ("string", "int32")]
+    >>> [str(wider(*(pa.type_for_alias(name) for name in pair))) for pair in pairs[:2]]
+    ['int64', 'double']
+    >>> str(wider(pa.int32(), pa.decimal128(5, 2))), wider(pa.string(), pa.int32())
+    ('decimal128(12, 2)', None)
+    """
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    if _is_number(one) and _is_number(other):
+        return _wider_number(one, other)
+    instants = [kind for kind in (one, other) if pa.types.is_timestamp(kind)]
+    if instants and all(pa.types.is_timestamp(kind) or pa.types.is_date32(kind) for kind in (one, other)):
+        return pa.timestamp("us", next((kind.tz for kind in instants if kind.tz), None))
+    if {one, other} == {pa.string(), pa.binary()}:
+        return pa.string()
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        inner = wider(one.value_type, other.value_type)
+        return None if inner is None else pa.list_(pa.field("element", inner))
+    if pa.types.is_map(one) and pa.types.is_map(other):
+        key, item = wider(one.key_type, other.key_type), wider(one.item_type, other.item_type)
+        return None if key is None or item is None else pa.map_(key, item)
+    return _wider_struct(one, other) if pa.types.is_struct(one) and pa.types.is_struct(other) else None
+
+
+def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    kinds = {field.name: field.type for field in one}
+    for field in other:
+        both = wider(kinds.get(field.name, pa.null()), field.type)
+        if both is None:
+            return None
+        kinds[field.name] = both
+    return pa.struct(list(kinds.items()))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    if pa.types.is_floating(one) or pa.types.is_floating(other):
+        return pa.float64()
+    if pa.types.is_integer(one) and pa.types.is_integer(other):
+        return one if one.bit_width > other.bit_width else other
+    (whole_1, scale_1), (whole_2, scale_2) = map(_digits, (one, other))
+    whole, scale = max(whole_1, whole_2), max(scale_1, scale_2)
+    return pa.decimal128(min(whole + scale, _GREATEST_PRECISION), min(scale, max(0, _GREATEST_PRECISION - whole)))
+
+
+def _digits(kind: pa.DataType) -> tuple[int, int]:
+    """Digits before and behind the point."""
+    return (_DIGITS[kind.bit_width], 0) if pa.types.is_integer(kind) else (kind.precision - kind.scale, kind.scale)
+
+
+def cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """``values`` of a file in the type ``kind`` of the source; null for one that it does not take.
+
+    Raises
+    ------
+    ArrowNotImplementedError
+        If no value of the stored type is one of ``kind``.
+    """
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    stored = values.type
+    if stored == kind:
+        return values
+    if values.null_count == len(values):
+        return pa.nulls(len(values), kind)
+    _check_cast(stored, kind)
+    if _is_text(stored) and not any(test(kind) for test in (*_TEXTS, *_BYTES)):
+        from windowmill.jobs.sources.text_values import parsed
+
+        return parsed(values.cast(pa.string()), kind)
+    if pa.types.is_timestamp(stored) and pa.types.is_timestamp(kind) and stored.unit == "ns":
+        values = pc.floor_temporal(values, unit="microsecond")
+    if pa.types.is_list_view(stored) or pa.types.is_large_list_view(stored):
+        values = values.cast(pa.list_(stored.value_type))  # Arrow casts a view to a list of other values wrongly
+    try:
+        # A whole number becomes the nearest float, as in Spark.
+        return values.cast(kind, safe=not (pa.types.is_floating(kind) and _is_number(stored)))
+    except pa.ArrowInvalid:
+        return _each_cast(values, kind)
+
+
+def _check_cast(stored: pa.DataType, kind: pa.DataType) -> None:
+    """Raise ``ArrowNotImplementedError`` where Arrow's cast has another meaning, or writes texts in another form, than Spark's."""
+    of_days = pa.types.is_timestamp(stored) or pa.types.is_date(stored)
+    counted = pa.types.is_timestamp(kind) and not of_days and not _is_text(stored) and not pa.types.is_null(stored)
+    formatted = _is_text(kind) and (of_days or pa.types.is_floating(stored) or pa.types.is_nested(stored))
+    if counted or formatted:
+        raise pa.ArrowNotImplementedError(f"{stored} is not read as {kind}")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return any(test(kind) for test in _TEXTS)
+
+
+def _each_cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """As :func:`cast`, of values of which some do not fit."""
+    if len(values) <= 1:
+        return pa.nulls(len(values), kind)
+    half = len(values) // 2
+    halves = []
+    for part in (values[:half], values[half:]):
+        try:
+            halves.append(part.cast(kind))
+        except pa.ArrowInvalid:
+            halves.append(_each_cast(part, kind))
+    return pa.concat_arrays(halves)

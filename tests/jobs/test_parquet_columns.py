@@ -1,0 +1,146 @@
+"""Parquet files of a folder that differ in the types and names of their columns, or have columns of types that are not read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from deltalake import DeltaTable
+
+from tests.jobs.parquet_cases import DAY, UNREAD, UTC_US, groups, write_cases
+from tests.spark.both_readers import NOW, pipeline_over, whole
+from windowmill.jobs.cli import main
+from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.plain_rows import PlainRows
+from windowmill.windowing.specfile import parse_pipeline
+
+
+@pytest.fixture(autouse=True)
+def _locally(monkeypatch):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+
+
+@pytest.mark.parametrize("int96", groups(), ids=str)
+def test_files_that_differ_are_read_in_the_widest_type(tmp_path, int96):
+    cases = groups()[int96]
+    write_cases(tmp_path / "in", cases)
+    pipeline = pipeline_over(tmp_path / "in", source={"path": str(tmp_path / "in"), "format": "parquet"})
+    source = open_source(pipeline)
+    plain = PlainRows.of(pipeline, source, whole(source))
+    assert plain is not None
+    kinds = Columns.of(source.schema_json).arrow
+    assert {name: kinds[name] for name in cases} == {name: case.kind for name, case in cases.items()}
+    rows = plain.read(list(cases), [], latest=pipeline.time.latest(NOW))
+    assert rows is not None
+    assert {name: rows.column(name).to_pylist() for name in cases} == {name: case.values for name, case in cases.items()}
+
+
+class Pipe:
+    """A pipeline over a folder of Parquet files with the columns ``k``, ``t`` and others."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.inputs, self.path, self.sink = folder / "in", folder / "spec.yaml", folder / "out"
+        self.inputs.mkdir(exist_ok=True)
+        spec = {
+            "pipeline": "fees",
+            "source": {"path": str(self.inputs), "format": "parquet"},
+            "keys": ["k"],
+            "time": {"column": "t"},
+            "windows": [{"name": "minutes", "type": "tumbling", "size": "1 minute"}],
+            "aggregates": {"n": {"count": "*"}},
+            "sink": {"path": str(self.sink)},
+            "quarantine": {"warn": "100 %", "hold": "100 %"},
+        }
+        self.path.write_text(yaml.safe_dump(spec | changes))
+
+    def land(self, name: str, minute: int, **columns: pa.Array) -> None:
+        n = len(next(iter(columns.values())))
+        own = {"k": pa.array(["a"] * n), "t": pa.array([DAY.replace(minute=minute)] * n, UTC_US)}
+        pq.write_table(pa.table(own | columns), self.inputs / f"{name}.parquet")
+
+    def results(self, *names: str) -> list[Any]:
+        rows = DeltaTable(str(self.sink)).to_pyarrow_table().sort_by("window_end").to_pylist()
+        return [tuple(row[name] for name in names) for row in rows]
+
+
+def test_a_column_that_the_spec_does_not_use_never_matters_and_one_that_it_uses_is_refused_by_name(tmp_path, capsys):
+    pipe = Pipe(tmp_path)
+    write_cases(pipe.inputs, {}, **UNREAD)
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    assert len(pipe.results("n")) == 3
+    for name in UNREAD:
+        use = Pipe(tmp_path, aggregates={"x": {"count": name}}, sink={"path": str(tmp_path / name)})
+        for command in (["run"], ["validate", "--source"]):
+            assert main([command[0], str(use.path), *command[1:]]) == 2
+            told = capsys.readouterr().err
+            assert f"column {name!r} is " in told, told
+            assert "0.parquet" in told
+            assert "write it in one type that is read, or give the columns as source.options.schema" in told
+
+
+def test_a_schema_helps_where_files_have_no_type_in_common(tmp_path, capsys):
+    given = {"int_text": "STRING", "time64": "BIGINT", "duration": "BIGINT", "decimal256": "DECIMAL(38, 2)", "bool_int": "INT"}
+    schema = ", ".join(f"{name} {kind}" for name, kind in {"K": "STRING", "t": "TIMESTAMP", **given}.items())
+    pipe = Pipe(
+        tmp_path,
+        source={"path": str(tmp_path / "in"), "format": "parquet", "options": {"schema": schema}},
+        keys=[],
+        aggregates={name: {"collect": name} for name in given},
+        windows=[{"name": "hours", "type": "tumbling", "size": "1 hour"}],
+    )
+    write_cases(pipe.inputs, {}, **UNREAD)
+    pq.write_table(pa.table({"t": pa.array([DAY.replace(hour=5)], UTC_US)}), pipe.inputs / "3.parquet")
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    assert pipe.results(*given) == [(["1", "2", "a", "b"], [1, 2, 1], [1, 2, 1], [1, 2, 1], [1, 0, 1, 2])]
+
+
+def test_later_files_widen_a_type_and_add_columns_where_the_state_allows_it(tmp_path, capsys):
+    pipe = Pipe(tmp_path, aggregates={"total": {"sum": "v"}, "mean": {"mean": "w"}})
+    pipe.land("0", 0, v=pa.array([1], pa.int32()), w=pa.array([1], pa.int32()))
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    pipe.land("1", 1, V=pa.array([2**40], pa.int64()), w=pa.array([4.0]), other=pa.array([1], pa.time64("us")))
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    pipe.land("2", 2, v=pa.array([None], pa.null()), w=pa.array([2], pa.int8()), more=pa.array([1]))
+    pipe.land("3", 3, v=pa.array([3], pa.int32()))
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    assert pipe.results("total", "mean") == [(1, 1.0), (2**40, 4.0), (None, 2.0)]
+    source = open_source(parse_pipeline(yaml.safe_load(pipe.path.read_text())))
+    assert {name: str(kind) for name, kind in Columns.of(source.schema_json).arrow.items() if name not in "kt"} == {
+        "v": "int64",
+        "w": "int32",
+        "more": "int64",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("x.parquet", b"PAR1 but no footerPAR1"), ("x.csv", b"k,t\n"), ("cut.parquet", None)],
+)
+def test_a_file_that_is_no_parquet_file_is_named(tmp_path, capsys, name, content):
+    pipe = Pipe(tmp_path)
+    pipe.land("0", 0, v=pa.array([1]))
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    whole = (pipe.inputs / "0.parquet").read_bytes()
+    (pipe.inputs / name).write_bytes(whole[: len(whole) // 2] if content is None else content)
+    assert main(["status", str(pipe.path)]) == 0
+    capsys.readouterr()
+    assert main(["run", str(pipe.path)]) == 2
+    assert f"source file {pipe.inputs / name}: is no Parquet file, or damaged (" in capsys.readouterr().err
+    (pipe.inputs / name).unlink()
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+
+
+def test_damaged_pages_are_told_with_the_file(tmp_path, capsys):
+    pipe = Pipe(tmp_path)
+    pipe.land("0", 0, v=pa.array([1]))
+    path = pipe.inputs / "0.parquet"
+    content = bytearray(path.read_bytes())
+    content[4:60] = bytes(56)
+    path.write_bytes(content)
+    assert main(["run", str(pipe.path)]) in (1, 2)
+    assert f"source file {path}: " in capsys.readouterr().err
