@@ -29,7 +29,7 @@ MUTANTS = {
         ("columns-of-a-plan-unchecked", "jobs.batch.planning:check_plan", without("check_unchanged(...)")),
     ],
     f"{COLUMNS}what_would_change_results_is_refused": [
-        ("columns-unchecked", "jobs.sources.columns:check_unchanged", always("_.name not in _ and _")),
+        ("columns-unchecked", "jobs.sources.columns:check_unchanged", always("_.name not in used")),
     ],
     f"{COLUMNS}a_name_that_has_passed_to_another_column_is_refused": [
         ("renamed-column-taken", "jobs.sources.columns:check_unchanged", without("_check_same(...)")),
