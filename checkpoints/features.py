@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from windowmill.checkpoints.delta_tables import newest
-from windowmill.checkpoints.stores import is_local
+from windowmill.checkpoints.stores import is_local, remedy
 from windowmill.windowing.errors import (
     ForeignWriteError,
     SinkError,
@@ -153,7 +153,8 @@ def check_appendable(path: str) -> None:
     except TableNotFoundError:
         return
     except DeltaError as err:
-        raise StateCorruptError(f"table {path}: cannot be opened ({first_line(err)}); restore the folder from a copy") from err
+        advice = remedy(err, "restore the folder from a copy")
+        raise StateCorruptError(f"table {path}: cannot be opened ({first_line(err)}); {advice}") from err
     if beyond:
         raise ForeignWriteError(
             f"table {path}: got {_named(beyond)}, under which its records cannot be appended; drop the feature "

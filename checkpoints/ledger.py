@@ -47,7 +47,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import FORMAT, LedgerRecord, RecordStore
-from windowmill.checkpoints.stores import make_folder, store_of, use_options_of
+from windowmill.checkpoints.stores import make_folder, remedy, store_of, use_options_of
 from windowmill.windowing.changes import compare
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError, first_line
 from windowmill.windowing.meanings import describe_difference
@@ -305,8 +305,8 @@ def read_manifest(ledger: str, name: str, digest: str) -> bytes:
             content = zlib.decompress(stream.read())
     except (OSError, zlib.error) as err:
         raise LedgerCorruptError(
-            f"ledger {ledger}: the manifest {name} cannot be read ({first_line(err)}); restore the folder {_manifests_of(ledger)} from a "
-            "copy"
+            f"ledger {ledger}: the manifest {name} cannot be read ({first_line(err)}); "
+            + remedy(err, f"restore the folder {_manifests_of(ledger)} from a copy")
         ) from err
     if hashlib.sha256(content).hexdigest() != digest:
         raise LedgerCorruptError(f"ledger {ledger}: the manifest {name} is damaged; restore the folder {_manifests_of(ledger)} from a copy")

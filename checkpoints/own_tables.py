@@ -21,7 +21,7 @@ from windowmill.checkpoints.committer import Committer, DeltaRsCommitter, Public
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.delta_tables import actions_of, entry_name, has_lost_its_beginning, newest
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.stores import store_of
+from windowmill.checkpoints.stores import remedy, store_of
 from windowmill.windowing.errors import LedgerBehindError, SinkError, StateCorruptError, WindowmillError, first_line
 
 
@@ -224,8 +224,8 @@ class DeltaOwnTable:
     def _unreadable(self, err: Exception) -> WindowmillError:
         kind = SinkError if self.role == "sink" else StateCorruptError
         return kind(
-            f"{self.role} {self.place}: cannot be read ({first_line(err)}); check its permissions, or restore the folder from a copy; "
-            "nothing has been changed"
+            f"{self.role} {self.place}: cannot be read ({first_line(err)}); "
+            f"{remedy(err, 'check its permissions, or restore the folder from a copy')}; nothing has been changed"
         )
 
 

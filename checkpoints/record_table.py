@@ -35,7 +35,7 @@ from windowmill.checkpoints.records import (
     sealed,
     to_merge,
 )
-from windowmill.checkpoints.stores import create_table, is_disk_full, store_of
+from windowmill.checkpoints.stores import create_table, is_disk_full, remedy, store_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError, first_line
 
 #: Number of newest batches read when the ledger is opened.
@@ -261,7 +261,7 @@ def _readable(path: str) -> Iterator[None]:
         if not isinstance(err, _FAILURES) and type(err).__name__ != "PanicException":
             raise
         raise LedgerError(
-            f"ledger {path}: cannot be read ({first_line(err)}); restore the folder from a copy, nothing has been changed"
+            f"ledger {path}: cannot be read ({first_line(err)}); {remedy(err, 'restore the folder from a copy')}; nothing has been changed"
         ) from err
 
 

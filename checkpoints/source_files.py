@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction
 from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
 from windowmill.checkpoints.delta_tables import KeptTable
 from windowmill.checkpoints.record_table import CONFIGURATION
-from windowmill.checkpoints.stores import create_table, is_disk_full, store_of
+from windowmill.checkpoints.stores import create_table, is_disk_full, remedy, store_of
 from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError, first_line
 
@@ -171,7 +171,7 @@ class SeenFiles:
             if is_disk_full(err):
                 raise StorageFullError(f"source files {self._path}: the disk is full or a quota is used up; free some space") from err
             raise LedgerError(
-                f"source files {self._path}: {what} ({first_line(err)}); check the folder and its permissions, or restore it from a copy"
+                f"source files {self._path}: {what} ({first_line(err)}); {remedy(err, 'check the folder, or restore it from a copy')}"
             ) from err
 
 

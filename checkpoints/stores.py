@@ -40,6 +40,14 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 #: Texts by which messages of Rust and Arrow report the operating system's error.
 _TOLD = re.compile(r"(?:os error|\[errno) (\d+)", re.IGNORECASE)
+#: Matches messages of delta-rs, pyarrow and object stores about a missing file.
+_MISSING = re.compile(r"not found|No such file|NotFound|does not exist|FileNotFoundError|NoSuchKey", re.IGNORECASE)
+#: Matches messages of delta-rs about an answer of the store, or about none.
+_ANSWERED = re.compile(
+    r"Generic (?!delta|LocalFileSystem)\w+ error(?![\s\S]*range (?:was invalid|not satisfiable))|error sending request|timed? ?out"
+    r"|connection (?:reset|closed|refused)|operation lacked",
+    re.IGNORECASE,
+)
 
 
 def is_local(place: str) -> bool:
@@ -220,6 +228,27 @@ def _remote(root: str, options: tuple[tuple[str, str], ...]) -> pa_fs.FileSystem
 def is_disk_full(err: BaseException | None) -> bool:
     """Whether ``err``, or what caused it, says that the disk, a quota or the size of a file is used up."""
     return any(code in _FULL for code in _codes(err))
+
+
+def says_missing(err: BaseException) -> bool:
+    """Whether ``err`` of delta-rs, pyarrow or an object store is about a missing file."""
+    return isinstance(err, FileNotFoundError) or _MISSING.search(str(err)) is not None
+
+
+def is_unavailable(err: BaseException | None) -> bool:
+    """Whether ``err``, or what caused it, says that storage has not answered, or has refused access: what is stored may be whole."""
+    while err is not None:
+        if not isinstance(err, FileNotFoundError):
+            codes = {int(code) for code in _TOLD.findall(str(err))} | ({err.errno} if isinstance(err, OSError) else set())
+            if codes - {None, errno.ENOENT} or (_ANSWERED.search(str(err)) and not says_missing(err)):
+                return True
+        err = err.__cause__
+    return False
+
+
+def remedy(err: BaseException, otherwise: str) -> str:
+    """What to do about ``err`` of a table or folder: ``otherwise`` only where storage has answered."""
+    return "run again; if it stays, check the connection, the credentials and their permissions" if is_unavailable(err) else otherwise
 
 
 def is_forbidden(err: BaseException | None) -> bool:

@@ -28,7 +28,7 @@ from windowmill.jobs.sources.delta_log import read_source_table
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.columnar.added_columns import RETRACTED
-from windowmill.windowing.errors import ArgumentError, SinkError, SourceError, SpecError
+from windowmill.windowing.errors import ArgumentError, SinkError, SourceRangeGoneError, SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 from windowmill.windowing.windows.base import TYPES
@@ -209,7 +209,7 @@ class PublishedTable:
             table = read_source_table(self.path)
             gone = table.missing(table.snapshot(version))
             what = None if gone is None else f"its file {gone.path} is gone (VACUUM)"
-        except (SourceError, DeltaError) as err:
+        except (SourceRangeGoneError, DeltaError) as err:
             what = f"its log is gone ({err})".splitlines()[0]
         if what is not None:
             first = replacing.plan.through if isinstance(replacing.plan, FoldPlan) else replacing.number

@@ -7,7 +7,6 @@ reported in one line.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,15 +20,13 @@ from deltalake.exceptions import TableNotFoundError
 
 from windowmill.checkpoints.delta_tables import fault_of_log, newest
 from windowmill.checkpoints.features import check_format
-from windowmill.checkpoints.stores import store_of
+from windowmill.checkpoints.stores import remedy, says_missing, store_of
 from windowmill.windowing.columnar.added_columns import BATCH, LAST, SLICE
 from windowmill.windowing.columnar.checksums import REMEDY, RowCheck
 from windowmill.windowing.errors import StateCorruptError, StateMissingError, WindowmillError, first_line
 
 #: Size in bytes up to which a table is read whole; that takes about 0.1 s.
 WHOLE_BYTES = 16 << 20
-#: Matches messages of delta-rs, pyarrow and object stores about a missing file.
-_MISSING = re.compile(r"not found|No such file|NotFound|does not exist|FileNotFoundError|NoSuchKey", re.IGNORECASE)
 
 
 def read_whole(
@@ -145,9 +142,9 @@ def reporting_damage(path: str) -> Iterator[None]:
     except FileNotFoundError as err:
         raise StateMissingError(f"state {path}: a file is gone ({first_line(err)}); {REMEDY}") from err
     except Exception as err:
-        if _MISSING.search(str(err)):
+        if says_missing(err):
             raise StateMissingError(f"state {path}: a file is gone ({_excerpt(err)}); {REMEDY}") from err
-        raise StateCorruptError(f"state {path}: cannot be read ({_excerpt(err)}); {REMEDY}") from err
+        raise StateCorruptError(f"state {path}: cannot be read ({_excerpt(err)}); {remedy(err, REMEDY)}") from err
     except BaseException as err:
         # A Rust panic is not an ``Exception``.
         if type(err).__name__ == "PanicException":

@@ -23,7 +23,7 @@ from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.changed_rows import changed_rows
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.reading import Reach, check_readable, next_change
-from windowmill.windowing.errors import NonAppendCommitError, OutOfTurnError, SavepointError, SourceError, first_line
+from windowmill.windowing.errors import NonAppendCommitError, OutOfTurnError, RefusedError, SavepointError, SourceError, first_line
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.ledger import Ledger
@@ -238,6 +238,8 @@ def _check_source(runnable: Runnable, source: SourceTable, entry: Savepoint, thr
         _check_versions(runnable, source, entry.to_version, through)
     except SourceError as err:
         what = first_line(err).removeprefix(f"source {source.path}: ").partition(";")[0]
+        if not isinstance(err, RefusedError):
+            raise  # it may pass
         if not isinstance(err, NonAppendCommitError):
             raise SavepointError(
                 f"savepoint {entry.name}: the source {source.path} no longer gives what came after version {entry.to_version} ({what}); "

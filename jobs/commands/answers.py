@@ -21,7 +21,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import outstanding
-from windowmill.checkpoints.stores import options_of, use_options_of
+from windowmill.checkpoints.stores import options_of, remedy, use_options_of
 from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.batch.engine import compute_of, refused_locally
 from windowmill.jobs.batch.progress import CommittedBatch, missed_windows, warnings_of
@@ -238,7 +238,9 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
         numbers = newest_batches(path, last, options)
         rows = read(path, first_batch=numbers[0], storage_options=options) if numbers else []
     except Exception as err:  # delta-rs' queries raise errors of no class of their own
-        raise StateCorruptError(f"quality {path}: cannot be read ({first_line(err)}); restore the folder from a copy") from err
+        raise StateCorruptError(
+            f"quality {path}: cannot be read ({first_line(err)}); {remedy(err, 'restore the folder from a copy')}"
+        ) from err
     data = [{name: _text(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in rows]
     table = titled(f"validation of {pipeline.pipeline}", ())
     table.padding = 0  # leaves room for the names of rules

@@ -23,7 +23,7 @@ from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.log import is_log
 from windowmill.checkpoints.state.partials import NeededRows, compact_partials
 from windowmill.checkpoints.state.wanted import OpenSessions
-from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.checkpoints.stores import is_table, remedy, table_at
 from windowmill.checkpoints.writers import check_conditional_writes, lease
 from windowmill.jobs.batch.folding import fold_revisions
 from windowmill.jobs.batch.forgetting import forget
@@ -107,8 +107,8 @@ def _failing_by_name(name: str, path: str) -> Iterator[None]:
     except (DeltaError, pa.ArrowException, OSError) as err:
         kind = SinkError if name == "sink" else StateError
         raise kind(
-            f"{name} {path}: cannot be tidied ({first_line(err)}); its rows have not changed: see what `windowmill run` reports, or "
-            "restore the folder from a copy"
+            f"{name} {path}: cannot be tidied ({first_line(err)}); its rows have not changed: "
+            + remedy(err, "see what `windowmill run` reports, or restore the folder from a copy")
         ) from err
 
 

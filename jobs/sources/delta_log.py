@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
@@ -21,9 +21,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from windowmill.checkpoints.delta_tables import actions_of, entry_name, has_lost_its_beginning, newest
 from windowmill.checkpoints.features import Features, catalog_managed, check_readable_features
 from windowmill.checkpoints.places import local_path
-from windowmill.checkpoints.stores import store_of, table_at
+from windowmill.checkpoints.stores import is_unavailable, remedy, store_of, table_at
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
-from windowmill.windowing.axis import to_us
+from windowmill.jobs.sources.statistics import file_statistics, least_instants
 from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceMissingError, SourceRangeGoneError, first_line
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ _CHANGED_ROWS = (
 )
 #: Metadata of a column by which it is found in files.
 _MAPPING = "delta.columnMapping."
-#: Delta cuts instants to milliseconds.
-CUT_US = 999
 
 
 def open_delta(settings: Source) -> DeltaSource:
@@ -131,13 +129,17 @@ class DeltaSource(SourceTable):
         try:
             added = pa.table(table_at(self.path, version).get_add_actions(flatten=False))
         except (DeltaError, OSError) as err:
+            if is_unavailable(err):
+                raise _unavailable(self.path, f"version {version}", err) from err
             raise SourceRangeGoneError(
                 f"source {self.path}: the log can no longer reconstruct the table at version {version} ({first_line(err)}); "
                 "raise delta.logRetentionDuration, and rebuild this pipeline in a new sink with backfill"
             ) from err
         # Statistics may hold dates and instants before year 1, which Python cannot represent: convert only these columns.
         wanted = ("path", "size_bytes", "modification_time", "num_records", "partition")
-        adds = added.select([name for name in wanted if name in added.schema.names]).append_column("stats", _stats(added)).to_pylist()
+        adds = (
+            added.select([name for name in wanted if name in added.schema.names]).append_column("stats", file_statistics(added)).to_pylist()
+        )
         adds.sort(key=lambda add: (add["modification_time"], add["path"]))
         physical = physical_names(self.schema_json)
         return [
@@ -175,18 +177,20 @@ class DeltaSource(SourceTable):
         return next((file for file, info in zip(doubtful, infos, strict=True) if info.type != pa_fs.FileType.File), None)
 
     def first_version_at(self, instant: datetime) -> int | None:
-        log = _Log(self)
-        found = None
-        for version in range(self.version, -1, -1):
-            at = log.committed_at_ms(version)
-            if at is None:
-                raise SourceRangeGoneError(
-                    f"source {self.path}: the log of version {version} is gone, so it is unknown whether it was committed before "
-                    f"{instant.isoformat()} (source.options.startingTimestamp); give a later instant, or a startingVersion after {version}"
-                )
-            if at < instant.timestamp() * 1_000:
-                break
-            found = version
+        log, since_ms, found, version = _Log(self), instant.timestamp() * 1_000, None, self.version
+        # Times within commits only go forward; those of log entries go back where a clock was set back.
+        while version >= 0 and (at := log.recorded_ms(version)) is not None:
+            if at < since_ms:
+                return found
+            found, version = version, version - 1
+        times = log.written_ms(version)
+        found = next((earlier for earlier, at in times.items() if at >= since_ms), found)
+        first = next(iter(times), version + 1)
+        if found == first and first > 0:
+            raise SourceRangeGoneError(
+                f"source {self.path}: the log of version {first - 1} is gone, so it is unknown whether it was committed before "
+                f"{instant.isoformat()} (source.options.startingTimestamp); give a later instant, or a startingVersion after {first - 1}"
+            )
         return found
 
     def stored_names(self, version: int | None = None) -> dict[str, str]:
@@ -251,23 +255,45 @@ class _Log:
     def has(self, version: int) -> bool:
         return bool(self._info(version).type == pa_fs.FileType.File)
 
-    def committed_at_ms(self, version: int) -> float | None:
-        """When ``version`` was committed: its ``inCommitTimestamp``, else the modification time of its log entry."""
-        info = self._info(version)
-        if info.type != pa_fs.FileType.File:
-            return None
-        recorded: int | None = next(
-            (action["commitInfo"].get("inCommitTimestamp") for action in self.actions(version) if "commitInfo" in action), None
-        )
-        return info.mtime.timestamp() * 1_000 if recorded is None else float(recorded)
+    def recorded_ms(self, version: int) -> int | None:
+        """When ``version`` was committed, as its entry says it (``inCommitTimestamp``); null if it does not, or is gone."""
+        entry = self.entry(version)
+        actions = [] if entry is None else self.actions(version)
+        return next((action["commitInfo"].get("inCommitTimestamp") for action in actions if "commitInfo" in action), None)
+
+    def written_ms(self, through: int) -> dict[int, float]:
+        """When the versions whose entries are left, up to ``through``, were committed, by the times of the entries.
+
+        As in Delta itself, a version counts as at least a millisecond later than the one before.
+        """
+        found = self._files.get_file_info(pa_fs.FileSelector("_delta_log", allow_not_found=True))
+        by_name = {info.base_name: info.mtime.timestamp() * 1_000 for info in found if info.type == pa_fs.FileType.File and info.mtime}
+        times: dict[int, float] = {}
+        for version in range(through, -1, -1):
+            at = by_name.get(entry_name(version).rpartition("/")[2])
+            if at is None:
+                break
+            times[version] = at
+        least = float("-inf")
+        for version in sorted(times):
+            least = times[version] = max(times[version], least + 1)
+        return dict(sorted(times.items()))
 
     def entry(self, version: int) -> bytes | None:
-        """The log entry of ``version``; null if it is gone."""
+        """The log entry of ``version``; null if it is gone.
+
+        Raises
+        ------
+        SourceError
+            If it cannot be read for another reason, which says nothing about whether it is there.
+        """
         try:
             with self._files.open_input_file(entry_name(version)) as stream:
                 return bytes(stream.read())
-        except OSError:
+        except FileNotFoundError:
             return None
+        except OSError as err:
+            raise _unavailable(self._table.path, entry_name(version), err) from err
 
     def actions(self, version: int) -> list[dict[str, Any]]:
         entry = self.entry(version)
@@ -288,6 +314,10 @@ class _Log:
 
     def _info(self, version: int) -> pa_fs.FileInfo:
         return self._files.get_file_info([entry_name(version)])[0]
+
+
+def _unavailable(path: str, what: str, err: Exception) -> SourceError:
+    return SourceError(f"source {path}: {what} cannot be read now ({first_line(err)}); {remedy(err, 'run again')}")
 
 
 def _version(version: int, actions: Sequence[dict[str, Any]]) -> LoggedVersion:
@@ -329,56 +359,5 @@ def _file(add: Mapping[str, Any], version: int) -> AddedFile:
     )
 
 
-def _stats(added: pa.Table) -> pa.Array:
-    """Of each file the least and greatest values of integers and instants, as the JSON of a log; instants in microseconds."""
-    bounds: dict[str, list[dict[str, int | None]]] = {}
-    for key, name in (("minValues", "min"), ("maxValues", "max")):
-        own = pa.table(added.select([name])).column(name).combine_chunks().flatten() if name in added.schema.names else []
-        kinds = list(added.schema.field(name).type) if name in added.schema.names else []
-        whole = {
-            field.name: column.cast(pa.int64()).to_pylist()
-            for field, column in zip(kinds, own, strict=True)
-            if pa.types.is_integer(field.type) or (pa.types.is_timestamp(field.type) and field.type.unit == "us")
-        }
-        bounds[key] = [{column: values[row] for column, values in whole.items()} for row in range(added.num_rows)]
-    return pa.array([json.dumps({key: rows[row] for key, rows in bounds.items()}) for row in range(added.num_rows)], pa.string())
-
-
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
-
-
-def span(stats: str | None, name: str, *, instants: bool) -> tuple[int, int, int] | None:
-    """A lower bound of the values of a column, and a lower and an upper one of the greatest; null if ``stats`` do not contain them.
-
-    ``name`` is that in the file. Instants are microseconds on the axis.
-    """
-    try:
-        found = json.loads(stats or "{}")
-        low, high = found["minValues"][name], found["maxValues"][name]
-        if found.get("tightBounds") is False:
-            return None
-        if not instants:
-            return (low, high, high) if isinstance(low, int) and isinstance(high, int) else None
-        return _instant(low), _instant(high), _instant(high) + CUT_US
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
-
-
-def least_instants(stats: str | None, names: Iterable[str]) -> Mapping[str, int]:
-    """A lower bound of the instants of each of those columns of which ``stats`` contain one."""
-    least = {}
-    try:
-        lows = json.loads(stats or "{}").get("minValues") or {}
-    except ValueError:
-        return {}
-    for name in names:
-        try:
-            least[name] = _instant(lows[name])
-        except (KeyError, TypeError, ValueError, OverflowError):
-            continue
-    return least
-
-
-def _instant(value: object) -> int:
-    return value if isinstance(value, int) else to_us(datetime.fromisoformat(str(value)).astimezone(UTC))

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
-from windowmill.jobs.sources.delta_log import physical_names, span
+from windowmill.jobs.sources.delta_log import physical_names
+from windowmill.jobs.sources.statistics import span
 
 
 def first_time(source: SourceTable, files: Sequence[AddedFile], column: str) -> int | None:

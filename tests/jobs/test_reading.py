@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tests.checkpoints.records import plan
 from tests.specs import SECONDS, TENS, a_spec
@@ -379,6 +381,101 @@ def test_starting_version_and_timestamp(table):
     entries[0].unlink()
     with pytest.raises(SourceRangeGoneError, match="log of version 0 is gone, so it is unknown"):
         source.first_version_at(datetime(2024, 2, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("hours", "since", "first"),
+    [
+        ((0, 2, 1, 3), 1.5, 1),  # a clock set back: what came after the version at 2 o'clock came later
+        ((0, 2, 1, 3), 1, 1),
+        ((0, 2, 1, 3), 0, 0),
+        ((0, 2, 1, 3), 2.5, 3),
+        ((3, 0, 1, 2), 3, 0),
+        ((3, 0, 1, 2), 3 + 2 / 3_600_000, 2),  # each version counts as a millisecond later than the one before
+        ((0, 1, 2, 2), 3, None),
+    ],
+)
+def test_versions_are_chosen_by_times_that_never_go_back(tmp_path, hours, since, first):
+    epoch = datetime(2024, 3, 1, tzinfo=UTC).timestamp()
+    for version, hour in enumerate(hours):
+        _land(tmp_path / "source", [version])
+        os.utime(tmp_path / f"source/_delta_log/{version:020d}.json", (epoch + hour * 3_600,) * 2)
+    assert read_source_table(str(tmp_path / "source")).first_version_at(datetime.fromtimestamp(epoch + since * 3_600, UTC)) == first
+
+
+@pytest.mark.parametrize(("since", "first"), [(0, 0), (1, 1), (1.5, 2), (3, 3), (4, None)])
+@pytest.mark.parametrize("recorded_from", [0, 2])
+def test_times_in_commits_go_before_those_of_files(tmp_path, since, first, recorded_from):
+    epoch = datetime(2024, 3, 1, tzinfo=UTC).timestamp()
+    for version in range(4):
+        _land(tmp_path / "source", [version])
+        entry, at = tmp_path / f"source/_delta_log/{version:020d}.json", epoch + version * 3_600
+        if version >= recorded_from:
+            actions = [json.loads(line) for line in entry.read_text().splitlines()]
+            next(action["commitInfo"] for action in actions if "commitInfo" in action)["inCommitTimestamp"] = int(at * 1_000)
+            entry.write_text("\n".join(map(json.dumps, actions)))
+        os.utime(entry, (at if version < recorded_from else epoch,) * 2)
+    assert read_source_table(str(tmp_path / "source")).first_version_at(datetime.fromtimestamp(epoch + since * 3_600, UTC)) == first
+
+
+class _Failing:
+    """A store that fails to open log entries."""
+
+    def __init__(self, store: Any, err: OSError) -> None:
+        self._store, self._err = store, err
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def open_input_file(self, name: str) -> Any:
+        raise self._err
+
+
+@pytest.mark.covers("S10")
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, errno.EACCES, errno.ETIMEDOUT, None])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda source: list(source.versions(-1, 2)),
+        lambda source: source.actions(1),
+        lambda source: source.mark(1),
+        lambda source: source.first_version_at(datetime(2024, 1, 1, tzinfo=UTC)),
+        lambda source: check_readable(_runnable(Path(source.path)), source, Reach(-1, 2), again=False),
+        lambda source: check_readable(_runnable(Path(source.path)), source, Reach(-1, 2), again=True),
+        lambda source: next_reach(_runnable(Path(source.path)), source, None, "log", limits=Limits()),
+    ],
+    ids=["versions", "actions", "mark", "start", "a plan", "a backfill", "a first batch"],
+)
+def test_an_entry_that_cannot_be_read_now_is_not_taken_for_one_that_is_gone(table, monkeypatch, code, ask):
+    source, store = read_source_table(str(table)), delta_log.store_of
+    err = OSError(code, "no answer") if code else OSError("Generic S3 error: no answer")
+    monkeypatch.setattr(delta_log, "store_of", lambda place: _Failing(store(place), err))
+    with pytest.raises(SourceError, match=r"cannot be read now \(.*no answer\); run again") as raised:
+        ask(source)
+    assert raised.value.exit_code == 1
+
+
+@pytest.mark.covers("S10")
+@pytest.mark.parametrize(
+    ("err", "says"),
+    [
+        (OSError("Kernel error -> Generic LocalFileSystem error\n ↳ Too many open files (os error 24)"), "run again"),
+        (DeltaError("Kernel error: Generic S3 error: 503 Slow Down"), "run again"),
+        (OSError("Generic S3 error: Client error with status 400: ExpiredToken"), "run again; if it stays, check"),
+        (TableNotFoundError("Generic delta kernel error: No files in log segment"), "raise delta.logRetentionDuration"),
+        (DeltaError("Generic delta kernel error: Expected contiguous commit files, but found gap"), "raise delta.logRetentionDuration"),
+        (FileNotFoundError(errno.ENOENT, "no such file"), "raise delta.logRetentionDuration"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_read_now_is_not_taken_for_one_that_is_gone(table, monkeypatch, err, says):
+    def fails(*_: Any) -> None:
+        raise err
+
+    source = read_source_table(str(table))
+    monkeypatch.setattr(delta_log, "table_at", fails)
+    with pytest.raises(SourceError, match=says) as raised:
+        source.snapshot(1)
+    assert raised.value.exit_code == (1 if says.startswith("run again") else 2)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.spark.harness import Bench, differences, events, expected, lasting, r
 from windowmill.jobs.schedulers.files import rows as file_rows
 from windowmill.jobs.schedulers.files.rows import FileRows
 from windowmill.jobs.schedulers.spark import partitioning
-from windowmill.jobs.sources import delta_log
+from windowmill.jobs.sources import statistics
 from windowmill.jobs.sources.columns import FILE, REASON, VERSION
 from windowmill.jobs.sources.file_parts import divided
 from windowmill.jobs.sources.kinds import open_source
@@ -198,7 +198,7 @@ def test_other_types_are_sparks(spark, tmp_path, column):
 def test_many_files_are_examined_by_tasks(spark, tmp_path, monkeypatch, files_on_spark):
     monkeypatch.setattr(limits, "MAX_FILES", 3)
     monkeypatch.setattr(limits, "MAX_ROWS_SURVEYED_HERE", 0)
-    monkeypatch.setattr(delta_log, "CUT_US", 1 << 50)  # statistics decide nothing, so event times are read
+    monkeypatch.setattr(statistics, "CUT_US", 1 << 50)  # statistics decide nothing, so event times are read
     bench, rows = Bench(tmp_path), events(92, 300)
     run_over(bench, 5, rows, 12, batches=1)
     assert files_on_spark

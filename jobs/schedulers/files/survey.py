@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.sources.columns import REASON, ROW
-from windowmill.jobs.sources.delta_log import span as span_of
+from windowmill.jobs.sources.statistics import span as span_of
 from windowmill.jobs.ways import row_numbers
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import accepted_times
