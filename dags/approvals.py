@@ -22,6 +22,7 @@ from windowmill.dags.commands import CommandProcess, failing_fast, raise_for
 from windowmill.dags.operators import ComputingOperator, storage_variables
 from windowmill.dags.rulings import BY, Question, QuestionOperator
 from windowmill.windowing.errors import SOMETHING_TO_DO, HeldError
+from windowmill.windowing.printable import code_span, in_markdown
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
@@ -99,7 +100,9 @@ def ask_about_changes(
 
 def _body(plan: Mapping[str, Any]) -> str:
     changes = [
-        f"- {field[:-1]} `{each['name']}` is {each['fate']}: {each['why']}" for field in ("windows", "aggregates") for each in plan[field]
+        f"- {field[:-1]} {code_span(each['name'])} is {each['fate']}: {in_markdown(each['why'])}"
+        for field in ("windows", "aggregates")
+        for each in plan[field]
     ]
     seconds = "" if plan["seconds"] is None else f", and takes about {plan['seconds']:,.0f} s"
     return "\n".join(
@@ -108,6 +111,6 @@ def _body(plan: Mapping[str, Any]) -> str:
             "",
             *changes,
             "",
-            f"*Apply* computes this in one batch: {plan['summary'].partition('; ')[0]}{seconds}. *Leave it* changes nothing.",
+            f"*Apply* computes this in one batch: {in_markdown(plan['summary'].partition('; ')[0])}{seconds}. *Leave it* changes nothing.",
         ]
     )

@@ -16,6 +16,7 @@ from windowmill.dags.pools import pool_of
 from windowmill.dags.schedules import check_new_versions, source_asset, timetable_of
 from windowmill.dags.specs import BACKFILL, identity_of, name_of, read_pipeline
 from windowmill.windowing.errors import SpecError
+from windowmill.windowing.printable import code_span
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
@@ -226,11 +227,11 @@ def _added(step: Step, dag: DAG) -> Any:
 
 def _doc(pipeline: Pipeline) -> str:
     sink = pipeline.sink.place if pipeline.sink else "nowhere"
-    windows = "\n".join(f"- `{window.name}`: {window.type}" for window in pipeline.windows)
-    aggregates = ", ".join(f"`{name}`" for name in pipeline.aggregates)
-    keys = ", ".join(f"`{key}`" for key in pipeline.keys) or "none: one group"
+    windows = "\n".join(f"- {code_span(window.name)}: {window.type}" for window in pipeline.windows)
+    aggregates = ", ".join(map(code_span, pipeline.aggregates))
+    keys = ", ".join(map(code_span, pipeline.keys)) or "none: one group"
     return redacted(
-        f"**{pipeline.pipeline}** publishes {aggregates} to `{sink}`.\n\n"
+        f"**{pipeline.pipeline}** publishes {aggregates} to {code_span(sink)}.\n\n"
         f"Keys: {keys}. Windows:\n\n{windows}\n\n"
         "A scheduled run takes up what is new in the source; a backfill recomputes its data interval. "
         f"To recompute any other range, trigger `{pipeline.pipeline}{BACKFILL}`, or this DAG with `from` and `to`."

@@ -31,6 +31,7 @@ from windowmill.windowing.settings import (
     VERIFY,
     Setting,
 )
+from windowmill.windowing.small_files import read_small
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -60,7 +61,7 @@ def spec_files() -> list[Path]:
 def mentions(path: Path, pipeline: str) -> bool:
     """Whether the file holds the name of ``pipeline``, as its spec does; also if the file cannot be read, which reading it reports."""
     try:
-        return pipeline in path.read_text(encoding="utf-8", errors="replace")
+        return pipeline.encode() in read_small(path)
     except OSError:
         return True
 

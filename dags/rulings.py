@@ -22,6 +22,7 @@ from windowmill.dags.commands import failing_fast, summary_of
 from windowmill.dags.links import PAGES, page_of
 from windowmill.dags.operators import CommandOperator, storage_environment
 from windowmill.dags.specs import Spec, redacting
+from windowmill.windowing.printable import code_span, in_markdown
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
@@ -128,7 +129,7 @@ class HeldBatchOperator(QuestionOperator):
                     else ["", "**The spec has changed since.** Put it back before you release or discard: both are refused until then."]
                 ),
                 "",
-                f"[Report]({page_of(pipeline.pipeline, 'report.html')}): `{places.report}`",
+                f"[Report]({page_of(pipeline.pipeline, 'report.html')}): {code_span(places.report)}",
             ]
         )
         return Question(f"{pipeline.pipeline}: batch {held.number} is held", redacted(body), {"batch": held.number})
@@ -136,8 +137,11 @@ class HeldBatchOperator(QuestionOperator):
 
 def _lines_of(broken: Failure) -> list[str]:
     """A broken rule, and below it a few of the rows that break it, with their values."""
-    bounds = f" ({broken.arguments})" if broken.arguments else ""
-    return [f"- `{broken.column}`: {broken.title}{bounds}. {broken.message}", *(f"  - `{row}`" for row in broken.examples[:ROWS_LISTED])]
+    bounds = f" ({code_span(broken.arguments)})" if broken.arguments else ""
+    column = f"{code_span(broken.column)}: " if broken.column else ""
+    message = f". {code_span(broken.message)}" if broken.message else ""
+    rows = (f"  - {code_span(row)}" for row in broken.examples[:ROWS_LISTED])
+    return [f"- {column}{in_markdown(broken.title)}{bounds}{message}", *rows]
 
 
 class RulingOperator(CommandOperator):

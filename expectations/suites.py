@@ -39,6 +39,8 @@ _CONDITION = re.compile(
     )\s*""",
     re.VERBOSE,
 )
+#: Great Expectations evaluates this type by SQL made of the columns' names.
+_SUM_OF_COLUMNS = "expect_multicolumn_sum_to_equal"
 #: This type has its bounds in ``quantile_ranges``.
 _QUANTILES = "expect_column_quantile_values_to_be_between"
 
@@ -205,9 +207,11 @@ def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) ->
         yield from argument_problems(rule.type, written)
     yield from _unknown_columns(written, columns)
     yield from _condition_problems(written, columns)
-    query = written.get("unexpected_rows_query")
-    if isinstance(query, str) and "{batch}" not in query:
-        yield "unexpected_rows_query", f"got {query!r}; expected SQL over {{batch}}, as in SELECT * FROM {{batch}} WHERE …"
+    if rule.type == _SUM_OF_COLUMNS:
+        listed = written.get("column_list")
+        for index, name in enumerate(listed if isinstance(listed, list) else ()):
+            if "`" in str(name):
+                yield f"column_list.{index}", f"got {name!r}; {rule.type} makes SQL of it, which holds no backtick; rename the column"
 
 
 def _unknown_columns(written: Mapping[str, Any], columns: Sequence[str]) -> Iterable[tuple[str, str]]:

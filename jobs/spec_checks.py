@@ -232,11 +232,15 @@ def _function_problems(pipeline: Pipeline) -> Iterator[Problem]:
 def _rule_problems(pipeline: Pipeline) -> Iterator[Problem]:
     if not pipeline.expectations:
         return
-    from windowmill.expectations.suites import check_rules, sink_columns
+    from windowmill.expectations.suites import check_rules, rules, sink_columns
+    from windowmill.jobs.conditions.rule_sql import rule_sql_problems
 
     for problem in check_rules(pipeline, sink_columns(pipeline)):
         where, _, text = problem.partition(": ")
         yield where, text
+    for rule in rules(pipeline):
+        for field, text in rule_sql_problems(rule.arguments) if rule.origin == "spec" else ():
+            yield f"expectations.{rule.index}.{field}", text
 
 
 def _try_import(place: str) -> tuple[Any, str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import math
 import os
 import re
@@ -17,12 +18,12 @@ from pydantic import BaseModel, ValidationError
 
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import as_written, holds_credentials, names_secret, redacted
+from windowmill.windowing.small_files import MAX_BYTES, read_small
 from windowmill.windowing.spec import VARIABLES, Pipeline
 from windowmill.windowing.suite_files import rules_of
 from windowmill.windowing.windows.base import TYPES
 from windowmill.windowing.yamltext import MAX_DEPTH, VARIABLE, parse_yaml
 
-MAX_BYTES = 1 << 20
 #: Number of problems of one spec that an error lists; thousands would hide the first.
 _MAX_PROBLEMS = 20
 #: Limits on the characters of a value, and of a line, in a message.
@@ -90,13 +91,12 @@ class ReadSpec:
 def read_spec(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None, *, opens_tables: bool = True) -> ReadSpec:
     """As :func:`load_pipeline`, with line numbers and variables for messages about the spec."""
     try:
-        with Path(path).open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+        raw = read_small(path)
     except (OSError, ValueError) as err:
         why = err.strerror if isinstance(err, OSError) else "a file's name has no null character"
+        if isinstance(err, OSError) and err.errno == errno.EFBIG:
+            raise SpecError(f"{path}: {why}; a spec has at most {MAX_BYTES}") from err
         raise SpecError(f"{str(path)!r}: cannot be read ({why}); give the path of a pipeline's YAML file") from err
-    if len(raw) > MAX_BYTES:
-        raise SpecError(f"{path}: more than {MAX_BYTES} bytes; a spec has at most {MAX_BYTES}")
     try:
         # Editors on Windows begin a file with a byte order mark.
         text = raw.decode("utf-8-sig")

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-#: Bytes of the largest suite that is read.
-_MAX_BYTES = 1 << 20
+from windowmill.windowing.small_files import read_small
 
 
 def rules_of(entry: Mapping[str, Any], folder: Path) -> Sequence[Mapping[str, Any]]:
@@ -32,12 +31,10 @@ def rules_of(entry: Mapping[str, Any], folder: Path) -> Sequence[Mapping[str, An
     if not isinstance(named, str) or not named:
         raise ValueError(f"got {named!r}; expected the path of a suite's JSON file")
     try:
-        with (folder / named).open("rb") as file:
-            raw = file.read(_MAX_BYTES + 1)
-        suite = json.loads(raw) if len(raw) <= _MAX_BYTES else None
+        suite = json.loads(read_small(folder / named))
     except OSError as err:
         raise ValueError(f"{named!r} cannot be read ({err.strerror}); give a path from the folder of the spec") from None
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise ValueError(f"{named!r} is no JSON ({err}); give the JSON file of a Great Expectations suite") from None
     rules = suite.get("expectations") if isinstance(suite, Mapping) else None
     if not isinstance(rules, list):

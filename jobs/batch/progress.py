@@ -11,12 +11,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
+from rich.text import Text
 
 from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.plans import Plan
 from windowmill.expectations.rule import quarantined_rate
-from windowmill.jobs.in_lines import in_lines
+from windowmill.jobs.in_lines import PlainConsole, in_lines
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
@@ -42,7 +43,7 @@ class Progress:
     """
 
     def __init__(self, console: Console | None = None, written: Callable[[str], str] = str) -> None:
-        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = console or PlainConsole(stderr=True)
         self._written = written
         self.timings: dict[str, float] = {}
         self.committed: list[CommittedBatch] = []
@@ -61,7 +62,7 @@ class Progress:
         left = f", about {timedelta(seconds=round(seconds_left))} left" if n < of else ""
         text = f"{what} finished: {n} of {of} ({n / of:.0%}){left}"
         if self._shown is not None:
-            self._shown.update(redacted(text))
+            self._shown.update(Text(redacted(text)))
         else:
             self.say(f"  {text}")
 
@@ -70,7 +71,7 @@ class Progress:
         """Time the step ``name``, and show ``doing`` while it lasts."""
         begun = time.perf_counter()
         if self._console.is_terminal:
-            with self._console.status(redacted(f"{name}: {doing}")) as status, self.around(name):
+            with self._console.status(Text(redacted(f"{name}: {doing}"))) as status, self.around(name):
                 self._shown = status
                 try:
                     yield

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -251,10 +250,8 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
         rule = f"{row['type'].removeprefix('expect_')} ({row['column'] or ''})" + (
             "" if row["outcome"] == "passed" else f": {row['message']}"
         )
-        outcome = f"[{colours.get(row['outcome'], 'default')}]{row['outcome']}[/]"
-        table.add_row(
-            str(row["batch"]), outcome, row["severity"], "" if row["unexpected"] is None else f"{row['unexpected']:,}", escape(rule)
-        )
+        outcome = Text(row["outcome"], style=colours.get(row["outcome"], "default"))
+        table.add_row(str(row["batch"]), outcome, row["severity"], "" if row["unexpected"] is None else f"{row['unexpected']:,}", rule)
         for example, values in zip_longest(row["examples"][:_MAX_NAMED], (row["values"] or [])[: len(row["examples"])][:_MAX_NAMED]):
             # A row that a verification found differing is told in words.
             table.add_row("", "", "", "", _example({**example, **(values or {})} if isinstance(example, Mapping) else example))

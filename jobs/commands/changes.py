@@ -11,6 +11,7 @@ import typer
 
 from windowmill.jobs.commands.terminal import AcceptChanges, Answer, AsJson, By, Spec, as_written, errors, load_pipeline, show
 from windowmill.windowing.errors import SOMETHING_TO_DO, HeldError, OutOfTurnError, SpecError
+from windowmill.windowing.small_files import read_small
 
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
@@ -96,15 +97,15 @@ def apply(
 def _kept(path: Path) -> dict[str, Any] | None:
     """The kept plan at ``path``; null if it holds something else, such as a spec."""
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        found = json.loads(read_small(path))
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and _KEPT in found else None
 
 
 def _digest(spec: Path) -> str:
     try:
-        return hashlib.sha256(spec.read_bytes()).hexdigest()
+        return hashlib.sha256(read_small(spec)).hexdigest()
     except OSError as err:
         raise SpecError(f"{spec}: cannot be read ({err.strerror}); make another plan by `windowmill plan`") from err
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.text import Text
 from typer.exceptions import TyperException
 
-from windowmill.jobs.in_lines import in_lines
+from windowmill.jobs.in_lines import PlainConsole, in_lines
 from windowmill.windowing.errors import SpecError, WindowmillError
 from windowmill.windowing.redaction import as_written as text_as_written
 from windowmill.windowing.redaction import redacted
@@ -45,8 +45,8 @@ Arrival = Annotated[
 ]
 Last = Annotated[int, typer.Option("--last", min=1, help="How many to show, newest last.")]
 
-console = Console(highlight=False, soft_wrap=True)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+console = PlainConsole()
+errors = PlainConsole(stderr=True)
 #: Exit code of a command that was interrupted from the keyboard: 128 plus the number of SIGINT, as in shells.
 INTERRUPTED = 130
 #: Texts with environment variables in the specs that this command has read, so that messages show ``${NAME}`` and not its value:
@@ -83,7 +83,7 @@ def _in_lines_that_fit(text: str) -> str:
 
 def tell(text: str) -> None:
     """Print ``text`` on standard error: as one line, which a terminal shows in several that end between words."""
-    errors.print(in_lines(text, errors.width, then="  ") if errors.is_terminal else text, markup=False)
+    errors.print(in_lines(text, errors.width, then="  ") if errors.is_terminal else text)
 
 
 def wrapped(text: str, indent: str = "", then: str = "", *, width: int | None = None) -> str:

@@ -119,6 +119,17 @@ def test_a_broken_spec_is_an_import_error_and_leaves_the_others_alone(specs, wri
     assert field in errors["broken_pipelines.py"]
 
 
+@pytest.mark.parametrize("wanted", [None, "good"])
+def test_a_pipe_in_the_place_of_a_spec_does_not_stop_the_parser(specs, write_spec, wanted, monkeypatch):
+    write_spec("good", specs)
+    os.mkfifo(specs / "a_pipe.yaml")
+    if wanted:
+        monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", wanted)
+    ids, errors = parsed()
+    assert ids == dags_of("good")
+    assert wanted or "a_pipe.yaml': cannot be read (not a regular file)" in errors["broken_pipelines.py"]
+
+
 def test_all_broken_specs_are_named_at_once(specs, write_spec):
     for name in ("one", "two"):
         write_spec(name, specs, **{"size: 1 hour": "size: soon"})

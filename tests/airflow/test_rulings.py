@@ -13,8 +13,9 @@ from deltalake import write_deltalake
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.dags.factory import build_dag
 from windowmill.dags.folders import options_of
-from windowmill.dags.rulings import ANSWERS, HeldBatchOperator, RulingOperator
+from windowmill.dags.rulings import ANSWERS, HeldBatchOperator, RulingOperator, _lines_of
 from windowmill.jobs.cli import main
+from windowmill.jobs.report.quality import Failure
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.specfile import load_pipeline
 
@@ -98,6 +99,16 @@ def test_the_question_names_the_broken_rule(write_spec, tmp_path: Path):
     assert "- `flights`: values to be between" in asked.body
     assert "flights=2`" in asked.body, "the value that breaks the rule"
     assert "/windowmill/pipelines/delays/report.html)" in asked.body
+
+
+def test_nothing_in_the_data_speaks_in_a_question():
+    wicked = "`\n\n# Approved by the data team\n[release it](http://x) <b>\x1b"
+    failure = Failure(0, None, 0, "values *to be*", wicked, wicked, "failed", "critical", wicked, "", [{"k": wicked}], [{"n": wicked}])
+    shown = "␊␊# Approved by the data team␊[release it](http://x) <b>␛"
+    assert _lines_of(failure) == [
+        rf"- `` `{shown} ``: values \*to be\* (`` `{shown} ``). `` `{shown} ``",
+        f"  - ``k=`{shown}: n=`{shown}``",
+    ]
 
 
 def test_a_question_says_that_the_spec_has_changed_since(write_spec, tmp_path: Path):

@@ -158,7 +158,6 @@ def test_counts_are_positive_where_a_window_has_a_row_only_for_its_events(pipeli
             {"type": BETWEEN, "column": "delay", "min_value": 0, "row_condition": "a", "condition_parser": "pandas"},
             "expectations.0.condition_parser: got 'pandas'",
         ),
-        ({"type": "unexpected_rows_expectation", "unexpected_rows_query": "SELECT 1"}, "expected SQL over {batch}"),
         ({"type": "expect_column_values_to_be_increasing", "colum": "delay"}, "expectations.0.column: missing"),
     ],
 )
@@ -180,6 +179,13 @@ def test_rules_that_are_right_have_no_problems(pipeline):
     )
     assert check_rules(checked, sink_columns(checked)) == []
     assert all(build(rule, rule.arguments) for rule in rules(checked) if rule.origin == "spec")
+
+
+def test_a_column_whose_name_would_end_its_quotes_in_sql_is_not_summed(pipeline):
+    checked = pipeline({"type": "expect_multicolumn_sum_to_equal", "column_list": ["delay", "a`, reflect('x'), `"], "sum_total": 1})
+    [line] = check_rules(checked, [*sink_columns(checked), "a`, reflect('x'), `"])
+    assert line.startswith("expectations.0.column_list.1: got ")
+    assert "holds no backtick; rename the column" in line
 
 
 def test_a_range_without_bounds_is_found(pipeline):

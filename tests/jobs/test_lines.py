@@ -138,6 +138,21 @@ def test_answers_progress_and_errors_fit(screen):
     assert {command: lines for command, text in shown.items() if (lines := too_long(text))} == {}
 
 
+def test_data_reaches_the_terminal_as_text(screen):
+    wicked = "\x1b]0;title\x07\x1b[2J\x9b1m\u202eder\r[/] [bold]b[/]"
+    screen.land(1, last=999_999.0)
+    rows = {"meter": [wicked] * 9, "at": [datetime(2025, 3, 1, 1, n, tzinfo=UTC) for n in range(9)], "value": [999_999.0] * 9}
+    write_deltalake(str(screen.folder / "source"), pa.table(rows), mode="append")
+    screen.land(3)
+    before = ("suggest",), ("state", "--key", f"meter={wicked}")
+    after = [command for command in AROUND_A_RUN if command[0] not in ("run", "backfill", "verify")]
+    shown = {" ".join(command): screen.give(*command) for command in (*WHILE_HELD, *before, *after, ("run", wicked), (wicked,))}
+    assert {name: found for name, text in shown.items() if (found := re.findall(r"[^\n -~\u00a1-\u2024\u202f-\ufffd]", text))} == {}
+    seen = "␛]0;title␛[2J�1m�der"  # rich itself takes out what rings and returns
+    assert seen in shown[f"state --key meter={wicked}"]
+    assert "[/] [bold]b[/]" in shown["quality --last 1"]
+
+
 def test_help_fits(screen, capsys):
     for command in COMMANDS.built_in():
         main([command, "--help"])

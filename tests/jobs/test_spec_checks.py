@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from deltalake import write_deltalake
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.cli import main
-from windowmill.jobs.spec_checks import problems_of, runnable_of
+from windowmill.jobs.spec_checks import check_expectations, problems_of, runnable_of
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -45,6 +46,72 @@ def own(tmp_path, monkeypatch) -> str:
 
 def problems(**changes: Any) -> list[str]:
     return [f"{field}: {told}" for field, told in problems_of(parse_pipeline(SPEC | changes))]
+
+
+QUERIES = {
+    "SELECT * FROM {batch} WHERE n > 1e6 AND window_end <= now()": None,
+    "with a as (select k, count(*) c from {batch} group by k having c > 1) select * from a": None,
+    "select * from (select *, row_number() over (partition by k order by window_end) r from {batch}) t where r > 1": None,
+    "select * from {batch} where k not in (select code from delta.`/data/codes`) and k rlike '^a{{2}}'": None,
+    "select * from {batch} where k in ('java_method(1)', 'reflect')": None,
+    "select * from {batch} lateral view explode(array(1)) t as a": None,
+    "SELECT 1": "expected SQL over {batch}",
+    "select * from {batch.__class__}": "without other braces",
+    "select * from {batch} where java_method('java.lang.System', 'exit', 7) is null": "calls Java",
+    "select * from {batch} where JAVA_METHOD /* */ ('a') is null": "calls Java",
+    "select `reflect`('a') from {batch}": "calls Java",
+    "select system.builtin.try_reflect('a') from {batch}": "calls Java",
+    "select * from {batch} where filter(array(1), x -> reflect('a') = 1) is null": "calls Java",
+    "select * from {batch} where exists (select java_method('a'))": "calls Java",
+    "select * from {batch} where k = r'\\' and java_method('a') = 'b' and '' = ''": "calls Java",
+    "select identifier('java_method')('a') from {batch}": "can be checked",
+    "select * from {batch} -- \\\n where k = ' \n or java_method('a') is null --'": "ends with a backslash",
+    "select transform(k) using 'cat' from {batch}": "starts a program",
+    "select * from {batch}; drop table t": "expected one SELECT",
+    "insert into t select * from {batch}": "expected one SELECT",
+    "from {batch} insert into t select *": "expected one SELECT",
+    "set x = {batch}": "expected one SELECT",
+    "select own_function(k) from {batch}": "is no function of Spark SQL",
+    "select * from {batch} where": "can be checked",
+}
+
+
+@pytest.mark.parametrize(("query", "problem"), QUERIES.items())
+def test_a_query_of_a_rule_reads_by_functions_of_spark_alone(query, problem, capfd):
+    found = problems(expectations=[{"type": "unexpected_rows_expectation", "unexpected_rows_query": query}])
+    assert len(found) == (problem is not None)
+    assert problem is None or (found[0].startswith("expectations.0.unexpected_rows_query: got ") and problem in found[0])
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("condition", "problem"),
+    [
+        ("n > 3 AND k = 'reflect'", None),
+        ('col("n") > 3', None),
+        ("java_method('java.lang.System', 'exit', 7) is null", "java_method()"),
+        ("exists (select 1)", "it has no subquery"),
+        ("n > 1 -- \\\n or k = '", "ends with a backslash"),
+        ({"type": "pass_through", "pass_through_filter": "reflect('a') is null"}, "reflect()"),
+        (
+            {
+                "type": "or",
+                "conditions": [
+                    {"type": "nullity", "column": {"name": "k"}, "is_null": True},
+                    {"type": "and", "conditions": [{"type": "pass_through", "pass_through_filter": "try_reflect('a') = ''"}]},
+                ],
+            },
+            "try_reflect()",
+        ),
+    ],
+)
+def test_a_row_condition_of_a_rule_is_a_condition(condition, problem):
+    rule = {"type": "expect_column_values_to_not_be_null", "column": "n", "row_condition": condition}
+    found = problems(expectations=[rule])
+    assert len(found) == (problem is not None)
+    assert problem is None or (found[0].startswith("expectations.0.row_condition: ") and problem in found[0])
+    with nullcontext() if problem is None else pytest.raises(SpecError, match="row_condition"):
+        check_expectations(parse_pipeline(SPEC | {"expectations": [rule]}))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from hypothesis import given
@@ -134,6 +135,20 @@ def test_a_file_that_is_not_there_or_too_large(tmp_path):
         load(tmp_path, "#" * (1 << 20) + "\n")
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_spec_and_what_it_names_are_regular_files(tmp_path, kind):
+    def make(path):
+        path.parent.mkdir(exist_ok=True)
+        {"pipe": os.mkfifo, "device": lambda at: at.symlink_to("/dev/zero")}[kind](path)
+
+    make(tmp_path / "odd.yaml")
+    with pytest.raises(SpecError, match=r"odd\.yaml': cannot be read \(not a regular file\); give the path of a pipeline's YAML file"):
+        load_pipeline(tmp_path / "odd.yaml")
+    make(tmp_path / "quality" / "odd.json")
+    with pytest.raises(SpecError, match=r"suite: 'quality/odd\.json' cannot be read \(not a regular file\)"):
+        with_suite(tmp_path, "{}", "quality/odd.json")
+
+
 def with_suite(tmp_path, suite, named="quality/team.json"):
     (tmp_path / "quality").mkdir(exist_ok=True)
     (tmp_path / "quality" / "team.json").write_text(suite if isinstance(suite, str) else json.dumps(suite))
@@ -157,6 +172,8 @@ def test_a_suite_brings_its_rules_in_its_place(tmp_path):
     ("suite", "named", "message"),
     [
         ("{}", "quality/none.json", "expectations.1.suite: 'quality/none.json' cannot be read (No such file or directory); give a path"),
+        ("[" * 200_000, "quality/team.json", "expectations.1.suite: 'quality/team.json' is no JSON ("),
+        ("{" + " " * (1 << 20) + "}", "quality/team.json", "cannot be read (more than 1048576 bytes)"),
         ("{", "quality/team.json", "expectations.1.suite: 'quality/team.json' is no JSON ("),
         ("[]", "quality/team.json", "expectations.1.suite: 'quality/team.json' has no list 'expectations'; give the JSON file of a"),
         ("{}", "[a]", "expectations.1.suite: got ['a']; expected the path of a suite's JSON file"),

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Schema
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.text import Text
 
 from windowmill.checkpoints.ledger import Ledger
@@ -161,6 +160,6 @@ def cell(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return escape(", ".join(value))
+        return ", ".join(value)
     text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    return escape(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…")
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.table import Table
 
 from windowmill.checkpoints.ledger import Ledger
@@ -85,7 +84,7 @@ class PositionsView(View):
         table = _windows_table()
         for window in data["windows"]:
             span = f", {breakable(window['oldest'])} to {breakable(window['newest'])}" if window["rows"] else ""
-            table.add_row(escape(window["window"]), _remembered(window), escape(f"{window['rows']:,} tuples{span}"))
+            table.add_row(window["window"], _remembered(window), f"{window['rows']:,} tuples{span}")
         yield table
         yield from self.show_list("tuples that wait", data["waiting"], restored["waiting"], ", the next to be applied")
         leaves = [{column: leaf[column] for column in ("position", "time", "batch")} for leaf in data["leaves"]]
@@ -141,7 +140,7 @@ class LiveRowsView(View):
         table = _windows_table()
         for window in data["windows"]:
             holds = "\n".join(f"{name}: {_span(span)}" for name, span in window["holds"].items())
-            table.add_row(escape(window["window"]), _remembered(window), escape(holds))
+            table.add_row(window["window"], _remembered(window), holds)
         yield table
         yield from self.show_list("live rows", data["rows"], restored["live_rows"], ", the latest to arrive")
 
