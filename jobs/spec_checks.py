@@ -130,7 +130,7 @@ def _check_names(runnable: Runnable) -> None:
         if odd is not None and local_path(runnable.sink_path) is None:
             raise UnsupportedError(
                 f"pipeline {pipeline.pipeline}: {field}: {odd!r}: Delta stores this name by column mapping, which only Spark writes, and "
-                "Spark never commits to object storage; rename the column, by a view of the source if need be"
+                "Spark never commits to object storage; rename the column in the source"
             )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import typer
 import yaml
 from rich.console import Console
@@ -23,9 +24,11 @@ from windowmill.checkpoints.stores import table_at, write_table
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands import COMMANDS
+from windowmill.windowing.aggregates import argument_types, value_type
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.assumed_types import built_over
-from windowmill.windowing.catalogue import DECLARED, Declaration, parse_aggregate
+from windowmill.windowing.catalogue import DECLARED, AggregateSpec, Declaration, parse_aggregate
+from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec_guide import described_schema
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -159,9 +162,11 @@ def aggregates_page() -> str:
     """Every aggregate with what holds of it."""
     rows = []
     for name, declared in DECLARED.items():
-        built = {type_: found for type_ in _TYPES if (found := built_over(parse_aggregate({name: _argument(declared)}), type_))}
+        spec = parse_aggregate({name: _argument(declared)})
+        taken = [kind for kind in _KINDS if _takes(spec, kind)]
+        built = {type_: found for type_ in _TYPES if type_ in map(value_type, taken) and (found := built_over(spec, type_))}
         star = f"`{_inline({name: '*'})}`, " if declared.star else ""
-        rows.append((f"{star}`{_inline({name: _argument(declared)})}`", *_facts(built), _kept(declared)))
+        rows.append((f"{star}`{_inline({name: _argument(declared)})}`", _types(taken), *_facts(built), _kept(declared)))
     columns = ("written", "columns of type", "result", "exact for", "deducts for", "idempotent", "partial")
     return (
         "\n".join(
@@ -187,16 +192,29 @@ def _argument(declared: Declaration) -> Any:
     return list(declared.columns) if len(declared.columns) > 1 else "x"
 
 
-def _facts(built: Mapping[str, Aggregate[Any]]) -> tuple[str, str, str, str, str]:
+def _takes(spec: AggregateSpec, kind: pa.DataType) -> bool:
+    try:
+        argument_types(spec, dict.fromkeys(spec.columns, kind), "")
+    except SpecError:
+        return False
+    return True
+
+
+def _types(taken: Sequence[pa.DataType]) -> str:
+    if len(taken) >= len(_KINDS) - 1:
+        return "any" if len(taken) == len(_KINDS) else "any but nested"
+    return ", ".join(_KINDS[kind] for kind in taken)
+
+
+def _facts(built: Mapping[str, Aggregate[Any]]) -> tuple[str, str, str, str]:
     def of(types: Iterable[str]) -> str:
         named = [_TYPES[type_] for type_ in types]
         return "all" if len(named) == len(built) else ", ".join(named) or "–"
 
-    types = "any" if set(built) == set(_TYPES) else ", ".join(_TYPES[type_] for type_ in built)
     results = ", ".join(dict.fromkeys("that of the column" if found.result == "same" else found.result for found in built.values()))
     exact = of(type_ for type_, found in built.items() if found.exact and not found.accuracy)
     deducts = of(type_ for type_, found in built.items() if found.deduct is not None)
-    return types, f"`{results}`" if "column" not in results else results.replace("list<same>", "list"), exact, deducts, _yes(built.values())
+    return f"`{results}`" if "column" not in results else results.replace("list<same>", "list"), exact, deducts, _yes(built.values())
 
 
 def _yes(built: Iterable[Aggregate[Any]]) -> str:
@@ -208,6 +226,18 @@ def _kept(declared: Declaration) -> str:
 
 
 _TYPES = {"int64": "integer", "float64": "float", "decimal": "decimal", "bool": "boolean", "string": "text"}
+#: A type of columns of each sort that aggregates tell apart; nested ones come last.
+_KINDS = {
+    pa.int64(): "integer",
+    pa.float64(): "float",
+    pa.decimal128(38, 9): "decimal",
+    pa.bool_(): "boolean",
+    pa.string(): "text",
+    pa.date32(): "date",
+    pa.timestamp("us", "UTC"): "timestamp",
+    pa.binary(): "binary",
+    pa.list_(pa.int64()): "nested",
+}
 
 
 # -- Commands

@@ -69,7 +69,9 @@ class Declaration:
     star
         Whether ``"*"`` may replace the column.
     takes
-        What its columns must hold; null: anything.
+        What its columns must hold; null: anything. Booleans are the numbers 0 and 1.
+    instants
+        Whether instants are numbers, too: microseconds since 1970.
     orders
         Whether values of its first column are compared: they must have an order.
     picks
@@ -87,7 +89,8 @@ class Declaration:
     columns: tuple[str, ...] = ("column",)
     options: Mapping[str, Option] = field(default_factory=dict)
     star: bool = False
-    takes: Literal["number", "boolean"] | None = None
+    takes: Literal["number", "boolean", "text"] | None = None
+    instants: bool = False
     orders: bool = False
     picks: bool = False
     clipped: bool = False
@@ -148,7 +151,7 @@ DECLARED: Registry[Declaration] = Registry(
         **_numbers("counts", "count", form='"*" or a column', star=True),
         **_objects("counts", "count_distinct"),
         **_objects("sketches", "approx_distinct"),
-        **_objects("order", "concat"),
+        **_objects("order", "concat", takes="text"),
         **_numbers("sums", "sum", "mean", "geometric_mean", "product", takes="number"),
         **_numbers("extremes", "range", takes="number"),
         **_numbers("sums", "time_weighted_mean", takes="number", clipped=True),
@@ -162,13 +165,14 @@ DECLARED: Registry[Declaration] = Registry(
         **_numbers("extremes", "arg_min", "arg_max", **_two("by", "value"), orders=True, picks=True),
         **_numbers("spread", "covar_samp", "corr", "linear_trend", **_two("x", "y"), takes="number"),
         **_objects("extremes", "top_k", "bottom_k", form="{column: …, k: a whole number}", options={"k": _K}, orders=True, picks=True),
-        **_objects("quantiles", "median", takes="number"),
+        **_objects("quantiles", "median", takes="number", instants=True),
         **_objects(
             "quantiles",
             "quantile",
             form="{column: …, q: between 0 and 1}, with exact: true to keep every different value",
             options={"q": _Q, "exact": _EXACT},
             takes="number",
+            instants=True,
         ),
         **_numbers("sketches", "histogram", form="{column: …, edges: [ascending numbers]}", options={"edges": _EDGES}, takes="number"),
     },

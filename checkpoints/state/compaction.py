@@ -202,8 +202,8 @@ def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
         # A column of the source that live rows store may be named like one of spans.
         if (same.name, same.type) != (field.name, field.type) or (same is not field and field.name in spans):
             raise SpecError(
-                f"pipeline {pipeline.pipeline}: two columns of the state would be named {field.name!r}; rename a window, or a column in a "
-                "view of the source"
+                f"pipeline {pipeline.pipeline}: two columns of the state would be named {field.name!r}; rename a window, or a "
+                "column in the source"
             )
     clash = next((key for key in pipeline.keys if key.lower() in (*_LEADING, SUM)), None)
     if clash is not None:

@@ -203,8 +203,8 @@ class SearchedRows:
 
     def _whole(self, rows: pa.Table) -> pa.Table:
         """``rows`` with all columns of the state; those that were not read are null."""
-        n = rows.num_rows
-        columns = [rows.column(field.name) if field.name in rows.column_names else pa.nulls(n, field.type) for field in self._schema]
+        n, read = rows.num_rows, set(rows.column_names)
+        columns = [rows.column(field.name) if field.name in read else pa.nulls(n, field.type) for field in self._schema]
         return pa.table(columns, schema=self._schema)
 
 

@@ -20,6 +20,7 @@ from windowmill.jobs.conditions.duckdb import conditions_of, evaluate
 from windowmill.jobs.json_lines.read import JsonRows, RefusedRow, read_rows, refused_lines
 from windowmill.jobs.json_lines.write import result_lines
 from windowmill.jobs.spec_checks import check_conditions, check_functions
+from windowmill.windowing.aggregates import argument_types
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
@@ -36,6 +37,9 @@ class ReferenceEngine:
         self._commits: list[int] = []
 
     def feed(self, batch: Batch) -> None:
+        types = {field.name: field.type for field in batch.rows.schema}
+        for name, spec in self._pipeline.aggregates.items():
+            argument_types(spec, types, f"pipeline {self._pipeline.pipeline}: aggregates.{name}")
         self._commits += batch.commits.tolist()
         columns = [batch.rows.column(name) for name in batch.rows.column_names]
         cells = [(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist() for column in columns]

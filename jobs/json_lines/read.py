@@ -167,7 +167,7 @@ def _columns(pipeline: Pipeline) -> tuple[dict[str, str], dict[str, str]]:
     named += [(f"time.tie_break.{index}", name) for index, name in enumerate(pipeline.time.tie_break)]
     for label, aggregate in pipeline.aggregates.items():
         named += [(f"aggregates.{label}", name) for name in aggregate.columns]
-        if takes := aggregate.declaration.takes:
+        if (takes := aggregate.declaration.takes) in ("number", "boolean"):
             uses |= dict.fromkeys(aggregate.columns, takes)
     for index, window in enumerate(pipeline.windows):
         for at, use in window.columns().items():
@@ -185,7 +185,8 @@ def _columns(pipeline: Pipeline) -> tuple[dict[str, str], dict[str, str]]:
 def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, tuple[str, str]], first: int = 0) -> pa.Array:
     """``values`` of the rows from ``first`` on as a column; a value that cannot be cast becomes null, with a reason in ``wrong``."""
     kinds = set(map(type, values)) - {NoneType}
-    use = use or _inferred(values, kinds)
+    # Truth counts as 0 and 1 where numbers do; among numbers it is no number.
+    use = "boolean" if use == "number" and kinds == {bool} else use or _inferred(values, kinds)
     if len(kinds) == 1 and (column := _of_one_type(values, kinds.pop(), use)) is not None:
         return column
     if use == "instant" and len(values) > _BLOCK_ROWS:

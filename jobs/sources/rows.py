@@ -42,7 +42,7 @@ def read_rows(
     columns = Columns.of(table.schema_json)
     clash = columns.taken
     if clash is not None:
-        raise SourceSchemaError(f"source {table.path}: the column name {clash!r} is taken by windowmill; rename it in a view of the source")
+        raise SourceSchemaError(f"source {table.path}: the column name {clash!r} is taken by windowmill; rename it in the source")
     rows = table.rows(spark, reading)
     wanted, pipeline = runnable.source.filter, runnable.pipeline
     if wanted:

@@ -18,7 +18,7 @@ _DAMAGED = r"FAILED_READ_FILE|is not a Parquet file|ChecksumException|could not 
 _SERVER_GONE = r"StatusCode\.UNAVAILABLE|INVALID_HANDLE\.(?:SESSION|OPERATION)_(?:CHANGED|CLOSED|NOT_FOUND)|NO_ACTIVE_SESSION"
 #: Pattern of a library's message, and advice for the user; the first match wins.
 _KNOWN = (
-    (r"ARITHMETIC_OVERFLOW", "an integer sum left the range of a 64-bit integer; cast the column to double in a view of the source"),
+    (r"ARITHMETIC_OVERFLOW", "an integer sum left the range of a 64-bit integer; make the column double in the source"),
     (
         _GONE,
         "a file of a table is gone (vacuumed or deleted by hand); restore it, or backfill into a new sink",

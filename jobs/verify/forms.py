@@ -107,8 +107,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _number(name: str, kind: pa.DataType) -> str:
-    """A column of numbers as the engines take it: instants are microseconds since 1970."""
-    return f"unix_micros({backquoted(name)})" if pa.types.is_timestamp(kind) else backquoted(name)
+    """A column of numbers as the engines take it: instants are microseconds since 1970, booleans 0 and 1, whole numbers of 64 bits."""
+    if pa.types.is_timestamp(kind):
+        return f"unix_micros({backquoted(name)})"
+    return f"CAST({backquoted(name)} AS BIGINT)" if pa.types.is_integer(kind) or pa.types.is_boolean(kind) else backquoted(name)
 
 
 def _double(value: str) -> str:

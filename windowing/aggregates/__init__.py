@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from windowmill.windowing.aggregates.values import VALUE_TYPES
 from windowmill.windowing.algebra import Aggregate
-from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.catalogue import AggregateSpec, Declaration
 from windowmill.windowing.errors import SpecError, no_column
 from windowmill.windowing.registry import resolve
 
@@ -48,23 +48,48 @@ def argument_types(spec: AggregateSpec, types: Mapping[str, pa.DataType], where:
     Raises
     ------
     SpecError
-        If a column does not exist, or holds neither the numbers nor the order that the function needs.
+        If a column does not exist, or does not hold what the function needs.
     """
     missing = next((column for column in spec.columns if column not in types), None)
     if missing is not None:
         raise SpecError(f"{where}: {no_column('the source', missing, types)}")
     kinds = [types[column] for column in spec.columns]
     for place, (column, kind) in enumerate(zip(spec.columns, kinds, strict=True)):
-        expected = None
-        if spec.declaration.takes == "number" and value_type(kind) == "any" and not (pa.types.is_timestamp(kind) or pa.types.is_null(kind)):
-            expected = "integers or floating point"
-        elif spec.declaration.orders and place == 0 and pa.types.is_nested(kind):
-            expected = "values that have an order"
+        expected = _expected(spec.declaration, place, kind)
         if expected is not None:
             raise SpecError(
-                f"{where}: {spec.function} of column {column!r} of type {kind}; expected {expected}, cast it in a view of the source"
+                f"{where}: {spec.function} of column {column!r} of type {kind}; expected {expected}: name another column, or have the "
+                "source's writer add one that holds them"
             )
     return kinds
+
+
+def _expected(declared: Declaration, place: int, kind: pa.DataType) -> str | None:
+    """What the argument at ``place`` must hold, for messages; null if columns of type ``kind`` do."""
+    if declared.orders and place == 0 and pa.types.is_nested(kind):
+        return "values that have an order"
+    if declared.takes is None or pa.types.is_null(kind):
+        return None
+    types, expected = _TAKEN[declared.takes]
+    if value_type(kind) in types or (declared.takes == "text" and pa.types.is_date(kind)):
+        return None
+    if declared.instants:
+        return None if pa.types.is_timestamp(kind) else "numbers, booleans or instants"
+    return expected
+
+
+#: For each of what aggregates take, the types of columns that hold it, as :func:`value_type` names them, and its wording in messages.
+_TAKEN = {
+    "number": (("bool", "int64", "float64", "decimal"), "numbers or booleans"),
+    "boolean": (("bool",), "booleans"),
+    "text": (("bool", "int64", "float64", "decimal", "string"), "texts, numbers, booleans or dates"),
+}
+
+
+def value_types(spec: AggregateSpec, kinds: Sequence[pa.DataType]) -> tuple[str, ...]:
+    """The catalogue's names for the types of the function's columns, as its algebra takes them: where numbers count, truth is 0 or 1."""
+    names = tuple(map(value_type, kinds))
+    return tuple("int64" if name == "bool" else name for name in names) if spec.declaration.takes == "number" else names
 
 
 def value_type(kind: pa.DataType) -> str:
@@ -77,10 +102,10 @@ def value_type(kind: pa.DataType) -> str:
         "bool": pa.types.is_boolean,
         "int64": pa.types.is_integer,
         "float64": pa.types.is_floating,
-        "decimal": pa.types.is_decimal,
+        "decimal": pa.types.is_decimal128,
         "string": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
     }
     return next((name for name, holds in named.items() if holds(kind)), "any")
 
 
-__all__ = ["VALUE_TYPES", "aggregate_for", "argument_types", "value_type"]
+__all__ = ["VALUE_TYPES", "aggregate_for", "argument_types", "value_type", "value_types"]

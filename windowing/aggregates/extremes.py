@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from functools import cmp_to_key
 from operator import itemgetter
 from typing import Any, cast
 
 from windowmill.windowing.aggregates.values import (
+    WIDE,
     Less,
     fit_int64,
     less_for,
@@ -129,6 +131,8 @@ def _width(partial: Span) -> Any:
     least, greatest = partial
     if least is None:
         return None
+    if isinstance(least, Decimal):
+        return WIDE.subtract(greatest, least)
     return fit_int64(greatest - least, "range") if isinstance(least, int) else greatest - least
 
 
@@ -150,7 +154,7 @@ def build_range(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Span]:
         lower=_width,
         commutative=True,
         idempotent=True,
-        result="same",
+        result=types[0],
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from decimal import Decimal
 from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any, cast
@@ -97,6 +98,8 @@ def _joined(partial: Items) -> str | None:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

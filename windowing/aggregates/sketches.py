@@ -7,6 +7,7 @@ The HyperLogLog sketch is Apache DataSketches'. Partials hold it serialised: imm
 from __future__ import annotations
 
 from bisect import bisect_right
+from decimal import Decimal
 from typing import Any
 
 from datasketches import hll_sketch, hll_union, tgt_hll_type
@@ -71,7 +72,9 @@ def build_approx_distinct(spec: AggregateSpec, types: tuple[str, ...]) -> Aggreg
 def build_histogram(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[tuple[int, ...]]:
     """How many values lie in each [edge, next edge), the last one closed; values outside and NaN are in none; O(edges)."""
     require_number(spec, types)
-    edges: list[float] = spec.options["edges"]
+    edges: list[Any] = spec.options["edges"]
+    if types[0] == "decimal":
+        edges = [Decimal(str(edge)) for edge in edges]
     buckets = len(edges) - 1
     nothing = (0,) * (buckets + 1)
 
@@ -85,7 +88,7 @@ def build_histogram(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[tu
 
     return Aggregate(
         "histogram",
-        kind=f"histogram_{'_'.join(map(repr, edges))}",
+        kind=f"histogram_{'_'.join(map(repr, spec.options['edges']))}",
         fields=(Field("n", "int64"), *(Field(f"bucket_{index}", "int64") for index in range(buckets))),
         identity=nothing,
         lift=lift,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from decimal import Context, Decimal
 from typing import Any
 
-from windowmill.windowing.aggregates.values import fit_int64, require_number
+from windowmill.windowing.aggregates.values import DECIMAL_DIGITS, WIDE, fit_int64, require_number
 from windowmill.windowing.algebra import Aggregate, Args, Field, Position
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import AggregateOverflowError
@@ -35,9 +35,6 @@ FloatSum = tuple[int, float, float, int]
 Weighted = tuple[int, float, float, int, float, float, int]
 Scaled = tuple[int, float, float, int, int]
 
-#: Spark's widest decimal; sums are carried wide enough to be exact for any number of rows.
-DECIMAL_DIGITS = 38
-_WIDE = Context(prec=2 * DECIMAL_DIGITS + 24)
 _RESULT = Context(prec=DECIMAL_DIGITS)
 
 _NO_INTS: IntSum = (0, 0)
@@ -77,12 +74,12 @@ def _add_decimals(a: DecimalSum, b: DecimalSum) -> DecimalSum:
     # An empty operand must return the other with its scale unchanged: 0 + 1.50 would, 1E+2 + 0 would not.
     if not a[0] or not b[0]:
         return a if a[0] else b
-    return a[0] + b[0], _WIDE.add(a[1], b[1])
+    return a[0] + b[0], WIDE.add(a[1], b[1])
 
 
 def _subtract_decimals(total: DecimalSum, oldest: DecimalSum) -> DecimalSum:
     n = total[0] - oldest[0]
-    return (n, _WIDE.subtract(total[1], oldest[1])) if n else _NO_DECIMALS
+    return (n, WIDE.subtract(total[1], oldest[1])) if n else _NO_DECIMALS
 
 
 def _decimal_sum(partial: DecimalSum) -> Decimal | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from decimal import Context
 from typing import Any, Protocol
 
 from windowmill.windowing.algebra import Aggregate
@@ -16,6 +17,9 @@ from windowmill.windowing.numerics import is_nan
 VALUE_TYPES = ("bool", "int64", "float64", "decimal", "string", "any")
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+#: Spark's widest decimal, and digits enough for sums of any number of decimals, which are carried exactly.
+DECIMAL_DIGITS = 38
+WIDE = Context(prec=2 * DECIMAL_DIGITS + 24)
 
 Less = Callable[[Any, Any], bool]
 

@@ -123,8 +123,8 @@ class StateLog:
         twice = next((name for name, times in Counter(name.lower() for name in self.schema.names).items() if times > 1), None)
         if twice is not None:
             raise SpecError(
-                f"pipeline {pipeline.pipeline}: two columns of the state would be named {twice!r}; rename a window, or a column in a view "
-                "of the source"
+                f"pipeline {pipeline.pipeline}: two columns of the state would be named {twice!r}; rename a window, or a "
+                "column in the source"
             )
 
     def columns_of_fresh(self) -> list[tuple[str, str]]:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windowmill.windowing.aggregates import aggregate_for, value_type
+from windowmill.windowing.aggregates import aggregate_for, value_types
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.columnar.rows import plain
 from windowmill.windowing.flatfat import FlatFat
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.slicing.leaves import Leaves, Ring, Windows
@@ -21,12 +22,12 @@ class ObjectColumn:
 
     def __init__(self, spec: AggregateSpec, types: Sequence[pa.DataType]) -> None:
         self._spec = spec
-        self._aggregate: Aggregate[Any] = aggregate_for(spec, [value_type(kind) for kind in types])
+        self._aggregate: Aggregate[Any] = aggregate_for(spec, value_types(spec, types))
 
     def lift(self, leaves: Leaves) -> list[Any]:
         """Lift each leaf to a partial; a leaf's index is its position."""
         lift, identity = self._aggregate.lift, self._aggregate.identity
-        columns = [leaves.table.column(name).to_pylist() for name in self._spec.columns]
+        columns = [plain(leaves.table.column(name)).to_pylist() for name in self._spec.columns]
         rows: list[tuple[Any, ...]] = list(zip(*columns, strict=True)) if columns else [()] * len(leaves)
         if self._spec.where is None:
             return [lift(row, (index, ())) for index, row in enumerate(rows)]

@@ -102,8 +102,8 @@ class PositionState:
         twice = next((name for name, n in Counter(name.lower() for name in self.stored_schema.names).items() if n > 1), None)
         if twice is not None:
             raise SpecError(
-                f"pipeline {pipeline.pipeline}: two columns of the state would be named {twice!r}; rename a window, or a column in a view "
-                "of the source"
+                f"pipeline {pipeline.pipeline}: two columns of the state would be named {twice!r}; rename a window, or a "
+                "column in the source"
             )
         read = dict.fromkeys([*pipeline.keys, *self.live])
         own = [(TIME, pa.int64()), (NUMBER_OF, pa.int64()), (CLOSED, pa.int64()), (LATE, pa.bool_())]

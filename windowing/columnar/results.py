@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import pyarrow as pa
 
-from windowmill.windowing.aggregates import aggregate_for, argument_types, own, value_type
+from windowmill.windowing.aggregates import aggregate_for, argument_types, own, value_types
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError, first_line
 from windowmill.windowing.kernels.columns import order_key, valid_of
@@ -94,7 +94,7 @@ def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[s
         if spec.declaration.partial == "none":
             result_type[name] = pa.float64()
         elif spec.declaration.partial == "objects":
-            result = aggregate_for(spec, [value_type(kind) for kind in kinds]).result
+            result = aggregate_for(spec, value_types(spec, kinds)).result
             if spec.use is None and result.removeprefix("list<").removesuffix(">") not in (*_NAMED, "same"):
                 raise SpecError(
                     f"{where}.{name}: {spec.function} gives {result!r}, of which no column is made; let its algebra give one of "

@@ -12,13 +12,14 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windowmill.windowing.aggregates import aggregate_for, argument_types, value_type
+from windowmill.windowing.aggregates import aggregate_for, argument_types, value_types
 from windowmill.windowing.aggregates.order import mergeable
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError, UnsupportedError
@@ -69,7 +70,7 @@ class StoredObject:
     Attributes
     ----------
     types
-        Types of its argument columns, as :func:`.value_type` names them.
+        Types of its argument columns, as :func:`.value_types` names them.
     ordered
         Whether partials hold the positions of their rows in (time, tie_break) order.
     results
@@ -232,9 +233,16 @@ class Layout:
         table = ROW_OPERATIONS if self.of_rows else OPERATIONS
         return [(table[atom.kind][0], table[atom.kind][1] or len(atom.edges) - 1, table[atom.kind][2]) for atom in self.atoms]
 
-    def fields_of(self, atom: int) -> dict[str, StoredField]:
+    def fields_of(self, atom: int) -> Mapping[str, StoredField]:
         """The stored columns of one atom by role."""
-        return {stored.role: stored for stored in self.fields if stored.atom == atom}
+        return self._by_atom.get(atom, {})
+
+    @cached_property
+    def _by_atom(self) -> Mapping[int, Mapping[str, StoredField]]:
+        found: dict[int, dict[str, StoredField]] = {}
+        for stored in self.fields:
+            found.setdefault(stored.atom, {})[stored.role] = stored
+        return found
 
 
 def _atoms(
@@ -277,7 +285,7 @@ def _stored_objects(pipeline: Pipeline, types: Mapping[str, pa.DataType], where:
     for name, spec in pipeline.aggregates.items():
         if spec.declaration.partial != "objects":
             continue
-        kinds = tuple(map(value_type, argument_types(spec, types, f"{where}.{name}")))
+        kinds = value_types(spec, argument_types(spec, types, f"{where}.{name}"))
         aggregate = mergeable(aggregate_for(spec, kinds))
         atom = ObjectAtom(aggregate.kind, spec.columns, spec.where)
         shared = found.get(atom, StoredObject("", kinds, aggregate.positioned, ()))
@@ -308,7 +316,7 @@ def label_atoms(atoms: Sequence[Atom | ObjectAtom], roles: Sequence[Sequence[str
     stored.update(_column(label, role).lower() for label, own in zip(labels, roles, strict=True) for role in own)
     twice = next((name for name, times in stored.items() if times > 1), None)
     if twice is not None:
-        raise SpecError(f"aggregates: two columns of the state would be named {twice!r}; rename a column in a view of the source")
+        raise SpecError(f"aggregates: two columns of the state would be named {twice!r}; rename a column in the source")
     return labels
 
 

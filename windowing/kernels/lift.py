@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from windowmill.windowing.aggregates.values import INT64_MAX, INT64_MIN, WIDE
 from windowmill.windowing.kernels.columns import float64_of, int64_of, limbs_of, order_key, valid_of
 from windowmill.windowing.kernels.combine import CARRY_UNIT, PICKED, TIMES, Bools, Floats, Ints
 from windowmill.windowing.kernels.layout import Atom, Layout
 from windowmill.windowing.kernels.slices import combine_runs
 
 _SPLITTER = 2.0**27 + 1.0
+#: A number greater than every decimal.
+_BEYOND = Decimal(10) ** 39
 #: Columns of rows in slices where events are weighed by time: how long the event lasts in the slice, null where it is not weighed; and
 #: whether it counts in aggregates that do not weigh it.
 WEIGHT, WHOLE = "_ weight", "_ whole"
@@ -108,7 +114,7 @@ def _lift(atom: Atom, table: pa.Table, ints: Ints, floats: Floats) -> None:
         case "product" | "magnitude":
             _lift_factor(atom.kind == "magnitude", _masked(float64_of(columns[0]), counted, 1.0), counted, ints, floats)
         case "histogram":
-            _lift_bins(np.array(atom.edges, np.float64), float64_of(columns[0]), counted, ints)
+            _lift_bins(atom.edges, columns[0], counted, ints)
         case "count_least" | "count_greatest":
             ints[:, 0], ints[:, TIMES] = _masked(order_key(columns[0]), counted, 0), counted
         case _:
@@ -157,8 +163,30 @@ def _lift_factor(magnitude: bool, value: Floats, counted: Bools, ints: Ints, flo
     floats[:, 0] = np.where(counted, high, 0.0)
 
 
-def _lift_bins(edges: Floats, value: Floats, counted: Bools, ints: Ints) -> None:
+def _lift_bins(edges: Sequence[float], column: pa.Array, counted: Bools, ints: Ints) -> None:
+    """Exact: whole numbers and decimals are compared with the edges as the spec writes them."""
     bins = len(edges) - 1
-    inside = counted & (value >= edges[0]) & (value <= edges[-1])
-    rows = np.flatnonzero(inside)
-    ints[rows, np.minimum(np.searchsorted(edges, value[rows], side="right") - 1, bins - 1)] = 1
+    if pa.types.is_floating(column.type):
+        value, bounds = float64_of(column), np.array(edges, np.float64)
+        place = np.searchsorted(bounds, value, side="right")
+        place[value == bounds[-1]] = bins
+    else:
+        unscaled, scale = _unscaled(column)
+        exact = [min(max(Decimal(str(edge)), -_BEYOND), _BEYOND).scaleb(scale, WIDE) for edge in edges]
+        reached = [*map(math.ceil, exact[:-1]), math.floor(exact[-1]) + 1]
+        if unscaled.dtype == np.int64:
+            reached = [max(bound, INT64_MIN) for bound in reached if bound <= INT64_MAX]
+        place = np.searchsorted(np.array(reached, unscaled.dtype), unscaled, side="right")
+    rows = np.flatnonzero(counted & (place > 0) & (place <= bins))
+    ints[rows, place[rows] - 1] = 1
+
+
+def _unscaled(column: pa.Array) -> tuple[Any, int]:
+    """Whole numbers, or decimals without their point, and the number of digits behind it; int64, or objects where 64 bits are too few."""
+    if not pa.types.is_decimal(column.type):
+        return int64_of(column), 0
+    low, high = limbs_of(column).T
+    if (high == low >> 63).all():
+        return low, column.type.scale
+    wide = [(upper << 64) + (lower & 0xFFFF_FFFF_FFFF_FFFF) for lower, upper in zip(low.tolist(), high.tolist(), strict=True)]
+    return np.array(wide, np.object_), column.type.scale

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.windowing.aggregates.values import WIDE
 from windowmill.windowing.errors import AggregateOverflowError
 from windowmill.windowing.kernels.combine import CARRY_UNIT, PICKED, ROW, TIMES, Floats, Ints
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 MEAN_DIGITS = 4
 
 _MASK = (1 << 64) - 1
-_MEAN = Context(prec=38)
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,9 @@ def total(result: Result, partials: Partials) -> pa.Array:
     n, kind = _number(result, partials), _kind(result.atoms[1], partials)
     if kind == "sum_float":
         return pa.array(sum_value(*_sum_parts(result.atoms[1], partials)), mask=n == 0)
-    low, high = partials.ints_of(result.atoms[1]).T
     if kind == "sum_decimal":
-        try:
-            return pa.array(_decimals(n, low, high, result.type.scale), result.type)
-        except pa.ArrowInvalid as err:
-            raise _too_great(result, "a decimal of more than 38 digits") from err
+        return _decimals(result, [sums if count else None for sums, count in zip(_integers(result, partials), n, strict=True)])
+    low, high = partials.ints_of(result.atoms[1]).T
     wrong = np.flatnonzero(high != low >> 63)
     if len(wrong):
         raise _too_great(result, (int(high[wrong[0]]) << 64) + (int(low[wrong[0]]) & _MASK))
@@ -105,12 +102,11 @@ def mean(result: Result, partials: Partials) -> pa.Array:
     n, kind = _number(result, partials), _kind(result.atoms[1], partials)
     if kind == "sum_float":
         return pa.array(sum_over(*_sum_parts(result.atoms[1], partials), np.maximum(n, 1)), mask=n == 0)
-    low, high = partials.ints_of(result.atoms[1]).T
     if kind == "sum_decimal":
-        unit = Decimal(1).scaleb(-result.type.scale)
-        totals = zip(_decimals(n, low, high, result.type.scale - MEAN_DIGITS), n, strict=True)
-        means = (None if whole is None else _MEAN.divide(whole, Decimal(int(count))) for whole, count in totals)
-        return pa.array([None if value is None else value.quantize(unit, context=_MEAN) for value in means], result.type)
+        finer = 10 ** (result.type.scale - _scale(result.atoms[1], partials))
+        totals = zip(_integers(result, partials), n.tolist(), strict=True)
+        return _decimals(result, [_rounded(total * finer, count) if count else None for total, count in totals])
+    low, high = partials.ints_of(result.atoms[1]).T
     fits = high == low >> 63
     whole = np.where(fits, low.astype(np.float64), high * 2.0**64 + low.astype(np.uint64).astype(np.float64))
     return pa.array(whole / np.maximum(n, 1), mask=n == 0)
@@ -225,8 +221,10 @@ def times(result: Result, partials: Partials) -> pa.Array:
 def span(result: Result, partials: Partials) -> pa.Array:
     """Greatest less least, of atoms (least, greatest)."""
     least, greatest = (_picked(atom, partials) for atom in result.atoms)
+    # Wide enough for the difference of any two values of the column.
+    wide = pa.decimal256(39, result.type.scale) if pa.types.is_decimal(result.type) else result.type
     try:
-        return pc.subtract_checked(greatest, least)
+        return pc.subtract_checked(greatest.cast(wide), least.cast(wide)).cast(result.type)
     except pa.ArrowInvalid as err:
         raise _too_great(result, "the difference of two values") from err
 
@@ -274,11 +272,31 @@ def sum_over(high: Floats, low: Floats, carry: Ints, n: Floats | Ints) -> Floats
     return np.asarray(np.where((carry == 0) | (high - high != 0.0), (high + low) / n, scaled / n * 2.0**64))
 
 
-def _decimals(n: Ints, low: Ints, high: Ints, scale: int) -> list[Decimal | None]:
-    return [
-        Decimal((int(upper) << 64) + (int(lower) & _MASK)).scaleb(-scale, _MEAN) if count else None
-        for count, lower, upper in zip(n, low, high, strict=True)
-    ]
+def _integers(result: Result, partials: Partials) -> list[int]:
+    """The exact sums, of whole numbers or of unscaled decimals, that the atoms (count, sum) hold."""
+    low, high = partials.ints_of(result.atoms[1]).T.tolist()
+    return [(upper << 64) + (lower & _MASK) for lower, upper in zip(low, high, strict=True)]
+
+
+def _scale(atom: int, partials: Partials) -> int:
+    """Fractional digits of a sum of decimals."""
+    layout = partials.layout
+    held = partials.table.schema.field(layout.atoms[atom].columns[0]) if layout.of_rows else layout.fields_of(atom)[""]
+    return int(held.type.scale)
+
+
+def _rounded(total: int, n: int) -> int:
+    """``total / n``, halves away from zero: as Spark rounds decimals."""
+    quotient = (2 * abs(total) + n) // (2 * n)
+    return quotient if total >= 0 else -quotient
+
+
+def _decimals(result: Result, unscaled: list[int | None]) -> pa.Array:
+    scale = -result.type.scale
+    try:
+        return pa.array([None if value is None else Decimal(value).scaleb(scale, WIDE) for value in unscaled], result.type)
+    except pa.ArrowInvalid as err:
+        raise _too_great(result, "a decimal of more than 38 digits") from err
 
 
 def _picked(atom: int, partials: Partials) -> pa.Array:

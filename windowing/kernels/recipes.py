@@ -85,8 +85,8 @@ class Atom:
         return self.ordered and len(self.columns) == 1
 
 
-#: Function that returns the atoms of an aggregate over columns of given types, and the type of its result; raises ``TypeError`` for columns
-#: of other types.
+#: Function that returns the atoms of an aggregate over columns of given types, which hold what its declaration says that it takes, and the
+#: type of its result.
 Atoms = Callable[[AggregateSpec, list[pa.DataType]], tuple[list[Atom], pa.DataType]]
 
 
@@ -108,59 +108,34 @@ def _sum(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.
     count = Atom("count", spec.columns, spec.where)
     if pa.types.is_integer(types[0]):
         return [count, Atom("sum_int", spec.columns, spec.where)], pa.int64()
-    if pa.types.is_decimal128(types[0]):
+    if pa.types.is_decimal(types[0]):
         return [count, Atom("sum_decimal", spec.columns, spec.where)], pa.decimal128(38, types[0].scale)
-    _require_float(spec, types[0])
     return [count, Atom("sum_float", spec.columns, spec.where)], pa.float64()
 
 
 def _mean(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-    atoms, result = _sum(spec, types)
-    if not pa.types.is_decimal(result):
+    atoms, _ = _sum(spec, types)
+    [kind] = types
+    if not pa.types.is_decimal(kind):
         return atoms, pa.float64()
-    if result.scale > 38 - MEAN_DIGITS:
-        raise TypeError(
-            f"mean of column {spec.columns[0]!r} of type {types[0]}; expected at most {38 - MEAN_DIGITS} fractional digits, cast it in "
-            "a view of the source"
-        )
-    return atoms, pa.decimal128(38, result.scale + MEAN_DIGITS)
-
-
-def _require_float(spec: AggregateSpec, kind: pa.DataType) -> None:
-    if not pa.types.is_floating(kind):
-        raise TypeError(
-            f"{spec.function} of column {spec.columns[0]!r} of type {kind}; expected integers or floating point, cast it in "
-            "a view of the source"
-        )
-
-
-def _require_numbers(spec: AggregateSpec, types: list[pa.DataType]) -> None:
-    for kind in types:
-        if not pa.types.is_integer(kind):
-            _require_float(spec, kind)
+    # As of Spark's avg; of a column with more fractional digits than that leaves room for, as many as every mean has room for.
+    return atoms, pa.decimal128(38, kind.scale + MEAN_DIGITS if kind.scale <= 38 - MEAN_DIGITS else 38 - kind.precision + kind.scale)
 
 
 def numeric(*kinds: AtomKind) -> Atoms:
-    """One atom of each of ``kinds`` over columns of integers or floats; the result is float64."""
-
-    def atoms(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-        _require_numbers(spec, types)
-        return [Atom(kind, spec.columns, spec.where) for kind in kinds], pa.float64()
-
-    return atoms
+    """One atom of each of ``kinds`` over columns of numbers, which count as float64, as the result is."""
+    return lambda spec, _types: ([Atom(kind, spec.columns, spec.where) for kind in kinds], pa.float64())
 
 
 def _over_time(spec: AggregateSpec, _types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
     return [Atom("area", spec.columns, spec.where), Atom("lasting", spec.columns, spec.where)], pa.float64()
 
 
-def _trend(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-    _require_numbers(spec, types)
+def _trend(spec: AggregateSpec, _types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
     return [Atom("comoments", spec.columns, spec.where)], pa.struct([("slope", pa.float64()), ("intercept", pa.float64())])
 
 
-def _histogram(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-    _require_numbers(spec, types)
+def _histogram(spec: AggregateSpec, _types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
     bins = Atom("histogram", spec.columns, spec.where, edges=tuple(spec.options["edges"]))
     return [Atom("count", spec.columns, spec.where), bins], pa.list_(pa.int64())
 
@@ -182,17 +157,16 @@ def _end(kind: AtomKind) -> Atoms:
 
 
 def _bool(kind: AtomKind) -> Atoms:
-    def atoms(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-        if not pa.types.is_boolean(types[0]):
-            raise TypeError(f"{spec.function} of column {spec.columns[0]!r} of type {types[0]}; expected booleans")
-        return [Atom(kind, spec.columns, spec.where)], pa.bool_()
-
-    return atoms
+    return lambda spec, _types: ([Atom(kind, spec.columns, spec.where)], pa.bool_())
 
 
 def _range(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-    _require_numbers(spec, types)
-    return [Atom("least", spec.columns, spec.where), Atom("greatest", spec.columns, spec.where)], types[0]
+    [kind] = types
+    if pa.types.is_integer(kind):
+        result = pa.int64()
+    else:
+        result = pa.decimal128(min(kind.precision + 1, 38), kind.scale) if pa.types.is_decimal(kind) else kind
+    return [Atom("least", spec.columns, spec.where), Atom("greatest", spec.columns, spec.where)], result
 
 
 # The declarations of the catalogue name these recipes.

@@ -9,7 +9,7 @@ import functools
 import math
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -79,10 +79,27 @@ def _total(values: Sequence[Any]) -> Fraction:
 def _sum(values: Sequence[Any]) -> Any:
     if all(isinstance(value, int) for value in values):
         return sum(values)
+    if isinstance(values[0], Decimal):
+        return _as_decimal(_total(values), _digits(values))
     return _float(_total(values)) if _finite(values) else sum(value for value in values if not math.isfinite(value))
 
 
-def _mean(values: Sequence[Any]) -> float:
+def _digits(values: Sequence[Decimal]) -> int:
+    """Fractional digits of the column that the values are of."""
+    return max(-int(value.as_tuple().exponent) for value in values)
+
+
+def _as_decimal(value: Fraction, digits: int) -> Decimal:
+    """``value`` with so many fractional digits, halves away from zero."""
+    unscaled = math.floor(abs(value) * 10**digits + Fraction(1, 2))
+    if unscaled >= 10**38:
+        raise AggregateOverflowError(f"the result needs more than 38 digits: {unscaled}, {digits} of them behind the point")
+    return Decimal(unscaled if value >= 0 else -unscaled).scaleb(-digits, Context(prec=38))
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    if isinstance(values[0], Decimal):
+        return _as_decimal(_total(values) / len(values), _digits(values) + 4)
     return _float(_total(values) / len(values)) if _finite(values) else float(_sum(values))
 
 
@@ -107,8 +124,8 @@ def _weighted_mean(pairs: Sequence[tuple[Any, Any]]) -> float | None:
     if not pairs:
         return None
     if not all(map(_finite, pairs)):
-        weights = float(_sum([weight for _, weight in pairs]))
-        return float(_sum([value * weight for value, weight in pairs])) / weights if weights else None
+        weights = float(_sum([float(weight) for _, weight in pairs]))
+        return float(_sum([float(value) * float(weight) for value, weight in pairs])) / weights if weights else None
     total = _total([weight for _, weight in pairs])
     return _float(sum((Fraction(value) * Fraction(weight) for value, weight in pairs), Fraction(0)) / total) if total else None
 
@@ -138,8 +155,15 @@ def _distinct(values: Sequence[Any]) -> list[Any]:
     """The distinct values in order of first occurrence."""
     first: dict[Any, Any] = {}
     for value in map(_zero, values):
-        first.setdefault(rank(value), value)
+        first.setdefault(_hashable(value), value)
     return list(first.values())
+
+
+def _hashable(value: Any) -> tuple[Any, ...]:
+    """Equal for equal values, nested ones among them."""
+    if isinstance(value, list | tuple | dict):
+        return tuple(map(_hashable, value.items() if isinstance(value, dict) else value))
+    return rank(value)
 
 
 def _moment(values: Sequence[Any], power: int) -> Fraction:
@@ -242,17 +266,26 @@ def _median(values: Sequence[Any]) -> float:
     """The middle value, or the mean of the two middle ones."""
     ordered = _ordered([float(value) for value in values], len(values), False)
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    return _mean([low, high])
+    return float(_mean([low, high]))
 
 
 def _histogram(values: Sequence[Any], edges: Sequence[float]) -> list[int]:
     """Number of values in each bin [edge, next edge); the last bin includes both edges, values outside all bins do not count."""
     last = len(edges) - 2
-    bounds = enumerate(pairwise(edges))
+    exact = [Decimal(str(edge)) for edge in edges] if isinstance(values[0], Decimal) else edges
+    bounds = enumerate(pairwise(exact))
     return [sum(low <= value < high or (index == last and value == high) for value in values) for index, (low, high) in bounds]
 
 
+def _range(values: Sequence[Any]) -> Any:
+    if isinstance(values[0], Decimal):
+        return _as_decimal(Fraction(_greatest(values)) - Fraction(_least(values)), _digits(values))
+    return _greatest(values) - _least(values)
+
+
 def _text(value: Any) -> str:
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -293,7 +326,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "max": _greatest,
     "min_count": lambda values: [rank(value) for value in values].count(rank(_least(values))),
     "max_count": lambda values: [rank(value) for value in values].count(rank(_greatest(values))),
-    "range": lambda values: _greatest(values) - _least(values),
+    "range": _range,
     "top_k": lambda values, k: _ordered(values, k, True),
     "bottom_k": lambda values, k: _ordered(values, k, False),
     "var_samp": lambda values: _variance(values, 1),

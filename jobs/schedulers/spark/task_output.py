@@ -98,9 +98,9 @@ class OutputWriter(RowWriter):
         if not rows.num_rows:
             return
         if role == "state":
-            schema, n = self._targets.of[role].schema, rows.num_rows
+            schema, n, own = self._targets.of[role].schema, rows.num_rows, set(rows.column_names)
             # The columns of other parts are null.
-            columns = [rows.column(f.name) if f.name in rows.column_names else pa.nulls(n, f.type) for f in schema]
+            columns = [rows.column(f.name) if f.name in own else pa.nulls(n, f.type) for f in schema]
             rows = pa.table(columns, names=schema.names)
         if role not in self._open:
             self._open[role] = self._stack.enter_context(self._targets.writer(role, self._task))
