@@ -32,8 +32,8 @@ from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerE
 _FAILURES = (DeltaError, pa.ArrowException, OSError)
 #: Number of newest rows whose digests are computed anew, at 3 µs a row.
 _TAIL = 1_000
-#: What has happened to a file.
-Event = Literal["added", "changed", "removed"]
+#: What has happened to a file; one is forgotten that was changed or removed before a batch that counts had read it.
+Event = Literal["added", "changed", "removed", "forgotten"]
 
 
 @dataclass(frozen=True, slots=True)

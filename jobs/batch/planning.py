@@ -315,7 +315,9 @@ def check_owner(pipeline: Pipeline, ledger: Ledger) -> None:
 
 def source_of(runnable: Runnable, ledger: Ledger) -> SourceTable:
     """The source; refuses another one than that which the pipeline has read, or an older copy of it."""
-    source, newest = open_source(runnable.pipeline), ledger.newest_kept
+    newest, last = ledger.newest_kept, ledger.last_commit
+    plan = newest.plan if newest else None
+    source = open_source(runnable.pipeline).fitted(runnable.pipeline, plan, last.plan.to_version if last else -1)
     path = source.path
     if newest and newest.plan.source_id != source.table_id:
         raise SourceReplacedError(
@@ -332,7 +334,7 @@ def source_of(runnable: Runnable, ledger: Ledger) -> SourceTable:
             f"source {path}: its version {newest.plan.to_version} is another commit than the one that batch {newest.number} read, as in a "
             "copy of the table that others have written to; put the old table back, or give the pipeline a new sink and backfill it there"
         )
-    return source.fitted(newest.plan.source_schema, runnable.pipeline) if newest else source
+    return source
 
 
 def _vouched(pipeline: Pipeline, interval_end: datetime | None) -> int | None:

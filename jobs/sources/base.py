@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from windowmill.checkpoints.plans import Plan
     from windowmill.jobs.sources.kafka_messages import MessageForm
     from windowmill.jobs.sources.text_files import TextForm
     from windowmill.windowing.spec import Pipeline
@@ -187,8 +188,16 @@ class SourceTable(ABC):
     def check(self, reading: Reading) -> None:  # noqa: B027 - for kinds whose files are not those of a table
         """Raise ``SourceError``, naming the file, if one of ``reading`` is none of its files' kind."""
 
-    def fitted(self, before: str, pipeline: Pipeline) -> SourceTable:  # noqa: ARG002 - for kinds that find their columns themselves
-        """The source with columns that ``pipeline`` can go on with, whose last batch has read those of the schema ``before``."""
+    def fitted(self, pipeline: Pipeline, last: Plan | None, read_through: int) -> SourceTable:  # noqa: ARG002 - for kinds without a log
+        """The source as the next batch of ``pipeline`` finds it, for kinds that number their versions, and find their columns, themselves.
+
+        Parameters
+        ----------
+        last
+            Plan of the newest batch that has not been abandoned; null for none.
+        read_through
+            The last version that a batch which counts has read; −1 for none.
+        """
         return self
 
     def remember(self, through: int) -> None:  # noqa: B027 - for kinds that number their versions themselves

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.fs as pa_fs
@@ -28,6 +29,7 @@ from windowmill.windowing.errors import SourceError, SourceMissingError, SourceS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from windowmill.checkpoints.plans import Plan
     from windowmill.windowing.spec import Pipeline, Source
 
 #: Names of files that are being written, or are no data.
@@ -117,20 +119,29 @@ def _is_data(path: str) -> bool:
     return not hidden and not name.startswith((".", "_")) and not name.endswith(_UNFINISHED)
 
 
-def _events(known: Sequence[SeenFile], listed: Mapping[str, Stat]) -> list[SeenFile]:
-    """What has happened to the folder since ``known``: files changed, removed and new."""
+def _events(known: Sequence[SeenFile], listed: Mapping[str, Stat], read_through: int | None = None) -> list[SeenFile]:
+    """What has happened to the folder since ``known``: files changed, removed and new.
+
+    With ``read_through``, the last version that a batch which counts has read, files that came later and have changed or gone are
+    forgotten, and new where they are there.
+    """
     latest = {file.path: file for file in known}
-    found = []
+    found, new = [], [(stat.mtime_ns, path, stat.size, "added") for path, stat in listed.items() if path not in latest]
     for path, file in latest.items():
-        stat = listed.get(path)
-        if stat is None:
-            if file.event != "removed":
-                found.append((file.mtime_ns, path, file.size_bytes, "removed"))
-        elif file.event == "removed" or stat != (file.size_bytes, file.mtime_ns):
+        stat, was_there = listed.get(path), file.event in ("added", "changed")
+        if (not was_there) if stat is None else was_there and stat == (file.size_bytes, file.mtime_ns):
+            continue
+        is_unread = file.event == "added" and read_through is not None and file.version > read_through
+        if is_unread:
+            found.append((file.mtime_ns, path, file.size_bytes, "forgotten"))
+        elif stat is None:
+            found.append((file.mtime_ns, path, file.size_bytes, "removed"))
+        elif file.event != "forgotten":
             found.append((stat.mtime_ns, path, stat.size, "changed"))
-    new = sorted((stat.mtime_ns, path, stat.size, "added") for path, stat in listed.items() if path not in latest)
+        if stat is not None and (is_unread or file.event == "forgotten"):
+            new.append((stat.mtime_ns, path, stat.size, "added"))
     last, events = (known[-1] if known else None), []
-    for mtime_ns, path, size, event in [*sorted(found), *new]:
+    for mtime_ns, path, size, event in [*sorted(found), *sorted(new)]:
         last = SeenFile.after(last, path, size, mtime_ns, event)  # type: ignore[arg-type]
         events.append(last)
     return events
@@ -189,19 +200,33 @@ class FolderSource(SourceTable):
         """Leave out the list of files, which tasks do without: they get those that they read."""
         return self.__dict__ | {"seen": (), "listed": {}, "counts": {}}
 
+    @cached_property
+    def _forgotten(self) -> set[int]:
+        """Versions that added a file which was forgotten later."""
+        added, found = {}, set()
+        for file in self.seen:
+            if file.event == "added":
+                added[file.path] = file.version
+            elif file.event == "forgotten":
+                found.add(added[file.path])
+        return found
+
     def versions(self, after: int, through: int) -> Iterator[LoggedVersion]:
         before = {file.path: file for file in self.seen if file.event == "added"}
         for begin in range(after + 1, through + 1, _COUNTED_AT_A_TIME):
             files = self.seen[begin : min(begin + _COUNTED_AT_A_TIME, through + 1)]
             for file, rows in zip(files, self._rows(files), strict=True):
-                if file.event == "added":
+                if file.event == "forgotten" or file.version in self._forgotten:
+                    yield LoggedVersion(file.version, f"{file.path}: {file.event}", ())
+                elif file.event == "added":
                     yield LoggedVersion(file.version, "new file", (self._added(file, rows),))
                 else:
                     rows = before[file.path].rows or 1  # noqa: PLW2901 - those that were read
                     yield LoggedVersion(file.version, f"{file.path}: {file.event}", (), changes=True, rows_changed=rows)
 
     def snapshot(self, version: int) -> list[AddedFile]:
-        there = [file for file in {file.path: file for file in self.seen[: version + 1]}.values() if file.event != "removed"]
+        latest = {file.path: file for file in self.seen[: version + 1]}.values()
+        there = [file for file in latest if file.event in ("added", "changed") and file.version not in self._forgotten]
         return [self._added(file, rows) for file, rows in zip(there, self._rows(there), strict=True)]
 
     def _added(self, file: SeenFile, rows: int | None) -> AddedFile:
@@ -218,8 +243,10 @@ class FolderSource(SourceTable):
     def _rows(self, files: Sequence[SeenFile]) -> list[int | None]:
         """Number of rows of each of ``files`` that is new or changed; null for one that has not been counted and takes long to count."""
         root, header = self.path.rstrip("/"), self.settings.options.get("header", "").lower() == "true"
-        wanted = [file.path for file in files if file.event != "removed" and file.rows is None and file.path not in self.counts]
-        wanted = [path for path in wanted if path in self.listed]
+        counted = [
+            file for file in files if file.event in ("added", "changed") and file.version not in self._forgotten and file.rows is None
+        ]
+        wanted = list(dict.fromkeys(file.path for file in counted if file.path not in self.counts and file.path in self.listed))
 
         def count(path: str) -> int | None:
             size, mtime_ns = self.listed[path]
@@ -275,12 +302,18 @@ class FolderSource(SourceTable):
                 if isinstance(each, SourceError):
                     raise each
 
-    def fitted(self, before: str, pipeline: Pipeline) -> FolderSource:
-        if self.schema_json == before or "schema" in self.settings.options:
-            return self
-        from windowmill.jobs.sources.columns import unchanged_types  # loads what a run without new files does not need
+    def fitted(self, pipeline: Pipeline, last: Plan | None, read_through: int) -> FolderSource:
+        known = self.seen[: self.recorded]
+        seen = (*known, *_events(known, self.listed, read_through))
+        schema_json, unread = self.schema_json, self.unread
+        if last is None and known:
+            # The files by which columns were found may be among those that are forgotten.
+            schema_json, unread = _columns(self.settings, None, self.listed, ()) if self.listed else (schema_json, unread)
+        elif last is not None and last.source_schema != schema_json and "schema" not in self.settings.options:
+            from windowmill.jobs.sources.columns import unchanged_types  # loads what a run without new files does not need
 
-        return replace(self, schema_json=unchanged_types(before, self.schema_json, pipeline, self.path))
+            schema_json = unchanged_types(last.source_schema, schema_json, pipeline, self.path)
+        return replace(self, seen=seen, version=len(seen) - 1, schema_json=schema_json, unread=unread)
 
     def _footers(self, files: Sequence[AddedFile]) -> list[Footer | SourceError]:
         return footers_of(self.path.rstrip("/"), ((file.path, *self.listed[file.path]) for file in files))

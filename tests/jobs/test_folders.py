@@ -191,6 +191,44 @@ def test_a_file_that_was_read_and_has_changed_is_refused_or_ignored_with_its_row
     assert pipe.results() == {("a", "01"): (2, 3.0)}
 
 
+@pytest.mark.parametrize("changes", ["refuse", "ignore"])
+@pytest.mark.parametrize("then", ["removed", "corrected", "removed, later back"])
+def test_a_file_of_an_abandoned_batch_is_forgotten(pipe, capsys, then, changes):
+    pipe.spec["expectations"] = [{"type": "expect_column_values_to_be_between", "column": "total", "max_value": 100, "severity": "critical"}]
+    pipe.write(changes=changes)
+    expected = {}
+    if then != "corrected":
+        # Before any batch counts, too, with columns of other types than those of later files.
+        pipe.land("first", ("a", 0, 101), ("a", 60, 0.5), mtime=500)
+        assert main(["run", str(pipe.path)]) == 3
+        assert main(["abandon", str(pipe.path)]) == 0
+        (pipe.inputs / f"first.{pipe.format}").unlink()
+    pipe.land("a", ("a", 10, 1), ("a", 70, 2), mtime=1_000)
+    capsys.readouterr()
+    assert sum(pipe.run(capsys)) == 2
+    expected["a", "01"] = (1, 1)
+    wrong = pipe.land("wrong", ("a", 80, 1_000), ("a", 130, 3), mtime=2_000)
+    pipe.land("right", ("a", 90, 4), mtime=3_000)
+    assert main(["run", str(pipe.path)]) == 3
+    assert main(["abandon", str(pipe.path)]) == 0
+    wrong.unlink()
+    if then != "corrected":
+        assert main(["status", str(pipe.path)]) == 0
+        capsys.readouterr()
+        assert sum(pipe.run(capsys)) == 1
+        assert pipe.results() == expected
+    if then != "removed":
+        pipe.land("wrong", ("a", 80, 10), ("a", 130, 3), mtime=2_500)
+        capsys.readouterr()
+        assert sum(pipe.run(capsys)) == (3 if then == "corrected" else 2)
+        expected["a", "02"] = (3, 16)
+    assert pipe.run(capsys) == []
+    assert pipe.results() == expected
+    # What no batch has counted is not part of the history either.
+    assert main(["backfill", str(pipe.path), "--from", "2024-01-01", "--to", "2024-01-01T02:00:00Z"]) == 0, capsys.readouterr().err
+    assert pipe.results() == expected
+
+
 def test_changes_of_a_folder_cannot_be_restated(pipe, capsys):
     pipe.land("a", ("a", 10, 1))
     pipe.write(changes="restate")
