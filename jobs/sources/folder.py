@@ -126,10 +126,10 @@ def _events(known: Sequence[SeenFile], listed: Mapping[str, Stat], read_through:
     forgotten, and new where they are there.
     """
     latest = {file.path: file for file in known}
-    found, new = [], [(stat.mtime_ns, path, stat.size, "added") for path, stat in listed.items() if path not in latest]
+    found, new = [], [path for path in listed if path not in latest]
     for path, file in latest.items():
         stat, was_there = listed.get(path), file.event in ("added", "changed")
-        if (not was_there) if stat is None else was_there and stat == (file.size_bytes, file.mtime_ns):
+        if (stat is None and not was_there) or (was_there and stat == (file.size_bytes, file.mtime_ns)):
             continue
         is_unread = file.event == "added" and read_through is not None and file.version > read_through
         if is_unread:
@@ -139,9 +139,10 @@ def _events(known: Sequence[SeenFile], listed: Mapping[str, Stat], read_through:
         elif file.event != "forgotten":
             found.append((stat.mtime_ns, path, stat.size, "changed"))
         if stat is not None and (is_unread or file.event == "forgotten"):
-            new.append((stat.mtime_ns, path, stat.size, "added"))
+            new.append(path)
+    added = sorted((stat.mtime_ns, path, stat.size, "added") for path in new if (stat := listed[path]))
     last, events = (known[-1] if known else None), []
-    for mtime_ns, path, size, event in [*sorted(found), *sorted(new)]:
+    for mtime_ns, path, size, event in [*sorted(found), *added]:
         last = SeenFile.after(last, path, size, mtime_ns, event)  # type: ignore[arg-type]
         events.append(last)
     return events

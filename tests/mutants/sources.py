@@ -1,6 +1,6 @@
 """What is read of a source: bugs that a fast test has to notice."""
 
-from tests.mutants.edits import before, instead, never, without
+from tests.mutants.edits import always, before, instead, never, without
 
 FILE_SCANS = "tests/spark/test_file_scans.py::test_"
 PLAIN_ROWS = "tests/spark/test_plain_rows.py::test_"
@@ -20,8 +20,8 @@ MUTANTS = {
         ("files-in-order-of-path", "jobs.sources.folder:_events", instead('(_.mtime_ns, _1, _.size, "added")', '(0, _1, 1, "added")')),
     ],
     f"{FOLDERS}a_file_that_was_read_and_has_changed_is_refused_or_ignored_with_its_rows": [
-        ("changed-files-not-seen", "jobs.sources.folder:_events", never("_ != (_.size_bytes, _.mtime_ns)")),
-        ("removed-files-not-seen", "jobs.sources.folder:_events", never('_.event != "removed"')),
+        ("changed-files-not-seen", "jobs.sources.folder:_events", always("_ and _ == (_.size_bytes, _.mtime_ns)")),
+        ("removed-files-not-seen", "jobs.sources.folder:_events", always("_ is None and not was_there")),
     ],
     f"{FOLDERS}files_that_are_being_written_are_not_read": [
         ("hidden-folders-read", "jobs.sources.folder:_is_data", without("not hidden")),
