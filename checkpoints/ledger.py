@@ -83,7 +83,7 @@ class Ledger:
     def open(cls, pipeline: Pipeline) -> Ledger:
         """The ledger of ``pipeline``; an empty one if it has never run."""
         use_options_of(pipeline)
-        return cls(Places.of(pipeline).ledger, integer_axis=pipeline.time.unit is not None)
+        return cls(Places.of(pipeline).ledger, integer_axis=pipeline.time.integer_axis)
 
     def refresh(self) -> None:
         """Reread the newest batches.

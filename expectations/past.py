@@ -145,7 +145,7 @@ def past_problems(rule_type: str, written: Mapping[str, Any], pipeline: Pipeline
 def _freshness_problems(written: Mapping[str, Any], pipeline: Pipeline) -> Iterable[tuple[str, str]]:
     if not _is_length(written.get("freshness")):
         yield "freshness", f"got {written.get('freshness')!r}; expected a duration such as '2 hours'"
-    elif pipeline.time.unit is not None:
+    elif pipeline.time.integer_axis:
         yield "freshness", f"got {written['freshness']!r}, but times are numbers ({pipeline.time.unit}), which have no age; remove the rule"
 
 

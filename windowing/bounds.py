@@ -47,7 +47,7 @@ def accepted_times(pipeline: Pipeline) -> tuple[int, int]:
     True
     """
     reach = max(window.reach() for window in pipeline.windows)
-    if pipeline.time.unit is not None:
+    if pipeline.time.integer_axis:
         return reach - _REACH, _REACH - reach
     first, last = PRINTABLE
     return first + reach + _CLOCKS_US, last - reach - _CLOCKS_US

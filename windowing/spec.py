@@ -118,12 +118,18 @@ class Source(Table):
         return redacted(f"kafka://{self.options.get('kafka.bootstrap.servers', '')}/{self.options.get('subscribe', '')}")
 
 
+#: Microseconds of each unit that counts from 1970.
+_TICKS_US = {"us": 1, "ms": 1_000, "s": SECOND_US}
+
+
 class Time(SpecMapping):
     """The time axis, how far out of order events may be, and how long a late one still counts."""
 
     column: Column
     end: Column | None = None
     unit: Literal["us", "ms", "s", "none"] | None = None
+    #: Whether numbers of a unit are instants; unless given they are where a length or an origin of the spec is one of time.
+    axis: Literal["instants"] | None = None
     tie_break: tuple[Column, ...] = ()
     disorder: Duration = Zero
     #: Whether the rows of a commit arrive together, so that none is late to another, or one after another.
@@ -150,7 +156,19 @@ class Time(SpecMapping):
                 raise ValueError(f"{name}: got {value}; expected zero or more")
         if "max_future_skew" in self.model_fields_set and self.max_future_skew is not None and self.unit == "none":
             raise ValueError("max_future_skew: an axis with unit: none has no now to measure from; leave it out")
+        if self.axis is not None and self.unit in (None, "none"):
+            raise ValueError("axis: only numbers since 1970 can be instants by it; give unit: us, ms or s, or leave it out")
         return self
+
+    @property
+    def integer_axis(self) -> bool:
+        """Whether times are plain integers, and lengths so many of them."""
+        return self.unit is not None and self.axis is None
+
+    @property
+    def tick_us(self) -> int:
+        """What a value of a column of times is multiplied by to be on the axis; 1 unless it counts milliseconds or seconds of instants."""
+        return _TICKS_US[self.unit or "us"] if self.axis == "instants" else 1
 
     def latest(self, now_us: int, *, by_default: bool = True) -> int | None:
         """The greatest event time on the axis that is accepted at ``now_us``, in ticks of the axis; ``None`` for no bound.
@@ -160,7 +178,7 @@ class Time(SpecMapping):
         skew = self.max_future_skew
         if skew is None or self.unit == "none" or not (by_default or "max_future_skew" in self.model_fields_set):
             return None
-        tick_us = {"us": 1, "ms": 1_000, "s": SECOND_US, None: 1}[self.unit]
+        tick_us = _TICKS_US[self.unit or "us"] if self.integer_axis else 1
         return now_us // tick_us + (skew.ticks if skew.plain else skew.elapsed() // tick_us)
 
 
@@ -262,15 +280,29 @@ class Pipeline(SpecMapping):
 
     @model_validator(mode="after")
     def _lengths_fit_axis(self) -> Self:
-        integer_axis = self.time.unit is not None
-        for where, value in _durations(self):
-            if where == "time.max_future_skew" and not value.plain:
-                continue  # compared with the clock, so it may be a duration on any axis with a clock
-            if value.plain != integer_axis and not value.is_zero:
-                wanted = (
-                    f"a plain integer (time.unit is {self.time.unit!r})" if integer_axis else "a duration with a unit, such as '5 minutes'"
-                )
-                raise ValueError(f"{where}: got {value}; expected {wanted}")
+        # A duration that is compared with the clock may be one of time on any axis with a clock.
+        lengths = {
+            where: value
+            for where, value in _durations(self)
+            if not value.is_zero and not (where == "time.max_future_skew" and not value.plain)
+        }
+        timed = next((where for where, value in lengths.items() if not value.plain), None) or next(
+            (
+                f"windows.{index}.{'timezone' if window.zone else 'origin'}"
+                for index, window in enumerate(self.windows)
+                if window.zone or isinstance(window.counted_from, datetime)
+            ),
+            None,
+        )
+        if timed is not None and self.time.unit in _TICKS_US and self.time.axis is None:
+            # Kept in the spec's meaning, so that windows which come and go do not change what the axis is.
+            self.__dict__["time"] = self.time.model_copy(update={"axis": "instants"})
+        integer_axis, unit = self.time.integer_axis, self.time.unit
+        for where, value in lengths.items():
+            if value.plain != integer_axis:
+                wanted = f"a plain integer (time.unit is {unit!r})" if integer_axis else "a duration with a unit, such as '5 minutes'"
+                because = f", as {timed} makes the numbers of time.unit: {unit} instants" if unit in _TICKS_US and timed else ""
+                raise ValueError(f"{where}: got {value}; expected {wanted}{because}")
         for index, window in enumerate(self.windows):
             origin = window.counted_from
             if origin is not None and isinstance(origin, int) != integer_axis:

@@ -69,6 +69,7 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "column": ("The column that says when an event happened: timestamp, date, text that reads as one, or integer.", "departed_at"),
         "end": ("Column of an event's end, if events last from `column` until then.", "arrived_at"),
         "unit": ("What an integer column counts since 1970; `none`: an axis that is no time.", "ms"),
+        "axis": ("Numbers of `unit` are instants; unless given, they are where a length of the spec has a unit of time.", "instants"),
         "tie_break": ("Columns that order equal times of a key.", ["flight_id"]),
         "disorder": ("The watermark trails the latest event time by this much.", "30 minutes"),
         "arrival": ("`commit`: rows of one commit arrive together; `row`: one after another.", "row"),

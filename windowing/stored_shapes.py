@@ -142,7 +142,7 @@ def _period(grid: WindowGrid) -> int:
 
 
 def _span(pipeline: Pipeline, ticks: int) -> str:
-    return str(Duration(ticks=ticks, plain=pipeline.time.unit is not None))
+    return str(Duration(ticks=ticks, plain=pipeline.time.integer_axis))
 
 
 def position_shape(pipeline: Pipeline, state: PositionState, window: Window, objects: str) -> Shape:

@@ -96,7 +96,7 @@ def next_apply(
         reach, reading = _reach(runnable, source, before)
         needed_from = _needed_from(runnable, source, changes, history, last.outcome.emitted)
         if needed_from is not None:
-            reading = times_from(source, reading, pipeline.time.column, needed_from)
+            reading = times_from(source, reading, pipeline.time, needed_from)
         on_reading(source, reading)
     vouched = pipeline.time.watermark == "data_interval_end"
     plan = ApplyPlan(
@@ -145,7 +145,7 @@ def _from_state(
             reading = reading_of(runnable, source, backfill_reach(runnable, source, before, "log"))
         except WindowmillError:
             return None
-        return first_time(source, reading.files, runnable.pipeline.time.column)
+        return first_time(source, reading.files, runnable.pipeline.time)
 
     try:
         return from_state(runnable, ledger, changes, source.schema_json, history, begin)

@@ -228,4 +228,4 @@ class _SliceCheck:
         raise NotStoredError(f"stored slices reach back to {self._told(self.since)}, and {earliest[1]} earlier ones")
 
     def _told(self, instant: int) -> str:
-        return told(instant, instants=self.runnable.pipeline.time.unit is None)
+        return told(instant, instants=not self.runnable.pipeline.time.integer_axis)

@@ -332,7 +332,7 @@ def _attempted(
     progress.timings.clear()
     if isinstance(plan, BackfillPlan | ApplyPlan):
         plan = Notes(runnable.places.finished).resumed(plan)
-    progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=runnable.pipeline.time.unit is None)}")
+    progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=not runnable.pipeline.time.integer_axis)}")
     from windowmill.jobs.batch.steps import run_batch  # imports Spark; a run that finds nothing new does not need it
 
     try:
@@ -370,7 +370,7 @@ def _rule(
     ledger.check_meaning(runnable.pipeline)
     planning.check_tables(runnable, ledger, accepted)
     progress.timings.clear()
-    progress.say(f"{runnable.name}: batch {held.number} is held: {held.plan.describe(instants=runnable.pipeline.time.unit is None)}")
+    progress.say(f"{runnable.name}: batch {held.number} is held: {held.plan.describe(instants=not runnable.pipeline.time.integer_axis)}")
     if ruling:
         verdict = {"release": "released", "discard": "discarded"}[ruling]
         done = CommittedBatch(held.plan, protocol.rule(ledger, verdict, tables_of(runnable), datetime.now(UTC), by=by))

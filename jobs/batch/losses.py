@@ -116,7 +116,7 @@ class Lags:
                 break
         if chosen is None or (self.vouched and _by_policies_alone(pipeline)):
             return None
-        length, text = _readable(chosen) if pipeline.time.unit is None else (chosen, str(chosen))
+        length, text = (chosen, str(chosen)) if pipeline.time.integer_axis else _readable(chosen)
         lost = sum(count for lag, count in self.counts.items() if lag > length)
         kept = "all" if not lost else f"{np.floor((rows - lost) / rows * 1_000) / 10:g} %"
         name = "lateness" if self.vouched else "disorder"

@@ -48,7 +48,7 @@ def _shown_outside(runnable: Runnable, names: Sequence[str], begin: int, end: in
     """Whether the sink has rows of the windows ``names`` that end outside of (``begin``, ``end``]."""
     if not names or not is_table(runnable.sink_path):
         return False
-    ends = ends_in_sql(timed=runnable.pipeline.time.unit is None)
+    ends = ends_in_sql(timed=not runnable.pipeline.time.integer_axis)
     listed = ", ".join(f"'{name}'" for name in names)  # identifiers
     others = queried(
         newest(runnable.sink_path),

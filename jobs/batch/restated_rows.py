@@ -83,9 +83,10 @@ class Scope:
         instants = pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None
         if not instants and not pa.types.is_integer(kind):
             return "true"
-        told = (lambda at: f"arrow_cast({at}, 'Timestamp(Microsecond, Some(\"UTC\"))')") if instants else str
+        # Of whole numbers, those at or after a bound are those at or after the next multiple of what they count.
+        form, tick_us = "arrow_cast({}, 'Timestamp(Microsecond, Some(\"UTC\"))')" if instants else "{}", pipeline.time.tick_us
         bounds = [(">=", self.begin), ("<", self.end)]
-        return " AND ".join(f"{quoted(name)} {sign} {told(at)}" for sign, at in bounds if at is not None) or "true"
+        return " AND ".join(f"{quoted(name)} {sign} {form.format(-(-at // tick_us))}" for sign, at in bounds if at is not None) or "true"
 
     def of_keys(self, rows: pa.Table, keys: tuple[str, ...]) -> pa.Table:
         """Those of ``rows`` whose keys are touched."""

@@ -178,7 +178,7 @@ class Restatement:
 
     def _shown_where(self) -> str:
         """The SQL condition for rows of the sink that the restatement may change."""
-        end = ends_in_sql(timed=self._pipeline.time.unit is None)
+        end = ends_in_sql(timed=not self._pipeline.time.integer_axis)
         bounds: list[tuple[str, int | None]] = [] if self.scope.rebuilds else [(">", self.scope.begin)]
         # A window of another kind is known by its trigger or its start alone: what it shows now may end outside of the range.
         if all(window.on_grid for window in self._pipeline.windows):

@@ -35,7 +35,7 @@ def going_on(runnable: Runnable, plan: Plan, schema: pa.Schema, changes: Changes
     # Windows that are closed come back only after they were retracted.
     where = RETRACTED
     if pipeline.emit == "revise":
-        where = "true" if plan.emitted is None else f"{RETRACTED} OR {ends_in_sql(timed=pipeline.time.unit is None)} > {plan.emitted}"
+        where = "true" if plan.emitted is None else f"{RETRACTED} OR {ends_in_sql(timed=not pipeline.time.integer_axis)} > {plan.emitted}"
     shown = pa.concat_tables([_empty(types), *queried(table, types, where, {name: name for name in types})])
     new = pa.concat_tables([_empty(types), *(pa.Table.from_batches([rows]) for rows in _rows(runnable, changes.adds, own))])
     revisions = int64_of(continued(pipeline, new, shown).column("revision").combine_chunks())

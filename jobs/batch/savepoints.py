@@ -135,7 +135,7 @@ def restore(
     """
     with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, _):
         plan, entry = _planned(runnable, ledger, name, accepted)
-        progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=pipeline.time.unit is None)}")
+        progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=not pipeline.time.integer_axis)}")
         tables, changes = tables_of(runnable), dict[str, Changes]()
         try:
             with progress.step("restore", f"the state and position of batch {entry.batch}"):

@@ -94,7 +94,7 @@ class _Steps:
         if restatement is None:
             reading = reading_of(runnable, source, plan)
             if isinstance(plan, ApplyPlan) and plan.needed_from is not None:
-                reading = times_from(source, reading, pipeline.time.column, plan.needed_from)
+                reading = times_from(source, reading, pipeline.time, plan.needed_from)
         else:
             with progress.step("select", "the rows to compute anew"):
                 source, reading = restatement.write_rows()

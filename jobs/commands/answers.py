@@ -47,7 +47,7 @@ def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch], status: str |
 
     ``status`` says how a run ended that did not end well.
     """
-    instants = pipeline.time.unit is None
+    instants = not pipeline.time.integer_axis
     batches = [_summary(batch, instants=instants) for batch in done]
     data = {"pipeline": pipeline.pipeline, "status": status or ("committed" if done else "nothing new"), "batches": batches}
     if not done:

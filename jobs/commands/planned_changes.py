@@ -86,7 +86,7 @@ def _answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -
         "bytes": reading.size_bytes,
         "rows": n_rows,
         **dict(zip(("from_version", "to_version", "order"), versions, strict=True)),
-        "from_time": None if plan.needed_from is None else bound(plan.needed_from, pipeline.time.unit is None),
+        "from_time": None if plan.needed_from is None else bound(plan.needed_from, not pipeline.time.integer_axis),
     }
     seconds, seconds_most = _seconds(batches, n_rows, n_published)
     data = {
@@ -117,14 +117,14 @@ def _state(found: Application, pipeline: Pipeline) -> dict[str, Any]:
     """What becomes of the state: whether it is carried over, and since when its slices fill windows, or why the source is read."""
     if isinstance(found.state, NotStoredError):
         return {"from": "source", "why": str(found.state), "cut_anew": False, "slices_since": None}
-    since = None if found.state.since is None else bound(found.state.since, pipeline.time.unit is None)
+    since = None if found.state.since is None else bound(found.state.since, not pipeline.time.integer_axis)
     return {"from": "state", "why": None, "cut_anew": found.state.cut_anew, "slices_since": since}
 
 
 def _history(history: int | None, pipeline: Pipeline) -> str | int | None:
     if history is None or history == AXIS_BEGIN:
         return "none" if history is None else "all"
-    return bound(history, pipeline.time.unit is None)
+    return bound(history, not pipeline.time.integer_axis)
 
 
 def _tree(data: Mapping[str, Any], found: Application) -> Tree:

@@ -49,7 +49,7 @@ def backfill_preview(pipeline: Pipeline, begin: int, end: int, *, history: Histo
     counts = [file.rows for file in reading.files]
     rows = None if None in counts else sum(count for count in counts if count is not None)
     replaced = {} if plan.builds_state else _replaced(runnable, plan)
-    instants = pipeline.time.unit is None
+    instants = not pipeline.time.integer_axis
     data: dict[str, Any] = {
         "pipeline": pipeline.pipeline,
         "status": "dry run",

@@ -74,5 +74,5 @@ def _list(pipeline: Pipeline) -> Answer:
 
 
 def _entry(entry: Savepoint, pipeline: Pipeline) -> dict[str, Any]:
-    instants = {name: bound(getattr(entry, name), pipeline.time.unit is None) for name in ("seen", "emitted")}
+    instants = {name: bound(getattr(entry, name), not pipeline.time.integer_axis) for name in ("seen", "emitted")}
     return {name: asdict(entry)[name] for name in _SHOWN} | {"created_at": bound(to_us(entry.at), True)} | instants

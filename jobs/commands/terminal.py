@@ -108,9 +108,11 @@ def instant_of(option: str, text: str, pipeline: Pipeline) -> int:
     from windowmill.windowing.axis import to_us
 
     try:
-        return int(text) if pipeline.time.unit else to_us(datetime.fromisoformat(text))
+        return int(text) if pipeline.time.integer_axis else to_us(datetime.fromisoformat(text))
     except ValueError as err:
-        wanted = "an integer (time.unit is given)" if pipeline.time.unit else "an instant such as 2013-01-01 or 2013-01-01T06:00:00Z"
+        wanted = (
+            "an integer (time.unit is given)" if pipeline.time.integer_axis else "an instant such as 2013-01-01 or 2013-01-01T06:00:00Z"
+        )
         raise SpecError(f"{option}: got {text!r}; expected {wanted}") from err
 
 

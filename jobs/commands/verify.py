@@ -101,7 +101,7 @@ def _row(row: ComparedRow, pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _instant(point: int | None, pipeline: Pipeline) -> str | int | None:
-    return point if point is None or pipeline.time.unit is not None else from_us(point).isoformat().replace("+00:00", "Z")
+    return point if point is None or pipeline.time.integer_axis else from_us(point).isoformat().replace("+00:00", "Z")
 
 
 def _plain(value: Any) -> Any:

@@ -148,11 +148,12 @@ def _parsed(line: str) -> Any:
 
 def instants_of(pipeline: Pipeline) -> set[str]:
     """Names of the source columns that hold instants."""
-    if pipeline.time.unit is not None:
+    if pipeline.time.integer_axis:
         return set()
     uses = (use for window in pipeline.windows for use in window.columns().values())
     of_windows = {use.column for use in uses if use.required == "instant"}
-    return {pipeline.time.column, *([pipeline.time.end] if pipeline.time.end else []), *of_windows}
+    axis = {pipeline.time.column, *([pipeline.time.end] if pipeline.time.end else [])}
+    return of_windows | axis if pipeline.time.unit is None else of_windows - axis
 
 
 def _columns(pipeline: Pipeline) -> tuple[dict[str, str], dict[str, str]]:

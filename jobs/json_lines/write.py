@@ -27,7 +27,7 @@ def result_lines(rows: Sequence[Mapping[str, Any]], pipeline: Pipeline) -> Itera
     instants = instants_of(pipeline)
     stamped = {name for name in pipeline.keys if name in instants}
     stamped |= {name for name, spec in pipeline.aggregates.items() if spec.declaration.picks and spec.columns[-1] in instants}
-    if pipeline.time.unit is None:
+    if not pipeline.time.integer_axis:
         stamped |= {"window_start", "window_end"}
     columns: Mapping[str, Column] | None = getattr(rows, "columns", None)
     if columns is not None:

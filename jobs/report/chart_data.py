@@ -23,7 +23,7 @@ def charts_of(curves: Curves, pipeline: Pipeline) -> dict[str, Any]:
     ``low``, in units of ``unit``; lines of the same instants share them.
     """
     return {
-        "integer": pipeline.time.unit is not None,
+        "integer": pipeline.time.integer_axis,
         "aggregates": [{"name": name, "about": _about(pipeline, name)} for name in curves.aggregates],
         "keys": [key_text(key) or pipeline.pipeline for key in curves.keys],
         "windows": [_window(window, curves.keys, curves.aggregates) for window in curves.windows],

@@ -216,7 +216,7 @@ def _totals(facts: Facts) -> dict[str, int]:
 
 
 def _window(window: WindowCurves, facts: Facts) -> dict[str, Any]:
-    integer_axis, keys = facts.pipeline.time.unit is not None, {key: i for i, key in enumerate(facts.curves.keys)}
+    integer_axis, keys = facts.pipeline.time.integer_axis, {key: i for i, key in enumerate(facts.curves.keys)}
 
     def at(t: int) -> str:
         return moment(t if integer_axis else instant(t))

@@ -87,7 +87,7 @@ class ResultRows:
         columns = ["arrow_cast(window_end, 'Int64') AS e", '"trigger" AS g', "revision AS r", *named, *values]
         where = [f'"window" = {literal(self.window)}', *self.conditions]
         if start is not None:
-            instant = str(start) if self.pipeline.time.unit else f"arrow_cast({start}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+            instant = str(start) if self.pipeline.time.integer_axis else f"arrow_cast({start}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
             # Compare the stored type: then statistics exclude the files of earlier times.
             where.append(f"window_end >= {instant}")
         if keys is not None and texts:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.column_names import FAILED, REASON
 from windowmill.jobs.sources.text_times import TextTimes
+from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 
@@ -62,8 +63,8 @@ class EventTimes:
             Rows with the columns of the axis. ``FAILED`` is whether a condition cannot be evaluated on a row; missing if none can fail.
         """
         raw = [rows.column(name) for name in self.axis]
-        texts = TextTimes.of(self.pipeline.source)
-        time, until = on_axis(raw[0], texts), on_axis(raw[-1], texts)
+        texts, tick_us = TextTimes.of(self.pipeline.source), self.pipeline.time.tick_us
+        time, until = (on_axis(column, texts, tick_us) for column in (raw[0], raw[-1]))
         least, greatest = accepted_times(self.pipeline)
         added = {TIME: time, REASON: pa.nulls(rows.num_rows, pa.string())} | ({UNTIL_OF: until} if len(raw) > 1 else {})
         latest = greatest if self.latest is None else min(greatest, self.latest)
@@ -106,14 +107,21 @@ def _are_all_within(time: pa.ChunkedArray, least: int, greatest: int) -> bool:
     return not len(time) or (least <= span["min"].as_py() and span["max"].as_py() <= greatest)
 
 
-def on_axis(column: pa.ChunkedArray, texts: TextTimes) -> pa.ChunkedArray:
-    """Values of a time column on the axis; null for a text that is no instant, and for a date that 64 bits cannot count."""
+def on_axis(column: pa.ChunkedArray, texts: TextTimes, tick_us: int = 1) -> pa.ChunkedArray:
+    """Values of a time column on the axis; null for a text that is no instant, and for a date that 64 bits cannot count.
+
+    ``texts`` says which texts are instants, ``tick_us`` how many microseconds a number counts; one beyond the axis stays beyond it.
+    """
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _by_chunk(column, texts.on_axis)
     if pa.types.is_date(kind):
         return _by_chunk(column, _begins)
-    return column.cast(pa.int64())
+    values = column.cast(pa.int64())
+    if tick_us == 1:
+        return values
+    most = AXIS_END // tick_us + 1
+    return pc.multiply(pc.max_element_wise(pc.min_element_wise(values, most, skip_nulls=False), -most, skip_nulls=False), tick_us)
 
 
 def _begins(dates: pa.Array) -> pa.Array:

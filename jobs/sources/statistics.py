@@ -29,10 +29,10 @@ def file_statistics(added: pa.Table) -> pa.Array:
     return pa.array([json.dumps({key: rows[row] for key, rows in bounds.items()}) for row in range(added.num_rows)], pa.string())
 
 
-def span(stats: str | None, name: str, *, instants: bool) -> tuple[int, int, int] | None:
+def span(stats: str | None, name: str, *, instants: bool, tick_us: int = 1) -> tuple[int, int, int] | None:
     """A lower bound of the values of a column, and a lower and an upper one of the greatest; null if ``stats`` do not contain them.
 
-    ``name`` is that in the file. Instants are microseconds on the axis.
+    ``name`` is that in the file. Instants are microseconds on the axis, as are numbers of ``tick_us`` microseconds.
     """
     try:
         found = json.loads(stats or "{}")
@@ -40,7 +40,7 @@ def span(stats: str | None, name: str, *, instants: bool) -> tuple[int, int, int
         if found.get("tightBounds") is False:
             return None
         if not instants:
-            return (low, high, high) if isinstance(low, int) and isinstance(high, int) else None
+            return (low * tick_us, high * tick_us, high * tick_us) if isinstance(low, int) and isinstance(high, int) else None
         return _instant(low), _instant(high), _instant(high) + CUT_US
     except (KeyError, TypeError, ValueError, OverflowError):
         return None

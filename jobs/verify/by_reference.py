@@ -78,7 +78,9 @@ def _records(found: pa.Table, plain: Plain, conditions: Mapping[str, str]) -> tu
     records, commits = [], []
     for number, row in enumerate(rows):
         commits.append(number if row[_COMMIT] < 0 else len(rows) + row[_COMMIT])
-        values = row | {time.column: row[TIME]} | ({time.end: row[UNTIL_OF]} if time.end else {})
+        # Numbers are as the reference engine takes them; instants, dates and texts of the source are on the axis in a column of their own.
+        axis = {} if time.unit else {time.column: row[TIME]} | ({time.end: row[UNTIL_OF]} if time.end else {})
+        values = row | axis
         records.append(reference.Record(values, frozenset(text for text, name in conditions.items() if row[name])))
     return records, commits
 

@@ -91,7 +91,7 @@ class Plain:
         time, near = self.pipeline.time, _same_key(self.pipeline)
         if not all(_is_plain_time(self.types[name]) for name in (time.column, time.end or time.column)):
             return near
-        begin, until = (F.expr(_axis(name, self.types)) for name in (time.column, time.end or time.column))
+        begin, until = (F.expr(_axis(name, self.types, time.tick_us)) for name in (time.column, time.end or time.column))
         return near & (begin < F.col(_TO)) & ((begin >= F.col(_FROM)) | (until > F.col(_FROM)))
 
     def of_keys(self, sampled: Sequence[PublishedRow], keys: pa.Table, arrival: Arrival) -> DataFrame:
@@ -131,8 +131,8 @@ class Plain:
         values = values.replace(_BEGIN, str(row.start)).replace(_END, str(row.end))
         lasts = pipeline.time.end is not None
         named = {
-            TIME: _axis(pipeline.time.column, self.types),
-            UNTIL_OF: _axis(pipeline.time.end or pipeline.time.column, self.types),
+            TIME: _axis(pipeline.time.column, self.types, pipeline.time.tick_us),
+            UNTIL_OF: _axis(pipeline.time.end or pipeline.time.column, self.types, pipeline.time.tick_us),
             FILE: "_metadata.file_path",
             ROW: "monotonically_increasing_id()",
         }
@@ -200,14 +200,17 @@ def _unbound(sql: str) -> str:
     return sql.replace(_BEGIN, "0L").replace(_END, "0L")
 
 
-def _axis(name: str, types: Mapping[str, pa.DataType]) -> str:
-    """A time column as an integer along the axis, in SQL."""
+def _axis(name: str, types: Mapping[str, pa.DataType], tick_us: int) -> str:
+    """A time column as an integer along the axis, in SQL; null for a number beyond 64 bits."""
     column, kind = backquoted(name), types[name]
-    return f"CAST({column} AS BIGINT)" if pa.types.is_integer(kind) else f"unix_micros(CAST({column} AS TIMESTAMP))"
+    if not pa.types.is_integer(kind):
+        return f"unix_micros(CAST({column} AS TIMESTAMP))"
+    whole = f"CAST({column} AS BIGINT)"
+    return whole if tick_us == 1 else f"try_multiply({whole}, {tick_us}L)"
 
 
 def _instant(point: int | None, pipeline: Pipeline) -> str:
-    return str(point) if point is None or pipeline.time.unit is not None else from_us(point).isoformat().replace("+00:00", "Z")
+    return str(point) if point is None or pipeline.time.integer_axis else from_us(point).isoformat().replace("+00:00", "Z")
 
 
 def _literal(value: Any) -> str:

@@ -56,7 +56,7 @@ def sample(spark: SparkSession, pipeline: Pipeline, *, number: int, seed: int, e
     """``number`` rows of the sink that end in ``ends`` (begin, end], of the batches ``through`` this one."""
     # What readers see first, and the range then: the newest revision of a window may end elsewhere than those before it.
     rows = latest(spark, pipeline, batch=through)
-    if pipeline.time.unit is None:
+    if not pipeline.time.integer_axis:
         for name in ("window_start", "window_end"):
             rows = rows.withColumn(name, F.unix_micros(name))
     begin, end = ends

@@ -87,8 +87,8 @@ class SourceFiles:
     def overlapping(self, windows: Sequence[Span]) -> list[int]:
         """Indices of the files that may have rows in one of ``windows``."""
         time, bounds = self.pipeline.time, np.array(windows, np.int64).reshape(-1, 2)
-        starts = spans(self.source, self.files, time.column)
-        ends = starts if time.end is None else spans(self.source, self.files, time.end)
+        starts = spans(self.source, self.files, time.column, time.tick_us)
+        ends = starts if time.end is None else spans(self.source, self.files, time.end, time.tick_us)
         return [
             n
             for n, (start, end) in enumerate(zip(starts, ends, strict=True))
@@ -120,7 +120,7 @@ class SourceFiles:
         """
         if not self.order_known or self.pipeline.time.watermark == "data_interval_end":
             return self.closed_through({})
-        found = spans(self.source, self.files, self.pipeline.time.column)
+        found = spans(self.source, self.files, self.pipeline.time.column, self.pipeline.time.tick_us)
         known = [span for span in found if span is not None]
         if len(known) < len(found):
             return None

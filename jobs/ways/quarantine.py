@@ -38,7 +38,7 @@ DETAILS = {
 
 def quarantine_schema(pipeline: Pipeline) -> pa.Schema:
     """Columns of the pipeline's quarantine table."""
-    instant = pa.timestamp("us", "UTC") if pipeline.time.unit is None else pa.int64()
+    instant = pa.int64() if pipeline.time.integer_axis else pa.timestamp("us", "UTC")
     texts = {name: pa.string() for name in ("pipeline", "generation", "reason", "detail", "row")}
     kinds = texts | {"batch": pa.int64(), "source_version": pa.int64(), "event_time": instant, "watermark": instant}
     order = ("pipeline", "generation", "batch", "reason", "detail", "source_version", "event_time", "watermark", "row")
@@ -81,7 +81,7 @@ def entries(rows: pa.Table, pipeline: Pipeline, plan: Plan) -> pa.Table:
 
     def instant(points: pa.ChunkedArray) -> pa.ChunkedArray:
         # Python cannot represent all years, so such times are null here; the column ``row`` still has them.
-        if pipeline.time.unit is not None:
+        if pipeline.time.integer_axis:
             return points
         least, greatest = PRINTABLE
         printable = pc.and_(pc.greater_equal(points, least), pc.less_equal(points, greatest))

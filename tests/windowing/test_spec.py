@@ -248,4 +248,4 @@ def test_an_integer_axis_takes_plain_integers():
     }  # fmt: skip
     assert parse_pipeline(spec).windows[0].size.ticks == 60
     with pytest.raises(SpecError, match="expected a plain integer"):
-        parse_pipeline(spec | {"windows": [{"name": "w", "type": "tumbling", "size": "1 minute"}]})
+        parse_pipeline(spec | {"time": {"column": "t", "unit": "none"}, "windows": [{"name": "w", "type": "tumbling", "size": "1 minute"}]})

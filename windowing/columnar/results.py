@@ -118,7 +118,7 @@ def gives_json(spec: AggregateSpec) -> bool:
 
 def result_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> pa.Schema:
     """Columns of the sink: keys, window, its bounds, trigger, revision, the aggregates in the spec's order, batch."""
-    bound = pa.timestamp("us", "UTC") if pipeline.time.unit is None else pa.int64()
+    bound = pa.int64() if pipeline.time.integer_axis else pa.timestamp("us", "UTC")
     own = [("window", pa.string()), ("window_start", bound), ("window_end", bound), ("trigger", pa.int64()), ("revision", pa.int64())]
     keys = [(name, types[name]) for name in pipeline.keys]
     return pa.schema([*keys, *own, *result_types(pipeline, types).items(), ("batch", pa.int64())])

@@ -71,7 +71,7 @@ def evaluate(
     watermark, closed = (AFTER, AFTER) if final else (clock.watermark, clock.closed)
     rows: list[dict[str, Any]] = []
     counted, refused, missed = set[int](), set[int](), dict[str, int]()
-    course = Course(pipeline.time.unit is not None, pipeline.emit == "revise", watermark, closed, clock.seen)
+    course = Course(pipeline.time.integer_axis, pipeline.emit == "revise", watermark, closed, clock.seen)
     for window in pipeline.windows:
         tally = Tally()
         results = _windows(window, events, tally, course)

@@ -187,7 +187,9 @@ def arrivals(
         to = record.values.get(until) if until else at
         if at is None or to is None:
             refused[number] = "null_time"
-        elif not (least <= at <= greatest and least <= to <= greatest):
+            continue
+        at, to = at * pipeline.time.tick_us, to * pipeline.time.tick_us
+        if not (least <= at <= greatest and least <= to <= greatest):
             refused[number] = "time_out_of_range"
         elif to < at:
             refused[number] = "end_before_time"

@@ -79,7 +79,7 @@ class PolicySettings:
         self._steps: Steps | None = None
         if period is not None:
             zone = zone_named(rules.timezone)
-            self._steps = Steps(origin_of(rules.origin, period, zone, pipeline.time.unit is not None), period, zone)
+            self._steps = Steps(origin_of(rules.origin, period, zone, pipeline.time.integer_axis), period, zone)
         age = self.evict.time.elapsed() if self.evict.time is not None and self.trigger is not None else AFTER
         idle = rules.idle_after.elapsed() if rules.idle_after is not None else AFTER
         ticks = 0 if self._steps is None else 2 if self._steps.period is None else 1

@@ -69,7 +69,7 @@ class View(ABC):
 
     def instant(self, t: int | None) -> str | int | None:
         """``t`` in the form of the other commands; null for an instant that never comes."""
-        return None if t is None or not AXIS_BEGIN < t < AXIS_END else bound(t, self.pipeline.time.unit is None)
+        return None if t is None or not AXIS_BEGIN < t < AXIS_END else bound(t, not self.pipeline.time.integer_axis)
 
     def scalar(self, name: str, value: Any) -> Any:
         """The scalar ``name`` of a window's policies in its JSON form; null for an instant that never comes."""

@@ -112,7 +112,7 @@ def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> li
     least, greatest = accepted_times(pipeline)
     greatest = greatest if batch.latest is None else min(greatest, batch.latest)
     axis = batch.types[pipeline.time.column]
-    instants = pa.types.is_timestamp(axis)
+    instants, tick_us = pa.types.is_timestamp(axis), pipeline.time.tick_us
     # The log writes dates and times without a zone in forms of their own.
     decides = decides and (pa.types.is_integer(axis) or (instants and axis.tz is not None))
     final = {part.index: place for place, part in enumerate(parts)}
@@ -121,7 +121,7 @@ def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> li
     for place, part in enumerate(parts):
         if part.index not in spans:
             name = part.file.names.get(pipeline.time.column)
-            span = span_of(batch.files[part.index].stats, name, instants=instants) if decides and name is not None else None
+            span = None if name is None or not decides else span_of(batch.files[part.index].stats, name, instants=instants, tick_us=tick_us)
             spans[part.index] = span if span is not None and least <= span[0] and span[2] <= greatest else None
         low, at_least, at_most = spans[part.index] or (AXIS_BEGIN, BEFORE, AXIS_END)
         # Of several parts of a file any may hold its greatest time: the last one tells that all of them have been passed.
