@@ -16,10 +16,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from windowmill.windowing.catalogue import Aggregates, AggregateSpec
-from windowmill.windowing.durations import SECOND_US, Duration
+from windowmill.windowing.durations import Duration
 from windowmill.windowing.fields import Column, Condition, FixedDuration, Name, QuarantineLimits, SavepointPolicy, SpecMapping
 from windowmill.windowing.paths import path_problem, within
 from windowmill.windowing.redaction import as_written, redacted
+from windowmill.windowing.time_axis import TICKS_US, Time
 from windowmill.windowing.windows.base import ByType, Window
 from windowmill.windowing.yamltext import VARIABLE
 
@@ -30,8 +31,6 @@ def _path(value: str) -> str:
         raise ValueError(problem)
     return value
 
-
-Zero = Duration()
 
 #: Version of the naming of the state's columns, a part of :meth:`Pipeline.meaning_hash`; since 2, names do not depend on the order of the
 #: aggregates.
@@ -116,70 +115,6 @@ class Source(Table):
         if self.format != "kafka":
             return super().place
         return redacted(f"kafka://{self.options.get('kafka.bootstrap.servers', '')}/{self.options.get('subscribe', '')}")
-
-
-#: Microseconds of each unit that counts from 1970.
-_TICKS_US = {"us": 1, "ms": 1_000, "s": SECOND_US}
-
-
-class Time(SpecMapping):
-    """The time axis, how far out of order events may be, and how long a late one still counts."""
-
-    column: Column
-    end: Column | None = None
-    unit: Literal["us", "ms", "s", "none"] | None = None
-    #: Whether numbers of a unit are instants; unless given they are where a length or an origin of the spec is one of time.
-    axis: Literal["instants"] | None = None
-    tie_break: tuple[Column, ...] = ()
-    disorder: Duration = Zero
-    #: Whether the rows of a commit arrive together, so that none is late to another, or one after another.
-    arrival: Literal["commit", "row"] = "commit"
-    lateness: Duration = Zero
-    #: Null for no limit, as on an axis without a clock (``unit: none``).
-    max_future_skew: Annotated[Duration | None, Field(json_schema_extra={"default": "1 day"})] = Duration(days=1)
-    watermark: Literal["max_event_time", "data_interval_end"] = "max_event_time"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_future_without_a_clock(cls, fields: Any) -> Any:
-        if isinstance(fields, Mapping) and fields.get("unit") == "none" and "max_future_skew" not in fields:
-            return {**fields, "max_future_skew": None}
-        return fields
-
-    @model_validator(mode="after")
-    def _fixed_lengths(self) -> Self:
-        for name in ("disorder", "lateness", "max_future_skew"):
-            value = getattr(self, name)
-            if value is not None and value.months:
-                raise ValueError(f"{name}: got {value}; expected a fixed length; months have none")
-            if value is not None and value.ticks < 0:
-                raise ValueError(f"{name}: got {value}; expected zero or more")
-        if "max_future_skew" in self.model_fields_set and self.max_future_skew is not None and self.unit == "none":
-            raise ValueError("max_future_skew: an axis with unit: none has no now to measure from; leave it out")
-        if self.axis is not None and self.unit in (None, "none"):
-            raise ValueError("axis: only numbers since 1970 can be instants by it; give unit: us, ms or s, or leave it out")
-        return self
-
-    @property
-    def integer_axis(self) -> bool:
-        """Whether times are plain integers, and lengths so many of them."""
-        return self.unit is not None and self.axis is None
-
-    @property
-    def tick_us(self) -> int:
-        """What a value of a column of times is multiplied by to be on the axis; 1 unless it counts milliseconds or seconds of instants."""
-        return _TICKS_US[self.unit or "us"] if self.axis == "instants" else 1
-
-    def latest(self, now_us: int, *, by_default: bool = True) -> int | None:
-        """The greatest event time on the axis that is accepted at ``now_us``, in ticks of the axis; ``None`` for no bound.
-
-        ``by_default`` says whether the default bound also applies to a spec that does not set one.
-        """
-        skew = self.max_future_skew
-        if skew is None or self.unit == "none" or not (by_default or "max_future_skew" in self.model_fields_set):
-            return None
-        tick_us = _TICKS_US[self.unit or "us"] if self.integer_axis else 1
-        return now_us // tick_us + (skew.ticks if skew.plain else skew.elapsed() // tick_us)
 
 
 #: Type of the rule that the newest event of a run is at most ``freshness`` old; the type of an entry with this argument that names none.
@@ -294,14 +229,14 @@ class Pipeline(SpecMapping):
             ),
             None,
         )
-        if timed is not None and self.time.unit in _TICKS_US and self.time.axis is None:
+        if timed is not None and self.time.unit in TICKS_US and self.time.axis is None:
             # Kept in the spec's meaning, so that windows which come and go do not change what the axis is.
             self.__dict__["time"] = self.time.model_copy(update={"axis": "instants"})
         integer_axis, unit = self.time.integer_axis, self.time.unit
         for where, value in lengths.items():
             if value.plain != integer_axis:
                 wanted = f"a plain integer (time.unit is {unit!r})" if integer_axis else "a duration with a unit, such as '5 minutes'"
-                because = f", as {timed} makes the numbers of time.unit: {unit} instants" if unit in _TICKS_US and timed else ""
+                because = f", as {timed} makes the numbers of time.unit: {unit} instants" if unit in TICKS_US and timed else ""
                 raise ValueError(f"{where}: got {value}; expected {wanted}{because}")
         for index, window in enumerate(self.windows):
             origin = window.counted_from

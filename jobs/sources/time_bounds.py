@@ -12,7 +12,7 @@ from windowmill.jobs.sources.delta_log import physical_names
 from windowmill.jobs.sources.statistics import span
 
 if TYPE_CHECKING:
-    from windowmill.windowing.spec import Time
+    from windowmill.windowing.time_axis import Time
 
 
 def first_time(source: SourceTable, files: Sequence[AddedFile], time: Time) -> int | None:
