@@ -12,7 +12,7 @@ SECRETS = "tests/jobs/test_secrets.py::test_"
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
     f"{LABELS}an_event_may_be_a_day_in_the_future_unless_the_axis_is_no_time": [
-        ("no-limit-to-the-future", "windowing.spec:Time", instead("Duration(days=1)", "None")),
+        ("no-limit-to-the-future", "windowing.time_axis:Time", instead("Duration(days=1)", "None")),
     ],
     f"{SESSION_END}an_event_at_the_end_of_another_keys_session_and_its_own_is_not_late": [
         ("session-closed-at-its-end-by-kernels", "windowing.kernels.sessions:_closes_at", without("1")),
