@@ -194,7 +194,9 @@ def test_a_file_that_was_read_and_has_changed_is_refused_or_ignored_with_its_row
 @pytest.mark.parametrize("changes", ["refuse", "ignore"])
 @pytest.mark.parametrize("then", ["removed", "corrected", "removed, later back"])
 def test_a_file_of_an_abandoned_batch_is_forgotten(pipe, capsys, then, changes):
-    pipe.spec["expectations"] = [{"type": "expect_column_values_to_be_between", "column": "total", "max_value": 100, "severity": "critical"}]
+    pipe.spec["expectations"] = [
+        {"type": "expect_column_values_to_be_between", "column": "total", "max_value": 100, "severity": "critical"}
+    ]
     pipe.write(changes=changes)
     expected = {}
     if then != "corrected":
