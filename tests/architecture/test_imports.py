@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -163,7 +164,7 @@ def test_state_is_never_pickled():
 def test_stored_bytes_are_never_executed(package):
     """Nothing of ours unpickles, evaluates or executes: state, specs and records are data."""
     for path in files_of(package):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_tree(path)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             assert not {name.split(".")[0] for name in names} & {"pickle", "cloudpickle", "marshal", "shelve"}, path
@@ -177,7 +178,7 @@ def test_spark_gets_arrow_tables_without_empty_chunks():
         node
         for package in OURS
         for path in files_of(package)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(_tree(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "createDataFrame"
     ]
     assert calls
@@ -225,17 +226,23 @@ def _name(path: Path) -> str:
     return ".".join(["windowmill", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
 
 
-def _imported_modules(path: Path) -> set[str]:
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def _imported_modules(path: Path) -> frozenset[str]:
     """Modules that the file imports, by full name; ``from package import module`` is the module's import, and not its package's."""
     found: set[str] = set()
-    for node in _nodes(ast.parse(path.read_text())):
+    for node in _nodes(_tree(path)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 inner = SRC.joinpath(*node.module.split("."), alias.name)
                 found.add(f"{node.module}.{alias.name}" if inner.with_suffix(".py").exists() or inner.is_dir() else node.module)
-    return found
+    return frozenset(found)
 
 
 def _nodes(node: ast.AST) -> Iterator[ast.AST]:
