@@ -68,6 +68,10 @@ class SourceSchemaError(SourceError, RefusedError):
     """The source's columns no longer fit the spec or the plan."""
 
 
+class SourceFileError(SourceError, RefusedError):
+    """A file of the source cannot be read as what the spec says it is; nothing has been committed."""
+
+
 class SourceReplacedError(SourceError, RefusedError):
     """The table at the source's path is another one than before (its Delta id differs)."""
 

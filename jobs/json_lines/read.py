@@ -156,6 +156,11 @@ def instants_of(pipeline: Pipeline) -> set[str]:
     return of_windows | axis if pipeline.time.unit is None else of_windows - axis
 
 
+def used_columns(pipeline: Pipeline) -> list[str]:
+    """Names of the source columns that the pipeline reads, those of event times first."""
+    return list(_columns(pipeline)[0])
+
+
 def _columns(pipeline: Pipeline) -> tuple[dict[str, str], dict[str, str]]:
     """The columns that the pipeline reads, and the required type of each that has one: instant, integer, number or boolean.
 

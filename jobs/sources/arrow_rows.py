@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from windowmill.checkpoints.stores import Options, options_of, use_options
 from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.columns import FILE, ROW, VERSION, Columns
+from windowmill.jobs.sources.columns import FILE, ROW, UNREAD, VERSION, Columns
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.plain_rows import batches_of
 from windowmill.jobs.spark.access import access_to, map_in_arrow
@@ -26,21 +26,25 @@ _Numbered = tuple[PlainFile, int, int]
 def rows_by_arrow(spark: SparkSession, table: SourceTable, plain: Sequence[PlainFile], reading: Reading) -> DataFrame:
     """Implements :meth:`.SourceTable.rows`; ``plain`` are the files of ``reading``."""
     form = Form(Columns.of(table.schema_json).arrow)
+    unread = {UNREAD: pa.string()} if table.has_unread else {}
     own = [(FILE, pa.int32()), (ROW, pa.int64()), (VERSION, pa.int64())]
     files = [(file, index, reading.files[index].version) for index, file in enumerate(plain)]
     n_tasks = max(1, min(len(files), 4 * access_to(spark).cores()))
     parts = [files[len(files) * at // n_tasks : len(files) * (at + 1) // n_tasks] for at in range(n_tasks)]
     options = {} if (found := options_of(table.path)) is None else {table.path: found}
-    schema = pa.schema([*((name, kind) for name, kind in form.types.items()), *own])
-    return map_in_arrow(spark.range(0, n_tasks, 1, n_tasks), partial(_read, parts, form, options), schema)
+    schema = pa.schema([*form.types.items(), *unread.items(), *own])
+    return map_in_arrow(spark.range(0, n_tasks, 1, n_tasks), partial(_read, parts, form, [*form.types, *unread], options), schema)
 
 
 def _read(
-    parts: Sequence[Sequence[_Numbered]], form: Form, options: Mapping[str, Options], batches: Iterator[pa.RecordBatch]
+    parts: Sequence[Sequence[_Numbered]],
+    form: Form,
+    columns: Sequence[str],
+    options: Mapping[str, Options],
+    batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
     use_options(options)
-    columns = list(form.types)
     for number in (number for batch in batches for number in batch.column(0).to_pylist()):
         for file, index, version in parts[number]:
             first = 0

@@ -10,7 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from windowmill.jobs.sources.unread_rows import Expected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -146,6 +148,8 @@ class SourceTable(ABC):
         Whether files may contain rows that have been deleted.
     unread
         Columns that files have, and that are not read, each with why.
+    expected
+        What the spec uses of its rows.
     """
 
     path: str
@@ -154,12 +158,20 @@ class SourceTable(ABC):
     schema_json: str
     deletion_vectors: bool = False
     unread: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    #: Column that holds what is no row, as a text, and is null in every other; null for kinds that give such rows nulls, or refuse them.
-    malformed: ClassVar[str | None] = None
+    expected: Expected = field(default_factory=Expected, repr=False, compare=False)
     #: What a file of it is called, for messages.
     unit: ClassVar[str] = "file"
     #: Whether the rows that a version changed can be found, so that ``windowmill restate`` takes them up.
     is_restatable: ClassVar[bool] = False
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether rows come with the column ``UNREAD``."""
+        return False
+
+    def used_by(self, pipeline: Pipeline) -> Self:  # noqa: ARG002 - for kinds whose values are texts
+        """The source as ``pipeline`` uses it."""
+        return self
 
     @abstractmethod
     def versions(self, after: int, through: int) -> Iterator[LoggedVersion]:

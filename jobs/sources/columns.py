@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructField, StructType, VariantType
 
-from windowmill.jobs.column_names import ADDED, FAILED, FILE, REASON, ROW, TAKEN, URI, VERSION
+from windowmill.jobs.column_names import ADDED, FAILED, FILE, REASON, ROW, TAKEN, UNREAD, URI, VERSION
 from windowmill.jobs.conditions.checks import conditions_by_field
 from windowmill.jobs.conditions.duckdb import columns_of
 from windowmill.jobs.conditions.spark import every_condition
@@ -21,7 +21,7 @@ from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import SourceSchemaError, no_column
 from windowmill.windowing.spec import Pipeline
 
-__all__ = ["ADDED", "FAILED", "FILE", "REASON", "ROW", "TAKEN", "URI", "VERSION", "Columns", "check_unchanged"]
+__all__ = ["ADDED", "FAILED", "FILE", "REASON", "ROW", "TAKEN", "UNREAD", "URI", "VERSION", "Columns", "check_unchanged"]
 #: Metadata of a column under column mapping: its id in the table and its name in the files, which it keeps when it is renamed.
 COLUMN_ID, PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 #: Metadata in which Spark keeps the declared type of a column of texts of limited or fixed length, or that holds such texts.

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.column_names import FAILED, REASON
+from windowmill.jobs.column_names import FAILED, REASON, UNREAD
 from windowmill.jobs.sources.text_times import TextTimes
+from windowmill.jobs.sources.unread_rows import reasons_of
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
@@ -31,13 +32,13 @@ class EventTimes:
     ----------
     latest
         Greatest accepted event time; null for no bound.
-    malformed
-        Column of the source that is not null where there was no row to read; null if it has none.
+    has_unread
+        Whether rows come with the column ``UNREAD``.
     """
 
     pipeline: Pipeline
     latest: int | None
-    malformed: str | None = None
+    has_unread: bool = False
 
     @property
     def axis(self) -> list[str]:
@@ -51,8 +52,8 @@ class EventTimes:
 
     @property
     def read(self) -> list[str]:
-        """Those of :attr:`columns` that the source has."""
-        return [*self.axis, *([] if self.malformed is None else [self.malformed])]
+        """Those of :attr:`columns` that reading gives."""
+        return [*self.axis, *([UNREAD] if self.has_unread else [])]
 
     def of(self, rows: pa.Table) -> pa.Table:
         """``rows`` with event time, end if events last, and the reason if a row is unusable; without ``FAILED``.
@@ -69,10 +70,12 @@ class EventTimes:
         added = {TIME: time, REASON: pa.nulls(rows.num_rows, pa.string())} | ({UNTIL_OF: until} if len(raw) > 1 else {})
         latest = greatest if self.latest is None else min(greatest, self.latest)
         failed = rows.column(FAILED) if FAILED in rows.column_names else None
-        malformed = pa.repeat(False, rows.num_rows) if self.malformed is None else pc.is_valid(rows.column(self.malformed))
-        doubtful = pc.or_(malformed, failed) if failed is not None else malformed
-        if len(raw) > 1 or pc.any(doubtful).as_py() or not _are_all_within(time, least, latest):
-            added[REASON] = self._reasons(raw, (time, until), failed, malformed)
+        unread = rows.column(UNREAD) if self.has_unread and rows.column(UNREAD).null_count < rows.num_rows else None
+        has_failed = failed is not None and pc.any(failed).as_py()
+        if len(raw) > 1 or unread is not None or has_failed or not _are_all_within(time, least, latest):
+            added[REASON] = self._reasons(raw, (time, until), failed)
+        if unread is not None:
+            added[REASON] = pc.coalesce(reasons_of(unread), added[REASON])
         for name, column in added.items():
             rows = rows.append_column(name, column)
         return rows if failed is None else rows.drop_columns([FAILED])
@@ -82,13 +85,11 @@ class EventTimes:
         raw: list[pa.ChunkedArray],
         points: tuple[pa.ChunkedArray, pa.ChunkedArray],
         failed: pa.ChunkedArray | None,
-        malformed: pa.ChunkedArray | pa.Array,
     ) -> pa.ChunkedArray | pa.Array:
         low, high = (pa.scalar(bound, pa.int64()) for bound in accepted_times(self.pipeline))
         time, until = points
         within = [pc.and_(pc.greater_equal(at, low), pc.less_equal(at, high)) for at in points]
         reasons = {
-            "bad_row": malformed,
             "bad_condition": pa.repeat(False, len(time)) if failed is None else failed,
             "null_time": pc.or_(pc.is_null(raw[0]), pc.is_null(raw[-1])),
             "bad_time": pc.or_(pc.is_null(time), pc.is_null(until)),

@@ -22,8 +22,9 @@ from windowmill.checkpoints.source_files import SeenFile, SeenFiles
 from windowmill.checkpoints.stores import store_of
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.folder_options import declared
-from windowmill.jobs.sources.folder_schema import as_json, lines_in, of_parquet, partition_of, schema_of, text_form
+from windowmill.jobs.sources.folder_schema import as_json, of_parquet, partition_of, rows_in_text, schema_of, text_form
 from windowmill.jobs.sources.parquet_columns import Footer, footer_of, footers_of
+from windowmill.jobs.sources.unread_rows import Expected
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceSchemaError, first_line
 
 if TYPE_CHECKING:
@@ -197,6 +198,13 @@ class FolderSource(SourceTable):
     record: str | None = field(kw_only=True)
     counts: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
+    @property
+    def has_unread(self) -> bool:
+        return self.settings.format != "parquet"
+
+    def used_by(self, pipeline: Pipeline) -> FolderSource:
+        return replace(self, expected=Expected.by(pipeline, [column["name"] for column in json.loads(self.schema_json)["fields"]]))
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the list of files, which tasks do without: they get those that they read."""
         return self.__dict__ | {"seen": (), "listed": {}, "counts": {}}
@@ -243,7 +251,7 @@ class FolderSource(SourceTable):
 
     def _rows(self, files: Sequence[SeenFile]) -> list[int | None]:
         """Number of rows of each of ``files`` that is new or changed; null for one that has not been counted and takes long to count."""
-        root, header = self.path.rstrip("/"), self.settings.options.get("header", "").lower() == "true"
+        root = self.path.rstrip("/")
         counted = [
             file for file in files if file.event in ("added", "changed") and file.version not in self._forgotten and file.rows is None
         ]
@@ -252,7 +260,7 @@ class FolderSource(SourceTable):
         def count(path: str) -> int | None:
             size, mtime_ns = self.listed[path]
             if self.settings.format != "parquet":
-                return lines_in(f"{root}/{path}", size, header=header)
+                return rows_in_text(f"{root}/{path}", self.settings, size)
             try:
                 return footer_of(f"{root}/{path}", size, mtime_ns).rows
             except SourceError:  # whoever reads it says what is wrong
@@ -291,7 +299,7 @@ class FolderSource(SourceTable):
                     f"{root}/{file.path}",
                     {name: name for name in own},
                     {name: folders[name] for name in names if name in folders},
-                    text=text_form(self.settings, own),
+                    text=text_form(self.settings, own, self.expected),
                     casts=True,
                 )
             )

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 #: Options by format, beside those of every source.
 OPTIONS = {
     "parquet": ("pathGlobFilter", "schema"),
-    "csv": (*TIME_OPTIONS, "escape", "header", "multiLine", "nullValue", "pathGlobFilter", "quote", "schema", "sep"),
-    "json": (*TIME_OPTIONS, "pathGlobFilter", "schema"),
+    "csv": (*TIME_OPTIONS, "escape", "header", "mergeSchema", "multiLine", "nullValue", "pathGlobFilter", "quote", "schema", "sep"),
+    "json": (*TIME_OPTIONS, "mergeSchema", "pathGlobFilter", "schema"),
 }
 #: Values of options that are true or false.
 LOGICAL = {"true": True, "false": False}
@@ -37,6 +37,8 @@ _DDL = {
     **dict.fromkeys(("timestamp", "timestamp_ltz"), pa.timestamp("us", "UTC")),
     **dict.fromkeys(("timestamp_ntz",), pa.timestamp("us")),
 }
+#: Names that a schema is read by, but not written.
+_SYNONYMS = ("byte", "short", "integer", "long", "real", "timestamp_ltz")
 _COLUMN = re.compile(
     r"\s*(?:`((?:[^`]|``)+)`|(\w+))\s*:?\s+(\w+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*(?:not\s+null)?\s*", re.IGNORECASE
 )
@@ -46,7 +48,7 @@ def option_problems(settings: Source) -> Iterator[tuple[str, str]]:
     """Problems with the values of options, as pairs (path of the field, problem and remedy)."""
     yield from pattern_problems(settings.options)
     for name, value in settings.options.items():
-        if name in ("header", "multiLine") and value.lower() not in LOGICAL:
+        if name in ("header", "mergeSchema", "multiLine") and value.lower() not in LOGICAL:
             yield f"source.options.{name}", f"got {value!r}; expected true or false"
         if (name == "sep" and len(value.encode()) != 1) or (name in ("quote", "escape") and len(value.encode()) > 1):
             yield f"source.options.{name}", f"got {value!r}; expected one ASCII character"
@@ -92,8 +94,20 @@ def as_ddl(schema: pa.Schema) -> str:
     >>> as_ddl(declared("origin STRING, `air time` BIGINT"))
     'origin STRING, `air time` BIGINT'
     """
-    names = {kind: name.upper() for name, kind in reversed(_DDL.items()) if name not in ("byte", "short", "long", "integer")}
-    return ", ".join(f"{_written(field.name)} {names[field.type]}" for field in schema)
+    return ", ".join(f"{_written(field.name)} {ddl_of(field.type)}" for field in schema)
+
+
+def ddl_of(kind: pa.DataType) -> str:
+    """A type as :func:`declared` reads it.
+
+    Examples
+    --------
+    >>> ddl_of(pa.int64()), ddl_of(pa.decimal128(8, 2))
+    ('BIGINT', 'DECIMAL(8, 2)')
+    """
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision}, {kind.scale})"
+    return next((name.upper() for name, own in _DDL.items() if own == kind and name not in _SYNONYMS), str(kind))
 
 
 def _written(name: str) -> str:

@@ -7,15 +7,15 @@ they hold, may add columns and widen types.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from windowmill.checkpoints.stores import filesystem_of
 from windowmill.jobs.sources.folder_options import LOGICAL, declared
 from windowmill.jobs.sources.parquet_columns import unified
+from windowmill.jobs.sources.unread_rows import Expected
 from windowmill.windowing.errors import SourceError, SourceSchemaError, first_line
 
 if TYPE_CHECKING:
@@ -26,22 +26,31 @@ if TYPE_CHECKING:
 
 #: Files from which columns are found: the first and the last ones, and rows of each.
 _SAMPLED_FILES, _SAMPLED_ROWS = 8, 100_000
-#: Size of a text file whose lines are counted, and bytes that are read at a time.
-_COUNTED_BYTES, _BLOCK_BYTES = 64 << 20, 4 << 20
+#: Size of a text file whose lines are counted.
+_COUNTED_BYTES = 64 << 20
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
-def text_form(settings: Source, columns: Sequence[str]) -> TextForm | None:
-    """How the files of the source are read; null for Parquet. ``columns`` are those of the source that are not partitions."""
+def text_form(settings: Source, columns: Sequence[str], expected: Expected | None = None) -> TextForm | None:
+    """How the files of the source are read; null for Parquet.
+
+    Parameters
+    ----------
+    columns
+        Those of the source that are not partitions.
+    expected
+        What the spec uses of the rows.
+    """
     if settings.format == "parquet":
         return None
     from windowmill.jobs.sources.text_files import TextForm
     from windowmill.jobs.sources.text_times import TextTimes
 
-    times = TextTimes.of(settings)
-    if settings.format == "json":
-        return TextForm("json", times=times)
     given = settings.options
+    used: dict[str, Any] = {"times": TextTimes.of(settings), "expected": expected or Expected()}
+    used["may_lack"] = LOGICAL[given.get("mergeSchema", "false").lower()]
+    if settings.format == "json":
+        return TextForm("json", **used)
     header = LOGICAL[given.get("header", "false").lower()]
     return TextForm(
         "csv",
@@ -52,7 +61,7 @@ def text_form(settings: Source, columns: Sequence[str]) -> TextForm | None:
         null=given.get("nullValue", ""),
         multi_line=LOGICAL[given.get("multiLine", "false").lower()],
         columns=() if header else tuple(columns),
-        times=times,
+        **used,
     )
 
 
@@ -68,19 +77,20 @@ def partition_of(path: str) -> dict[str, str | None]:
     return {unquote(name): None if value == _NO_VALUE else unquote(value) for name, _, value in pairs}
 
 
-def lines_in(path: str, size: int, *, header: bool) -> int | None:
-    """Number of lines of a text file that hold rows; null if it is too large to be counted, or cannot be read."""
-    if size > _COUNTED_BYTES:
-        return None
-    store, own = filesystem_of(path)
+def rows_in_text(path: str, settings: Source, size: int) -> int | None:
+    """Number of rows of a text file; null if it is too large to be counted, or cannot be opened.
+
+    Raises
+    ------
+    SourceFileError
+        If it cannot be read as text.
+    """
+    form = text_form(settings, ())
+    assert form is not None
     try:
-        with store.open_input_stream(own) as stream:
-            lines, last = 0, b"\n"
-            while block := stream.read(_BLOCK_BYTES):
-                lines, last = lines + block.count(b"\n"), block[-1:]
+        return None if size > _COUNTED_BYTES else form.count(path)
     except (OSError, pa.ArrowException):  # whoever reads it says what is wrong
         return None
-    return max(0, lines + (last != b"\n") - header)
 
 
 def schema_of(settings: Source, root: str, paths: Sequence[str]) -> pa.Schema:
@@ -149,11 +159,11 @@ def _of_texts(settings: Source, paths: Sequence[str]) -> pa.Schema:
 def _texts_of_csv(settings: Source, path: str) -> Mapping[str, set[str]]:
     from windowmill.jobs.sources.base import PlainFile
     from windowmill.jobs.sources.plain_files import Form
-    from windowmill.jobs.sources.text_files import OpenText, csv_header
+    from windowmill.jobs.sources.text_files import OpenText, without_header
 
     form = text_form(settings, ())
     assert form is not None
-    names = csv_header(path, form)
+    names, _ = without_header(path, form.lines(path), form.syntax)
     if not form.header:
         names = [f"_c{number}" for number in range(len(names))]
         form = text_form(settings, names)
@@ -170,10 +180,13 @@ def _texts_of_csv(settings: Source, path: str) -> Mapping[str, set[str]]:
 
 
 def _texts_of_json(settings: Source, path: str) -> Mapping[str, set[str]]:
-    from windowmill.jobs.sources.text_files import json_rows
+    from windowmill.jobs.sources.json_rows import json_object
     from windowmill.jobs.sources.text_times import TextTimes
 
-    return _texts_of_objects(islice(json_rows(path), _SAMPLED_ROWS), TextTimes.of(settings))
+    form = text_form(settings, ())
+    assert form is not None
+    lines = chain.from_iterable(some.texts for some in form.lines(path))
+    return _texts_of_objects((json_object(line) or {} for line in islice(lines, _SAMPLED_ROWS)), TextTimes.of(settings))
 
 
 def schema_of_objects(rows: Iterable[Mapping[str, Any]], times: TextTimes) -> pa.Schema:

@@ -19,15 +19,16 @@ from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Re
 from windowmill.jobs.sources.folder_schema import as_json
 from windowmill.jobs.sources.kafka_client import Brokers, Settings, settings_of
 from windowmill.jobs.sources.kafka_messages import MessageForm
-from windowmill.jobs.sources.kafka_options import CORRUPT, Partition, columns_of, starting_offsets, topics_of
+from windowmill.jobs.sources.kafka_options import Partition, columns_of, starting_offsets, topics_of
 from windowmill.jobs.sources.reading import instant_of
 from windowmill.jobs.sources.text_times import ISO, TextTimes
+from windowmill.jobs.sources.unread_rows import Expected
 from windowmill.windowing.errors import SourceRangeGoneError, SourceReplacedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from windowmill.windowing.spec import Source
+    from windowmill.windowing.spec import Pipeline, Source
 
 #: First offset of a range, and the one after its last.
 _Range = tuple[int, int]
@@ -190,7 +191,6 @@ class KafkaSource(SourceTable):
         What texts of messages are dates and instants.
     """
 
-    malformed: ClassVar[str | None] = CORRUPT
     unit: ClassVar[str] = "range of offsets"
 
     seen: tuple[SeenFile, ...] = field(repr=False, kw_only=True)
@@ -199,6 +199,13 @@ class KafkaSource(SourceTable):
     record: str | None = field(kw_only=True)
     client: Settings = field(repr=False, kw_only=True)
     times: TextTimes = field(default=ISO, kw_only=True)
+
+    @property
+    def has_unread(self) -> bool:
+        return True
+
+    def used_by(self, pipeline: Pipeline) -> KafkaSource:
+        return replace(self, expected=Expected.by(pipeline, [column["name"] for column in json.loads(self.schema_json)["fields"]]))
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the versions, which tasks do without: they get the ranges that they read."""
@@ -249,7 +256,7 @@ class KafkaSource(SourceTable):
     def plain_files(self, reading: Reading) -> list[PlainFile]:
         names = {column["name"]: column["name"] for column in json.loads(self.schema_json)["fields"]}
         return [
-            PlainFile(file.path, names, {}, text=MessageForm(partition, *own, self.path, self.client, self.times))
+            PlainFile(file.path, names, {}, text=MessageForm(partition, *own, self.path, self.client, self.times, self.expected))
             for file in reading.files
             for partition, own in [_range_at(file)]
         ]

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from windowmill.jobs.column_names import CORRUPT, UNREAD
+from windowmill.jobs.sources.json_rows import parse_json
 from windowmill.jobs.sources.kafka_client import Settings, failure_of, new_consumer
-from windowmill.jobs.sources.kafka_options import CORRUPT, Partition
-from windowmill.jobs.sources.text_files import json_columns
+from windowmill.jobs.sources.kafka_options import OWN_COLUMNS, Partition
 from windowmill.jobs.sources.text_times import ISO, TextTimes
 from windowmill.jobs.sources.text_values import parsed
+from windowmill.jobs.sources.unread_rows import Expected, unread_of
 from windowmill.windowing.errors import SourceRangeGoneError, SourceReplacedError
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ class MessageForm:
     #: They hold credentials.
     settings: Settings = field(repr=False)
     times: TextTimes = ISO
+    expected: Expected = field(default_factory=Expected)
 
     def batches(self, file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - as of TextForm
         """The ``columns`` of all messages, in order."""
@@ -97,21 +101,26 @@ def messages_in(form: MessageForm) -> Iterator[list[Any]]:
 
 def batches_of_messages(form: MessageForm, columns: Sequence[str], kinds: Form) -> Iterator[pa.RecordBatch]:
     """The ``columns`` of all messages, in order."""
+    topic, number = form.partition
+    of_values = {name: kind for name, kind in kinds.types.items() if name not in OWN_COLUMNS}
+    expected = form.expected.among(of_values) if UNREAD in columns else Expected()
+    read = [name for name in dict.fromkeys([*columns, *expected.names]) if name in of_values]
     for messages in messages_in(form):
-        own = [name for name in columns if name not in _OWN and name != CORRUPT]
-        cells, corrupt = json_columns([message.value() for message in messages], {name: kinds.types[name] for name in own})
-        texts = dict(zip(own, cells, strict=True))
-        yield pa.record_batch(
-            [
-                corrupt
-                if name == CORRUPT
-                else pa.array(map(_OWN[name], messages), kinds.types[name])
-                if name in _OWN
-                else parsed(texts[name], kinds.types[name], form.times)
-                for name in columns
-            ],
-            names=list(columns),
-        )
+        sent = [message.value() or b"" for message in messages]
+        cells = parse_json(sent, {name: of_values[name] for name in read})
+        texts = dict(zip(read, cells.columns, strict=True))
+        own = {name: parsed(column, kinds.types[name], form.times) for name, column in texts.items()}
+        where = partial(_place_of, topic, number, messages)
+        unread = unread_of(texts, own, expected, cells.bad, where, sent.__getitem__) if UNREAD in columns else None
+        own[UNREAD] = pa.nulls(len(messages), pa.string()) if unread is None else unread
+        corrupt = [text.decode(errors="replace") if index in cells.bad else None for index, text in enumerate(sent)]
+        own[CORRUPT] = pa.array(corrupt, pa.string())
+        own |= {name: pa.array(map(_OWN[name], messages), kinds.types[name]) for name in columns if name in _OWN}
+        yield pa.record_batch([own[name] for name in columns], names=list(columns))
+
+
+def _place_of(topic: str, partition: int, messages: Sequence[Any], index: int) -> str:
+    return f"{topic}/{partition}, offset {messages[index].offset()}"
 
 
 def _time_of(message: Any) -> int | None:
@@ -121,7 +130,8 @@ def _time_of(message: Any) -> int | None:
 
 def _key_of(message: Any) -> str | None:
     key = message.key()
-    return None if key is None else key.decode(errors="replace")
+    # Bytes that are no text are written as \\xff, so that other ones are another key.
+    return None if key is None else key.decode(errors="backslashreplace")
 
 
 #: What each column of a message holds that is not of its JSON object.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from windowmill.jobs.column_names import CORRUPT
 from windowmill.jobs.sources.folder_options import declared
 from windowmill.jobs.sources.text_times import OPTIONS as TIME_OPTIONS
 from windowmill.jobs.sources.text_times import pattern_problems
@@ -38,8 +39,6 @@ _SETTINGS = (
 #: Options beside ``startingTimestamp``, by Spark's names; those of ``kafka.`` are settings of the client.
 OPTIONS = (*TIME_OPTIONS, "maxOffsetsPerTrigger", "schema", "startingOffsets", "subscribe", *(f"kafka.{name}" for name in _SETTINGS))
 
-#: Column with the text of a message that is no JSON object, as of Spark's readers; empty for a message without a value.
-CORRUPT = "_corrupt_record"
 #: Columns that every message has beside those of its JSON object.
 OWN_COLUMNS: Mapping[str, pa.DataType] = {
     "kafka_topic": pa.string(),
@@ -47,6 +46,7 @@ OWN_COLUMNS: Mapping[str, pa.DataType] = {
     "kafka_offset": pa.int64(),
     "kafka_timestamp": pa.timestamp("us", "UTC"),
     "kafka_key": pa.string(),
+    # The text of a message that is no JSON object; empty for a message without a value.
     CORRUPT: pa.string(),
 }
 

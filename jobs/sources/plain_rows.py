@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import DateType, IntegralType, StringType, TimestampNTZType, TimestampType
 
+from windowmill.jobs.column_names import CORRUPT
 from windowmill.jobs.conditions.duckdb import Conditions, columns_of
 from windowmill.jobs.conditions.spark import every_condition
 from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.columns import FAILED, FILE, REASON, ROW, VERSION, Columns
+from windowmill.jobs.sources.columns import FAILED, FILE, REASON, ROW, UNREAD, VERSION, Columns
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.parquet_columns import unreadable
 from windowmill.jobs.sources.plain_files import FilePart, Form, NotPlainError, OpenFile, read
@@ -46,7 +47,7 @@ class PlainRows:
         The version of each file; none if files have no versions.
     conditions
         All conditions of the spec, including the filter.
-    malformed
+    has_unread
         As of :class:`.SourceTable`.
     """
 
@@ -55,7 +56,7 @@ class PlainRows:
     versions: Sequence[int]
     form: Form
     conditions: Conditions
-    malformed: str | None = None
+    has_unread: bool = False
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
@@ -74,7 +75,7 @@ class PlainRows:
         if files is None:
             return None
         form = Form(columns.arrow, columns.fixed_lengths)
-        return cls(pipeline, files, [file.version for file in reading.files], form, conditions, source.malformed)
+        return cls(pipeline, files, [file.version for file in reading.files], form, conditions, source.has_unread)
 
     def read(self, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> pa.Table | None:
         """The rows in order of arrival; null if only Spark can read them.
@@ -100,14 +101,14 @@ class PlainRows:
 
     def needed(self, columns: Sequence[str]) -> list[str]:
         """``columns``, and the columns that event times and conditions are made of."""
-        own = EventTimes(self.pipeline, None, self.malformed).read
+        own = EventTimes(self.pipeline, None, self.has_unread).read
         return list(dict.fromkeys([*columns, *own, *chain(*map(columns_of, self.conditions.sql))]))
 
     def _stored(self, index: int, columns: Sequence[str]) -> pa.Table:
         """The ``columns`` of one file, with its index, the index of each row and the file's version."""
         batches = list(batches_of(self.files[index], self.form, columns))
         if not batches:
-            batches = [pa.record_batch([pa.array([], self.form.types[name]) for name in columns], names=columns)]
+            batches = [pa.record_batch([pa.array([], self.form.types.get(name, pa.string())) for name in columns], names=columns)]
         rows = pa.Table.from_batches(batches)
         own = {FILE: pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), ROW: pa.array(np.arange(rows.num_rows))}
         own[VERSION] = pa.repeat(pa.scalar(self.versions[index], pa.int64()), rows.num_rows)
@@ -120,18 +121,24 @@ class PlainRows:
         truths = self.conditions.over(rows)
         if truths:
             rows = rows.append_column(FAILED, reduce(pc.or_, (truth.failed for truth in truths.values())))
-        rows = EventTimes(self.pipeline, latest, self.malformed).of(rows)
+        rows = EventTimes(self.pipeline, latest, self.has_unread).of(rows)
         for condition in conditions:
             holds = truths[condition].holds
             known = rows.column(REASON).null_count == rows.num_rows
             rows = rows.append_column(condition_column(condition), holds if known else pc.and_(holds, pc.is_null(rows.column(REASON))))
         wanted = self.pipeline.source.filter if self.pipeline.source is not None else None
         if wanted:
-            # Rows on which the filter fails are kept for quarantine.
-            rows = rows.filter(pc.or_(truths[wanted].holds, truths[wanted].failed))
-        own = [name for name in (FILE, ROW, VERSION) if name in rows.column_names]
+            # Rows on which the filter fails, or that could not be read, are kept for quarantine.
+            kept = pc.or_(truths[wanted].holds, truths[wanted].failed)
+            rows = rows.filter(pc.or_(kept, pc.is_valid(rows.column(UNREAD))) if self.has_unread and keeps_unread(wanted) else kept)
+        own = [name for name in (FILE, ROW, VERSION, UNREAD) if name in rows.column_names]
         added = [*own, REASON, TIME, *([UNTIL_OF] if self.pipeline.time.end else []), *map(condition_column, conditions)]
         return rows.select([*added, *dict.fromkeys(columns)])
+
+
+def keeps_unread(wanted: str) -> bool:
+    """Whether rows that could not be read are quarantined whatever the source's filter ``wanted`` says: unless it asks for them."""
+    return CORRUPT not in columns_of(wanted)
 
 
 def batches_of(file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -7,6 +7,8 @@ what they receive. Elsewhere the columns are those of a user function, which Spa
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,8 +19,9 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.spark import any_failure, failure, truth
 from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.sources.columns import FAILED, REASON, Columns
+from windowmill.jobs.sources.columns import FAILED, REASON, UNREAD, Columns
 from windowmill.jobs.sources.event_times import EventTimes
+from windowmill.jobs.sources.plain_rows import keeps_unread
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.errors import SourceSchemaError
 
@@ -47,9 +50,11 @@ def read_rows(
     wanted, pipeline = runnable.source.filter, runnable.pipeline
     if wanted:
         chosen, failed = truth(wanted, columns.arrow), failure(wanted, columns.arrow)
-        # Rows on which the filter fails are kept for quarantine.
-        rows = rows.where(chosen if failed is None else F.coalesce(chosen, F.lit(False)) | failed)
-    times = EventTimes(pipeline, pipeline.time.latest(now_us), table.malformed)
+        # Rows on which the filter fails, or that could not be read, are kept for quarantine.
+        kept = [failed] if failed is not None else []
+        kept += [F.col(backquoted(UNREAD)).isNotNull()] if table.has_unread and keeps_unread(wanted) else []
+        rows = rows.where(reduce(or_, kept, F.coalesce(chosen, F.lit(False))) if kept else chosen)
+    times = EventTimes(pipeline, pipeline.time.latest(now_us), table.has_unread)
     if select is None:
         return with_event_times(rows, times, columns)
     # Spark would move filters on event times, and with them the function of Python that gives these, below joins by which `select`

@@ -26,8 +26,6 @@ def parsed(texts: pa.Array, kind: pa.DataType, times: TextTimes = ISO) -> pa.Arr
         return texts
     if not pa.types.is_string(texts.type):
         return _narrowed(texts, kind)
-    if pa.types.is_string(kind):
-        return texts
     if pa.types.is_timestamp(kind):
         return (times if kind.tz else ISO).instants(texts).cast(pa.timestamp("us")).cast(kind)
     if pa.types.is_date(kind) and (dates := times.dates(texts)) is not None:
@@ -38,9 +36,12 @@ def parsed(texts: pa.Array, kind: pa.DataType, times: TextTimes = ISO) -> pa.Arr
     if _form(kind) == "number" or _form(kind) == "whole":
         fitting = pc.utf8_ltrim(fitting, "+")
     try:
-        return _narrowed(fitting.cast(_WIDE.get(_form(kind), kind)), kind)
+        if _form(kind) != "whole" or fitting.null_count == texts.null_count:
+            return _narrowed(fitting.cast(_WIDE.get(_form(kind), kind)), kind)
+        fitting = texts  # 30.0 and 3e1 are whole numbers
     except pa.ArrowInvalid:  # a value is out of the type's range
-        return pa.array([None if text is None else each(text, kind) for text in fitting.to_pylist()], kind)
+        pass
+    return pa.array([None if text is None else each(text, kind) for text in fitting.to_pylist()], kind)
 
 
 def _form(kind: pa.DataType) -> str:
@@ -61,8 +62,19 @@ def _narrowed(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _whole(text: str, kind: pa.DataType) -> int | None:
-    value, bits = int(text), kind.bit_width - 1
+    number = _plain_number(text)
+    if number is None or number.adjusted() > _MOST_DIGITS or number != int(number):
+        return None
+    value, bits = int(number), kind.bit_width - 1
     return value if -(1 << bits) <= value < 1 << bits else None
+
+
+def _plain_number(text: str) -> Decimal | None:
+    """The number that a text is, exactly; null for none, NaN and infinities."""
+    if _IS_NUMBER(text) is None:
+        return None
+    number = Decimal(text.replace("Inf", "Infinity") if text.endswith("Inf") else text)
+    return number if number.is_finite() else None
 
 
 def _day(text: str, _: pa.DataType) -> date | None:
@@ -88,12 +100,11 @@ _FORMS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "decimal": (_NUMBER, _decimal),
 }
 _WIDE = {"whole": pa.int64(), "number": pa.float64()}
-#: Types of a column, each with the texts that it takes; the first that takes all of them is that of the column.
-_GUESSES = (
-    (re.compile("(?:[+-]?[0-9]{1,18})"), pa.int64()),
-    (re.compile(_NUMBER), pa.float64()),
-    (re.compile(_LOGICAL), pa.bool_()),
-)
+_IS_LOGICAL = re.compile(_LOGICAL).fullmatch
+_IS_NUMBER = re.compile(_NUMBER).fullmatch
+_IS_WHOLE = re.compile("[+-]?[0-9]+").fullmatch
+#: Digits of the longest decimal, and whole numbers of which each is a floating-point number.
+_MOST_DIGITS, _EXACT = 38, 1 << 53
 
 
 def guessed(texts: set[str], times: TextTimes = ISO) -> pa.DataType:
@@ -101,7 +112,23 @@ def guessed(texts: set[str], times: TextTimes = ISO) -> pa.DataType:
     written = times.type_of(texts)
     if written is not None:
         return written
-    for pattern, kind in _GUESSES:
-        if texts and all(pattern.fullmatch(text.strip(_SPACES)) for text in texts):
-            return kind
-    return pa.string()
+    texts = {text.strip(_SPACES) for text in texts}
+    if texts and all(map(_IS_NUMBER, texts)):
+        return _number_type(texts)
+    return pa.bool_() if texts and all(map(_IS_LOGICAL, texts)) else pa.string()
+
+
+def _number_type(texts: set[str]) -> pa.DataType:
+    """The type of numbers in which whole ones stay as they are."""
+    whole = [int(text) for text in texts if _IS_WHOLE(text) and len(text) <= _MOST_DIGITS]
+    span = max(map(abs, whole), default=0)
+    if all(map(_IS_WHOLE, texts)):
+        if len(whole) < len(texts):
+            return pa.string()
+        return pa.int64() if all(-(1 << 63) <= number < 1 << 63 for number in whole) else pa.decimal128(_MOST_DIGITS)
+    if span <= _EXACT and len(whole) == sum(1 for text in texts if _IS_WHOLE(text)):
+        return pa.float64()
+    numbers = [_plain_number(text) for text in texts]
+    exponents = [_MOST_DIGITS if number is None else -int(number.as_tuple().exponent) for number in numbers]
+    scale = max(0, *exponents)
+    return pa.decimal128(_MOST_DIGITS, scale) if len(str(span)) + scale <= _MOST_DIGITS else pa.string()

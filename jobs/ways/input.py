@@ -82,12 +82,12 @@ class Input:
     @property
     def times(self) -> EventTimes:
         """The event times of the rows."""
-        return EventTimes(self.pipeline, self.latest, self.malformed)
+        return EventTimes(self.pipeline, self.latest, self.has_unread)
 
     @property
-    def malformed(self) -> str | None:
-        """The column of rows that could not be read; null if there is none."""
-        return None
+    def has_unread(self) -> bool:
+        """Whether rows come with the column ``UNREAD``."""
+        return False
 
     @cached_property
     def sink_schema(self) -> pa.Schema:
@@ -223,8 +223,8 @@ class TableInput(SourceInput):
         return self.reading.files
 
     @property
-    def malformed(self) -> str | None:
-        return self.source.malformed
+    def has_unread(self) -> bool:
+        return self.source.has_unread
 
     @property
     def restores(self) -> bool:

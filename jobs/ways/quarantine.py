@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from windowmill.jobs.conditions.duckdb import evaluate
 from windowmill.jobs.conditions.spark import every_condition
 from windowmill.jobs.json_lines.spark_form import to_json
-from windowmill.jobs.sources.columns import REASON, VERSION
+from windowmill.jobs.sources.columns import REASON, UNREAD, VERSION
+from windowmill.jobs.sources.unread_rows import details_of, with_texts
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.limits import OnlySparkError
 from windowmill.windowing.bounds import PRINTABLE
@@ -26,7 +27,6 @@ BAD_CONDITION = "bad_condition"
 FAILURE, JSON = "_failure", "_json"
 
 DETAILS = {
-    "bad_row": "the message has no JSON object as its value",
     "null_time": "the time column is null",
     "bad_time": "the time column cannot be read as a timestamp",
     "time_out_of_range": "the row's windows would begin or end beyond the years 1 to 9999, or on an integer axis beyond ±2^62",
@@ -59,7 +59,7 @@ def quarantined(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Pl
         raise OnlySparkError(f"only Spark can evaluate a condition of the spec ({first_line(err)})") from err
     failures = [pc.if_else(truth.failed, failure_of(text), pa.scalar(None, pa.string())) for text, truth in truths.items()]
     failure = pc.coalesce(*failures) if failures else pa.nulls(rows.num_rows, pa.string())
-    told = rows.select([name for name in (REASON, VERSION, TIME, WATERMARK_OF) if name in rows.column_names])
+    told = rows.select([name for name in (REASON, VERSION, TIME, WATERMARK_OF, UNREAD) if name in rows.column_names])
     told = told.append_column(FAILURE, failure).append_column(JSON, pa.array(to_json(rows.select(columns)), pa.string()))
     return entries(told, pipeline, plan)
 
@@ -75,8 +75,8 @@ def entries(rows: pa.Table, pipeline: Pipeline, plan: Plan) -> pa.Table:
     Parameters
     ----------
     rows
-        Reason, version and event time of each row, the watermark that it found if it is late, the sentence about the condition that fails
-        on it, and the row as JSON.
+        Reason, version and event time of each row, the watermark that it found if it is late, what in it could not be read, the sentence
+        about the condition that fails on it, and the row as JSON.
     """
 
     def instant(points: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -89,6 +89,10 @@ def entries(rows: pa.Table, pipeline: Pipeline, plan: Plan) -> pa.Table:
 
     n, reason = rows.num_rows, rows.column(REASON)
     known = pa.array(DETAILS.values()).take(pc.index_in(reason, pa.array(DETAILS)).combine_chunks())
+    row, unread = rows.column(JSON), pa.nulls(n, pa.string())
+    if UNREAD in rows.column_names:
+        unread = pa.array(details_of(rows.column(UNREAD)), pa.string())
+        row = pa.array(with_texts(row, rows.column(UNREAD)), pa.string())
     found = pa.chunked_array([pa.nulls(n, pa.int64())])
     if WATERMARK_OF in rows.column_names:
         found = pc.if_else(pc.equal(reason, TOO_LATE), rows.column(WATERMARK_OF), pa.scalar(None, pa.int64()))
@@ -98,10 +102,10 @@ def entries(rows: pa.Table, pipeline: Pipeline, plan: Plan) -> pa.Table:
             "generation": pa.repeat(plan.generation, n),
             "batch": pa.repeat(pa.scalar(plan.batch, pa.int64()), n),
             "reason": reason,
-            "detail": pc.coalesce(known, rows.column(FAILURE)),
+            "detail": pc.coalesce(unread, known, rows.column(FAILURE)),
             "source_version": rows.column(VERSION),
             "event_time": instant(rows.column(TIME)),
             "watermark": instant(found),
-            "row": rows.column(JSON),
+            "row": row,
         }
     )

@@ -410,7 +410,7 @@ def _rows(folder: Path, format_: str, text: str, options: dict[str, Any]) -> lis
 @pytest.mark.parametrize(
     ("kind", "texts", "values"),
     [
-        ("TINYINT", ["127", "128", "-128", "+1", "1.0", ""], [127, None, -128, 1, None, None]),
+        ("TINYINT", ["127", "128", "-128", "+1", "1.0", ""], [127, None, -128, 1, 1, None]),
         ("BIGINT", ["9223372036854775807", "9223372036854775808", "x"], [9223372036854775807, None, None]),
         ("BOOLEAN", ["TRUE", "false", "yes", "1"], [True, False, None, None]),
         ("DECIMAL(4, 2)", ["12.345", "123.4", "1e1", "x"], [12.35, None, 10.0, None]),

@@ -137,7 +137,7 @@ class Sent:
         """The columns that are sent."""
         made = (TIME, UNTIL_OF, CLOSED, LATE)
         kinds = {field.name: field.type for field in self.wanted if field.name not in made}
-        kinds |= {name: self.types[name] for name in self.times.read} | {FAILED: pa.bool_()}
+        kinds |= {name: self.types.get(name, pa.string()) for name in self.times.read} | {FAILED: pa.bool_()}
         return pa.schema(kinds | ({WATERMARK_OF: pa.int64()} if CLOSED in self.wanted.names else {}))
 
     def usable(self, rows: pa.Table) -> pa.Table:

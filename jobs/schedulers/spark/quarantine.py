@@ -16,7 +16,7 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import use_options
 from windowmill.jobs.conditions.spark import every_condition, failing
 from windowmill.jobs.schedulers.spark.task_output import REFUSED_SCHEMA, OutputWriter, Targets, output_of, read_files
-from windowmill.jobs.sources.columns import REASON, VERSION, Columns
+from windowmill.jobs.sources.columns import REASON, UNREAD, VERSION, Columns
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.lateness import TOO_LATE, marked, too_late_among
 from windowmill.jobs.ways.output import Output
@@ -37,7 +37,7 @@ def write_by_tasks(rows: DataFrame, columns: list[str], pipeline: Pipeline, plan
     """Have tasks write the rows that have a reason to the quarantine table."""
     failed = failing(every_condition(pipeline), Columns(rows.select(*map(backquoted, columns)).schema).arrow)
     why = [F.when(column, F.lit(failure_of(text))) for text, column in failed.items()]
-    told = [F.col(name) for name in (REASON, VERSION, TIME, WATERMARK_OF) if name in rows.columns]
+    told = [F.col(backquoted(name)) for name in (REASON, VERSION, TIME, WATERMARK_OF, UNREAD) if name in rows.columns]
     chosen = rows.where(F.col(REASON).isNotNull()).select(
         *told,
         (F.when(F.col(REASON) == BAD_CONDITION, F.coalesce(*why)) if why else F.lit(None).cast("string")).alias(FAILURE),

@@ -1,0 +1,251 @@
+"""Text files as teams get them: each line is a row or in quarantine with its text, or the file is refused by name."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.jobs.test_folders import Pipe
+from windowmill.jobs.cli import main
+from windowmill.jobs.sources import text_lines
+from windowmill.jobs.sources.columns import REASON, UNREAD
+from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.plain_rows import PlainRows
+from windowmill.jobs.sources.reading import Reach, reading_of
+from windowmill.jobs.sources.unread_rows import details_of
+from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.errors import SourceError, SourceFileError
+from windowmill.windowing.specfile import parse_pipeline
+
+#: A day, in a time column.
+DAY = "2024-05-01"
+SCHEMA = {"schema": "t TIMESTAMP, k STRING, v BIGINT"}
+
+
+def read(folder: Path, format_: str, options: dict[str, Any], *files: bytes, **changes: Any) -> list[tuple[Any, ...]]:
+    """(key, value, reason) of the rows of a folder; those that planning counts."""
+    rows = table(folder, format_, options, *files, **changes)
+    return list(zip(*(rows.column(name).to_pylist() for name in ("k", "v", REASON)), strict=True))
+
+
+def table(folder: Path, format_: str, options: dict[str, Any], *files: bytes, **changes: Any) -> pa.Table:
+    pipe = Pipe(folder, format_, **changes)
+    pipe.write(options=options)
+    for number, data in enumerate(files):
+        (pipe.inputs / f"{number}.{format_}").write_bytes(data)
+    pipeline = parse_pipeline(pipe.spec)
+    source = open_source(pipeline)
+    reading = reading_of(runnable_of(pipeline), source, Reach(-1, source.version))
+    plain = PlainRows.of(pipeline, source, reading)
+    assert plain is not None
+    rows = plain.read(["k", "v"], [], latest=None)
+    assert rows is not None
+    if pipeline.source is not None and not pipeline.source.filter:
+        assert sum(file.rows or 0 for file in reading.files) == rows.num_rows
+    return rows
+
+
+def lines(*cells: str, end: str = "\n") -> bytes:
+    return "".join(f"{DAY}T00:00:{number:02}Z,{line}{end}" for number, line in enumerate(cells)).encode()
+
+
+OK = [("x", 1, None)]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ('"5 inch,1', ("5 inch,1", None, None)),
+        ('5" pipe,1', ('5" pipe', 1, None)),
+        ('"a"b,1', ('"a"b', 1, None)),
+        ('"a" ,1', ("a", 1, None)),
+        (' "a",1', (' "a"', 1, None)),
+        ('"a""b",1', ('a"b', 1, None)),
+        ('"a,b"c,1', ('"a,b"c', 1, None)),
+        ('"a"b"c,1', ('"a"b"c', 1, None)),
+        ('"a""b"c,1', ('"a"b"c', 1, None)),
+        ('""a,1', ('""a', 1, None)),
+        ('"', ('"', None, None)),
+        ("x", ("x", None, None)),
+        ("x,1,2,3", ("x", 1, None)),
+        ('a","b,1', ('a"', None, "cannot_cast")),
+    ],
+)
+def test_a_stray_quote_changes_its_own_line_alone_as_in_spark(tmp_path, line, found):
+    data = lines("x,1", line, *["x,1"] * 7)
+    rows = read(tmp_path, "csv", SCHEMA, data, data.replace(b"\n", b"\r\n"))
+    assert sorted(rows, key=str) == sorted([*16 * OK, found, found], key=str)
+
+
+@pytest.mark.parametrize(
+    ("options", "data", "found"),
+    [
+        ({}, b"\n \n\t\n%s" % lines("x,1"), OK),
+        ({}, lines("x,1", "y,2", end="\r"), [*OK, ("y", 2, None)]),
+        ({}, lines("x,1", "y,2", end="\r\n").removesuffix(b"\r\n"), [*OK, ("y", 2, None)]),
+        ({"sep": "\t"}, lines("x,1").replace(b",", b"\t"), OK),
+        ({"header": True}, b"\n\r\n  \nv,t,k\n1,2024-05-01,x\n", OK),
+        ({"header": True}, b"v,t,k,\n1,2024-05-01,x,\n", OK),
+        ({"escape": "\\"}, lines(r'"a\"b",1', r'"a\\",1', r'"a\nb",1'), [('a"b', 1, None), ("a\\", 1, None), ("a\\nb", 1, None)]),
+        ({"escape": "\\"}, lines('"a""b",1'), [('"a""b"', 1, None)]),
+        ({"quote": ""}, lines('"a,1'), [('"a', 1, None)]),
+        ({"multiLine": True}, lines('"a\nb",1', '"c\r\nd",2', 'e"f,3'), [("a\nb", 1, None), ("c\r\nd", 2, None), ('e"f', 3, None)]),
+        ({"multiLine": True}, lines('"a\r\nb",1', end="\r\n"), [("a\nb", 1, None)]),
+        ({"multiLine": True}, lines('"a\rb",1', end="\r"), [("a\nb", 1, None)]),
+        ({"multiLine": True, "header": True}, b'"v","t","k"\n\n1,2024-05-01,"x\n"\n', [("x\n", 1, None)]),
+        ({}, lines("M\xfcnchen,1", "x,1").decode().encode("latin-1"), [*OK, (None, None, "bad_row")]),
+    ],
+)
+def test_csv_is_read_as_teams_write_it(tmp_path, options, data, found):
+    assert read(tmp_path / "plain", "csv", SCHEMA | options, data) == found
+    assert read(tmp_path / "gzip", "csv", SCHEMA | options, gzip.compress(data[:9]) + gzip.compress(data[9:])) == found
+
+
+@pytest.mark.parametrize("size", [1, 7, 50, 4 << 20])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_rows_do_not_depend_on_the_blocks_in_which_a_file_is_read(tmp_path, monkeypatch, size, end):
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", size)
+    cells = [f'"k{number}\n{number % 3}",{number}' for number in range(60)]
+    data = "".join(f"{DAY},{cell}{end}" for cell in cells).replace("\n", end if end == "\r" else "\n").encode()
+    expected = [(f"k{number}\n{number % 3}", number, None) for number in range(60)]
+    assert read(tmp_path / "many", "csv", SCHEMA | {"multiLine": True}, data) == expected
+    flat = "".join(f"{DAY},k{number},{number}{end}" for number in range(60)).encode()
+    assert read(tmp_path / "one", "csv", SCHEMA, flat) == [(f"k{number}", number, None) for number in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ('{"t": "2024-05-01", "k": "x", "v": 30.0}', ("x", 30, None)),
+        ('{"t": "2024-05-01", "k": "x", "v": 3e1}', ("x", 30, None)),
+        ('{"t": "2024-05-01", "k": "x", "v": 20.5}', ("x", None, "cannot_cast")),
+        ('{"t": "2024-05-01", "k": "x", "v": "7"}', ("x", None, "cannot_cast")),
+        ('{"t": "2024-05-01", "k": "x", "v": 9223372036854775808}', ("x", None, "cannot_cast")),
+        ('{"t": "2024-05-01", "k": 7.50, "v": -9223372036854775808}', ("7.50", -(2**63), None)),
+        ('{"t": "yesterday", "k": "x", "v": "7"}', ("x", None, "bad_time")),
+        ('{"t": "2024-05-01", "k": "\\ud83d", "v": 1}', (None, None, "bad_row")),
+        ('{"t": "2024-05-01", "k": "x", "v": 1, "other": "\\ud83d"}', ("x", 1, None)),
+        ('{"t": "2024-05-01", "k": "\udced\udca0\udc80", "v": 1}', (None, None, "bad_row")),
+        ("[" * 50_000, (None, None, "bad_row")),
+        ('{"t": "2024-05-01", "k": ' + "[" * 50_000, (None, None, "bad_row")),
+        ('{"t": "2024-05-01", "k": "x", "v": 1} {"k": "y"}', (None, None, "bad_row")),
+        ('{"t": "2024-05-01",', (None, None, "bad_row")),
+        ("[1]", (None, None, "bad_row")),
+        ("nonsense", (None, None, "bad_row")),
+        ("\ufeff{}", (None, None, "bad_row")),
+    ],
+)
+def test_a_bad_line_of_json_is_quarantined_and_no_other(tmp_path, line, found):
+    good = b'{"t": "2024-05-01", "k": "x", "v": 1}\n'
+    data = good + line.encode("utf-8", "surrogateescape") + b"\n" + good
+    assert sorted(read(tmp_path, "json", SCHEMA, data), key=str) == sorted([*OK, *OK, found], key=str)
+
+
+def test_objects_split_over_lines_are_not_taken_for_those_beside_others_in_one_line(tmp_path):
+    two, split = b'{"t": "2024-05-01", "k": "x", "v": 1} {"t": "2024-05-01", "k": "y", "v": 1}', b'{"t": "2024-05-01",\n"k": "z", "v": 1}'
+    assert [reason for _, _, reason in read(tmp_path, "json", SCHEMA, two + b"\n" + split + b"\n")] == ["bad_row"] * 3
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_an_array_of_objects_is_read_as_its_objects(tmp_path, indent):
+    rows = [{"t": DAY, "k": "x", "v": 1}, {"t": DAY, "k": "a\nb", "v": 2}, 7]
+    data = json.dumps(rows, indent=indent).encode()
+    for number, lead in enumerate((b"", b"\xef\xbb\xbf \r\n")):
+        assert read(tmp_path / str(number), "json", SCHEMA, lead + data) == [*OK, ("a\nb", 2, None), (None, None, "bad_row")]
+    assert read(tmp_path / "none", "json", SCHEMA, b"[ ]\n") == []
+
+
+def test_decimals_and_long_numbers_of_json_keep_their_digits(tmp_path):
+    line = b'{"t": "2024-05-01", "k": 12345678901234567.89, "v": %d}\n' % (2**63 - 1)
+    given = {"schema": "t TIMESTAMP, k DECIMAL(20, 2), v BIGINT"}
+    for number, more in enumerate((b"", b"nonsense\n")):
+        [(k, v, reason), *_] = read(tmp_path / str(number), "json", given, line + more)
+        assert (str(k), v, reason) == ("12345678901234567.89", 2**63 - 1, None)
+
+
+@pytest.mark.parametrize(
+    ("format_", "data", "told"),
+    [
+        ("csv", b"PK\x03\x04zip", "is a ZIP archive or a workbook; unpack it"),
+        ("json", b"PK\x03\x04zip", "is a ZIP archive or a workbook; unpack it"),
+        ("csv", "t,k,v\n".encode("utf-16"), "is UTF-16; write it in UTF-8"),
+        ("csv", "t,k,v\n".encode("utf-16-le"), "is UTF-16; write it in UTF-8"),
+        ("csv", gzip.compress("t,k,v\n".encode("utf-16-be"), mtime=0), "is UTF-16; write it in UTF-8"),
+        ("csv", gzip.compress(lines(*["x,1"] * 50), mtime=0)[:-4], "what gzip has compressed is cut off or damaged (Truncated compressed stream)"),
+        ("json", bz2.compress(b'{"k": "x"}\n')[:-4], "what bz2 has compressed is cut off or damaged"),
+        ("csv", b"t,k,v\xff\n", "line 1: the header is not UTF-8"),
+        ("csv", b"\nt,k,k\n", "two of its columns are named 'k'; rename one"),
+        ("csv", b"\x7fELF\0\0", "is no text"),
+        ("json", b'[{"k": "x"},\n{"k": "y"}\n', "line 3: the JSON array cannot be read (Expecting ',' or ']')"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_name(tmp_path, format_, data, told):
+    options = SCHEMA | ({"header": True} if format_ == "csv" else {})
+    with pytest.raises(SourceFileError, match="in/0") as raised:
+        read(tmp_path, format_, options, data)
+    assert told in str(raised.value)
+
+
+def test_a_quoted_value_that_does_not_end_is_refused_by_its_line(tmp_path):
+    with pytest.raises(SourceFileError, match=r"0\.csv: line 2: a quoted value does not end, or something follows it"):
+        read(tmp_path, "csv", SCHEMA | {"multiLine": True}, lines("x,1", '"5 inch,1', "x,1"))
+
+
+@pytest.mark.parametrize(
+    ("format_", "second"),
+    [("csv", b"t,k,trip_duration\n2024-05-01,x,50\n"), ("json", b'{"t": "2024-05-01", "k": "x", "trip_duration": 50}\n')],
+)
+def test_a_file_that_lacks_a_column_of_the_spec_is_refused_by_name_or_allowed(tmp_path, format_, second):
+    first = b"t,k,v\n2024-05-01,x,5\n" if format_ == "csv" else b'{"t": "2024-05-01", "k": "x", "v": 5}\n'
+    options = {"header": True} if format_ == "csv" else {}
+    with pytest.raises(SourceError, match=r"1\.(csv|json): has no column 'v', which the spec uses"):
+        read(tmp_path / "refused", format_, options, first, second)
+    allowed = read(tmp_path / "allowed", format_, options | {"mergeSchema": True}, first, second)
+    assert allowed == [("x", 5, None), ("x", None, None)]
+    assert read(tmp_path / "unused", format_, options | {"schema": "t DATE, k STRING, v INT, w INT"}, first) == [("x", 5, None)]
+
+
+def test_a_column_that_the_spec_does_not_use_never_matters(tmp_path):
+    given = {"header": True, "schema": "t DATE, k STRING, v BIGINT, w INT"}
+    assert read(tmp_path, "csv", given, b"t,k,v,w\n2024-05-01,x,1,nonsense\n") == OK
+
+
+def test_a_filter_leaves_out_no_row_that_could_not_be_read(tmp_path):
+    rows = lines("x,1", "x,0", "x,many")
+    given = {"source": {"format": "csv", "path": str(tmp_path / "in"), "filter": "v > 0"}}
+    assert read(tmp_path, "csv", SCHEMA, rows, **given) == [*OK, ("x", None, "cannot_cast")]
+
+
+def test_quarantine_tells_file_line_and_text_and_lines_balance(tmp_path, capsys):
+    pipe = Pipe(tmp_path, "csv")
+    pipe.write(options={"header": True, "schema": "t TIMESTAMP, k STRING, v BIGINT"})
+    data = b"t,k,v\n\n" + lines("x,20", "x,20.5", "x,30.0", '"5 inch,1') + b"soon,x,1\n\xff,x,1\n2024-05-01 01:30,x,0\n"
+    (pipe.inputs / "a.csv").write_bytes(data)
+    assert pipe.run(capsys) == [7]
+    assert pipe.results() == {("x", "01"): (2, 50), ("5 inch,1", "01"): (1, None)}
+    rows = DeltaTable(f"{pipe.spec['sink']['path']}.windowmill/quarantine").to_pyarrow_table().to_pylist()
+    assert {row["reason"]: (row["detail"].rpartition("/")[2], json.loads(row["row"])) for row in rows} == {
+        "cannot_cast": ('a.csv, line 4: v: got "20.5"; expected BIGINT', {"t": f"{DAY}T00:00:01.000Z", "k": "x", "v": "20.5"}),
+        "bad_time": ('a.csv, line 7: t: got "soon"; expected TIMESTAMP', {"t": "soon", "k": "x", "v": 1}),
+        "bad_row": (
+            "a.csv, line 8: is not UTF-8 (invalid start byte at byte 0)",
+            {"t": None, "k": None, "v": None, "_corrupt_record": "\ufffd,x,1"},
+        ),
+    }
+    (pipe.inputs / "b.csv.gz").write_bytes(gzip.compress(b"t,k,v\n" + lines("x,1"))[:-6])
+    assert main(["run", str(pipe.path)]) == 2
+    assert "in/b.csv.gz: what gzip has compressed is cut off or damaged (Truncated" in capsys.readouterr().err
+
+
+def test_details_are_those_of_unread_rows_alone(tmp_path):
+    rows = table(tmp_path, "csv", SCHEMA, lines("x,1", "x,y"))
+    told = details_of(rows.column(UNREAD))
+    assert told[0] is None
+    assert str(told[1]).endswith('0.csv, line 2: v: got "y"; expected BIGINT')
