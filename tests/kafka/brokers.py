@@ -95,7 +95,7 @@ class Broker:
         [done] = self.admin.delete_records([TopicPartition(topic, partition, before)]).values()
         done.result()
 
-    def send(self, topic: str, *values: bytes | None, partition: int = 0, key: str | None = None, at_ms: int = 0) -> None:
+    def send(self, topic: str, *values: bytes | None, partition: int = 0, key: str | bytes | None = None, at_ms: int = 0) -> None:
         producer = Producer({"bootstrap.servers": self.address, "linger.ms": 0})
         for value in values:
             producer.produce(topic, value, key, partition=partition, **({"timestamp": at_ms} if at_ms else {}))

@@ -36,7 +36,7 @@ def test_spark_reads_what_this_process_reads(spark, tmp_path, broker, capsys, mo
             monkeypatch.setenv("WINDOWMILL_COMPUTE", compute)
             pipe.write(windows=windows, time={"column": "t", "disorder": "2 hours", "tie_break": ["kafka_partition", "kafka_offset"]})
             read = pipe.run(capsys)
-            assert sum(read) == 30
+            assert sum(read) == 36
             tables.append((pipe.rows(), sorted(map(str, pipe.quarantined()))))
         assert tables[-2] == tables[-1]
     assert len(tables[-1][0]) > 10

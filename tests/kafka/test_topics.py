@@ -149,18 +149,38 @@ ODD: dict[str, bytes | None] = {
     "no UTF-8": b'{"k": "\xff"}',
     "empty": b"",
     "a tombstone": None,
+    "half a surrogate pair": b'{"k": "\\ud83d"}',
+    "half a surrogate pair as it is": b'{"k": "\xed\xa0\x80"}',
+    "nested too deeply": b"[" * 50_000,
 }
 
 
 def test_messages_without_an_object_are_quarantined_with_their_text(pipe, broker, topic, capsys):
     broker.send(topic, message("a", 1), *ODD.values(), b'{"k": "a",\n "t": "2024-01-01 01:01:00"}', b'{"k": "a", "t": "soon"}', b"{}")
-    assert pipe.run(capsys) == [10]
+    assert pipe.run(capsys) == [13]
     told = pipe.quarantined()
     bad = [row for reason, row in told if reason == "bad_row"]
-    assert [row["_corrupt_record"] for row in bad] == ["oops", "[1]", '{"k": "a"} {"k": "b"}', '{"k": "\ufffd"}', "", ""]
-    assert [row["kafka_offset"] for row in bad] == [1, 2, 3, 4, 5, 6]
-    assert [reason for reason, _ in told if reason != "bad_row"] == ["null_time", "null_time"]
+    texts = ["oops", "[1]", '{"k": "a"} {"k": "b"}', '{"k": "\ufffd"}', "", "", '{"k": "\\ud83d"}', '{"k": "\ufffd\ufffd\ufffd"}', "[" * 50_000]
+    assert [row["_corrupt_record"] for row in bad] == texts
+    assert [row["kafka_offset"] for row in bad] == [*range(1, 10)]
+    assert [reason for reason, _ in told if reason != "bad_row"] == ["bad_time", "null_time"]
     assert pipe.results() == {("a", "01"): (1, 1.0)}
+
+
+def test_a_value_that_does_not_fit_is_quarantined_by_its_offset_with_its_text(pipe, broker, topic, capsys):
+    broker.send(topic, message("a", 1), b'{"k": "a", "t": "2024-01-01 00:02:00", "v": "many"}')
+    assert pipe.run(capsys) == [2]
+    [row] = DeltaTable(f"{pipe.sink}.windowmill/quarantine").to_pyarrow_table().to_pylist()
+    assert (row["reason"], row["detail"]) == ("cannot_cast", f'{topic}/0, offset 1: v: got "\\"many\\""; expected DOUBLE')
+
+
+def test_keys_that_are_not_utf_8_stay_apart(pipe, broker, topic, capsys):
+    pipe.write(keys=["kafka_key"])
+    for key in (b"\xff", b"\xfe", b"ok"):
+        broker.send(topic, message("a", 1), message("a", 61), key=key)
+    assert pipe.run(capsys) == [6]
+    keys = DeltaTable(pipe.sink).to_pyarrow_table().column("kafka_key").to_pylist()
+    assert sorted(keys) == ["\\xfe", "\\xff", "ok"]
 
 
 def test_a_filter_leaves_tombstones_out(pipe, broker, topic, capsys):
