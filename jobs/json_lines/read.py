@@ -97,7 +97,7 @@ def read_rows(data: bytes, pipeline: Pipeline) -> JsonRows:
     return _read_each(io.StringIO(data.decode(), newline=None), fields, uses, times, whole=whole)
 
 
-def _read_each(lines: Iterable[str], fields: Mapping[str, str], uses: Mapping[str, str], times: TextTimes, *, whole: bool) -> JsonRows:
+def _read_each(lines: Iterable[str], fields: Mapping[str, str], uses: Mapping[str, str], times: TextTimes = ISO, *, whole: bool) -> JsonRows:
     """Read row by row: the columns that the spec's ``fields`` name, and all other columns if functions get ``whole`` rows."""
     numbers: list[int] = []
     raw: list[dict[str, Any]] = []
