@@ -21,8 +21,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from windowmill.jobs.conditions.checks import conditions_by_field
-from windowmill.jobs.conditions.duckdb import columns_of
+from windowmill.jobs.column_uses import columns_used as _columns
 from windowmill.jobs.instants import instant_us, instants
 from windowmill.jobs.json_lines.blocks import JsonLines, read_blocks
 from windowmill.jobs.sources.text_times import ISO, TextTimes
@@ -97,7 +96,9 @@ def read_rows(data: bytes, pipeline: Pipeline) -> JsonRows:
     return _read_each(io.StringIO(data.decode(), newline=None), fields, uses, times, whole=whole)
 
 
-def _read_each(lines: Iterable[str], fields: Mapping[str, str], uses: Mapping[str, str], times: TextTimes = ISO, *, whole: bool) -> JsonRows:
+def _read_each(
+    lines: Iterable[str], fields: Mapping[str, str], uses: Mapping[str, str], times: TextTimes = ISO, *, whole: bool
+) -> JsonRows:
     """Read row by row: the columns that the spec's ``fields`` name, and all other columns if functions get ``whole`` rows."""
     numbers: list[int] = []
     raw: list[dict[str, Any]] = []
@@ -144,48 +145,6 @@ def _parsed(line: str) -> Any:
             # Python's own parser takes three times as long, but reads NaN, and its messages say more.
             pass
     return json.loads(line)
-
-
-def instants_of(pipeline: Pipeline) -> set[str]:
-    """Names of the source columns that hold instants."""
-    if pipeline.time.integer_axis:
-        return set()
-    uses = (use for window in pipeline.windows for use in window.columns().values())
-    of_windows = {use.column for use in uses if use.required == "instant"}
-    axis = {pipeline.time.column, *([pipeline.time.end] if pipeline.time.end else [])}
-    return of_windows | axis if pipeline.time.unit is None else of_windows - axis
-
-
-def used_columns(pipeline: Pipeline) -> list[str]:
-    """Names of the source columns that the pipeline reads, those of event times first."""
-    return list(_columns(pipeline)[0])
-
-
-def _columns(pipeline: Pipeline) -> tuple[dict[str, str], dict[str, str]]:
-    """The columns that the pipeline reads, and the required type of each that has one: instant, integer, number or boolean.
-
-    Each column comes with the path of the first field that names it.
-    """
-    uses: dict[str, str] = {}
-    named = [("time.column", pipeline.time.column), *([("time.end", pipeline.time.end)] if pipeline.time.end else [])]
-    axis = [name for _, name in named]
-    named += [(f"keys.{index}", name) for index, name in enumerate(pipeline.keys)]
-    named += [(f"time.tie_break.{index}", name) for index, name in enumerate(pipeline.time.tie_break)]
-    for label, aggregate in pipeline.aggregates.items():
-        named += [(f"aggregates.{label}", name) for name in aggregate.columns]
-        if (takes := aggregate.declaration.takes) in ("number", "boolean"):
-            uses |= dict.fromkeys(aggregate.columns, takes)
-    for index, window in enumerate(pipeline.windows):
-        for at, use in window.columns().items():
-            named.append((f"windows.{index}.{at}", use.column))
-            uses[use.column] = "number"  # or an instant, as below; an integer axis has none
-    for where, condition in conditions_by_field(pipeline):
-        named += [(where, name) for name in sorted(columns_of(condition))]
-    uses |= dict.fromkeys(axis, "integer") | dict.fromkeys(instants_of(pipeline), "instant")
-    fields: dict[str, str] = {}
-    for where, name in named:
-        fields.setdefault(name, where)
-    return fields, uses
 
 
 def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, tuple[str, str]], first: int = 0) -> pa.Array:

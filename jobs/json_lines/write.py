@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.json_lines.read import instants_of, plain
+from windowmill.jobs.column_uses import instants_of
+from windowmill.jobs.json_lines.read import plain
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:

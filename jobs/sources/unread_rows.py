@@ -42,9 +42,9 @@ class Expected:
     @classmethod
     def by(cls, pipeline: Pipeline, columns: Sequence[str]) -> Expected:
         """What ``pipeline`` uses of a source with these ``columns``."""
-        from windowmill.jobs.json_lines.read import used_columns
+        from windowmill.jobs.column_uses import columns_used  # a process that opens no text needs no conditions
 
-        used = used_columns(pipeline)
+        used, _ = columns_used(pipeline)
         folded = {name.lower() for name in used}  # conditions ignore case
         every = any(window.reads_whole_rows for window in pipeline.windows)
         order = {name: place for place, name in enumerate(used)}

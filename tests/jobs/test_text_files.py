@@ -178,7 +178,7 @@ def test_decimals_and_long_numbers_of_json_keep_their_digits(tmp_path):
         ("csv", "t,k,v\n".encode("utf-16"), "is UTF-16; write it in UTF-8"),
         ("csv", "t,k,v\n".encode("utf-16-le"), "is UTF-16; write it in UTF-8"),
         ("csv", gzip.compress("t,k,v\n".encode("utf-16-be"), mtime=0), "is UTF-16; write it in UTF-8"),
-        ("csv", gzip.compress(lines(*["x,1"] * 50), mtime=0)[:-4], "what gzip has compressed is cut off or damaged (Truncated compressed stream)"),
+        ("csv", gzip.compress(lines(*["x,1"] * 50), mtime=0)[:-4], "what gzip has compressed is cut off or damaged"),
         ("json", bz2.compress(b'{"k": "x"}\n')[:-4], "what bz2 has compressed is cut off or damaged"),
         ("csv", b"t,k,v\xff\n", "line 1: the header is not UTF-8"),
         ("csv", b"\nt,k,k\n", "two of its columns are named 'k'; rename one"),

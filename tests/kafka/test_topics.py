@@ -160,7 +160,8 @@ def test_messages_without_an_object_are_quarantined_with_their_text(pipe, broker
     assert pipe.run(capsys) == [13]
     told = pipe.quarantined()
     bad = [row for reason, row in told if reason == "bad_row"]
-    texts = ["oops", "[1]", '{"k": "a"} {"k": "b"}', '{"k": "\ufffd"}', "", "", '{"k": "\\ud83d"}', '{"k": "\ufffd\ufffd\ufffd"}', "[" * 50_000]
+    texts = ["oops", "[1]", '{"k": "a"} {"k": "b"}', '{"k": "\ufffd"}', "", ""]
+    texts += ['{"k": "\\ud83d"}', '{"k": "\ufffd\ufffd\ufffd"}', "[" * 50_000]
     assert [row["_corrupt_record"] for row in bad] == texts
     assert [row["kafka_offset"] for row in bad] == [*range(1, 10)]
     assert [reason for reason, _ in told if reason != "bad_row"] == ["bad_time", "null_time"]
