@@ -67,10 +67,11 @@ airflow-faults: setup ## Kill the parts of a real Airflow in the middle of batch
 mutants: setup ## Put known bugs into the code, one at a time, and check that a fast test fails for each (minutes)
 	$(PY) -m tests.mutants
 
-fuzz: setup ## Try 10,000 examples of every property of windows and aggregates, as many conditions, and 2,000 pipelines (hours)
+fuzz: setup ## Try 10,000 examples of every property of windows and aggregates, as many conditions and text files, and 2,000 pipelines (hours)
 	HYPOTHESIS_PROFILE=fuzz $(PY) -m pytest --timeout=0 tests/windowing tests/jobs/test_rows.py
 	$(PY) -m tests.checkpoints.fuzz_ledger --examples 10000
 	WINDOWMILL_CONDITIONS=10000 $(PY) -m pytest --timeout=0 tests/spark/test_condition_roads.py
+	WINDOWMILL_TEXT_FILES=10000 $(PY) -m pytest --timeout=0 tests/jobs/test_text_balance.py
 	WINDOWMILL_RANDOM_PIPELINES=2000 $(PY) -m pytest --timeout=0 tests/jobs/test_random_pipelines.py
 
 bench: bench-setup ## Compare with Spark, Flink, DuckDB and polars, and write docs/benchmarks.md (more than an hour)

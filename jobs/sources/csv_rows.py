@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from windowmill.jobs.sources.text_lines import BLANK
@@ -18,7 +19,7 @@ from windowmill.jobs.sources.text_lines import BLANK
 
 @dataclass(frozen=True)
 class Syntax:
-    """The characters of CSV, each empty if there is none; ``null`` is the text of a value that is missing."""
+    """The characters of CSV, each empty if there is none; ``null`` is the text of a missing value, as is an empty field without quotes."""
 
     separator: str
     quote: str
@@ -51,17 +52,17 @@ class Syntax:
             return False
         return not self.quote or self.quote.encode() not in line or self._regular.match(line) is not None
 
-    def fields(self, line: str) -> list[str]:
-        """The fields of a line or record."""
-        found, at = [], 0
+    def fields(self, line: str) -> list[str | None]:
+        """The fields of a line or record; null for a missing value."""
+        found: list[str | None] = []
+        at = 0
         while True:
             end = line.find(self.separator, at)
             end = len(line) if end < 0 else end
+            value: str | None = line[at:end] or None
             if self.quote and line.startswith(self.quote, at):
                 value, end = self._value(line, at)
-            else:
-                value = line[at:end]
-            found.append(value)
+            found.append(None if value == self.null != "" else value)
             if end >= len(line):
                 return found
             at = end + 1
@@ -125,7 +126,7 @@ def parse_csv(lines: Sequence[bytes], syntax: Syntax, names: Sequence[str], colu
     odd = sorted({*odd, *counted})
     if not odd:
         return Cells(texts, {}, present, kept)
-    rows: list[list[str]] = []
+    rows: list[list[str | None]] = []
     bad: dict[int, str] = {}
     for place, index in enumerate(odd, len(kept)):
         try:
@@ -134,7 +135,7 @@ def parse_csv(lines: Sequence[bytes], syntax: Syntax, names: Sequence[str], colu
             bad[place] = f"is not UTF-8 ({err.reason} at byte {err.start})"
             rows.append([])
     places = {name: place for place, name in enumerate(names)}
-    parsed = [pa.array([_cell(row, places.get(name), syntax.null) for row in rows], pa.string()) for name in columns]
+    parsed = [pa.array([_cell(row, places.get(name)) for row in rows], pa.string()) for name in columns]
     both = [pa.concat_arrays([own, more]) for own, more in zip(texts, parsed, strict=True)]
     return Cells(both, bad, present | set(names[: max(map(len, rows))]), [*kept, *odd])
 
@@ -147,8 +148,8 @@ def _is_text(line: bytes) -> bool:
     return True
 
 
-def _cell(row: list[str], place: int | None, null: str) -> str | None:
-    return None if place is None or place >= len(row) or row[place] == null else row[place]
+def _cell(row: list[str | None], place: int | None) -> str | None:
+    return None if place is None or place >= len(row) else row[place]
 
 
 def _by_arrow(lines: Sequence[bytes], syntax: Syntax, names: Sequence[str], columns: Sequence[str]) -> tuple[list[pa.Array], list[int]]:
@@ -170,7 +171,7 @@ def _by_arrow(lines: Sequence[bytes], syntax: Syntax, names: Sequence[str], colu
     )
     convert = pa_csv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()),
-        null_values=[syntax.null],
+        null_values=[syntax.null, ""],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
         include_columns=[name for name in dict.fromkeys(columns) if name in names] or list(names[:1]),
@@ -181,4 +182,6 @@ def _by_arrow(lines: Sequence[bytes], syntax: Syntax, names: Sequence[str], colu
     if table.num_rows + len(others) != len(lines):  # never seen; each line is one row, whoever parses it
         return [pa.array([], pa.string()) for _ in columns], list(range(len(lines)))
     found = [table.column(name).combine_chunks() if name in names else pa.nulls(table.num_rows, pa.string()) for name in columns]
+    if syntax.null:  # in quotes, too
+        found = [pc.if_else(pc.equal(column, syntax.null), pa.scalar(None, pa.string()), column) for column in found]
     return found, others

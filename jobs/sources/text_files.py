@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windowmill.jobs.column_names import UNREAD
 from windowmill.jobs.sources.csv_rows import Cells, Syntax, parse_csv
@@ -97,7 +98,7 @@ class OpenText:
         stored = [name for name in dict.fromkeys([*columns, *expected.names]) if name in self._file.names]
         missing, n_rows = set(expected.names), 0
         for lines, cells in self._cells(stored):
-            texts = dict(zip(stored, cells.columns, strict=True))
+            texts = {name: self._without_empty(name, column) for name, column in zip(stored, cells.columns, strict=True)}
             own = {name: parsed(column, self._form.types[name], self._text.times) for name, column in texts.items()}
             if UNREAD in columns:
                 where = partial(self._place_of, lines, cells)
@@ -116,6 +117,12 @@ class OpenText:
 
     def _place_of(self, lines: Lines, cells: Cells, index: int) -> str:
         return f"{self._file.path}, line {lines.numbers[cells.order[index]]}"
+
+    def _without_empty(self, name: str, texts: pa.Array) -> pa.Array:
+        """``texts`` of a column; null for an empty field in quotes of one that holds no texts."""
+        if self._text.format != "csv" or pa.types.is_string(self._form.types[name]):
+            return texts
+        return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
     def _constant(self, name: str, n_rows: int) -> pa.Array:
         return pa.repeat(constant(self._file.constants.get(name), self._form.types[name]), n_rows)

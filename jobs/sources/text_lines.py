@@ -15,7 +15,8 @@ import pyarrow as pa
 from windowmill.checkpoints.stores import filesystem_of
 from windowmill.windowing.errors import SourceFileError, first_line
 
-BLOCK_BYTES = 4 << 20
+#: Bytes that are parsed at a time, and by which a file is known for text.
+BLOCK_BYTES, _BEGIN_BYTES = 4 << 20, 4_096
 #: The longest record of CSV with line ends in its values.
 _LONGEST_RECORD = 64 << 20
 #: What surrounds nothing: Spark reads no row from a line of these characters.
@@ -197,47 +198,42 @@ def _like_the_first(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _blocks(path: str) -> Iterator[bytes]:
-    """What the file holds, without what compresses it and its byte order mark."""
+    """What the file holds, without what compresses it and its byte order mark.
+
+    Raises
+    ------
+    SourceFileError
+        If it is no text in UTF-8, or what compresses it is cut off or damaged.
+    """
     store, own = filesystem_of(path)
     with store.open_input_stream(own, compression=None) as stream:
-        begin = stream.read(BLOCK_BYTES)
+        begin = stream.read(_BEGIN_BYTES)
         codec = next((codec for codec, magic in _CODECS.items() if magic.match(begin)), None)
         if codec is None:
-            yield from _checked(path, _read(begin, stream))
+            yield from _text(path, begin, stream)
             return
-        try:
-            with pa.CompressedInputStream(store.open_input_stream(own, compression=None), codec) as unpacked:
-                yield from _checked(path, _read(unpacked.read(BLOCK_BYTES), unpacked))
-        except OSError as err:
-            if not _DAMAGED.search(str(err)):
-                raise
-            raise SourceFileError(
-                f"source file {path}: what {codec} has compressed is cut off or damaged ({first_line(err)}); deliver it again, or remove it"
-            ) from err
+    try:
+        with pa.CompressedInputStream(store.open_input_stream(own, compression=None), codec) as unpacked:
+            yield from _text(path, unpacked.read(_BEGIN_BYTES), unpacked)
+    except OSError as err:
+        if not _DAMAGED.search(str(err)):
+            raise
+        raise SourceFileError(
+            f"source file {path}: what {codec} has compressed is cut off or damaged ({first_line(err)}); deliver it again, or remove it"
+        ) from err
 
 
-def _read(begin: bytes, stream: Any) -> Iterator[bytes]:
-    while begin:
-        yield begin
-        begin = stream.read(BLOCK_BYTES)
-
-
-def _checked(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """``blocks`` without a byte order mark; raises ``SourceFileError`` for what is no text in UTF-8."""
-    for block in blocks:
-        why = next((why for magic, why in _REFUSED.items() if block.startswith(magic)), None)
-        if why is None and b"\0" in block[:4_096]:
-            is_utf_16 = 3 * block[:4_096].count(b"\0") > len(block[:4_096])
-            why = (
-                "is UTF-16; write it in UTF-8"
-                if is_utf_16
-                else "is no text; move it away, or leave it out by source.options.pathGlobFilter"
-            )
-        if why is not None:
-            raise SourceFileError(f"source file {path}: {why}")
-        yield block.removeprefix(_BYTE_ORDER_MARK)
-        break
-    yield from blocks
+def _text(path: str, begin: bytes, stream: Any) -> Iterator[bytes]:
+    why = next((why for magic, why in _REFUSED.items() if begin.startswith(magic)), None)
+    if why is None and b"\0" in begin:
+        is_utf_16 = 3 * begin.count(b"\0") > len(begin)
+        why = "is UTF-16; write it in UTF-8" if is_utf_16 else "is no text; move it away, or leave it out by source.options.pathGlobFilter"
+    if why is not None:
+        raise SourceFileError(f"source file {path}: {why}")
+    begin = begin.removeprefix(_BYTE_ORDER_MARK)
+    yield from (begin[at : at + BLOCK_BYTES] for at in range(0, len(begin), BLOCK_BYTES))
+    while block := stream.read(BLOCK_BYTES):
+        yield block
 
 
 def count_lines(lines: Iterator[Lines]) -> int:
