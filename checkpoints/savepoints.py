@@ -25,12 +25,12 @@ from windowmill.checkpoints.data_files import DataFile, FileWriter
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.state.base import files_of, order_of
-from windowmill.checkpoints.stores import filesystem_of, is_table, make_folder, store_of
-from windowmill.windowing.errors import SavepointError, SpecError, first_line
+from windowmill.checkpoints.stores import filesystem_of, is_table, make_folder, remedy, store_of
+from windowmill.windowing.errors import SavepointError, SpecError, StateError, first_line
 
 #: The format that this release writes and reads.
 FORMAT = 1
-_ENTRY = "savepoint.json"
+_ENTRY, _UNFINISHED = "savepoint.json", "savepoint.unfinished"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
@@ -88,10 +88,21 @@ def check_name(name: str) -> None:
         raise SpecError(f"savepoint {name!r}: expected at most 63 letters, digits, dots, hyphens and underscores, first a letter or digit")
 
 
-def savepoints_in(folder: str) -> dict[str, Savepoint]:
-    """The savepoints below ``folder``, oldest first, by name."""
-    entries = [_read(folder, path.split("/")[0]) for path in _files_in(folder, "") if path.endswith(f"/{_ENTRY}")]
-    return {entry.name: entry for entry in sorted(entries, key=lambda entry: (entry.at, entry.name))}
+def savepoints_in(folder: str) -> tuple[dict[str, Savepoint], dict[str, str]]:
+    """The savepoints below ``folder``, oldest first, by name; and by name what is wrong with those that can only be dropped."""
+    entries, damaged = [], dict[str, str]()
+    for name in (path.split("/")[0] for path in _files_in(folder, "") if path.endswith(f"/{_ENTRY}")):
+        try:
+            entries.append(_read(folder, name))
+        except SavepointError as err:
+            damaged[name] = str(err)
+    return {entry.name: entry for entry in sorted(entries, key=lambda entry: (entry.batch, entry.at, entry.name))}, damaged
+
+
+def savepoint_names(folder: str) -> tuple[str, ...]:
+    """The names of all savepoints below ``folder``: those of :func:`savepoints_in`, in its order, then of damaged ones."""
+    found, damaged = savepoints_in(folder)
+    return (*found, *damaged)
 
 
 def save(folder: str, state: str, facts: Mapping[str, Any]) -> Savepoint:
@@ -109,9 +120,17 @@ def save(folder: str, state: str, facts: Mapping[str, Any]) -> Savepoint:
             files[copy], size = int(file["num_records"]), size + int(file["size_bytes"])
     entry = Savepoint(**facts, schema=schema, files=files, size=size)
     make_folder(f"{folder}/{name}")
-    with store_of(f"{folder}/{name}").open_output_stream(_ENTRY) as stream:
-        stream.write(json.dumps(asdict(entry)).encode())
+    _write_entry(f"{folder}/{name}", json.dumps(asdict(entry)).encode())
     return entry
+
+
+def _write_entry(folder: str, content: bytes) -> None:
+    """Write the entry of the savepoint at ``folder``, whole or not at all: object storage does so by itself."""
+    files, first = store_of(folder), _UNFINISHED if local_path(folder) is not None else _ENTRY
+    with files.open_output_stream(first) as stream:
+        stream.write(content)
+    if first != _ENTRY:
+        files.move(first, _ENTRY)
 
 
 def drop(folder: str, name: str) -> None:
@@ -159,11 +178,17 @@ def _read(folder: str, name: str) -> Savepoint:
     try:
         with store_of(f"{folder}/{name}").open_input_file(_ENTRY) as stream:
             found = json.loads(stream.read())
-    except (OSError, ValueError) as err:
-        raise SavepointError(f"savepoint {name}: {folder}/{name}/{_ENTRY} cannot be read ({first_line(err)}); drop it") from err
-    if not isinstance(found, dict) or found.get("format") != FORMAT or {each.name for each in fields(Savepoint)} != found.keys():
-        raise SavepointError(f"savepoint {name}: {folder}/{name}/{_ENTRY} is not of format {FORMAT}, which this windowmill reads; drop it")
-    return Savepoint(**found)
+        if isinstance(found, dict) and found.get("format") == FORMAT and {each.name for each in fields(Savepoint)} == found.keys():
+            entry = Savepoint(**found)
+            datetime.fromisoformat(entry.created_at)
+            return entry
+    except OSError as err:
+        raise StateError(
+            f"savepoint {name}: {folder}/{name}/{_ENTRY} cannot be read ({first_line(err)}); {remedy(err, 'run again')}"
+        ) from err
+    except (ValueError, TypeError) as err:
+        raise SavepointError(f"savepoint {name}: {folder}/{name}/{_ENTRY} is cut or damaged ({first_line(err)}); drop it") from err
+    raise SavepointError(f"savepoint {name}: {folder}/{name}/{_ENTRY} is not of format {FORMAT}, which this windowmill reads; drop it")
 
 
 def _link(source: str, path: str, target: str, name: str) -> None:

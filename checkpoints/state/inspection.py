@@ -323,7 +323,7 @@ class LogInspection(Inspection):
 
 
 def key_value(text: str | None, kind: pa.DataType, name: str) -> Any:
-    """Parse ``text`` as a value of key ``name``; null stays null, instants are ISO 8601 (UTC unless they have an offset).
+    """Parse ``text`` as a value of key ``name``; null stays null, instants are ISO 8601 (UTC unless they have an offset), bytes 0x00ff.
 
     >>> key_value("7", pa.int32(), "id"), key_value(None, pa.string(), "name")
     (7, None)
@@ -338,9 +338,12 @@ def key_value(text: str | None, kind: pa.DataType, name: str) -> Any:
     try:
         if pa.types.is_timestamp(kind):
             return to_us(datetime.fromisoformat(text))
+        if pa.types.is_binary(kind) and text[:2].lower() == "0x":
+            return bytes.fromhex(text[2:])
         return pa.scalar(text).cast(kind).as_py()
     except (pa.ArrowException, ValueError) as err:
-        raise SpecError(f"--key {name}={text}: not of type {kind}; keys are as the source has them") from err
+        form = "; bytes are written 0x00ff" if pa.types.is_binary(kind) else ""
+        raise SpecError(f"--key {name}={text}: not of type {kind}; keys are as the source has them{form}") from err
 
 
 _ARROW_NAMES = {

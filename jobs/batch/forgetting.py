@@ -42,7 +42,7 @@ def forget(runnable: Runnable, ledger: Ledger) -> Forgotten | None:
         return None
     keys, places = file.read(), runnable.places
     # A restoration would read rows of the keys once more, and could not tell the removed ones from others.
-    dropped = tuple(savepoints.savepoints_in(places.savepoints))
+    dropped = savepoints.savepoint_names(places.savepoints)
     for name in dropped:
         savepoints.drop(places.savepoints, name)
     folder = Folder(places.docs, remote_store_of(places.docs))

@@ -18,7 +18,7 @@ from windowmill.checkpoints.batches import Changes, Commit
 from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.erasing import ErasedFiles, ErasedKeys, KeysFile
 from windowmill.checkpoints.plans import PurgePlan
-from windowmill.checkpoints.savepoints import savepoints_in
+from windowmill.checkpoints.savepoints import savepoint_names
 from windowmill.checkpoints.state.inspection import equals, key_value
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch import planning
@@ -114,11 +114,12 @@ def _previewed(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: Er
     """What a purge would do."""
     plan, _ = _planned(runnable, ledger, source, keys)
     found = _found(runnable, plan, keys, progress)
+    _refuse_unknown(runnable, ledger, plan, keys, found)
     return Purged(
         plan,
         {role: files.rows for role, files in found.items()},
         waits=planning.reads_before_change(runnable, ledger, source),
-        forgotten=Forgotten(tuple(savepoints_in(runnable.places.savepoints))),
+        forgotten=Forgotten(savepoint_names(runnable.places.savepoints)),
     )
 
 
@@ -155,7 +156,8 @@ def _source(runnable: Runnable, ledger: Ledger, accepted: planning.Acceptance) -
 
 def _typed(pipeline: Pipeline, source: DeltaSource, given: Given) -> ErasedKeys:
     """The keys ``given`` with the types that the source has."""
-    kinds, named = Columns.of(source.schema_json).arrow, set(given[0])
+    of_source, named = Columns.of(source.schema_json), set(given[0])
+    kinds = of_source.arrow
     wrong = next((each for each in given if not each or set(each) != named or not named <= set(pipeline.keys)), None)
     if wrong is not None:
         raise SpecError(
@@ -166,6 +168,8 @@ def _typed(pipeline: Pipeline, source: DeltaSource, given: Given) -> ErasedKeys:
     for name in (name for name in pipeline.keys if name in named):
         kind = kinds[name]
         values = [_value(each[name], kind, name) for each in given]
+        if name in of_source.fixed_lengths:
+            values = [None if value is None else value.ljust(of_source.fixed_lengths[name]) for value in values]
         columns[name] = pa.array(values, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(values, kind)
     if not spark_form.takes([kinds[name] for name in columns]):
         raise UnsupportedError(f"pipeline {pipeline.pipeline}: keys of nested types cannot be purged; backfill in a new sink instead")
@@ -260,6 +264,21 @@ def _found(runnable: Runnable, plan: PurgePlan, keys: ErasedKeys, progress: Prog
     return found
 
 
+def _refuse_unknown(runnable: Runnable, ledger: Ledger, plan: PurgePlan, keys: ErasedKeys, found: Mapping[str, ErasedFiles]) -> None:
+    """Refuse keys that name nothing, as mistyped ones do; right behind a purge, whose keys they may be, there is nothing to refuse."""
+    newest, passes_over = ledger.newest, plan.to_version > plan.from_version
+    # Versions that it passes over, unless all are ignored, have changed rows of these keys alone.
+    if any(files.rows for files in found.values()) or (passes_over and runnable.source.changes != "ignore"):
+        return
+    if newest is not None and isinstance(newest.plan, PurgePlan):
+        return
+    shown = f"{keys.texts[0]} or the other {len(keys.texts) - 1:,} keys" if len(keys.texts) > 1 else keys.texts[0]
+    raise PurgeError(
+        f"pipeline {runnable.name}: none of its tables has rows of {shown}; give keys as the source has them (bytes as 0x00ff), nothing "
+        "has been changed"
+    )
+
+
 def _run_batch(
     runnable: Runnable, ledger: Ledger, plan: PurgePlan, keys: ErasedKeys, ignored: int, progress: Progress
 ) -> Mapping[str, int]:
@@ -267,9 +286,10 @@ def _run_batch(
     last, file = ledger.last_commit, KeysFile(ledger.path, plan.attempt)
     assert last is not None
     tables, changes = tables_of(runnable), dict[str, Changes]()
+    found = _found(runnable, plan, keys, progress)
+    _refuse_unknown(runnable, ledger, plan, keys, found)
     file.write(keys)
     try:
-        found = _found(runnable, plan, keys, progress)
         with progress.step("rewrite", f"{sum(len(files.files) for files in found.values()):,} files"):
             for role, files in found.items():
                 if files.files:

@@ -52,7 +52,7 @@ def create(pipeline: Pipeline, progress: Progress, name: str) -> Savepoint:
     """
     savepoints.check_name(name)
     with leased(pipeline, progress) as (runnable, ledger, _):
-        if name in savepoints.savepoints_in(runnable.places.savepoints):
+        if name in savepoints.savepoint_names(runnable.places.savepoints):
             raise SavepointError(f"savepoint {name}: {runnable.name} has one of this name; drop it, or choose another name")
         return _create(runnable, ledger, name)
 
@@ -80,7 +80,9 @@ def keep_periodic(runnable: Runnable, ledger: Ledger) -> tuple[list[str], list[s
 def _is_due(policy: SavepointPolicy, last: Savepoint | None, ledger: Ledger, now: datetime) -> bool:
     if last is None:
         return True
-    return (now - last.at) / timedelta(microseconds=1) >= policy.every.elapsed() and last.batch < ledger.next_commit - 1
+    age = (now - last.at) / timedelta(microseconds=1)
+    # One that is not made yet was made by a clock that was ahead.
+    return not 0 <= age < policy.every.elapsed() and last.batch < ledger.next_commit - 1
 
 
 def _create(runnable: Runnable, ledger: Ledger, name: str) -> Savepoint:
@@ -108,14 +110,19 @@ def _create(runnable: Runnable, ledger: Ledger, name: str) -> Savepoint:
 
 
 def listed(runnable: Runnable) -> Mapping[str, Savepoint]:
-    """The pipeline's savepoints by name, oldest first."""
-    return savepoints.savepoints_in(runnable.places.savepoints)
+    """The pipeline's savepoints by name, oldest first, without those that can only be dropped."""
+    return savepoints.savepoints_in(runnable.places.savepoints)[0]
 
 
-def drop(pipeline: Pipeline, progress: Progress, name: str) -> Savepoint:
-    """Remove the savepoint ``name``; returns what it was."""
+def damaged(runnable: Runnable) -> Mapping[str, str]:
+    """By name, what is wrong with those savepoints that can only be dropped."""
+    return savepoints.savepoints_in(runnable.places.savepoints)[1]
+
+
+def drop(pipeline: Pipeline, progress: Progress, name: str) -> Savepoint | None:
+    """Remove the savepoint ``name``; returns what it was, null if it was damaged."""
     with leased(pipeline, progress) as (runnable, _, _):
-        entry = _named(runnable, name)
+        entry = None if name in damaged(runnable) else _named(runnable, name)
         savepoints.drop(runnable.places.savepoints, name)
         return entry
 
@@ -152,7 +159,9 @@ def restore(
 
 
 def _named(runnable: Runnable, name: str) -> Savepoint:
-    found = listed(runnable)
+    found, broken = savepoints.savepoints_in(runnable.places.savepoints)
+    if name in broken:
+        raise SavepointError(broken[name])
     if name not in found:
         known = f"it has {', '.join(found)}" if found else "it has none; `windowmill savepoint … create` makes one"
         raise SavepointError(f"savepoint {name}: {runnable.name} has no such savepoint; {known}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
+from rich.console import Group
+
 from windowmill.jobs.batch import savepoints
 from windowmill.jobs.commands.answers import bound, titled
 from windowmill.jobs.commands.terminal import Answer, in_bytes
@@ -35,6 +37,9 @@ def savepoint_of(pipeline: Pipeline, progress: Progress, action: Action, name: s
         return _restore(pipeline, progress, name, accepted)
     entry = savepoints.create(pipeline, progress, name) if action == "create" else savepoints.drop(pipeline, progress, name)
     done = "made" if action == "create" else "dropped"
+    if entry is None:
+        data = {"pipeline": pipeline.pipeline, "status": done, "name": name}
+        return Answer(data, f"{pipeline.pipeline}: savepoint {name} {done}: it was damaged")
     text = f"{pipeline.pipeline}: savepoint {name} {done}: batch {entry.batch}, source version {entry.to_version}, {in_bytes(entry.size)}"
     return Answer({"pipeline": pipeline.pipeline, "status": done, **_entry(entry, pipeline)}, text)
 
@@ -58,19 +63,21 @@ def _restore(pipeline: Pipeline, progress: Progress, name: str, accepted: Accept
 
 
 def _list(pipeline: Pipeline) -> Answer:
-    entries = savepoints.listed(runnable_of(pipeline)).values()
-    data = [_entry(entry, pipeline) for entry in entries]
+    runnable = runnable_of(pipeline)
+    entries, damaged = savepoints.listed(runnable).values(), savepoints.damaged(runnable)
+    data = [_entry(entry, pipeline) for entry in entries] + [{"name": name, "damaged": why} for name, why in damaged.items()]
     if not data:
         return Answer(data, f"{pipeline.pipeline}: no savepoints; make one by `windowmill savepoint SPEC create NAME`")
     table = titled(f"savepoints of {pipeline.pipeline}", ())
     table.padding = 0  # fits into 80 columns
     for column in ("name", "made", "batch", "version", "results through", "size"):
         table.add_column(column, justify="left" if column in ("name", "made", "results through") else "right", no_wrap=True)
-    for entry, row in zip(entries, data, strict=True):
+    for entry, row in zip(entries, data, strict=False):
         emitted = "–" if row["emitted"] is None else str(row["emitted"])[:16].replace("T", " ")
         made = entry.created_at[:16].replace("T", " ")
         table.add_row(entry.name, made, f"{entry.batch}", f"{entry.to_version}", emitted, in_bytes(entry.size))
-    return Answer(data, table)
+    lines = (f"{name}: damaged; `windowmill savepoint SPEC drop {name}`" for name in damaged)
+    return Answer(data, Group(table, *lines))
 
 
 def _entry(entry: Savepoint, pipeline: Pipeline) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +20,13 @@ from tests.spark.harness import differences, place, quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.stores import store_of
 from windowmill.jobs.batch import loop, savepoints
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.answers import history_of, status_of
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.windowing.errors import OutOfTurnError, SavepointError, SpecError
+from windowmill.windowing.errors import OutOfTurnError, SavepointError, SpecError, StateError
 
 #: The end of an interval, not the source, moves the watermark of the last: batches that read the same again in another cut differ.
 NAMES = [name for name in PIPELINES if name != "vouched"]
@@ -306,9 +309,74 @@ def test_another_meaning_or_a_damaged_savepoint_is_refused(tmp_path):
     with pytest.raises(SavepointError, match=r"cannot be read .*; restore another savepoint"):
         savepoints.restore(pipeline, quiet(), "first")
     assert story.tables() == before
-    (folder / "savepoint.json").write_text("{}")
-    with pytest.raises(SavepointError, match="not of format 1"):
-        savepoints.listed(runnable_of(pipeline))
+
+
+#: What a full disk, a power loss or another release leaves in the place of an entry.
+TORN = {"empty": "", "cut": '{"name": "s9", "cr', "a list": "[]", "zeros": "\0" * 64, "other format": "{}", "no time": None}
+
+
+@pytest.mark.covers("D8")
+@pytest.mark.parametrize("torn", TORN)
+def test_a_damaged_savepoint_stops_nothing_and_can_be_dropped(tmp_path, torn):
+    story = saved("slices", tmp_path / "story")
+    pipeline, folder = story.bench.pipeline, Path(Places.of(story.bench.pipeline).savepoints)
+    text = TORN[torn]
+    if text is None:
+        text = json.dumps(json.loads((folder / "first" / "savepoint.json").read_text()) | {"created_at": "yesterday"})
+    (folder / "s9").mkdir()
+    (folder / "s9" / "savepoint.json").write_text(text)
+    story.bench.changes["savepoints"] = {"every": "1 day"}
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(story.bench.spec))
+    assert list(savepoints.listed(runnable_of(pipeline))) == ["first"]
+    with pytest.raises(SavepointError, match=r"savepoint s9: .*; drop it"):
+        savepoints.restore(pipeline, quiet(), "s9")
+    with pytest.raises(SavepointError, match="has one of this name"):
+        savepoints.create(pipeline, quiet(), "s9")
+    for command in (["create", "second"], ["list"], ["restore", "first"], ["drop", "first"]):
+        assert main(["savepoint", str(spec), *command]) == 0
+    assert main(["maintain", str(spec)]) == 0
+    assert main(["savepoint", str(spec), "drop", "s9"]) == 0
+    assert not (folder / "s9").exists()
+    assert savepoints.damaged(runnable_of(pipeline)) == {}
+
+
+def test_an_entry_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(tmp_path, monkeypatch):
+    story = saved("slices", tmp_path / "story")
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("windowmill.checkpoints.savepoints.store_of", _Without(store_of, fails))
+    with pytest.raises(StateError, match=r"savepoint first: .*Too many open files\); run again"):
+        savepoints.listed(runnable_of(story.bench.pipeline))
+
+
+class _Without:
+    """Opens stores, with ``fails`` in the place of opening a file."""
+
+    def __init__(self, opens: Any, fails: Any) -> None:
+        self._opens, self._fails = opens, fails
+
+    def __call__(self, place: str) -> Any:
+        store = self._opens(place)
+        return SimpleNamespace(get_file_info=store.get_file_info, open_input_file=self._fails)
+
+
+@pytest.mark.covers("D9")
+def test_a_savepoint_by_a_clock_that_was_ahead_ends_no_others(tmp_path, monkeypatch):
+    folder = tmp_path / "story"
+    folder.mkdir()
+    story = Story.of("slices", folder)
+    story.bench.changes["savepoints"] = {"every": "7 days", "keep": 2}
+    made = []
+    for version, year in enumerate((2042, 2026, 2026)):
+        story.land(version)
+        story.run()
+        monkeypatch.setattr("windowmill.jobs.batch.savepoints._now", lambda at=datetime(year, 3, 1 + 8 * version, tzinfo=UTC): at)
+        maintain(story.bench.pipeline, quiet())
+        made.append([name[5:13] for name in savepoints.listed(runnable_of(story.bench.pipeline))])
+    assert made == [["20420301"], ["20420301", "20260309"], ["20260309", "20260317"]]
 
 
 def test_no_savepoint_before_the_first_batch(tmp_path):

@@ -131,7 +131,7 @@ def value_of(value: Any) -> Any:
     if isinstance(value, datetime | date):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, bytes):
-        return value.hex()
+        return f"0x{value.hex()}"
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, set | frozenset):
