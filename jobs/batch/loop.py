@@ -171,7 +171,7 @@ def restate(
                 done.append(_execute(runnable, plan, ledger, progress))
             return done
         plan = planning.next_restatement(runnable, ledger, changed=changed, ends=ends, late=late, accepted=accepted)
-        restatement = _restatement(runnable, plan, ledger)
+        restatement = _restatement(runnable, plan, ledger, progress)
         if restatement is None or restatement.touches_nothing:
             return done
         restated = _attempted(runnable, plan, ledger, progress, restatement)
@@ -188,14 +188,14 @@ def run_to_change(runnable: Runnable, ledger: Ledger, progress: Progress, accept
     return done
 
 
-def _restatement(runnable: Runnable, plan: Plan, ledger: Ledger) -> Restatement | None:
+def _restatement(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Restatement | None:
     """What ``plan`` computes anew, if it is a restatement."""
     if not isinstance(plan, RestatePlan):
         return None
     from windowmill.jobs.batch.restating import Restatement  # imports numba
     from windowmill.jobs.sources.kinds import open_source
 
-    return Restatement.of(runnable, plan, open_source(runnable.pipeline), ledger)
+    return Restatement.of(runnable, plan, open_source(runnable.pipeline), ledger, progress)
 
 
 def apply(
@@ -320,7 +320,7 @@ class _Planned:
 
 def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> CommittedBatch:
     """Execute ``plan``, which changes something: it reads versions that no batch has read, or replaces rows."""
-    done = _attempted(runnable, plan, ledger, progress, _restatement(runnable, plan, ledger))
+    done = _attempted(runnable, plan, ledger, progress, _restatement(runnable, plan, ledger, progress))
     assert done is not None
     return done
 
@@ -342,7 +342,7 @@ def _attempted(
         progress.say(f"  {err}; batch {plan.batch} begins anew")
         progress.timings.clear()
         plan = replace(plan, attempt=uuid.uuid4().hex[:12])
-        done = run_batch(runnable, plan, ledger, progress, _restatement(runnable, plan, ledger))
+        done = run_batch(runnable, plan, ledger, progress, _restatement(runnable, plan, ledger, progress))
     if done is not None:
         _warn(runnable, done, progress)
     return done

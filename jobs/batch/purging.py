@@ -19,18 +19,20 @@ from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.erasing import ErasedFiles, ErasedKeys, KeysFile
 from windowmill.checkpoints.plans import PurgePlan
 from windowmill.checkpoints.savepoints import savepoint_names
-from windowmill.checkpoints.state.inspection import equals, key_value
+from windowmill.checkpoints.state.inspection import key_value
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.forgetting import Forgotten, forget
 from windowmill.jobs.batch.loop import leased, run_to_change
 from windowmill.jobs.batch.progress import CommittedBatch
+from windowmill.jobs.batch.row_reader import table_rows
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.json_lines import spark_form
-from windowmill.jobs.sources.changed_rows import changed_rows, rows_at
+from windowmill.jobs.sources.changed_rows import changed_rows
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.reading import Reach, next_change
+from windowmill.jobs.sources.table_rows import TableRows
 from windowmill.windowing.errors import (
     NonAppendCommitError,
     OutOfTurnError,
@@ -49,8 +51,6 @@ if TYPE_CHECKING:
 
 #: Keys as they are given: values of key columns by name, texts or values of JSON.
 Given = Sequence[Mapping[str, Any]]
-#: Number of keys up to which the source is asked for their rows alone.
-_ASKED = 1_000
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def purge(
         source = _source(runnable, ledger, accepted)
         keys = _typed(pipeline, source, given)
         with progress.step("check", f"that the source has no rows of {'the key' if len(keys.values) == 1 else 'the keys'}"):
-            _refuse_present(source, keys)
+            _refuse_present(table_rows(pipeline, source, progress), keys)
         if dry_run:
             return _previewed(runnable, ledger, source, keys, progress)
         return _carried_out(runnable, ledger, source, keys, progress, accepted)
@@ -112,7 +112,7 @@ def purge(
 
 def _previewed(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: ErasedKeys, progress: Progress) -> Purged:
     """What a purge would do."""
-    plan, _ = _planned(runnable, ledger, source, keys)
+    plan, _ = _planned(runnable, ledger, source, keys, progress)
     found = _found(runnable, plan, keys, progress)
     _refuse_unknown(runnable, ledger, plan, keys, found)
     return Purged(
@@ -130,7 +130,7 @@ def _carried_out(
     before, rows, forgotten = list[CommittedBatch](), Counter[str](), Forgotten()
     while True:
         before += run_to_change(runnable, ledger, progress, accepted)
-        plan, ignored = _planned(runnable, ledger, source, keys)
+        plan, ignored = _planned(runnable, ledger, source, keys, progress)
         progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=True)}")
         rows.update(_run_batch(runnable, ledger, plan, keys, ignored, progress))
         with progress.step("forget", "savepoints, pages and statistics of the ledger that name the keys"):
@@ -183,9 +183,9 @@ def _value(value: Any, kind: pa.DataType, name: str) -> Any:
     return key_value(None if value is None else str(value), kind, name)
 
 
-def _refuse_present(source: DeltaSource, keys: ErasedKeys) -> None:
-    columns = keys.values.column_names
-    rows = sum(int(keys.of("sink", rows, rows.column_names).sum()) for rows in rows_at(source, source.version, _condition(keys), columns))
+def _refuse_present(table: TableRows, keys: ErasedKeys) -> None:
+    columns, source = keys.values.column_names, table.source
+    rows = sum(int(keys.of("sink", rows, rows.column_names).sum()) for _, rows in table.at(source.version, columns))
     if rows:
         raise PurgeError(
             f"source {source.path}: version {source.version} still has {rows:,} row{'' if rows == 1 else 's'} of what is to be purged; a "
@@ -193,17 +193,7 @@ def _refuse_present(source: DeltaSource, keys: ErasedKeys) -> None:
         )
 
 
-def _condition(keys: ErasedKeys) -> str:
-    """The SQL condition for rows that may be of one of the ``keys``."""
-    values = keys.values
-    if len(values) > _ASKED or not all(pa.types.is_string(kind) or pa.types.is_integer(kind) for kind in values.schema.types):
-        return "true"
-    kinds = {field.name: field.type for field in values.schema}
-    each = (" AND ".join(equals(name, value, kinds[name]) for name, value in row.items()) for row in values.to_pylist())
-    return " OR ".join(f"({terms})" for terms in each)
-
-
-def _planned(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: ErasedKeys) -> tuple[PurgePlan, int]:
+def _planned(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: ErasedKeys, progress: Progress) -> tuple[PurgePlan, int]:
     """The plan, and the number of changed rows that it passes over as the spec ignores them."""
     last = ledger.last_commit
     assert last is not None
@@ -214,7 +204,7 @@ def _planned(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: Eras
         if runnable.source.changes == "ignore":
             ignored = sum(version.rows_changed for version in source.versions(after, through))
         else:
-            _refuse_others(runnable, source, keys, change)
+            _refuse_others(runnable, table_rows(runnable.pipeline, source, progress), keys, change)
     plan = PurgePlan(
         **planning.pinned(runnable.pipeline, ledger, source, Reach(after, through)),
         seen=last.outcome.seen,
@@ -225,12 +215,12 @@ def _planned(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: Eras
     return plan, ignored
 
 
-def _refuse_others(runnable: Runnable, source: DeltaSource, keys: ErasedKeys, change: tuple[int, int]) -> None:
+def _refuse_others(runnable: Runnable, table: TableRows, keys: ErasedKeys, change: tuple[int, int]) -> None:
     """Refuse versions that have changed rows of other keys."""
-    first, last = change
+    source, (first, last) = table.source, change
     versions = f"version{f's {first} to {last}' if first < last else f' {first}'}"
     try:
-        rows = changed_rows(source, first, last, runnable.pipeline.keys)
+        rows = changed_rows(table, first, last, runnable.pipeline.keys)
     except SourceRangeGoneError as err:
         raise SourceRangeGoneError(
             f"source {source.path}: whether {versions} changed rows of other keys too cannot be told any more "
@@ -272,7 +262,10 @@ def _refuse_unknown(runnable: Runnable, ledger: Ledger, plan: PurgePlan, keys: E
         return
     if newest is not None and isinstance(newest.plan, PurgePlan):
         return
-    shown = f"{keys.texts[0]} or the other {len(keys.texts) - 1:,} keys" if len(keys.texts) > 1 else keys.texts[0]
+    first = ", ".join(
+        f"{name}={f'0x{value.hex()}' if isinstance(value, bytes) else value}" for name, value in keys.values.to_pylist()[0].items()
+    )
+    shown = f"{first} or the other {len(keys.values) - 1:,} keys" if len(keys.values) > 1 else first
     raise PurgeError(
         f"pipeline {runnable.name}: none of its tables has rows of {shown}; give keys as the source has them (bytes as 0x00ff), nothing "
         "has been changed"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,25 +17,35 @@ import pyarrow.compute as pc
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import RestatePlan
-from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.state.replacement import rows_numbered
-from windowmill.checkpoints.stores import is_table, remove_folder, table_at
+from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.base import AddedFile, Reading
-from windowmill.jobs.sources.changed_rows import changed_rows, queried, rows_at
-from windowmill.jobs.sources.columns import REASON, Columns
+from windowmill.jobs.sources.changed_rows import changed_rows, queried
+from windowmill.jobs.sources.columns import REASON, ROW
 from windowmill.jobs.sources.delta_log import DeltaSource, without_mapping
 from windowmill.jobs.sources.event_times import EventTimes
+from windowmill.jobs.sources.table_rows import TableRows
+from windowmill.jobs.sources.time_bounds import spans
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.columnar.rows import are_among
 from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.time_axis import Time
 from windowmill.windowing.ways import divide
 
-_QUARANTINED = {"row": pa.string(), "reason": pa.string(), "event_time": pa.int64()}
+#: By what a row of the quarantine is known: its file and its number in it, or its values as JSON.
+Known = tuple[str, int] | str
+_QUARANTINED = {
+    "row": pa.string(),
+    "reason": pa.string(),
+    "event_time": pa.int64(),
+    "source_file": pa.string(),
+    "source_row": pa.int64(),
+}
 
 
 @dataclass(frozen=True)
@@ -76,17 +86,25 @@ class Scope:
             return cls(touched, begin, end, rebuilds=False)
         return cls(touched, begin if begin is None or kept is None else min(begin, kept))
 
-    def condition(self, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> str:
-        """The SQL condition for rows in its range of times; other conditions are left to the batch."""
-        name = pipeline.time.column
-        kind = types[name]
-        instants = pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None
-        if not instants and not pa.types.is_integer(kind):
-            return "true"
-        # Of whole numbers, those at or after a bound are those at or after the next multiple of what they count.
-        form, tick_us = "arrow_cast({}, 'Timestamp(Microsecond, Some(\"UTC\"))')" if instants else "{}", pipeline.time.tick_us
-        bounds = [(">=", self.begin), ("<", self.end)]
-        return " AND ".join(f"{quoted(name)} {sign} {form.format(-(-at // tick_us))}" for sign, at in bounds if at is not None) or "true"
+    def files(self, source: DeltaSource, time: Time) -> Callable[[AddedFile], bool]:
+        """Whether a file of ``source`` may hold rows in its range of times, as far as statistics tell."""
+
+        def may_hold(file: AddedFile) -> bool:
+            [found] = spans(source, [file], time.column, time.tick_us)
+            return found is None or ((self.end is None or found[0] < self.end) and (self.begin is None or found[2] >= self.begin))
+
+        return may_hold
+
+    def within(self, rows: pa.Table, time: Time) -> pa.Table:
+        """Those of ``rows`` in its range of times, as far as the type of their column tells at once; the batch decides."""
+        kind = rows.schema.field(time.column).type
+        bounds = [(pc.greater_equal, self.begin), (pc.less, self.end)]
+        if not pa.types.is_integer(kind) and kind != pa.timestamp("us", "UTC"):
+            return rows
+        for holds, at in bounds:
+            # Of whole numbers, those at or after a bound are those at or after the next multiple of what they count.
+            rows = rows if at is None else rows.filter(holds(rows.column(time.column).cast(pa.int64()), -(-at // time.tick_us)))
+        return rows
 
     def of_keys(self, rows: pa.Table, keys: tuple[str, ...]) -> pa.Table:
         """Those of ``rows`` whose keys are touched."""
@@ -103,100 +121,147 @@ class Scope:
 
 
 class QuarantinedRows:
-    """Rows of the quarantine table, to be found among those of the source by all their values."""
+    """Rows of the quarantine table, to be found among those of ``files`` of the source.
 
-    def __init__(self, pipeline: Pipeline, rows: pa.Table) -> None:
-        self._pipeline = pipeline
-        self.left = Counter(map(_canonical, rows.column("row").to_pylist()))
-        self._times = rows.column("event_time").combine_chunks()
+    A row is known by its file and its number in it; where others have rewritten the file since, or the entry does not name it, by its
+    event time and the values of the columns that the pipeline uses.
+    """
 
-    def split(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """``rows`` that are not in quarantine, and those that are; each row in quarantine is found once."""
-        if not self.left:
-            return rows, rows.slice(0, 0)
+    def __init__(self, pipeline: Pipeline, used: Sequence[str], files: Collection[str], rows: pa.Table) -> None:
+        self._pipeline, self._used = pipeline, used
+        known = _known(rows, used, files)
+        self.left = Counter(known)
+        self._by_file: dict[str, list[int]] = {}
+        for key in known:
+            if isinstance(key, tuple):
+                self._by_file.setdefault(key[0], []).append(key[1])
+        moved = [not isinstance(key, tuple) for key in known]
+        self._times = rows.column("event_time").filter(pa.array(moved, pa.bool_())).combine_chunks()
+
+    def split(self, file: AddedFile, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """``rows`` of ``file`` that are not in quarantine, and those that are; each row in quarantine is found once."""
+        found = pc.is_in(rows.column(ROW), pa.array(self._by_file.get(file.path, []), pa.int64())).to_numpy().copy()
+        for number in rows.column(ROW).filter(pa.array(found)).to_pylist():
+            self.left[file.path, number] -= 1
+        if len(self._times):
+            self._find_moved(rows, found)
+        return rows.filter(pa.array(~found)), rows.filter(pa.array(found))
+
+    def _find_moved(self, rows: pa.Table, found: np.ndarray) -> None:
+        """Mark as ``found`` those of ``rows`` that are known by their values."""
         time = EventTimes(self._pipeline, None).of(rows).column(TIME)
         odd = pc.or_(pc.less(time, PRINTABLE[0]), pc.greater(time, PRINTABLE[1])).fill_null(False)
-        places = np.flatnonzero(pc.or_(pc.is_in(time, self._times), odd).to_numpy())
+        time = pc.if_else(odd, pa.scalar(None, pa.int64()), time)
+        places = np.flatnonzero(pc.is_in(time, self._times).to_numpy() & ~found)
+        own = rows.select(list(self._used)).take(pa.array(places))
         if not len(places):
-            return rows, rows.slice(0, 0)
-        if not spark_form.takes(rows.schema.types):
+            return
+        if not spark_form.takes(own.schema.types):
             raise UnsupportedError(
-                f"pipeline {self._pipeline.pipeline}: rows in quarantine cannot be told among those of the source, because it has columns "
-                "of nested types; select the other columns in a table or view of the source's owner, or backfill in a new sink"
+                f"pipeline {self._pipeline.pipeline}: rows in quarantine cannot be told among those of the source, because the spec uses "
+                "columns of nested types; select their parts in a table or view of the source's owner, or backfill in a new sink"
             )
-        found = np.zeros(len(rows), np.bool_)
-        for place, text in zip(places, spark_form.to_json(rows.take(pa.array(places))), strict=True):
-            known = _canonical(text)
+        for place, at, text in zip(places, time.take(pa.array(places)).to_pylist(), spark_form.to_json(own), strict=True):
+            known = _by_values(at, text, self._used)
             if self.left[known] > 0:
                 self.left[known] -= 1
                 found[place] = True
-        return rows.filter(pa.array(~found)), rows.filter(pa.array(found))
 
 
-def _canonical(row: str) -> str:
-    """A row as JSON, whoever wrote it and whichever columns without values it had."""
-    return json.dumps({name: value for name, value in json.loads(row).items() if value is not None}, sort_keys=True)
+def _known(rows: pa.Table, used: Sequence[str], files: Collection[str]) -> list[Known]:
+    """By what each of the ``rows`` of a quarantine table is known: its file, if it is one of ``files``, and number, or its values."""
+    names = ("source_file", "source_row", "event_time", "row")
+    return [
+        (file, number) if number is not None and file in files else _by_values(at, text, used)
+        for file, number, at, text in zip(*(rows.column(name).to_pylist() for name in names), strict=True)
+    ]
 
 
-def quarantined(runnable: Runnable, *, late: bool) -> tuple[QuarantinedRows, QuarantinedRows]:
+def _by_values(at: int | None, row: str, used: Sequence[str]) -> str:
+    """The event time and the columns ``used`` of a row as JSON, whoever wrote it and whichever columns without values it had."""
+    values = json.loads(row)
+    return json.dumps([at, {name: values[name] for name in used if values.get(name) is not None}], sort_keys=True)
+
+
+def quarantined(runnable: Runnable, rows: TableRows, version: int, *, late: bool) -> tuple[QuarantinedRows, QuarantinedRows]:
     """The rows in quarantine that stay there, and those that count from now on: with ``late`` those that came too late."""
-    place = runnable.places.quarantine
-    parts = [pa.table({name: pa.array([], kind) for name, kind in _QUARANTINED.items()})]
+    every, files = _read_quarantine(runnable.places.quarantine, _QUARANTINED), {file.path for file in rows.source.snapshot(version)}
+    counts = pc.and_(pc.equal(every.column("reason"), TOO_LATE), late)
+    kinds = (every.filter(pc.invert(counts)), every.filter(counts))
+    stays, taken = (QuarantinedRows(runnable.pipeline, rows.used, files, kind) for kind in kinds)
+    return stays, taken
+
+
+def _read_quarantine(place: str, types: Mapping[str, pa.DataType]) -> pa.Table:
+    """All rows of the quarantine table at ``place``, with columns of ``types``, of which an older table may lack some."""
+    parts = [pa.table({name: pa.array([], kind) for name, kind in types.items()})]
     if is_table(place):
         table = table_at(place)
-        parts += queried(table, _QUARANTINED, "true", {name: name for name in _QUARANTINED})
-    every = pa.concat_tables(parts)
-    counts = pc.and_(pc.equal(every.column("reason"), TOO_LATE), late)
-    return QuarantinedRows(runnable.pipeline, every.filter(pc.invert(counts))), QuarantinedRows(runnable.pipeline, every.filter(counts))
+        there = pa.schema(table.schema().to_arrow()).names
+        parts += queried(table, types, "true", {name: name for name in types if name in there})
+    return pa.concat_tables(parts)
 
 
-def touched_rows(runnable: Runnable, source: DeltaSource, plan: RestatePlan) -> tuple[pa.Table | None, Mapping[str, int]]:
+def touched_rows(runnable: Runnable, rows: TableRows, plan: RestatePlan) -> tuple[pa.Table | None, Mapping[Known, int]]:
     """Keys and event times of the rows that ``plan`` is about, null for all; and the rows that it takes out of quarantine."""
     pipeline = runnable.pipeline
     if plan.changed is None and not plan.late:
         return None, {}
     axis = EventTimes(pipeline, None)
     columns = list(dict.fromkeys([*pipeline.keys, *axis.axis]))
-    parts = [] if plan.changed is None else [changed_rows(source, *plan.changed, columns)]
-    taken: Mapping[str, int] = {}
+    parts = [] if plan.changed is None else [changed_rows(rows, *plan.changed, columns)]
+    taken: Mapping[Known, int] = {}
     if plan.late:
-        _, counting = quarantined(runnable, late=True)
+        _, counting = quarantined(runnable, rows, plan.to_version, late=True)
         before = Counter(counting.left)
-        parts += [counting.split(rows)[1].select(columns) for rows in rows_at(source, plan.to_version)]
+        every = rows.at(plan.to_version, rows.used) if before else iter(())
+        parts += [counting.split(file, part)[1].select(columns) for file, part in every]
         taken = before - counting.left
-    empty = pa.schema([(name, Columns.of(source.schema_json).arrow[name]) for name in columns]).empty_table()
-    rows = axis.of(pa.concat_tables([empty, *parts]))
+    empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()
+    found = axis.of(pa.concat_tables([empty, *parts]))
     # A row without an event time is in no window.
-    rows = rows.filter(pc.is_null(rows.column(REASON))).select([*pipeline.keys, TIME])
-    return rows.group_by(rows.column_names, use_threads=False).aggregate([]), taken
+    found = found.filter(pc.is_null(found.column(REASON))).select([*pipeline.keys, TIME])
+    return found.group_by(found.column_names, use_threads=False).aggregate([]), taken
 
 
-def write_rows(runnable: Runnable, source: DeltaSource, plan: RestatePlan, scope: Scope) -> tuple[DeltaSource, Reading]:
+def write_rows(runnable: Runnable, rows: TableRows, plan: RestatePlan, scope: Scope) -> tuple[DeltaSource, Reading]:
     """Write the rows that ``plan`` computes to files of their own; returns the source that they make, and the reading of it."""
-    pipeline, place = runnable.pipeline, runnable.places.restated
-    types = Columns.of(source.schema_json).arrow
-    staying, _ = quarantined(runnable, late=plan.late)
-    remove_folder(place)
-    with FileWriter(place, pa.schema(list(types.items())), batch=plan.batch, attempt=plan.attempt, task=0) as writer:
+    pipeline, place, source = runnable.pipeline, restated_folder(runnable, plan), rows.source
+    staying, _ = quarantined(runnable, rows, plan.to_version, late=plan.late)
+    with FileWriter(place, pa.schema(list(rows.types.items())), batch=plan.batch, attempt=plan.attempt, task=0) as writer:
         if scope.touched is None or scope.touched.num_rows:
-            for rows in rows_at(source, plan.to_version, scope.condition(pipeline, types)):
-                writer.write(staying.split(scope.of_keys(rows, pipeline.keys))[0])
+            for file, part in rows.at(plan.to_version, rows.used, rows.others, chosen=scope.files(source, pipeline.time)):
+                own = scope.of_keys(scope.within(part, pipeline.time), pipeline.keys)
+                writer.write(staying.split(file, own)[0].select(list(rows.types)))
     files = tuple(AddedFile(file.path, plan.to_version, file.size, file.rows, stats=file.stats) for file in writer.close())
+    # Texts of fixed length have been padded.
     written = replace(source, path=place, schema_json=without_mapping(source.schema_json), deletion_vectors=False)
     # Rows of keys that are not touched may have numbers of the same commit, by an earlier restatement or a changed spec.
     first_row = 0 if scope.touched is None else rows_numbered(runnable.places.state, plan.to_version)
     return written, Reading(files, len(files), first_row=first_row)
 
 
-def untaken(place: str, taken: Counter[str]) -> tuple[pa.Table, tuple[str, ...]]:
-    """The rows of the quarantine table at ``place`` without those ``taken``, each so many times, and the paths of its files."""
-    table = table_at(place)
+def restated_folder(runnable: Runnable, plan: RestatePlan) -> str:
+    """Where :func:`write_rows` writes: no other attempt does, as there may be one at once in object storage."""
+    return f"{runnable.places.restated}/{plan.attempt}"
+
+
+def untaken(place: str, rows: TableRows, version: int, taken: Counter[Known]) -> tuple[pa.Table, tuple[str, ...]]:
+    """The rows of the quarantine table at ``place`` without those ``taken``, each so many times, and the paths of its files.
+
+    ``version`` is that of the source in which they were found.
+    """
+    table, files = table_at(place), {file.path for file in rows.source.snapshot(version)}
     schema = pa.schema(table.schema().to_arrow())
-    types = {field.name: field.type for field in schema}
-    rows = pa.concat_tables([schema.empty_table(), *queried(table, types, "true", {name: name for name in types})])
-    stays = np.ones(len(rows), np.bool_)
-    for place_of, (reason, row) in enumerate(zip(rows.column("reason").to_pylist(), rows.column("row").to_pylist(), strict=True)):
-        if reason == TOO_LATE and taken[known := _canonical(row)] > 0:
-            taken[known] -= 1
-            stays[place_of] = False
-    return rows.filter(pa.array(stays)), tuple(str(file["path"]) for file in files_of(table))
+    every = _read_quarantine(place, {field.name: field.type for field in schema})
+    if {"source_file", "source_row"} - set(every.column_names):
+        known = _known(_read_quarantine(place, _QUARANTINED), rows.used, files)
+    else:
+        instants = every.set_column(every.schema.get_field_index("event_time"), "event_time", every.column("event_time").cast(pa.int64()))
+        known = _known(instants, rows.used, files)
+    stays = np.ones(len(every), np.bool_)
+    for at, (reason, key) in enumerate(zip(every.column("reason").to_pylist(), known, strict=True)):
+        if reason == TOO_LATE and taken[key] > 0:
+            taken[key] -= 1
+            stays[at] = False
+    return every.filter(pa.array(stays)), tuple(str(file["path"]) for file in files_of(table))

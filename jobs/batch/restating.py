@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +21,14 @@ from windowmill.checkpoints.state.replacement import keep, replacing
 from windowmill.checkpoints.stores import is_table, remove_folder, table_at
 from windowmill.jobs.batch.corrections import Corrections, corrections
 from windowmill.jobs.batch.job import ComputedBatch
-from windowmill.jobs.batch.restated_rows import Scope, touched_rows, untaken, write_rows
+from windowmill.jobs.batch.restated_rows import Known, Scope, restated_folder, touched_rows, untaken, write_rows
+from windowmill.jobs.batch.row_reader import table_rows
 from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.changed_rows import ends_in_sql, queried
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource
+from windowmill.jobs.sources.table_rows import TableRows
 from windowmill.jobs.ways.output import Windows
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED, TIME
@@ -33,6 +36,9 @@ from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.errors import SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from windowmill.jobs.batch.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,9 @@ class Restatement:
     scope
         The keys and times that it computes anew.
     taken
-        The rows that it takes out of quarantine, as JSON, with their numbers.
+        How many rows it takes out of quarantine, by what they are known.
+    rows
+        Reads the source.
     state_is_current
         Whether the state is that of the source's rows already.
     """
@@ -71,11 +79,12 @@ class Restatement:
     plan: RestatePlan
     source: DeltaSource
     scope: Scope
-    taken: Mapping[str, int]
+    taken: Mapping[Known, int]
     state_is_current: bool
+    rows: TableRows
 
     @classmethod
-    def of(cls, runnable: Runnable, plan: RestatePlan, source: SourceTable, ledger: Ledger) -> Restatement:
+    def of(cls, runnable: Runnable, plan: RestatePlan, source: SourceTable, ledger: Ledger, progress: Progress) -> Restatement:
         """The restatement of ``plan``; looks for the rows that the plan is about.
 
         Raises
@@ -90,11 +99,11 @@ class Restatement:
                 f"source {source.path}: is no Delta table, whose versions `windowmill restate` reads (for --late too); "
                 "compute it in a new sink instead, with a longer lateness if rows came too late"
             )
-        then = replace(source, schema_json=plan.source_schema)
-        touched, taken = touched_rows(runnable, then, plan)
+        rows = table_rows(runnable.pipeline, replace(source, schema_json=plan.source_schema), progress)
+        touched, taken = touched_rows(runnable, rows, plan)
         types = Columns.of(plan.source_schema).arrow
         current = not taken and _state_is_current(plan, source, ledger)
-        return cls(runnable, plan, then, Scope.of(runnable.pipeline, plan, types, touched), taken, current)
+        return cls(runnable, plan, rows.source, Scope.of(runnable.pipeline, plan, types, touched), taken, current, rows)
 
     @property
     def touches_nothing(self) -> bool:
@@ -108,11 +117,11 @@ class Restatement:
 
     def write_rows(self) -> tuple[DeltaSource, Reading]:
         """Write the rows that the batch reads; returns the source that they make, and the reading of it."""
-        return write_rows(self.runnable, self.source, self.plan, self.scope)
+        return write_rows(self.runnable, self.rows, self.plan, self.scope)
 
     def remove_rows(self) -> None:
         """Remove what :meth:`write_rows` has written."""
-        remove_folder(self.runnable.places.restated)
+        remove_folder(restated_folder(self.runnable, self.plan))
 
     def finished(self, computed: ComputedBatch) -> tuple[ComputedBatch, Restated]:
         """The batch with the changes that it makes, after its computation; result rows of windows that have not changed are left out."""
@@ -210,7 +219,7 @@ class Restatement:
     def _quarantine(self, added: tuple[DataFile, ...]) -> Changes:
         """The quarantine without the rows that count from now on, and with those that the batch has ``added``."""
         place = self.runnable.places.quarantine
-        rows, paths = untaken(place, Counter(self.taken))
+        rows, paths = untaken(place, self.rows, self.plan.to_version, Counter(self.taken))
         with FileWriter(place, rows.schema, batch=self.plan.batch, attempt=self.plan.attempt, task=0) as writer:
             writer.write(rows)
         return Changes.of(rows.schema, added, kept=writer.close(), removes=paths)

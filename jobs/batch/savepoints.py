@@ -18,6 +18,7 @@ from windowmill.checkpoints.undoing import UndoneFiles
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.loop import leased
 from windowmill.jobs.batch.progress import CommittedBatch
+from windowmill.jobs.batch.row_reader import table_rows
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.changed_rows import changed_rows
@@ -141,7 +142,7 @@ def restore(
         If there is no such savepoint, or the pipeline cannot go back to it.
     """
     with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, _):
-        plan, entry = _planned(runnable, ledger, name, accepted)
+        plan, entry = _planned(runnable, ledger, name, accepted, progress)
         progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=not pipeline.time.integer_axis)}")
         tables, changes = tables_of(runnable), dict[str, Changes]()
         try:
@@ -168,7 +169,9 @@ def _named(runnable: Runnable, name: str) -> Savepoint:
     return found[name]
 
 
-def _planned(runnable: Runnable, ledger: Ledger, name: str, accepted: planning.Acceptance) -> tuple[RestorePlan, Savepoint]:
+def _planned(
+    runnable: Runnable, ledger: Ledger, name: str, accepted: planning.Acceptance, progress: Progress
+) -> tuple[RestorePlan, Savepoint]:
     pipeline = runnable.pipeline
     ledger.check_meaning(pipeline)
     entry, last = _named(runnable, name), ledger.last_commit
@@ -181,7 +184,7 @@ def _planned(runnable: Runnable, ledger: Ledger, name: str, accepted: planning.A
     _check_undone(pipeline, entry, undone)
     source = planning.source_of(runnable, ledger)
     planning.check_tables(runnable, ledger, accepted)
-    _check_source(runnable, source, entry, last.plan.to_version)
+    _check_source(runnable, source, entry, last.plan.to_version, progress)
     pinned = planning.pinned(pipeline, ledger, source, Reach(last.plan.to_version, entry.to_version))
     plan = RestorePlan(
         **pinned,
@@ -241,10 +244,10 @@ def _check_undone(pipeline: Pipeline, entry: Savepoint, undone: list[Batch]) -> 
             )
 
 
-def _check_source(runnable: Runnable, source: SourceTable, entry: Savepoint, through: int) -> None:
+def _check_source(runnable: Runnable, source: SourceTable, entry: Savepoint, through: int, progress: Progress) -> None:
     """Refuse a source that no longer has what the next runs would read."""
     try:
-        _check_versions(runnable, source, entry.to_version, through)
+        _check_versions(runnable, source, entry.to_version, through, progress)
     except SourceError as err:
         what = first_line(err).removeprefix(f"source {source.path}: ").partition(";")[0]
         if not isinstance(err, RefusedError):
@@ -263,7 +266,7 @@ def _check_source(runnable: Runnable, source: SourceTable, entry: Savepoint, thr
         raise SavepointError(f"savepoint {entry.name}: {what} after it was made; {next_steps}") from err
 
 
-def _check_versions(runnable: Runnable, source: SourceTable, after: int, through: int) -> None:
+def _check_versions(runnable: Runnable, source: SourceTable, after: int, through: int, progress: Progress) -> None:
     """Raise as the runs would that read the versions (``after``, ``through``]: appended rows, and in their turn changed ones."""
     restatable = source if runnable.source.changes == "restate" and isinstance(source, DeltaSource) else None
     while after < through:
@@ -273,7 +276,7 @@ def _check_versions(runnable: Runnable, source: SourceTable, after: int, through
             check_readable(runnable, source, Reach(after, until), again=False)
         if restatable is None or change is None or until == through:
             return
-        changed_rows(restatable, *change, [runnable.pipeline.time.column])
+        changed_rows(table_rows(runnable.pipeline, restatable, progress), *change, [runnable.pipeline.time.column])
         after = change[1]
         check_readable(runnable, source, Reach(after, after, after), again=False)
 

@@ -1,13 +1,14 @@
-"""Finds the rows that versions of a Delta table changed: inserted, updated or removed beside appending. No JVM.
+"""Finds the rows that versions of a Delta table changed: inserted, updated or removed beside appending. No JVM where Arrow reads the files.
 
 A version tells them by its change data files, if it has some. Else they are the rows of the files that it removed without those of the
-files that it added, and the other way round: rows that were only moved are in both. Where files do not hold just the rows of the
-version, as with deletion vectors, the whole table before the version is compared with that after it.
+files that it added, and the other way round: rows that were only moved are in both. Rows are equal that have equal values in the columns
+that the pipeline uses. Here are also the queries of a pipeline's own tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,46 +19,46 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from windowmill.checkpoints.quoting import quoted
-from windowmill.checkpoints.stores import table_at
-from windowmill.jobs.sources.base import AddedFile, Reading
-from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.delta_log import DeltaSource
-from windowmill.jobs.sources.plain_files import Form, NotPlainError, OpenFile
+from windowmill.checkpoints.stores import is_unavailable
+from windowmill.jobs.sources.base import AddedFile
+from windowmill.jobs.sources.table_rows import TableRows, live_rows, with_column
 from windowmill.windowing.columnar.checksums import row_checksums
 from windowmill.windowing.errors import SourceRangeGoneError, first_line
 
-#: Column of a changed row beside those asked for: its checksum over all columns.
+#: Column of a changed row beside those asked for: its checksum over the columns that the pipeline uses.
 _OF_ROW = "_of_row"
+#: The column of change data files that tells what a row was, and what it says of rows that went.
+_KIND, _WENT = "_change_type", ("delete", "update_preimage")
 #: Rows that are compared or filtered at a time.
 ROWS_AT_ONCE = 1_000_000
 
 
-def changed_rows(source: DeltaSource, first: int, last: int, columns: Sequence[str]) -> pa.Table:
+def changed_rows(rows: TableRows, first: int, last: int, columns: Sequence[str]) -> pa.Table:
     """The ``columns`` of the rows that the versions from ``first`` to ``last`` changed, as they were before and are after, each once.
 
-    Versions that only append, or move rows, change none.
+    The pipeline uses all of ``columns``. Versions that only append, or move rows, change none.
 
     Raises
     ------
     SourceRangeGoneError
         If log entries or files of one of them are gone.
     """
-    versions = [version.version for version in source.versions(first - 1, last) if version.changes]
-    empty = pa.schema([(name, Columns.of(source.schema_json).arrow[name]) for name in columns]).empty_table()
-    found = [_changed_by(source, version, columns) for version in versions]
+    versions = [version.version for version in rows.source.versions(first - 1, last) if version.changes]
+    empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()
+    found = [_changed_by(rows, version, columns) for version in versions]
     return pa.concat_tables([empty, *found]).group_by(list(columns), use_threads=False).aggregate([]) if found else empty
 
 
-def _changed_by(source: DeltaSource, version: int, columns: Sequence[str]) -> pa.Table:
-    actions = source.actions(version)
+def _changed_by(rows: TableRows, version: int, columns: Sequence[str]) -> pa.Table:
+    source, actions = rows.source, rows.source.actions(version)
     try:
-        if any("cdc" in action for action in actions):
-            before, after = _told(source, version)
-        else:
-            before, after = _moved(source, version, actions)
-        empty = _typed(pa.table({}), Columns.of(source.schema_json).arrow)
-        gone, come = (_summed(rows, columns, empty) for rows in (before, after))
+        told = [_file(action["cdc"], version) for action in actions if "cdc" in action]
+        sides = _told(rows, told) if told else _moved(rows, version, actions)
+        empty = pa.schema([(name, rows.types[name]) for name in rows.used]).empty_table()
+        gone, come = (_summed([empty, *side], rows.used, columns) for side in sides)
     except (FileNotFoundError, DeltaError) as err:
+        if is_unavailable(err):
+            raise
         raise SourceRangeGoneError(
             f"source {source.path}: the rows that version {version} changed cannot be read any more ({first_line(err)}); name the windows "
             "that they touch: `windowmill restate … --from … --to …` computes them from the table as it is now"
@@ -68,53 +69,44 @@ def _changed_by(source: DeltaSource, version: int, columns: Sequence[str]) -> pa
     return pa.concat_tables([gone, come]).filter(pa.array(net[place] != 0)).select(list(columns))
 
 
-def _told(source: DeltaSource, version: int) -> tuple[Iterator[pa.Table], Iterator[pa.Table]]:
-    """The rows that the change data of ``version`` removes, and those that it inserts."""
-    data = pa.table(table_at(source.path).load_cdf(version, version))
-    rows = _typed(data, Columns.of(source.schema_json).arrow)
-    removed = pc.is_in(data.column("_change_type").cast(pa.string()), pa.array(["delete", "update_preimage"]))
-    return iter([rows.filter(removed)]), iter([rows.filter(pc.invert(removed))])
+def _told(rows: TableRows, files: Sequence[AddedFile]) -> tuple[Iterable[pa.Table], Iterable[pa.Table]]:
+    """The rows that change data files remove, and those that they insert."""
+    source = with_column(rows.source, {"name": _KIND, "type": "string", "nullable": True, "metadata": {}})
+    kept = [part for _, part in replace(rows, source=source).of_files(_there(rows, files), {}, [*rows.used, _KIND])]
+    went = [pc.is_in(part.column(_KIND), pa.array(_WENT)) for part in kept]
+    return (
+        [part.filter(own) for part, own in zip(kept, went, strict=True)],
+        [part.filter(pc.invert(own)) for part, own in zip(kept, went, strict=True)],
+    )
 
 
-def _moved(source: DeltaSource, version: int, actions: Sequence[Mapping[str, Any]]) -> tuple[Iterator[pa.Table], Iterator[pa.Table]]:
+def _moved(rows: TableRows, version: int, actions: Sequence[Mapping[str, Any]]) -> tuple[Iterable[pa.Table], Iterable[pa.Table]]:
     """The rows of the files that ``version`` removed, and of those that it added."""
-    sides = [[action[name] for action in actions if name in action and action[name].get("dataChange", True)] for name in ("remove", "add")]
-    partitioned = len(table_at(source.path, version).metadata().partition_columns)
-    every = [*sides[0], *sides[1]]
-    if not any(each.get("deletionVector") or len(each.get("partitionValues") or {}) != partitioned for each in every):
-        files = [[_file(each, version) for each in side] for side in sides]
-        try:
-            return iter(list(_rows_of(source, files[0]))), _rows_of(source, files[1])
-        except NotPlainError:
-            pass
-    before = iter(()) if version == 0 else rows_at(source, version - 1)
-    return before, rows_at(source, version)
+    sides = []
+    for kind, at in (("remove", version - 1), ("add", version)):
+        own = [action[kind] for action in actions if kind in action and action[kind].get("dataChange", True)]
+        files, live = [_file(each, version) for each in own], dict[str, Any]()
+        if any(each.get("deletionVector") for each in own):
+            live = dict(live_rows(rows.source, at, {file.path for file in files}))
+        if any(each.get("partitionValues") is None for each in own):
+            # An entry may say less of a file that it removes.
+            known = {file.path: file for file in rows.source.snapshot(at)}
+            files = [known.get(file.path, file) for file in files]
+        sides.append((part for _, part in rows.of_files(_there(rows, files), live, rows.used)))
+    return sides[0], sides[1]
+
+
+def _there(rows: TableRows, files: Sequence[AddedFile]) -> Sequence[AddedFile]:
+    """``files``, if all of them exist."""
+    gone = rows.source.missing(files)
+    if gone is not None:
+        raise FileNotFoundError(f"the file {gone.path} is gone (VACUUM)")
+    return files
 
 
 def _file(action: Mapping[str, Any], version: int) -> AddedFile:
     """The file of an action that adds or removes it, of which the latter may lack its size."""
     return AddedFile(unquote(action["path"]), version, action.get("size") or 0, None, action.get("partitionValues") or {})
-
-
-def _rows_of(source: DeltaSource, files: Sequence[AddedFile]) -> Iterator[pa.Table]:
-    columns = Columns.of(source.schema_json)
-    form, names = Form(columns.arrow, columns.fixed_lengths), list(columns.arrow)
-    plain = source.plain_files(Reading(tuple(files)))
-    if plain is None:
-        raise NotPlainError(source.path)
-    for file in plain:
-        with OpenFile(file, form) as opened:
-            opened.check(names)
-            yield from (pa.Table.from_batches([batch]) for batch in opened.batches(names))
-
-
-def rows_at(source: DeltaSource, version: int, where: str = "true", columns: Collection[str] | None = None) -> Iterator[pa.Table]:
-    """The rows of the source at ``version`` for which the SQL condition ``where`` holds, some at a time; null for all ``columns``."""
-    # With column mapping a column may have been renamed since; its name in the files identifies it.
-    then = {stored: name for name, stored in source.stored_names(version).items()}
-    names = {name: then[stored] for name, stored in source.stored_names().items() if stored in then}
-    types = {name: kind for name, kind in Columns.of(source.schema_json).arrow.items() if columns is None or name in columns}
-    return queried(table_at(source.path, version), types, where, names)
 
 
 def queried(table: DeltaTable, types: Mapping[str, pa.DataType], where: str, names: Mapping[str, str]) -> Iterator[pa.Table]:
@@ -143,7 +135,7 @@ def _typed(rows: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
     return pa.table(columns, names=list(types))
 
 
-def _summed(rows: Iterator[pa.Table], columns: Sequence[str], empty: pa.Table) -> pa.Table:
-    """The ``columns`` of ``rows``, with the checksum of each whole row; ``empty`` has the columns of ``rows``."""
-    parts = [part.select(list(columns)).append_column(_OF_ROW, row_checksums(part)) for part in (empty, *rows)]
-    return pa.concat_tables(parts)
+def _summed(parts: Iterable[pa.Table], used: Sequence[str], columns: Sequence[str]) -> pa.Table:
+    """The ``columns`` of the rows of ``parts``, with the checksum of each row over the columns ``used``."""
+    summed = ((part.select(list(columns)), row_checksums(part.select(list(used)))) for part in parts)
+    return pa.concat_tables([own.append_column(_OF_ROW, sums) for own, sums in summed])
