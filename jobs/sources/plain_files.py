@@ -253,9 +253,21 @@ def _check_type(stored: pa.DataType, kind: pa.DataType, *, int96: bool) -> None:
         stored = stored.value_type
     # Arrow's own schema in the footer may name other forms of a text, and another zone for the same instants.
     texts = (pa.types.is_string(stored) or pa.types.is_large_string(stored) or pa.types.is_string_view(stored)) and pa.types.is_string(kind)
+    octets = (pa.types.is_large_binary(stored) or pa.types.is_binary_view(stored)) and pa.types.is_binary(kind)
     instants = pa.types.is_timestamp(stored) and pa.types.is_timestamp(kind) and (stored.tz is None) == (kind.tz is None)
-    if not (stored == kind or texts or (instants and stored.unit in ("ms", "us"))):
+    if not (stored == kind or texts or octets or _is_narrower(stored, kind) or (instants and stored.unit in ("ms", "us"))):
         raise NotPlainError(kind)
+
+
+def _is_narrower(stored: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether a number is stored in a type from before a column was widened."""
+    if pa.types.is_signed_integer(stored):
+        return (pa.types.is_signed_integer(kind) and stored.bit_width <= kind.bit_width) or (
+            pa.types.is_float64(kind) and stored.bit_width <= 32  # noqa: PLR2004 - bits that a double holds
+        )
+    if pa.types.is_decimal(stored) and pa.types.is_decimal(kind):
+        return bool(kind.scale >= stored.scale and kind.precision - kind.scale >= stored.precision - stored.scale)
+    return pa.types.is_float32(stored) and pa.types.is_float64(kind)
 
 
 def constant(text: str | None, kind: pa.DataType) -> pa.Scalar:
