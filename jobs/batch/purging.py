@@ -262,13 +262,12 @@ def _refuse_unknown(runnable: Runnable, ledger: Ledger, plan: PurgePlan, keys: E
         return
     if newest is not None and isinstance(newest.plan, PurgePlan):
         return
-    first = ", ".join(
-        f"{name}={f'0x{value.hex()}' if isinstance(value, bytes) else value}" for name, value in keys.values.to_pylist()[0].items()
-    )
-    shown = f"{first} or the other {len(keys.values) - 1:,} keys" if len(keys.values) > 1 else first
+    first = keys.values.to_pylist()[0].items()
+    shown = ", ".join(f"{name}={f'0x{value.hex()}' if isinstance(value, bytes) else value}" for name, value in first)
+    others = f" or the other {len(keys.values) - 1:,} keys" if len(keys.values) > 1 else ""
     raise PurgeError(
-        f"pipeline {runnable.name}: none of its tables has rows of {shown}; give keys as the source has them (bytes as 0x00ff), nothing "
-        "has been changed"
+        f"pipeline {runnable.name}: none of its tables has rows of {shown}{others}; give keys as the source has them (bytes as 0x00ff), "
+        "nothing has been changed"
     )
 
 

@@ -262,12 +262,14 @@ def _check_type(stored: pa.DataType, kind: pa.DataType, *, int96: bool) -> None:
 def _is_narrower(stored: pa.DataType, kind: pa.DataType) -> bool:
     """Whether a number is stored in a type from before a column was widened."""
     if pa.types.is_signed_integer(stored):
-        return (pa.types.is_signed_integer(kind) and stored.bit_width <= kind.bit_width) or (
-            pa.types.is_float64(kind) and stored.bit_width <= 32  # noqa: PLR2004 - bits that a double holds
+        holds = (
+            stored.bit_width <= kind.bit_width if pa.types.is_signed_integer(kind) else pa.types.is_float64(kind) and stored.bit_width < 64
         )
-    if pa.types.is_decimal(stored) and pa.types.is_decimal(kind):
-        return bool(kind.scale >= stored.scale and kind.precision - kind.scale >= stored.precision - stored.scale)
-    return pa.types.is_float32(stored) and pa.types.is_float64(kind)
+    elif pa.types.is_decimal(stored) and pa.types.is_decimal(kind):
+        holds = kind.scale >= stored.scale and kind.precision - kind.scale >= stored.precision - stored.scale
+    else:
+        holds = pa.types.is_float32(stored) and pa.types.is_float64(kind)
+    return bool(holds)
 
 
 def constant(text: str | None, kind: pa.DataType) -> pa.Scalar:
