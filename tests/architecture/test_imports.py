@@ -33,6 +33,7 @@ SPARK_FOLDERS = {"schedulers/spark", "schedulers/files", "spark", "conditions", 
 SPARK_MODULES = {
     "arrival_order.py",
     "batch/compute.py",
+    "batch/row_reader.py",
     "batch/spark_committer.py",
     "batch/steps.py",
     "batch/task.py",
@@ -42,7 +43,10 @@ SPARK_MODULES = {
     "views.py",
     *(
         f"sources/{name}.py"
-        for name in ("arrow_rows", "base", "columns", "delta_log", "delta_rows", "folder", "folder_schema", "kafka", "plain_rows", "rows")
+        for name in (
+            *("arrow_rows", "base", "columns", "delta_log", "delta_rows", "folder", "folder_schema", "kafka", "plain_rows", "rows"),
+            "table_rows",
+        )
     ),
 }
 
