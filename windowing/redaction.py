@@ -14,6 +14,8 @@ _FIELD = re.compile(r"(?P<quote>['\"])(?P<name>[\w.-]{1,128})(?P=quote)(?P<colon
 _BEARER = re.compile(r"(?<!\w)(?P<name>Bearer\s)[\w.~+/=-]{8,}", re.IGNORECASE)
 _SECRET = re.compile(r"secret|password|passwd|token|signature|credential|(?:access|account|api|private)[._-]?key", re.IGNORECASE)
 _SECRET_NAMES = {"sig", "pwd", "sas"}
+#: Words of the names of variables that hold secrets.
+_SECRET_WORDS = _SECRET_NAMES | {"auth", "cred", "creds", "dsn", "key", "pass", "passphrase", "pin", "salt"}
 _PORT = re.compile(r"\d{1,5}(?:[/?]|$)")
 #: These have a container before their @.
 _AZURE = {"abfs", "abfss", "wasb", "wasbs"}
@@ -71,6 +73,17 @@ def as_written(text: str, filled: Mapping[str, str]) -> str:
             bounds = (r"(?<!\w)", r"(?!\w)") if len(form) < 6 else ("", "")
             text = re.sub(bounds[0] + re.escape(form) + bounds[1], written.replace("\\", r"\\"), text)
     return text
+
+
+def holds_secret(variable: str) -> bool:
+    """Whether a variable of the environment holds a secret, by its name; messages show values of others, such as a length of time.
+
+    Examples
+    --------
+    >>> [holds_secret(name) for name in ("TOPICS_PASSWORD", "DB_PASS", "API_KEY", "DISORDER", "WAREHOUSE", "KEYS")]
+    [True, True, True, False, False, False]
+    """
+    return names_secret(variable) or not _SECRET_WORDS.isdisjoint(variable.lower().split("_"))
 
 
 def names_secret(name: str) -> bool:

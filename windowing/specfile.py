@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.redaction import as_written, holds_credentials, names_secret, redacted
+from windowmill.windowing.redaction import as_written, holds_credentials, holds_secret, names_secret, redacted
 from windowmill.windowing.small_files import MAX_BYTES, read_small
 from windowmill.windowing.spec import VARIABLES, Pipeline
 from windowmill.windowing.suite_files import rules_of
@@ -70,22 +70,22 @@ class ReadSpec:
         File name, for messages.
     lines
         Line number from 1 by path of a field.
-    filled
-        Text with variables as written -> the text with their values.
+    secret
+        Text with variables that hold secrets as written -> the text with their values.
     hidden
-        Those of ``filled`` outside paths of tables, which messages show.
+        Those of ``secret`` outside paths of tables, which messages show.
     """
 
     pipeline: Pipeline
     name: str
     lines: Mapping[_Path, int] = field(default_factory=dict)
-    filled: Mapping[str, str] = field(default_factory=dict)
+    secret: Mapping[str, str] = field(default_factory=dict)
     hidden: Mapping[str, str] = field(default_factory=dict)
 
     def problem(self, path: str, message: str) -> str:
-        """The message line about a problem in the field ``path`` (dotted), with values from the environment as written."""
+        """The message line about a problem in the field ``path`` (dotted), with secrets from the environment as written."""
         steps = tuple(int(step) if step.isdigit() else step for step in path.split(".") if step)
-        return f"{_where(self.name, steps, self.lines)}: {as_written(message, self.filled)}"
+        return f"{_where(self.name, steps, self.lines)}: {as_written(message, self.secret)}"
 
 
 def read_spec(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None, *, opens_tables: bool = True) -> ReadSpec:
@@ -143,8 +143,8 @@ def _read(value: object, name: str, environment: Mapping[str, str] | None, lines
         failed = {location[:end] for location in (e["loc"] for e in errors) for end in range(len(location))}
         errors = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in failed) and not _of_other_member(e)]
         described = (_describe(error, name, lines, value) for error in errors[: _MAX_PROBLEMS + 1])
-        raise SpecError(_joined([as_written(line, filling.filled) for line in described])) from None
-    return ReadSpec(pipeline, name, lines, filling.filled, filling.hidden)
+        raise SpecError(_joined([as_written(line, filling.secret) for line in described])) from None
+    return ReadSpec(pipeline, name, lines, filling.secret, filling.hidden)
 
 
 def _with_suites(filled: Any, written: Any, lines: Mapping[_Path, int], filling: _Filling) -> tuple[Any, Any, Mapping[_Path, int]]:
@@ -180,6 +180,7 @@ class _Filling:
         self.problems: list[str] = []
         self._missing: set[str] = set()
         self.filled: dict[str, str] = {}
+        self.secret: dict[str, str] = {}
         self.hidden: dict[str, str] = {}
 
     @property
@@ -238,8 +239,10 @@ class _Filling:
         if VARIABLE.search(text):
             named = {f"${{{name}}}": self._environment[name] for name in VARIABLE.findall(text) if name in self._environment}
             self.filled |= {text: filled_text, **named}
-            if path not in _PATHS:
-                self.hidden |= {text: filled_text, **named}
+            secret = {mark: value for mark, value in named.items() if holds_secret(mark[2:-1])}
+            if secret:
+                self.secret |= {text: filled_text, **secret}
+                self.hidden |= {} if path in _PATHS else {text: filled_text, **secret}
         return filled_text
 
     def refuse(self, path: _Path, message: str) -> None:

@@ -37,7 +37,8 @@ _UNITS = (("day", DAY_US), ("hour", 3_600 * SECOND_US), ("minute", 60 * SECOND_U
 
 _REMEDIES = {
     "null_time": "null_time: fill {column} in the source, or leave such rows out (source.filter: {column} is not null)",
-    "bad_time": "bad_time: {column} is not everywhere a timestamp; correct the source, or name another column in time.column",
+    "bad_time": "bad_time: {column} is not everywhere a timestamp; correct the source, say how texts of files and messages are written "
+    "(source.options.timestampFormat), or name another column in time.column",
     "time_out_of_range": "time_out_of_range: correct {column} in the source, or time.unit",
     "end_before_time": "end_before_time: correct {end} in the source, or name another column in time.end",
     "future_time": "future_time: correct {column} in the source (its unit, its time zone), or raise time.max_future_skew",
@@ -72,9 +73,14 @@ def loss_of(parts: Iterable[pa.RecordBatch], pipeline: Pipeline, *, rows_read: i
     remedies = [lags.remedy(pipeline, rows_read - (reasons.total() - reasons[TOO_LATE]), first=first)] if reasons[TOO_LATE] else []
     if details:
         remedies.append(f"{BAD_CONDITION}: {details.most_common(1)[0][0]}; use try_cast, or correct the condition or the source")
-    fields = {"column": pipeline.time.column, "end": pipeline.time.end}
-    remedies += [text.format(**fields) for reason, text in _REMEDIES.items() if reasons[reason]]
+    remedies += remedies_of(reasons, pipeline)
     return Loss(dict(reasons), tuple(remedy for remedy in remedies if remedy), tuple(examples))
+
+
+def remedies_of(reasons: Mapping[str, int], pipeline: Pipeline) -> list[str]:
+    """What to do about rows that are quarantined for these reasons, by themselves and not by when they came."""
+    fields = {"column": pipeline.time.column, "end": pipeline.time.end}
+    return [text.format(**fields) for reason, text in _REMEDIES.items() if reasons.get(reason)]
 
 
 @dataclass

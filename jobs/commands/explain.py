@@ -17,6 +17,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from windowmill.jobs.commands.dates_in_zones import shifted_dates
 from windowmill.jobs.commands.terminal import Answer, as_written, in_bytes, wrapped
 from windowmill.jobs.sources.kinds import caveat_of
 from windowmill.jobs.spec_checks import runnable_of
@@ -52,9 +53,10 @@ def explain(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     found = _as_spec_writes(plan(pipeline, refusal=refusal))
     lines = [WindowLine.of(window, keeps_state=found.command == "run") for window in found.windows]
     caveat = caveat_of(pipeline.source)
-    data = asdict(found) | {"done_by": _done_by(found), "lines": [asdict(line) for line in lines], "source": caveat}
+    dates = shifted_dates(pipeline, is_date=False)
+    data = asdict(found) | {"done_by": _done_by(found), "lines": [asdict(line) for line in lines], "source": caveat, "dates": dates}
     page = [
-        *_first_page(found, lines, [as_written(key) for key in pipeline.keys], caveat),
+        *_first_page(found, lines, [as_written(key) for key in pipeline.keys], {"source": caveat, "dates": dates}),
         *(_details(found) if verbose else [Text(_MORE, style="dim")]),
     ]
     return Answer(data, Group(*page))
@@ -154,7 +156,9 @@ def _reads(window: WindowPlan) -> str:
             return "the kept rows of keys that have new rows or are due"
 
 
-def _first_page(found: PipelinePlan, lines: Sequence[WindowLine], keys: Sequence[str], caveat: str | None) -> Iterator[RenderableType]:
+def _first_page(
+    found: PipelinePlan, lines: Sequence[WindowLine], keys: Sequence[str], told: Mapping[str, str | None]
+) -> Iterator[RenderableType]:
     of = f" for each {', '.join(keys)}" if keys else ""
     headline = f"{found.pipeline}: {_counted(len(lines), 'window')}, {_counted(len(found.aggregates), 'aggregate')}{of}"
     yield Text(wrapped(headline), style="bold")
@@ -166,8 +170,7 @@ def _first_page(found: PipelinePlan, lines: Sequence[WindowLine], keys: Sequence
     notes += [(f"not by {command}", why) for command, why in found.refused]
     if found.why and found.command == "run":
         notes.append(("keeps rows", "\n".join(found.why)))
-    if caveat is not None:
-        notes.append(("source", caveat))
+    notes += [(name, text) for name, text in told.items() if text is not None]
     if notes:
         yield _facts(notes)
 

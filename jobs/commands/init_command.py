@@ -14,7 +14,9 @@ from windowmill.checkpoints.places import absolute, local_path
 from windowmill.jobs.commands.first_spec import Chosen, as_yaml, name_of, proposed
 from windowmill.jobs.commands.named_table import NamedTable
 from windowmill.jobs.commands.source_look import Look, check_column, look_at
+from windowmill.jobs.commands.source_measure import measured
 from windowmill.jobs.commands.terminal import Answer
+from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spec_checks import problems_of, source_problems
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.specfile import parse_pipeline
@@ -55,6 +57,9 @@ def init(asked: Asked, *, ask: bool) -> Answer:
     spec, comments = proposed(look, chosen)
     read = parse_pipeline(spec)
     problems = problems_of(read) or list(source_problems(read))
+    seen = None if problems else measured(read, open_source(read))
+    wrong = None if seen is None else seen.problem(read)
+    problems += [] if wrong is None else [wrong]
     spec = spec if named is None else named.in_place_of_paths(spec, is_sink_given=asked.sink is not None)
     path = asked.out or Path(f"{spec['pipeline']}.yaml")
     if path.exists() and not asked.force:
@@ -69,8 +74,10 @@ def init(asked: Asked, *, ask: bool) -> Answer:
     steps = [f"windowmill explain {path}", f"windowmill run {path}", f"windowmill status {path}"]
     rows = None if look.sample is None else look.sample.num_rows
     data = {"spec": str(path), "rows_examined": rows, "commits_examined": len(look.commits), **spec, "next": steps}
-    seen = "only its columns could be read here" if rows is None else f"{rows:,} rows of {len(look.commits)} {look.commit} examined"
-    shown = f"{path}: written and valid; {seen}\n\n{text}\nNext:\n" + "\n".join(f"  {step}" for step in steps)
+    data["rows"] = None if seen is None else seen.as_json()
+    examined = "only its columns could be read here" if rows is None else f"{rows:,} rows of {len(look.commits)} {look.commit} examined"
+    found = "" if seen is None else f"\n  {seen.describe()}"
+    shown = f"{path}: written and valid; {examined}{found}\n\n{text}\nNext:\n" + "\n".join(f"  {step}" for step in steps)
     return Answer(data, Text(shown))
 
 

@@ -263,7 +263,7 @@ def look_at(path: str, format_: str | None, given: Mapping[str, str]) -> Look:
     check_options(settings)
     kind = KINDS[format_]
     table = resolve(kind.open)(settings, *([None] if kind.records else []))
-    taken = _arrived(table)[:_FILES]
+    taken = arrived(table)[:_FILES]
     columns = Columns.of(table.schema_json)
     rows = _sample(table, taken, columns)
     sample, counts = (None, ()) if rows is None else rows
@@ -288,7 +288,7 @@ def check_options(settings: Source, *, wanting: str | None = None) -> None:
             raise SpecError(f"--option: {field}: {problem}")
 
 
-def _arrived(table: SourceTable) -> list[AddedFile]:
+def arrived(table: SourceTable) -> list[AddedFile]:
     """Files in order of arrival, as far as it is known.
 
     Commits that changed rows are left out: the rows of their files arrived earlier.

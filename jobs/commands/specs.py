@@ -11,32 +11,32 @@ import typer
 from rich.text import Text
 
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, show
-from windowmill.windowing.errors import SpecError
-from windowmill.windowing.specfile import read_spec
+from windowmill.windowing.errors import SourceError, SpecError
 
 
 def validate(
-    spec: Spec,
-    source: Annotated[bool, typer.Option("--source", help="Also compare the spec with the columns of its source; no JVM.")] = False,
+    specs: Annotated[list[Path], typer.Argument(metavar="SPEC...", help="YAML files of pipelines, or folders of *.yaml files.")],
+    source: Annotated[
+        bool, typer.Option("--source", help="Also compare each spec with its source, and read some of its rows; no JVM.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check the spec, with its conditions, functions and expectations; starts nothing."""
-    from windowmill.jobs.spec_checks import problems_of, source_problems
+    """Check specs, with their conditions, functions and expectations; starts nothing."""
+    from windowmill.jobs.commands.validation import checked, specs_of
 
-    read = read_spec(spec)
-    pipeline = read.pipeline
-    problems = problems_of(pipeline) or (list(source_problems(pipeline)) if source else [])
-    if problems:
-        raise SpecError("\n".join(read.problem(field, text) for field, text in problems))
-    missing = [name for name in ("source", "sink") if getattr(pipeline, name) is None]
-    note = f"; without {' and '.join(missing)} it serves `windowmill try` only" if missing else ""
-    counts = ", ".join(
-        f"{len(found)} {what}{'s' * (len(found) != 1)}"
-        for found, what in ((pipeline.windows, "window"), (pipeline.aggregates, "aggregate"))
-    )
-    text = f"{spec}: pipeline {pipeline.pipeline} is valid: {counts}{note}"
-    names = {"windows": [window.name for window in pipeline.windows], "aggregates": list(pipeline.aggregates)}
-    show(Answer({"pipeline": pipeline.pipeline, "status": "valid", **names, "missing": missing}, Text(text)), as_json)
+    files = specs_of(specs)
+    found = [checked(spec, source=source) for spec in files]
+    wrong = [each.error for each in found if each.error is not None]
+    if len(files) > 1 or specs[0].is_dir():
+        every = [{"spec": str(spec), **each.data} for spec, each in zip(files, found, strict=True)]
+        counted = f"{len(files)} spec{'s' if len(files) != 1 else ''}, {len(wrong) or 'none'} of them not valid"
+        show(Answer({"specs": every}, Text("\n".join([*(line for each in found for line in each.lines), counted]))), as_json)
+    elif not wrong:
+        show(Answer(found[0].data, Text("\n".join(found[0].lines))), as_json)
+    if wrong:
+        # One that no retry can mend decides how the command ends.
+        ends = SpecError if any(error.exit_code == SpecError.exit_code for error in wrong) else SourceError
+        raise wrong[0] if len(wrong) == 1 else ends("\n".join(map(str, wrong)))
 
 
 def explain(

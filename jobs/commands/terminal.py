@@ -49,7 +49,7 @@ console = PlainConsole()
 errors = PlainConsole(stderr=True)
 #: Exit code of a command that was interrupted from the keyboard: 128 plus the number of SIGINT, as in shells.
 INTERRUPTED = 130
-#: Texts with environment variables in the specs that this command has read, so that messages show ``${NAME}`` and not its value:
+#: Texts with secret variables in the specs that this command has read, so that messages show ``${NAME}`` and not its value:
 #: text as written -> the text with the values of variables.
 _hidden: dict[str, str] = {}
 
@@ -137,7 +137,7 @@ def duration_of(option: str, text: str) -> Duration:
 
 
 def as_written(text: str) -> str:
-    """``text`` with values of variables as their specs write them. Paths of tables keep the values."""
+    """``text`` with values of secret variables as their specs write them. Paths of tables keep the values."""
     return text_as_written(text, _hidden) if _hidden else text
 
 

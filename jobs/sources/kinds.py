@@ -90,8 +90,8 @@ _DELTA = SourceKind(
     "delta",
     "windowmill.jobs.sources.delta_log:open_delta",
     looks_at=(),
-    caveat="versions count in the order of the log, rows of one version in none but that of time and time.tie_break; runs need the log and "
-    "files of versions that they have not read yet, backfills read the table as it is now",
+    caveat="versions count in the order of the log, and rows of one version are ordered by time and time.tie_break only; runs need the log "
+    "and files of versions that they have not read yet, and backfills read the table as it is now",
 )
 #: Goes before the sentence about a Delta table that a spec names by a catalog.
 _BY_NAME = "a table of the catalog, read where it lay when a run first asked; "

@@ -6,11 +6,14 @@ import io
 import json
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
+from deltalake import write_deltalake
 from rich.console import Console
 
 from windowmill.jobs.cli import main
@@ -180,3 +183,50 @@ def test_it_says_how_exact_a_quantile_is():
     assert "half: exact; a partial holds every different value" in text
     assert "values_in_order_delay at most as large as their rows" in text
     assert "accuracy" not in shown(), "sums and counts need no words"
+
+
+def test_values_of_variables_are_shown_unless_they_are_secrets(tmp_path, capsys, monkeypatch):
+    """A length that a variable gives is a length that other fields have, too."""
+    given = {"DISORDER": "1 hour", "COUNT": "100", "ZONE": "UTC", "TEAM": "orders", "API_TOKEN": "s3cr3t-value"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    path = tmp_path / "spec.yaml"
+    path.write_text(
+        """
+pipeline: orders_by_hour
+keys: ["${TEAM}"]
+time: {column: t, disorder: "${DISORDER}"}
+windows:
+  - {name: hourly, type: hopping, size: 1 day, hop: 1 hour, timezone: "${ZONE}"}
+  - {name: last, type: sliding, evict: {count: 100}, trigger: {count: 1}}
+aggregates: {n: {count: "*", where: "name <> '${API_TOKEN}' and site = '${COUNT}'"}}
+"""
+    )
+    for output in ([], ["--verbose"], ["--json"]):
+        assert main(["explain", str(path), *output]) == 0
+        told = capsys.readouterr().out
+        assert "every 1 hour" in told
+        assert not [name for name in ("${DISORDER}", "${COUNT}", "${ZONE}", "${TEAM}") if name in told]
+        assert "s3cr3t" not in told
+
+
+@pytest.mark.parametrize(
+    ("zone", "unit", "told"),
+    [("America/New_York", None, True), ("Atlantic/Azores", None, True), ("Europe/Vienna", None, False), ("America/New_York", "s", False)],
+)
+def test_dates_in_a_zone_west_of_utc_are_the_day_before(tmp_path, capsys, zone, unit, told):
+    path = tmp_path / "spec.yaml"
+    window = {"name": "daily", "type": "tumbling", "size": "1 day", "timezone": zone}
+    time = {"column": "t"} | ({"unit": unit} if unit else {})
+    spec = {"pipeline": "p", "time": time, "windows": [window], "aggregates": {"n": {"count": "*"}}}
+    path.write_text(yaml.safe_dump(spec))
+    assert main(["explain", str(path), "--json"]) == 0
+    note = json.loads(capsys.readouterr().out)["dates"]
+    assert (note is not None) is told
+    assert main(["explain", str(path)]) == 0
+    assert ("if t is a DATE, it counts at 00:00 UTC: in" in capsys.readouterr().out) is told
+    at = pa.array([date(2024, 1, 1)]) if unit is None else pa.array([1_704_067_200])
+    write_deltalake(str(tmp_path / "in"), pa.table({"t": at}))
+    path.write_text(yaml.safe_dump(spec | {"source": {"path": str(tmp_path / "in")}, "sink": {"path": str(tmp_path / "out")}}))
+    assert main(["validate", str(path), "--source"]) == 0
+    assert ("t is a DATE, which counts at 00:00 UTC" in capsys.readouterr().out) is told

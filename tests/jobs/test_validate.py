@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
+from deltalake import write_deltalake
 
 from windowmill.jobs.cli import main
 
@@ -48,3 +51,90 @@ def test_a_rule_that_no_run_could_check_is_refused(tmp_path, capsys, changed, li
     code, path = validated(tmp_path, RULE | changed)
     assert code == 2
     assert f"{path}:{line}: {problem}" in capsys.readouterr().err
+
+
+BASE = {
+    "pipeline": "p",
+    "keys": ["k"],
+    "time": {"column": "t"},
+    "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
+    "aggregates": {"n": {"count": "*"}, "mean": {"mean": "v"}},
+}
+
+
+def landed(folder: Path, times: list[str | None], **spec: Any) -> Path:
+    """A spec beside a table of texts for times."""
+    rows = {"k": ["a", None, "b", "b"] * len(times), "t": times * 4, "v": [1.0, 2.0, None, float("nan")] * len(times)}
+    write_deltalake(str(folder / "in"), pa.table({name: pa.array(cells) for name, cells in rows.items()}))
+    path = folder / "spec.yaml"
+    path.write_text(yaml.safe_dump(BASE | {"source": {"path": str(folder / "in")}, "sink": {"path": str(folder / "out")}} | spec))
+    return path
+
+
+def test_rows_of_the_source_are_read_as_a_run_reads_them(tmp_path, capsys):
+    path = landed(tmp_path, ["2024-01-01T00:00:00Z"] * 99 + ["1/31/2024"])
+    assert main(["validate", str(path), "--source", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["rows"]
+    assert (found["rows"], found["usable"], found["reasons"], found["examples"]) == (400, 396, {"bad_time": 4}, ["1/31/2024"])
+    assert found["readable"] == {"t": 396, "k": 300, "v": 300}
+    assert main(["validate", str(path), "--source"]) == 0
+    told = capsys.readouterr().out
+    assert "400 rows of the source read; readable: t in 396, k in 300, v in 300; not usable: 4 bad_time (such as '1/31/2024')" in told
+
+
+@pytest.mark.parametrize(
+    ("times", "changes", "told"),
+    [
+        (
+            ["2024-01-01", "2024-01-01", "31.1.2024"],
+            {},
+            "33.3 % of 12 rows that were read cannot be used, more than 10 % (quarantine.hold)",
+        ),
+        (["2024-01-01", None], {}, "4 null_time; null_time: fill t in the source"),
+        (["2024-01-01", "9999-12-31"], {}, "such as '9999-12-31'"),
+        (["2024-01-01", "2999-12-31"], {}, "4 future_time"),
+    ],
+)
+def test_a_spec_whose_times_cannot_be_read_is_not_valid(tmp_path, capsys, times, changes, told):
+    path = landed(tmp_path, times, **changes)
+    assert main(["validate", str(path)]) == 0
+    assert main(["validate", str(path), "--source"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"windowmill: {path}:")
+    assert ": time.column: " in error
+    assert told in error
+    assert error.count("\n") == 1
+
+
+def test_a_pipeline_that_loses_rows_knowingly_is_valid(tmp_path, capsys):
+    path = landed(tmp_path, ["2024-01-01", "x"], quarantine={"warn": "never", "hold": "never"})
+    assert main(["validate", str(path), "--source"]) == 0
+    assert "8 rows of the source read; readable: t in 4, k in 6, v in 6; not usable: 4 bad_time" in capsys.readouterr().out
+
+
+def test_many_specs_and_folders(tmp_path, capsys):
+    for name, text in {"a": BASE, "b": BASE | {"keys": "k"}, "c": BASE | {"emit": "later"}}.items():
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(text))
+    (tmp_path / "notes.txt").write_text("no spec")
+    good, bad = str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")
+    assert main(["validate", good, good]) == 0
+    assert main(["validate", good, bad]) == 2
+    told = capsys.readouterr()
+    assert "a.yaml: pipeline p is valid" in told.out
+    assert "2 specs, 1 of them not valid" in told.out
+    assert told.err.startswith(f"windowmill: {bad}:")
+    assert main(["validate", str(tmp_path), "--json"]) == 2
+    told = capsys.readouterr()
+    specs = json.loads(told.out)["specs"]
+    assert [(Path(each["spec"]).name, each["status"]) for each in specs] == [
+        ("a.yaml", "valid"),
+        ("b.yaml", "invalid"),
+        ("c.yaml", "invalid"),
+    ]
+    assert told.err.count("\n") == 2
+    assert specs[2]["problems"] == [told.err.splitlines()[1]]
+    (tmp_path / "empty").mkdir()
+    assert main(["validate", str(tmp_path / "empty")]) == 2
+    assert "the folder holds no *.yaml file" in capsys.readouterr().err
+    assert main(["validate", str(tmp_path / "none.yaml"), good]) == 2
+    assert "cannot be read" in capsys.readouterr().err

@@ -1,0 +1,82 @@
+"""``windowmill validate``: specs, or all of a folder, with their conditions, functions and rules; starts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from windowmill.jobs.spec_checks import Problem, problems_of, source_problems
+from windowmill.windowing.errors import SpecError, WindowmillError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import ReadSpec, read_spec
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found of one spec: ``data`` in the form of the answer, and the error of one that is not valid."""
+
+    data: dict[str, Any]
+    lines: Sequence[str] = ()
+    error: WindowmillError | None = field(default=None)
+
+
+def specs_of(paths: Sequence[Path]) -> list[Path]:
+    """The files of ``paths``: of a folder those that DAGs are made of, ``*.yaml``, by name."""
+    found: list[Path] = []
+    for path in paths:
+        own = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+        if not own:
+            raise SpecError(f"{path}: the folder holds no *.yaml file; name one that holds specs")
+        found += own
+    return list(dict.fromkeys(found))
+
+
+def checked(spec: Path, *, source: bool) -> Checked:
+    """The spec at ``spec``; with ``source`` also beside its source, of which some rows are read."""
+    try:
+        read = read_spec(spec)
+        return _checked(read, spec, source=source)
+    except WindowmillError as err:
+        return Checked({"spec": str(spec), "status": "invalid", "problems": str(err).splitlines()}, error=err)
+
+
+def _checked(read: ReadSpec, spec: Path, *, source: bool) -> Checked:
+    pipeline = read.pipeline
+    problems = problems_of(pipeline) or (list(source_problems(pipeline)) if source else [])
+    looked: dict[str, Any] = {}
+    lines: list[str] = []
+    if source and not problems:
+        looked, lines, wrong = _look(pipeline)
+        problems += wrong
+    if problems:
+        raise SpecError("\n".join(read.problem(where, text) for where, text in problems))
+    missing = [name for name in ("source", "sink") if getattr(pipeline, name) is None]
+    note = f"; without {' and '.join(missing)} it serves `windowmill try` only" if missing else ""
+    counts = ", ".join(
+        f"{len(found)} {what}{'s' * (len(found) != 1)}"
+        for found, what in ((pipeline.windows, "window"), (pipeline.aggregates, "aggregate"))
+    )
+    names = {"windows": [window.name for window in pipeline.windows], "aggregates": list(pipeline.aggregates)}
+    data: dict[str, Any] = {"pipeline": pipeline.pipeline, "status": "valid", **names, "missing": missing}
+    data |= looked
+    return Checked(data, [f"{spec}: pipeline {pipeline.pipeline} is valid: {counts}{note}", *(f"  {line}" for line in lines)])
+
+
+def _look(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Problem]]:
+    """What is found in rows of the source: its values by name, in lines, and problems."""
+    from windowmill.checkpoints.catalog_tables import located
+    from windowmill.jobs.commands.dates_in_zones import shifted_dates
+    from windowmill.jobs.commands.source_measure import measured
+    from windowmill.jobs.sources.columns import Columns
+    from windowmill.jobs.sources.kinds import open_source
+
+    pipeline = located(pipeline)
+    opened = open_source(pipeline)
+    seen = measured(pipeline, opened)
+    wrong = None if seen is None else seen.problem(pipeline)
+    is_date = Columns.of(opened.schema_json).type_of(pipeline.time.column).typeName() == "date"
+    note = shifted_dates(pipeline, is_date=True) if is_date else None
+    lines = ["its rows can be read by Spark only; none was read" if seen is None else seen.describe(), *([] if note is None else [note])]
+    return {"rows": None if seen is None else seen.as_json(), "dates": note}, lines, [] if wrong is None else [wrong]
