@@ -15,7 +15,7 @@ from windowmill.windowing.errors import SourceError, SpecError
 
 
 def validate(
-    specs: Annotated[list[Path], typer.Argument(metavar="SPEC...", help="YAML files of pipelines, or folders of *.yaml files.")],
+    specs: Annotated[list[Path], typer.Argument(metavar="SPEC", help="YAML files of pipelines, or folders of *.yaml files.")],
     source: Annotated[
         bool, typer.Option("--source", help="Also compare each spec with its source, and read some of its rows; no JVM.")
     ] = False,
