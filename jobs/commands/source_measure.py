@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.batch.losses import remedies_of
-from windowmill.jobs.column_names import REASON
+from windowmill.jobs.column_names import REASON, UNREAD
 from windowmill.jobs.commands.source_look import arrived
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_files import NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
+from windowmill.jobs.sources.unread_rows import details_of
 from windowmill.windowing.fields import percentage
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Measured:
     readable
         Times, keys and arguments of aggregates -> rows that have a value of the column, which can be read.
     examples
-        Times that cannot be read.
+        Some of the lines, or of the times, that cannot be read.
     """
 
     rows: int
@@ -81,7 +82,7 @@ class Measured:
 
     def _reasons(self) -> str:
         told = ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
-        return told + (f" (such as {', '.join(map(repr, self.examples))})" if self.examples else "")
+        return told + (f" (such as {', '.join(self.examples)})" if self.examples else "")
 
 
 def measured(pipeline: Pipeline, source: SourceTable) -> Measured | None:
@@ -124,13 +125,19 @@ def _sample(plain: PlainRows, pipeline: Pipeline) -> pa.Table:
 
 
 def _of_rows(pipeline: Pipeline, rows: pa.Table, files: int) -> Measured:
-    reasons = Counter({each["values"]: each["counts"] for each in rows.column(REASON).drop_null().value_counts().to_pylist()})
-    axis = (pipeline.time.column, pipeline.time.end)
-    without_time = sum(reasons[reason] for reason in _OF_TIMES)
-    readable = {
-        name: rows.num_rows - (without_time if name in axis else rows.column(name).null_count)
-        for name in _columns(pipeline, dict.fromkeys(rows.column_names))
-    }
-    times = rows.filter(pc.is_in(rows.column(REASON), pa.array(["bad_time", "time_out_of_range", "future_time"])))
-    shown = [str(value)[:_SHOWN] for value in times.column(pipeline.time.column).unique().slice(0, _EXAMPLES).to_pylist()]
-    return Measured(rows.num_rows, files, dict(reasons.most_common()), readable, shown)
+    reason = rows.column(REASON)
+    reasons = Counter({each["values"]: each["counts"] for each in reason.drop_null().value_counts().to_pylist()})
+    axis, timed = (pipeline.time.column, pipeline.time.end), pc.invert(pc.is_in(reason, pa.array(_OF_TIMES)))
+    readable = {}
+    for name in _columns(pipeline, dict.fromkeys(rows.column_names)):
+        known = pc.is_valid(rows.column(name))
+        readable[name] = pc.sum(pc.and_(known, timed) if name in axis else known, min_count=0).as_py()
+    return Measured(rows.num_rows, files, dict(reasons.most_common()), readable, _examples(pipeline, rows))
+
+
+def _examples(pipeline: Pipeline, rows: pa.Table) -> list[str]:
+    """Lines that could not be read, with their places; else times that could not."""
+    if UNREAD in rows.column_names and rows.column(UNREAD).null_count < rows.num_rows:
+        return [text for text in details_of(rows.column(UNREAD).drop_null().slice(0, _EXAMPLES)) if text is not None]
+    odd = rows.filter(pc.is_in(rows.column(REASON), pa.array(["bad_time", "time_out_of_range", "future_time"])))
+    return [repr(str(value)[:_SHOWN]) for value in odd.column(pipeline.time.column).unique().slice(0, _EXAMPLES).to_pylist()]

@@ -75,7 +75,7 @@ def test_rows_of_the_source_are_read_as_a_run_reads_them(tmp_path, capsys):
     path = landed(tmp_path, ["2024-01-01T00:00:00Z"] * 99 + ["1/31/2024"])
     assert main(["validate", str(path), "--source", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["rows"]
-    assert (found["rows"], found["usable"], found["reasons"], found["examples"]) == (400, 396, {"bad_time": 4}, ["1/31/2024"])
+    assert (found["rows"], found["usable"], found["reasons"], found["examples"]) == (400, 396, {"bad_time": 4}, ["'1/31/2024'"])
     assert found["readable"] == {"t": 396, "k": 300, "v": 300}
     assert main(["validate", str(path), "--source"]) == 0
     told = capsys.readouterr().out
@@ -138,3 +138,19 @@ def test_many_specs_and_folders(tmp_path, capsys):
     assert "the folder holds no *.yaml file" in capsys.readouterr().err
     assert main(["validate", str(tmp_path / "none.yaml"), good]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("format_", ["csv", "json"])
+def test_lines_of_files_that_cannot_be_read_are_shown(tmp_path, capsys, format_):
+    (tmp_path / "in").mkdir()
+    rows = [{"k": "a", "t": "2024-01-01 00:00:00", "v": 1}] * 8 + [{"k": "a", "t": "1/31/2024", "v": 1}, {"k": "b", "t": "", "v": "x"}]
+    csv = "".join(f"{','.join(map(str, row.values()))}\n" for row in rows)
+    (tmp_path / "in" / f"0.{format_}").write_text(csv if format_ == "csv" else "".join(json.dumps(row) + "\n" for row in rows))
+    path = tmp_path / "spec.yaml"
+    source = {"path": str(tmp_path / "in"), "format": format_, "options": {"schema": "k STRING, t TIMESTAMP, v BIGINT"}}
+    path.write_text(yaml.safe_dump(BASE | {"source": source, "sink": {"path": str(tmp_path / "out")}}))
+    assert main(["validate", str(path), "--source"]) == 2
+    told = capsys.readouterr().err
+    assert "20 % of 10 rows that were read cannot be used" in told
+    assert f'0.{format_}, line 9: t: got "1/31/2024"; expected TIMESTAMP' in told
+    assert "source.options.timestampFormat" in told
