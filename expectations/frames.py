@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +17,14 @@ if TYPE_CHECKING:
 #: Time type of a column: instant, instant without a zone, or calendar day. Other columns are absent.
 Kinds = Mapping[str, Literal["instant", "wall", "day"]]
 _BOUNDS = ("min_value", "max_value", "value_set")
+#: Rules about sums, which a NaN makes NaN in pandas as in Spark, and about equal values, as all NaN are.
+WITHOUT_ORDER = frozenset(
+    {
+        *(f"expect_column_{name}_to_be_between" for name in ("mean", "stdev", "sum", "unique_value_count", "proportion_of_unique_values")),
+        *("expect_column_value_z_scores_to_be_less_than", "expect_column_values_to_not_be_outliers", "expect_multicolumn_sum_to_equal"),
+        *("expect_column_values_to_be_unique", "expect_compound_columns_to_be_unique"),
+    }
+)
 
 
 def to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
@@ -30,6 +40,34 @@ def to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
 def columns_with_nan(table: pyarrow.Table) -> set[str]:
     """Names of floating-point columns with a NaN, which Spark orders above every number and pandas does not order."""
     return {name for name, column in zip(table.column_names, table.columns, strict=True) if _has_nan(column)}
+
+
+def ordered(table: pyarrow.Table, columns: Collection[str]) -> pyarrow.Table:
+    """``table`` with infinity in place of each NaN of ``columns``, so that pandas orders them as Spark does."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name in columns:
+        column = table.column(name)
+        infinite = pc.if_else(pc.is_nan(column), pa.scalar(math.inf, column.type), column)
+        table = table.set_column(table.schema.get_field_index(name), name, infinite)
+    return table
+
+
+def ordered_bounds(rule_type: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a rule over a table of :func:`ordered`: a NaN is above every bound, but no extreme that lies within bounds."""
+    if rule_type in ("expect_column_max_to_be_between", "expect_column_min_to_be_between") and arguments.get("max_value") is None:
+        return dict(arguments) | {"max_value": sys.float_info.max}
+    return dict(arguments)
+
+
+def unordered(value: Any, columns: Collection[str]) -> Any:
+    """NaN again in place of infinity, in ``columns`` of rows that break a rule.
+
+    >>> unordered({"a": float("inf"), "b": float("inf")}, {"a"})
+    {'a': nan, 'b': inf}
+    """
+    return {name: math.nan if name in columns and cell == math.inf else cell for name, cell in value.items()}
 
 
 def _has_nan(column: pyarrow.ChunkedArray) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windowmill.expectations import frames
 from windowmill.expectations.past import compare, is_of_past
@@ -231,25 +233,37 @@ def _findings(
     identity: Sequence[str],
     spark: Callable[[], pyspark.sql.SparkSession] | None,
 ) -> dict[int, Finding]:
-    from windowmill.expectations.engine import Finding, evaluate
+    from windowmill.expectations.engine import Finding
 
     if not isinstance(rows, pa.Table):
         return _findings_of_frame(rows, suite, identity)
     from pyspark.sql import SparkSession
 
     session_of = spark or SparkSession.getActiveSession
-    # If there is a session, NaN is judged as in a large batch.
-    unordered = frames.columns_with_nan(rows) if spark is not None or session_of() is not None else set()
-    remote = [rule for rule in suite if needs_spark(rule) or rule.arguments.get("column") in unordered]
-    kinds, local = frames.kinds_of_table(rows.schema), [rule for rule in suite if rule not in remote]
-    typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=False)) for rule in local]
-    findings = evaluate(frames.to_pandas(rows), typed, identity, spark=False)
+    remote = [rule for rule in suite if needs_spark(rule)]
+    findings = _findings_of_table(rows, [rule for rule in suite if rule not in remote], identity)
     if not remote:
         return findings
     session = session_of()
     if session is None:
         return findings | {rule.index: Finding(success=False, error="needs a running Spark session") for rule in remote}
     return findings | _findings_of_frame(session.createDataFrame(without_empty_chunks(rows)), remote, identity)
+
+
+def _findings_of_table(rows: pa.Table, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, Finding]:
+    """NaN is judged as in a large batch, by Spark: it is the greatest value, all NaN are equal, and a sum of one is NaN."""
+    from windowmill.expectations.engine import evaluate
+
+    with_nan, kinds = frames.columns_with_nan(rows), frames.kinds_of_table(rows.schema)
+    typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=False)) for rule in suite]
+    if not with_nan:
+        return evaluate(frames.to_pandas(rows), typed, identity, spark=False)
+    plain = [(rule, arguments) for rule, arguments in typed if rule.type in frames.WITHOUT_ORDER]
+    others = [(rule, frames.ordered_bounds(rule.type, arguments)) for rule, arguments in typed if rule.type not in frames.WITHOUT_ORDER]
+    findings = evaluate(frames.to_pandas(rows), plain, identity, spark=False) if plain else {}
+    of_order = evaluate(frames.to_pandas(frames.ordered(rows, with_nan)), others, identity, spark=False) if others else {}
+    alone = {name for name in with_nan if not pc.any(pc.equal(rows.column(name), math.inf)).as_py()}
+    return findings | {index: replace(each, rows=[frames.unordered(row, alone) for row in each.rows]) for index, each in of_order.items()}
 
 
 def _findings_of_frame(rows: pyspark.sql.DataFrame, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, Finding]:

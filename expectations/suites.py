@@ -28,7 +28,28 @@ COLUMNS = "expect_table_columns_to_match_ordered_list"
 _COLUMN_ARGUMENTS = ("column", "column_A", "column_B")
 #: Arguments that the gate sets on every rule, or that have no meaning for a batch in memory.
 _NOT_ARGUMENTS = {"batch_id", "catch_exceptions", "id", "meta", "metadata", "rendered_content", "result_format", "severity", "windows"}
-_SECOND_SOURCE = {"expect_query_results_to_match_comparison", "expect_table_row_count_to_equal_other_table"}
+#: Types that no batch can be judged by, and why.
+_IMPOSSIBLE = {
+    **dict.fromkeys(
+        ("expect_query_results_to_match_comparison", "expect_table_row_count_to_equal_other_table"),
+        "which compares with a second data source; a batch has none, use unexpected_rows_expectation",
+    ),
+    **{
+        f"expect_column_values_to_{'not_' if negated else ''}match_like_pattern{listed}": "which only databases evaluate; use "
+        f"expect_column_values_to_{'not_' if negated else ''}match_regex{listed}"
+        for negated in (False, True)
+        for listed in ("", "_list")
+    },
+    "expect_column_values_to_be_dateutil_parseable": "which Spark does not evaluate, and large batches are judged by Spark; use "
+    "expect_column_values_to_match_strftime_format",
+}
+#: Types that say nothing without an argument which their schema does not require.
+_NEEDED = {
+    "expect_table_columns_to_match_ordered_list": ("column_list",),
+    "expect_table_columns_to_match_set": ("column_set",),
+    "expect_column_values_to_be_in_type_list": ("type_list",),
+    "expect_column_kl_divergence_to_be_less_than": ("partition_object", "threshold"),
+}
 #: Arguments common to the types without a schema; their other arguments are checked when a rule is built.
 _COMMON_ARGUMENTS = {"column", "condition_parser", "description", "mostly", "notes", "row_condition"}
 #: Great Expectations' own condition syntax, which every engine supports; any other text is Spark SQL.
@@ -186,8 +207,8 @@ def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) ->
         every = [*known, QUARANTINED_RATE, *TYPES]
         yield "type", f"got {rule.type!r}; {_near(rule.type, every, 'see the list of expectations of Great Expectations')}"
         return
-    if rule.type in _SECOND_SOURCE:
-        yield "type", f"got {rule.type!r}, which compares with a second data source; a batch has none, use unexpected_rows_expectation"
+    if rule.type in _IMPOSSIBLE:
+        yield "type", f"got {rule.type!r}, {_IMPOSSIBLE[rule.type]}"
         return
     schema = _schema(known[rule.type])
     arguments = (set(schema["properties"]) if schema else _COMMON_ARGUMENTS | set(written)) - _NOT_ARGUMENTS
@@ -200,7 +221,7 @@ def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) ->
         elif schema and (expected := _expected(schema, name, value)):
             others = "; compare other values by unexpected_rows_expectation" if name == "value_set" else ""
             yield name, f"got {value!r}; expected {expected}{others}"
-    for name in (schema or {}).get("required", ["column"]):
+    for name in (*(schema.get("required", ()) if schema else ("column",)), *_NEEDED.get(rule.type, ())):
         if name not in written:
             yield name, f"missing; {rule.type} needs it"
     if arguments.issuperset(written):  # otherwise a bound that seems to be missing may be misspelt

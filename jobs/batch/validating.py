@@ -189,7 +189,7 @@ def kept_rules(files: ResultFiles, suite: Sequence[Rule], spark: Callable[[], Sp
     statistics = [json.loads(file.stats) for file in files.files]
     names = files.schema.names
     kept = {rule.index for rule in suite if _is_of_columns(rule) and rule.arguments["column_list"] == names}
-    kept |= {rule.index for rule in suite if _shown_by(statistics, rule)}
+    kept |= {rule.index for rule in suite if _shown_by(statistics, rule, files.schema)}
     read = [rule for rule in suite if rule.index not in kept and _is_read(rule) and set(_columns(rule)) <= set(names)]
     if read:
         broken = _broken_locally(files, read) if files.n_rows <= MAX_CHECKED else _broken_by_spark(files, read, spark())
@@ -235,12 +235,16 @@ def _is_shown(rule: Rule) -> bool:
     return plain and bounds != [None, None] and all(bound is None or isinstance(bound, int | float) for bound in bounds)
 
 
-def _shown_by(statistics: Sequence[Mapping[str, Any]], rule: Rule) -> bool:
-    if not _is_shown(rule):
-        return False
+def _shown_by(statistics: Sequence[Mapping[str, Any]], rule: Rule, schema: pa.Schema) -> bool:
     given = rule.arguments
+    if not _is_shown(rule) or given["column"] not in schema.names:
+        return False
     if rule.type == _NOT_NULL:
         return all(file["nullCount"].get(given["column"]) == 0 for file in statistics)
+    # A numeric bound on what is no number is for Great Expectations to refuse, even of a column of nothing but nulls.
+    kind = schema.field(given["column"]).type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        return False
     least, greatest = (given.get(name) for name in ("min_value", "max_value"))
     for file in statistics:
         if file["nullCount"].get(given["column"]) == file["numRecords"]:

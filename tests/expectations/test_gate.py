@@ -13,10 +13,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from tests.expectations.every_rule import COLUMNS, JSON, KEPT
 from windowmill.expectations import engine, gate
 from windowmill.expectations.gate import validate
 from windowmill.expectations.rule import Loss
-from windowmill.expectations.suites import rules
+from windowmill.expectations.suites import needs_spark, rules
 
 BETWEEN = "expect_column_values_to_be_between"
 LAST_THREE = {"name": "last_three", "type": "sliding", "evict": {"count": 3}}
@@ -143,6 +144,42 @@ def test_nan_is_no_null_and_above_every_bound(pipeline, batch):
     delay = pa.array([math.nan, 1.0, None, 3.0, 4.0, 5.0])
     verdict = validate(batch(delay=delay), pipeline(below(5), {"type": "expect_column_values_to_not_be_null", "column": "delay"}))
     assert [[row["window_end"] for row in result.examples] for result in verdict.results[:2]] == [[at(1)], [at(3)]]
+
+
+def test_every_rule_that_is_taken_is_evaluated(pipeline, batch):
+    suite = [{"type": kind, **arguments} for kind, arguments in KEPT.items()]
+    spec = pipeline(*suite)
+    here = [rule for rule in rules(spec, COLUMNS) if rule.origin == "spec" and not needs_spark(rule)]
+    verdict = validate(
+        batch(json=JSON, batch=pa.array([0] * 6)), pipeline(*({"type": rule.type, **KEPT[rule.type]} for rule in here)), columns=COLUMNS
+    )
+    assert [(result.type, result.outcome, result.observed) for result in verdict.unmet] == []
+    assert len(here) > 40
+
+
+@pytest.mark.parametrize(
+    ("rule", "values", "unexpected"),
+    [
+        ({"type": BETWEEN, "max_value": 5}, [math.nan, 1.0, None, 3.0, 4.0, 5.0], 1),
+        ({"type": BETWEEN, "min_value": 0}, [math.nan, 1.0, None, 3.0, 4.0, 5.0], 0),
+        ({"type": BETWEEN, "min_value": 0, "max_value": 1e300}, [math.nan, math.inf, -math.inf, 3.0, 4.0, 5.0], 3),
+        ({"type": BETWEEN, "min_value": 2, "row_condition": 'col("origin") == "JFK"'}, [math.nan, 1.0, math.nan, math.nan, 4.0, 5.0], 1),
+        ({"type": "expect_column_values_to_be_in_set", "value_set": [1, 2]}, [math.nan, 1.0, None, 2.0, 1.0, 1.0], 1),
+        ({"type": "expect_column_values_to_be_unique"}, [math.nan, math.nan, None, None, 1.0, 2.0], 2),
+        ({"type": "expect_column_values_to_not_be_null"}, [math.nan, 1.0, None, 2.0, 1.0, 1.0], 1),
+        ({"type": "expect_column_max_to_be_between", "min_value": 0}, [math.nan, 1.0, None, 2.0, 1.0, 1.0], None),
+        ({"type": "expect_column_min_to_be_between", "min_value": 0}, [math.nan, 1.0, None, 2.0, 1.0, 1.0], 0),
+        ({"type": "expect_column_mean_to_be_between", "min_value": 0}, [math.nan, 1.0, None, 2.0, 1.0, 1.0], None),
+        ({"type": "expect_column_sum_to_be_between", "min_value": 0}, [math.nan, 1.0, None, 2.0, 1.0, 1.0], None),
+    ],
+)
+def test_nan_needs_no_spark(pipeline, batch, rule, values, unexpected):
+    """As Spark judges it: the greatest value, which a sum of it is, too."""
+    verdict = validate(batch(delay=pa.array(values)), pipeline(rule | {"column": "delay"}), spark=pytest.fail)
+    [result] = [result for result in verdict.results if result.origin == "spec"]
+    assert result.outcome == ("passed" if unexpected == 0 else "failed")
+    assert result.unexpected in (None, unexpected)
+    assert not any(row["delay"] == math.inf for row in result.values if math.inf not in values)
 
 
 @pytest.mark.parametrize(
@@ -297,12 +334,27 @@ EVERYTHING = [
     {"type": "expect_column_values_to_be_in_set", "column": "origin", "value_set": ["JFK"]},
     {"type": "unexpected_rows_expectation", "unexpected_rows_query": "SELECT * FROM {batch} WHERE flights > 4"},
     {"type": BETWEEN, "column": "missing", "max_value": 5},
+    {"type": "expect_column_max_to_be_between", "column": "delay", "max_value": 5},
+    {"type": "expect_column_min_to_be_between", "column": "delay", "min_value": 0},
+    {"type": "expect_column_sum_to_be_between", "column": "delay", "min_value": -50},
+    {"type": "expect_column_values_to_be_unique", "column": "delay"},
+    {"type": "expect_column_values_to_be_in_set", "column": "delay", "value_set": [1, 2]},
+    {"type": "expect_table_row_count_to_be_between", "min_value": 1},
+    {"type": "expect_table_columns_to_match_set", "column_set": ["delay"], "exact_match": False},
 ]
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    "delay", [[0.0, 1, 2, 3, 4, 5], [0.0, None, 2, 3, 4, 5], [0.0, 1, math.nan, None, 4, 5]], ids=["numbers", "null", "nan"]
+    "delay",
+    [
+        [0.0, 1, 2, 3, 4, 5],
+        [0.0, None, 2, 3, 4, 5],
+        [0.0, 1, math.nan, None, 4, math.nan],
+        [0.0, -math.inf, math.nan, None, 4, math.inf],
+        [math.nan] * 6,
+    ],
+    ids=["numbers", "null", "nan", "infinities", "nothing but nan"],
 )
 def test_pandas_and_spark_come_to_the_same_verdict(pipeline, batch, spark, delay):
     rows = batch(delay=pa.array(delay, pa.float64()))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 
 import pytest
 
+from tests.expectations.every_rule import COLUMNS, KEPT, REFUSED
 from windowmill.expectations.engine import build
-from windowmill.expectations.suites import check_rules, identity_columns, needs_spark, rules, sink_columns
+from windowmill.expectations.suites import _schema_folder, check_rules, identity_columns, needs_spark, rules, sink_columns
 
 HOURLY = {"name": "hourly", "type": "tumbling", "size": "1 hour"}
 LAST_THREE = {"name": "last_three", "type": "sliding", "evict": {"count": 3}}
@@ -179,6 +182,41 @@ def test_rules_that_are_right_have_no_problems(pipeline):
     )
     assert check_rules(checked, sink_columns(checked)) == []
     assert all(build(rule, rule.arguments) for rule in rules(checked) if rule.origin == "spec")
+
+
+def test_every_type_of_the_installed_release_is_taken_or_refused_for_a_reason(pipeline):
+    """By its own JSON schema: with the arguments that it requires, and without each of them."""
+    index = json.loads((_schema_folder() / "index.json").read_bytes())
+    assert {*KEPT, *REFUSED} == {*index["expectations"], *index["documented_absent"]}
+    for kind, arguments in KEPT.items():
+        file = index["expectations"].get(kind, {}).get("schema_file")
+        schema = json.loads((_schema_folder() / file).read_bytes()) if file else {"properties": arguments, "required": ["column"]}
+        assert set(arguments) <= set(schema["properties"]), kind
+        checked = pipeline({"type": kind, **arguments})
+        assert check_rules(checked, COLUMNS) == [], kind
+        for name in schema.get("required", ()):
+            lacking = pipeline({"type": kind, **{other: value for other, value in arguments.items() if other != name}})
+            assert f"expectations.0.{name}: missing; {kind} needs it" in check_rules(lacking, COLUMNS)
+    for kind, arguments in REFUSED.items():
+        checked = pipeline({"type": kind, **arguments})
+        [problem] = check_rules(checked, COLUMNS)
+        assert re.match(f"expectations.0.type: got '{kind}', which .*; (a batch has none, )?use ", problem)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "missing"),
+    [
+        ("expect_table_columns_to_match_ordered_list", {}, ["column_list"]),
+        ("expect_table_columns_to_match_set", {"exact_match": True}, ["column_set"]),
+        ("expect_table_row_count_to_be_between", {}, ["min_value"]),
+        ("expect_table_column_count_to_be_between", {}, ["min_value"]),
+        ("expect_column_values_to_be_in_type_list", {"column": "delay"}, ["type_list"]),
+        ("expect_column_kl_divergence_to_be_less_than", {"column": "delay"}, ["partition_object", "threshold"]),
+    ],
+)
+def test_a_rule_that_says_nothing_is_refused(pipeline, kind, arguments, missing):
+    lines = check_rules(pipeline({"type": kind, **arguments}), COLUMNS)
+    assert [line.split(":")[0] for line in lines] == [f"expectations.0.{name}" for name in missing]
 
 
 def test_a_column_whose_name_would_end_its_quotes_in_sql_is_not_summed(pipeline):

@@ -42,7 +42,7 @@ def rule(kind: str, index: int = 0, **arguments: Any) -> Rule:
 
 
 def told(files: ResultFiles, checked: Rule) -> bool:
-    return _shown_by([validating.json.loads(file.stats) for file in files.files], checked)
+    return _shown_by([validating.json.loads(file.stats) for file in files.files], checked, files.schema)
 
 
 def broken(files: ResultFiles, *suite: Rule, shares: int = 3) -> set[int]:
@@ -130,6 +130,14 @@ def test_statistics_tell_that_a_range_is_kept(tmp_path, arguments, kept):
 
 def test_nan_has_no_range(tmp_path):
     assert not told(written(tmp_path, [("a", 1, 2, float("nan")), ("a", 2, 3, 1.0)]), rule(BETWEEN, column="x", min_value=0, max_value=9))
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.date32(), pa.string(), pa.bool_()], ids=str)
+def test_a_numeric_bound_on_nulls_of_another_type_is_left_to_great_expectations(tmp_path, kind):
+    schema = pa.schema([("v", kind)])
+    with FileWriter(str(tmp_path), schema, batch=0, attempt="0", task=0) as writer:
+        writer.write(pa.table([pa.nulls(3, kind)], schema=schema))
+    assert not told(ResultFiles(str(tmp_path), writer.close(), schema), rule(BETWEEN, column="v", min_value=0))
 
 
 def test_statistics_tell_that_nothing_is_null(tmp_path):
