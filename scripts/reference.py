@@ -321,6 +321,8 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "reason": "why: see [semantics](../semantics.md#what-is-quarantined)",
         "detail": "why, in words",
         "source_version": "version of the source that brought it",
+        "source_file": "the file that held it then, or the part of a topic; null for rows that a restatement read",
+        "source_row": "its number in that file, from 0",
         "event_time": "its time, if it has one",
         "watermark": "of a row that is too late, the watermark that it found",
         "row": "the whole row as JSON",

@@ -77,7 +77,7 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
     with step("apply", "new rows and restored state into windows"), OutputWriter(targets) as writer:
         counts, judged = local_parts.compute_parts(new, parts, loaded, batch, writer)
         if judged is not None and (refused := judged.refused()) is not None:
-            writer.quarantined(quarantined(refused, batch.columns.struct.names, batch.pipeline, job.plan))
+            writer.quarantined(quarantined(refused, batch.columns.struct.names, batch.pipeline, job.plan, job.paths))
         output = counts + writer.output()
         check_balance(batch, output, surveyed.rows_read)
         replaced = _replaced(job, surveyed.emission)
@@ -190,11 +190,11 @@ def _with_quarantined(
     numbers = [each.files["refused"] for each in refusing] if refuses else None
     found = None
     if isinstance(new, FileRows):
-        found = Quarantining(new, batch.pipeline, job.plan, targets, numbers, grids).write(spark)
+        found = Quarantining(new, batch.pipeline, job.plan, targets, job.paths, numbers, grids).write(spark)
         new = NumberedRows.surveyed(numbered_rows.read(batch, spark), batch) if found is None else new
     if isinstance(new, NumberedRows):
         rows = new.doubtful if numbers is None else not_applied(new, numbers, targets, grids)
-        found = write_by_tasks(rows, batch.columns.struct.names, batch.pipeline, job.plan, targets)
+        found = write_by_tasks(rows, batch.columns.struct.names, batch.pipeline, job.plan, targets, job.paths)
     assert found is not None
     return counted(parts, done, found.reasons.get(TOO_LATE, 0) if refusing else 0) + found
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan
+from windowmill.checkpoints.plans import Plan, RestatePlan
 from windowmill.checkpoints.stores import Options, options_of
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_rows import PlainRows
@@ -63,6 +63,11 @@ class Job:
         every = (runnable.source_path, runnable.sink_path, runnable.places.root)
         options = {place: found for place in every if (found := options_of(place)) is not None}
         return cls(runnable, plan, source, reading, check, options)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The path of each file that the batch reads, by which quarantine names it; none for files of its own."""
+        return () if isinstance(self.plan, RestatePlan) else tuple(file.path for file in self.reading.files)
 
     @cached_property
     def input(self) -> TableInput:

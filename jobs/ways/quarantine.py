@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from windowmill.jobs.conditions.duckdb import evaluate
 from windowmill.jobs.conditions.spark import every_condition
 from windowmill.jobs.json_lines.spark_form import to_json
-from windowmill.jobs.sources.columns import REASON, UNREAD, VERSION
+from windowmill.jobs.sources.columns import FILE, REASON, ROW, UNREAD, VERSION
 from windowmill.jobs.sources.unread_rows import details_of, with_texts
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.limits import OnlySparkError
@@ -19,6 +19,8 @@ from windowmill.windowing.columnar.added_columns import TIME, WATERMARK_OF
 from windowmill.windowing.errors import SpecError, UnsupportedError, first_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from windowmill.checkpoints.plans import Plan
     from windowmill.windowing.spec import Pipeline
 
@@ -39,13 +41,31 @@ DETAILS = {
 def quarantine_schema(pipeline: Pipeline) -> pa.Schema:
     """Columns of the pipeline's quarantine table."""
     instant = pa.int64() if pipeline.time.integer_axis else pa.timestamp("us", "UTC")
-    texts = {name: pa.string() for name in ("pipeline", "generation", "reason", "detail", "row")}
-    kinds = texts | {"batch": pa.int64(), "source_version": pa.int64(), "event_time": instant, "watermark": instant}
-    order = ("pipeline", "generation", "batch", "reason", "detail", "source_version", "event_time", "watermark", "row")
+    texts = {name: pa.string() for name in ("pipeline", "generation", "reason", "detail", "source_file", "row")}
+    kinds = texts | {
+        "batch": pa.int64(),
+        "source_version": pa.int64(),
+        "source_row": pa.int64(),
+        "event_time": instant,
+        "watermark": instant,
+    }
+    order = (
+        "pipeline",
+        "generation",
+        "batch",
+        "reason",
+        "detail",
+        "source_version",
+        "source_file",
+        "source_row",
+        "event_time",
+        "watermark",
+        "row",
+    )
     return pa.schema([(name, kinds[name]) for name in order])
 
 
-def quarantined(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Plan) -> pa.Table:
+def quarantined(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Plan, paths: Sequence[str]) -> pa.Table:
     """The rows of the quarantine table for ``rows`` of which each has a reason.
 
     Raises
@@ -59,9 +79,9 @@ def quarantined(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Pl
         raise OnlySparkError(f"only Spark can evaluate a condition of the spec ({first_line(err)})") from err
     failures = [pc.if_else(truth.failed, failure_of(text), pa.scalar(None, pa.string())) for text, truth in truths.items()]
     failure = pc.coalesce(*failures) if failures else pa.nulls(rows.num_rows, pa.string())
-    told = rows.select([name for name in (REASON, VERSION, TIME, WATERMARK_OF, UNREAD) if name in rows.column_names])
+    told = rows.select([name for name in (REASON, VERSION, FILE, ROW, TIME, WATERMARK_OF, UNREAD) if name in rows.column_names])
     told = told.append_column(FAILURE, failure).append_column(JSON, pa.array(to_json(rows.select(columns)), pa.string()))
-    return entries(told, pipeline, plan)
+    return entries(told, pipeline, plan, paths)
 
 
 def failure_of(condition: str) -> str:
@@ -69,14 +89,16 @@ def failure_of(condition: str) -> str:
     return f"condition {condition!r} fails on the row"
 
 
-def entries(rows: pa.Table, pipeline: Pipeline, plan: Plan) -> pa.Table:
+def entries(rows: pa.Table, pipeline: Pipeline, plan: Plan, paths: Sequence[str]) -> pa.Table:
     """The rows of the quarantine table.
 
     Parameters
     ----------
     rows
         Reason, version and event time of each row, the watermark that it found if it is late, what in it could not be read, the sentence
-        about the condition that fails on it, and the row as JSON.
+        about the condition that fails on it, and the row as JSON; with ``paths`` the index of its file, and its number in it.
+    paths
+        The path of each file; none where the rows have been written to files of their own.
     """
 
     def instant(points: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -104,6 +126,8 @@ def entries(rows: pa.Table, pipeline: Pipeline, plan: Plan) -> pa.Table:
             "reason": reason,
             "detail": pc.coalesce(unread, known, rows.column(FAILURE)),
             "source_version": rows.column(VERSION),
+            "source_file": pa.array(paths, pa.string()).take(rows.column(FILE)) if paths else pa.nulls(n, pa.string()),
+            "source_row": rows.column(ROW) if paths else pa.nulls(n, pa.int64()),
             "event_time": instant(rows.column(TIME)),
             "watermark": instant(found),
             "row": row,

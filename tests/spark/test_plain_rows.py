@@ -312,7 +312,7 @@ def test_quarantined_rows_have_the_form_that_spark_gives_them(spark, tmp_path):
     source = open_source(pipeline)
     frame = read_rows(spark, source, whole(source), runnable_of(pipeline), now_us=NOW)
     target = Target(str(tmp_path / "q"), quarantine.quarantine_schema(pipeline))
-    written = spark_quarantine.write_by_tasks(frame, names, pipeline, plan, Targets(3, "a", {"quarantine": target}))
+    written = spark_quarantine.write_by_tasks(frame, names, pipeline, plan, Targets(3, "a", {"quarantine": target}), [])
     by_spark = pa.Table.from_batches(read_files(target.table, written.files["quarantine"])).to_pylist()
     here = quarantine.quarantined(refused, names, pipeline, plan)
     assert here.schema == target.schema

@@ -15,7 +15,7 @@ from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.schedulers.files.passes import numbers_of_tasks
 from windowmill.jobs.schedulers.files.rows import FileRows, examined_all, numbers_in
 from windowmill.jobs.schedulers.spark.task_output import OutputWriter, Targets, output_of, read_files
-from windowmill.jobs.sources.columns import REASON, ROW, VERSION
+from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.lateness import JUDGED_BY, TOO_LATE, marked, too_late_among, usable
 from windowmill.jobs.ways.output import Output
@@ -39,6 +39,8 @@ class Quarantining:
 
     Attributes
     ----------
+    paths
+        The path of each file, by which quarantine names it.
     refusing
         For each part that refuses rows, the files that hold their numbers; null if a part refuses none, and no row can be too late.
     grids
@@ -49,6 +51,7 @@ class Quarantining:
     pipeline: Pipeline
     plan: Plan
     targets: Targets
+    paths: Sequence[str]
     refusing: Sequence[Sequence[DataFile]] | None
     grids: Sequence[WindowGrid]
 
@@ -77,8 +80,9 @@ class Quarantining:
             for rows in new.plain.read_part(part, names, (), latest=new.latest):
                 own = rows.drop_columns([REASON]).join(chosen, ROW, join_type="inner")
                 own = own.append_column(VERSION, pa.repeat(pa.scalar(new.plain.versions[part.index], pa.int64()), own.num_rows))
+                own = own.append_column(FILE, pa.repeat(pa.scalar(part.index, pa.int32()), own.num_rows))
                 if own.num_rows:
-                    yield quarantined(own, names, self.pipeline, self.plan)
+                    yield quarantined(own, names, self.pipeline, self.plan, self.paths)
 
     def _told(self, arrived: pa.Table) -> pa.Table:
         """Index, reason and watermark of the rows that were not applied."""

@@ -16,7 +16,7 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import use_options
 from windowmill.jobs.conditions.spark import every_condition, failing
 from windowmill.jobs.schedulers.spark.task_output import REFUSED_SCHEMA, OutputWriter, Targets, output_of, read_files
-from windowmill.jobs.sources.columns import REASON, UNREAD, VERSION, Columns
+from windowmill.jobs.sources.columns import FILE, REASON, ROW, UNREAD, VERSION, Columns
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.lateness import TOO_LATE, marked, too_late_among
 from windowmill.jobs.ways.output import Output
@@ -33,24 +33,26 @@ if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
 
-def write_by_tasks(rows: DataFrame, columns: list[str], pipeline: Pipeline, plan: Plan, targets: Targets) -> Output:
-    """Have tasks write the rows that have a reason to the quarantine table."""
+def write_by_tasks(rows: DataFrame, columns: list[str], pipeline: Pipeline, plan: Plan, targets: Targets, paths: Sequence[str]) -> Output:
+    """Have tasks write the rows that have a reason to the quarantine table; ``paths`` are those of the files that hold them."""
     failed = failing(every_condition(pipeline), Columns(rows.select(*map(backquoted, columns)).schema).arrow)
     why = [F.when(column, F.lit(failure_of(text))) for text, column in failed.items()]
-    told = [F.col(backquoted(name)) for name in (REASON, VERSION, TIME, WATERMARK_OF, UNREAD) if name in rows.columns]
+    told = [F.col(backquoted(name)) for name in (REASON, VERSION, FILE, ROW, TIME, WATERMARK_OF, UNREAD) if name in rows.columns]
     chosen = rows.where(F.col(REASON).isNotNull()).select(
         *told,
         (F.when(F.col(REASON) == BAD_CONDITION, F.coalesce(*why)) if why else F.lit(None).cast("string")).alias(FAILURE),
         F.to_json(F.struct(*(F.col(backquoted(name)) for name in columns)), {"ignoreNullFields": "false"}).alias(JSON),
     )
-    return output_of(map_in_arrow(chosen, partial(_write, pipeline, plan, targets), RETURNED))
+    return output_of(map_in_arrow(chosen, partial(_write, pipeline, plan, targets, paths), RETURNED))
 
 
-def _write(pipeline: Pipeline, plan: Plan, targets: Targets, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write(
+    pipeline: Pipeline, plan: Plan, targets: Targets, paths: Sequence[str], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
     with OutputWriter(targets) as writer:
         for batch in batches:
-            writer.quarantined(entries(pa.Table.from_batches([batch]), pipeline, plan))
+            writer.quarantined(entries(pa.Table.from_batches([batch]), pipeline, plan, paths))
         done = writer.output()
     yield from returned(done)
 
