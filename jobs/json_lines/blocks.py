@@ -7,6 +7,7 @@ in an unusual form. Both give the same columns.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -21,6 +22,9 @@ from windowmill.jobs.instants import instants
 #: Number of leading rows from which column types are guessed.
 SAMPLE_ROWS = 1_000
 _BLOCK_BYTES = 1 << 22
+#: Whole numbers of which each is a floating-point number; what matches one that may be none.
+_EXACT = 1 << 53
+_LONG_WHOLE = re.compile(rb"(?<![0-9.])[0-9]{16,}+(?![.eE])").search
 _TYPES = {"instant": pa.string(), "integer": pa.int64(), "boolean": pa.bool_(), "text": pa.string()}
 
 
@@ -70,7 +74,7 @@ def read_blocks(data: bytes, names: Sequence[str], uses: Mapping[str, str]) -> p
         parsing = pa_json.ParseOptions(explicit_schema=pa.schema(list(schema.items())), unexpected_field_behavior=others)
         try:
             table = pa_json.read_json(pa.BufferReader(data), pa_json.ReadOptions(block_size=_BLOCK_BYTES), parsing)
-            return _typed(table, names, uses, lines)
+            return _typed(table, data, names, uses, lines)
         except pa.ArrowInvalid:
             # A column whose first rows hold integers may hold floats later; the second pass lets Arrow infer its type.
             continue
@@ -85,7 +89,7 @@ def _guess(data: bytes, names: Sequence[str], uses: Mapping[str, str]) -> dict[s
         end = len(data) if end < 0 else end
         try:
             row = json.loads(data[begin:end])
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if not isinstance(row, dict):
             return None
@@ -105,7 +109,7 @@ def _guess(data: bytes, names: Sequence[str], uses: Mapping[str, str]) -> dict[s
     return guessed
 
 
-def _typed(table: pa.Table, names: Sequence[str], uses: Mapping[str, str], lines: int) -> pa.Table | None:
+def _typed(table: pa.Table, data: bytes, names: Sequence[str], uses: Mapping[str, str], lines: int) -> pa.Table | None:
     """The columns ``names`` of ``table`` in their final types; ``None`` if the input needs the row-by-row reader."""
     if table.num_rows != lines:
         return None
@@ -116,6 +120,8 @@ def _typed(table: pa.Table, names: Sequence[str], uses: Mapping[str, str], lines
             return None
         if uses.get(name) == "number" and not (pa.types.is_int64(column.type) or pa.types.is_float64(column.type)):
             return None
+        if pa.types.is_float64(column.type) and pc.max(pc.abs(column)).as_py() >= _EXACT and _LONG_WHOLE(data):
+            return None  # Arrow makes a float of a whole number among floats, and of one beyond 64 bits
         if uses.get(name) is None and pa.types.is_string(column.type) and _may_be_numbers(column):
             return None
         columns[name] = instants(column) if uses.get(name) == "instant" else column

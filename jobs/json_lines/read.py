@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from types import NoneType
 from typing import Any
 
@@ -25,12 +26,15 @@ from windowmill.jobs.column_uses import columns_used as _columns
 from windowmill.jobs.instants import instant_us, instants
 from windowmill.jobs.json_lines.blocks import JsonLines, read_blocks
 from windowmill.jobs.sources.text_times import ISO, TextTimes
+from windowmill.jobs.sources.text_values import number_type
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
 
 SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _BLOCK_ROWS = 1 << 14
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Whole numbers of which each is a floating-point number, and the first that is too long for a decimal.
+_EXACT, _TOO_LONG = 1 << 53, 10**38
 #: Matches a line that may contain an integer beyond 64 bits, which orjson would read as a float.
 _LONG_NUMBER = re.compile(r"[0-9]{19}").search
 
@@ -108,7 +112,7 @@ def _read_each(
             continue
         try:
             row = _parsed(line)
-        except ValueError as err:
+        except (ValueError, RecursionError) as err:
             refused.append(RefusedRow(number, "bad_json", str(err), line.rstrip("\n")))
             continue
         if isinstance(row, dict):
@@ -167,11 +171,18 @@ def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, tupl
             cells.append(None)
             reason = "bad_time" if use in ("instant", "integer") else "cannot_cast"
             wrong.setdefault(index, (reason, f"{name}: got {json.dumps(value)}; expected {wanted}"))
-    if kind is None:
-        if not any(isinstance(cell, float) for cell in cells):
-            return pa.array(cells, pa.int64())
-        return pa.array([None if cell is None else float(cell) for cell in cells], pa.float64())
-    return pa.array(cells, kind)
+    return _numbers(cells) if kind is None else pa.array(cells, kind)
+
+
+def _numbers(cells: list[int | float | None]) -> pa.Array:
+    """Numbers in the type in which whole ones stay as they are."""
+    if not any(isinstance(cell, int) and abs(cell) > _EXACT for cell in cells):
+        whole = not any(isinstance(cell, float) for cell in cells)
+        return pa.array(cells, pa.int64()) if whole else pa.array([None if cell is None else float(cell) for cell in cells], pa.float64())
+    kind = number_type({repr(cell) for cell in cells if cell is not None})
+    if pa.types.is_decimal(kind):
+        return pa.array([None if cell is None else Decimal(repr(cell)) for cell in cells], kind)
+    return pa.array(cells, pa.int64()) if pa.types.is_int64(kind) else pa.array([None if cell is None else float(cell) for cell in cells])
 
 
 def _by_pattern(name: str, values: list[Any], times: TextTimes, wrong: dict[int, tuple[str, str]]) -> pa.Array:
@@ -200,6 +211,8 @@ def _inferred(values: list[Any], kinds: set[type]) -> str:
     if kinds == {bool}:
         return "boolean"
     numbers = bool(kinds & {int, float}) and kinds <= {int, float, str}
+    if numbers and any(isinstance(value, int) and abs(value) >= _TOO_LONG for value in values):
+        return "text"
     if numbers and all(value in SPECIAL for value in values if isinstance(value, str)):
         return "number"
     return "text"
@@ -223,7 +236,9 @@ def _number(value: Any) -> int | float:
         return SPECIAL[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError
-    return value if isinstance(value, float) or -(2**63) <= value < 2**63 else float(value)
+    if isinstance(value, int) and abs(value) >= _TOO_LONG:
+        raise ValueError
+    return value
 
 
 def _boolean(value: Any) -> bool:
@@ -233,13 +248,13 @@ def _boolean(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     # JSON can contain half a surrogate pair, which is not a character: encoding it raises an error.
     text.encode()
     return text
 
 
-#: For each use of a column: the cast of a value, the Arrow type (numbers: int64, or float64 if a value needs it), the wording in messages.
+#: For each use of a column: the cast of a value, the Arrow type (null: that of :func:`_numbers`), the wording in messages.
 _CASTS: Mapping[str, tuple[Callable[[Any], Any], pa.DataType | None, str]] = {
     "instant": (_instant, pa.timestamp("us"), "an ISO-8601 instant such as 2013-01-01T00:00:00Z; for numbers, set time.unit"),
     "integer": (_integer, pa.int64(), "a whole number, as time.unit says"),

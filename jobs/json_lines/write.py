@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +36,8 @@ def result_lines(rows: Sequence[Mapping[str, Any]], pipeline: Pipeline) -> Itera
         yield from _by_column(columns, len(rows), stamped)
         return
     for row in rows:
-        yield (json.dumps({name: plain(value, name in stamped) for name, value in row.items()}, ensure_ascii=False) + "\n").encode()
+        members = (f"{json.dumps(name, ensure_ascii=False)}: {_json(value, name in stamped)}" for name, value in row.items())
+        yield ("{" + ", ".join(members) + "}\n").encode()
 
 
 def _by_column(columns: Mapping[str, Column], n_rows: int, stamped: set[str]) -> Iterator[pa.Buffer]:
@@ -76,6 +78,8 @@ def _each(values: list[Any], instant: bool) -> pa.Array:
 
 
 def _json(value: Any, instant: bool) -> str:
+    if isinstance(value, Decimal):
+        return format(value, "f")
     return json.dumps(plain(value, instant), ensure_ascii=False)
 
 

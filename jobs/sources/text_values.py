@@ -114,12 +114,12 @@ def guessed(texts: set[str], times: TextTimes = ISO) -> pa.DataType:
         return written
     texts = {text.strip(_SPACES) for text in texts}
     if texts and all(map(_IS_NUMBER, texts)):
-        return _number_type(texts)
+        return number_type(texts)
     return pa.bool_() if texts and all(map(_IS_LOGICAL, texts)) else pa.string()
 
 
-def _number_type(texts: set[str]) -> pa.DataType:
-    """The type of numbers in which whole ones stay as they are."""
+def number_type(texts: set[str]) -> pa.DataType:
+    """The type of numbers in which whole ones stay as they are; text for none."""
     whole = [int(text) for text in texts if _IS_WHOLE(text) and len(text) <= _MOST_DIGITS]
     span = max(map(abs, whole), default=0)
     if all(map(_IS_WHOLE, texts)):

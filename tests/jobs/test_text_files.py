@@ -14,6 +14,8 @@ from deltalake import DeltaTable
 
 from tests.jobs.test_folders import Pipe
 from windowmill.jobs.cli import main
+from windowmill.jobs.commands.try_command import attempt
+from windowmill.jobs.json_lines.write import result_lines
 from windowmill.jobs.sources import text_lines
 from windowmill.jobs.sources.columns import REASON, UNREAD
 from windowmill.jobs.sources.kinds import open_source
@@ -249,3 +251,40 @@ def test_details_are_those_of_unread_rows_alone(tmp_path):
     told = details_of(rows.column(UNREAD))
     assert told[0] is None
     assert str(told[1]).endswith('0.csv, line 2: v: got "y"; expected BIGINT')
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [1344800117771260417, 1344800117771260418],
+        [2**63 - 1, -(2**63)],
+        [2**63, 2**63 + 1],
+        [2**53 + 1, 2**53, 0.5],
+        [10**38, 10**38 + 1],
+        [1, 2.5],
+        ["a", 7, True, None],
+        [{"b": [1, "ä"]}, "x"],
+        [True, False],
+    ],
+)
+def test_try_and_runs_see_the_same_keys_each_by_itself(tmp_path, keys):
+    data = "".join(json.dumps({"t": DAY, "k": key, "v": 1}) + "\n" for key in keys).encode()
+    by_run = [key for key, _, _ in read(tmp_path, "json", {}, data)]
+    pipeline = parse_pipeline(Pipe(tmp_path / "try", "json").spec)
+    for engine in ("kernel", "reference"):
+        rows = attempt(pipeline, data, engine=engine).rows
+        assert sorted((row["k"] for row in rows), key=str) == sorted(by_run, key=str)
+        assert {row["n"] for row in rows} == {1}
+
+
+def test_try_reads_long_whole_numbers_exactly_and_quarantines_what_nests_too_deeply(tmp_path):
+    pipeline = parse_pipeline(Pipe(tmp_path, "json").spec)
+    lines_of_json = [{"t": DAY, "k": "x", "v": value} for value in (2**63, 1, 10**38)]
+    data = "".join(json.dumps(line) + "\n" for line in lines_of_json).encode() + b"[" * 50_000
+    outcome = attempt(pipeline, data)
+    assert [(row.line, row.reason) for row in outcome.refused] == [(3, "cannot_cast"), (4, "bad_json")]
+    assert [row["total"] for row in outcome.rows] == [2**63 + 1]
+    [line] = map(bytes, result_lines(outcome.rows, pipeline))
+    assert b'"total": 9223372036854775809}' in line
+    mixed = "".join(json.dumps({"t": DAY, "k": "x", "v": value}) + "\n" for value in (*[0.5] * 1_500, 2**53 + 1)).encode()
+    assert [str(row["total"]) for row in attempt(pipeline, mixed).rows] == [str(750 + 2**53 + 1) + ".0"]
