@@ -121,7 +121,8 @@ class Commit:
     counts the published rows by window name, ``restored`` the rows of state that were restored by kind. ``rows_ignored`` counts the rows
     changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``. ``timings`` holds the seconds by
     step. ``compute`` says who computed the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs, stages, tasks
-    and executors. ``used`` holds ``processor_seconds``, ``bytes_read`` of the source's files, ``bytes_written``, and the ``state_bytes``
+    and executors. ``used`` holds ``processor_seconds`` (of the client alone as
+    ``client_processor_seconds``), ``bytes_read`` of the source's files, ``bytes_written``, and the ``state_bytes``
     after the batch. ``late_missed`` and ``used`` are empty in older records. ``written`` maps each role to the last write to that table by
     the batches before this one; this batch's own commits are made after the record, and found by their transactions.
     """

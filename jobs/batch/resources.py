@@ -1,4 +1,4 @@
-"""What a batch uses: processor time of this process and of those that it started, bytes read and written, and the size of the state."""
+"""What a batch uses: processor time, bytes read and written, and the size of the state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Resources:
     def __init__(self) -> None:
         self._begun = processor_seconds()
 
-    def used(self, bytes_read: int, changes: Mapping[str, Changes], state: str) -> dict[str, float]:
+    def used(self, bytes_read: int, changes: Mapping[str, Changes], state: str, *, elsewhere: bool) -> dict[str, float]:
         """What the batch has used, as its record says it.
 
         Parameters
@@ -30,9 +30,12 @@ class Resources:
             Its files by role of their table.
         state
             Path of the state table, in which its files have not landed.
+        elsewhere
+            Whether Spark computed it in processes that this one did not start. Then the processor time is that of its client alone, which
+            is no measure of the batch.
         """
         return {
-            "processor_seconds": round(processor_seconds() - self._begun, 2),
+            f"{'client_' if elsewhere else ''}processor_seconds": round(processor_seconds() - self._begun, 2),
             "bytes_read": bytes_read,
             "bytes_written": sum(file.size for each in changes.values() for file in each.files),
             "state_bytes": _state_bytes(state, changes.get("state", Changes())),

@@ -288,7 +288,9 @@ class _Steps:
             rows_ignored=self.job.reading.rows_ignored,
             compute=self.engine,
             late_missed=dict(computed.missed),
-            used=self.resources.used(self.job.reading.size_bytes, self.changes, self.places.state),
+            used=self.resources.used(
+                self.job.reading.size_bytes, self.changes, self.places.state, elsewhere=engine.is_elsewhere(self.engine)
+            ),
         )
 
 

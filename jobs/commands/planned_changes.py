@@ -75,7 +75,7 @@ def held_change(pipeline: Pipeline, ledger: Ledger, spec: str) -> Answer | None:
 def _answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -> Answer:
     pipeline, changes, plan, reading = runnable.pipeline, found.changes, found.plan, found.reading
     batches = [batch for batch in ledger.batches() if batch.status == "committed"]
-    rows = _RowCounts.of(batches, pipeline, changes)
+    rows = _RowCounts.of(batches, pipeline, changes, plan.history)
     published = [rows.of_window(each, plan.fills) for each in changes.windows if each.name in plan.fills]
     n_published = None if None in published else sum(count or 0 for count in published)
     counts = [file.rows for file in reading.files]
@@ -219,11 +219,15 @@ class _RowCounts:
     kept: Collection[str]
 
     @classmethod
-    def of(cls, batches: Sequence[Batch], pipeline: Pipeline, changes: SpecChanges) -> _RowCounts:
-        """By committed ``batches``, oldest first. The steps are those of kept windows: the rows of others had other steps."""
+    def of(cls, batches: Sequence[Batch], pipeline: Pipeline, changes: SpecChanges, since: int | None) -> _RowCounts:
+        """By committed ``batches``, oldest first, of windows that end after ``since``; null for all.
+
+        The steps are those of kept windows: the rows of others had other steps.
+        """
         published = Counter[str]()
         for batch in batches:
-            windows = batch.outcome.windows if batch.verdict != "discarded" else {}
+            share = _share_after(batch, since)
+            windows = {name: round(n * share) for name, n in batch.outcome.windows.items()} if batch.verdict != "discarded" else {}
             if isinstance(batch.plan, ApplyPlan):  # publishes windows a second time
                 published.update({name: max(0, n - published[name]) for name, n in windows.items()})
             elif batch.plan.builds_state:  # others replace rows
@@ -242,6 +246,14 @@ class _RowCounts:
         n, name = max(others, default=(0, ""))
         step = self.steps.get(change.name)
         return n * self.steps[name] // step if step and n else None
+
+
+def _share_after(batch: Batch, since: int | None) -> float:
+    """About which share of the rows that ``batch`` has published is of windows that end after ``since``, as if they ended evenly."""
+    first, last = batch.outcome.window_end_min, batch.outcome.window_end_max
+    if since is None or first is None or last is None or since < first:
+        return 1.0
+    return 0.0 if since >= last else (last - since) / (last - first)
 
 
 def _steps(pipeline: Pipeline) -> Iterator[tuple[str, int]]:

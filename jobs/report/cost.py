@@ -36,7 +36,9 @@ def figures_of(batch: Batch) -> dict[str, Any]:
     """What a batch has cost: seconds, processor seconds and bytes; null where its record does not say."""
     used = {"bytes_written": bytes_of(batch)} | batch.used
     in_bytes = {name: None if (size := used.get(name)) is None else int(size) for name in ("bytes_read", "bytes_written", "state_bytes")}
-    return {"seconds": round(seconds_of(batch), 3), "processor_seconds": used.get("processor_seconds"), **in_bytes}
+    # Of a batch that a Connect server or a cluster computed only the client's processor time is known.
+    processor = {name: used.get(name) for name in ("processor_seconds", "client_processor_seconds")}
+    return {"seconds": round(seconds_of(batch), 3), **processor, **in_bytes}
 
 
 def tasks_of(batch: Batch) -> int:

@@ -121,6 +121,9 @@ def test_a_plan_shows_each_window_and_aggregate_with_its_reason(desk, monkeypatc
     ]  # fmt: skip
     later = json.loads(desk.call("plan", str(desk.path), "--json", "--history", "30")[1])
     assert (told["history"], later["history"], later["tasks"]) == ("all", 30, 0)
+    # Of windows that end at 10, 20 … 50 two end after 30.
+    assert [each["rows"] for each in later["windows"]] == [4, 2, None]
+    assert later["seconds_most"] <= told["seconds_most"]
     code, out, _ = desk.call("plan", str(desk.path), "--history", "none")
     assert "kept: same meaning; its rows have no low, high" in out
     assert "filled from the source: new; what comes from now on" in out

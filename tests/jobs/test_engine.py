@@ -8,7 +8,7 @@ from tests.specs import a_spec
 from windowmill.jobs.batch import engine
 from windowmill.jobs.commands.answers import summary_of
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.settings import COMPUTE
+from windowmill.windowing.settings import COMPUTE, MASTER
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -42,6 +42,19 @@ def test_a_deployment_overrides_the_spec(monkeypatch, given):
         assert engine.compute_of(pipeline) == compute
         monkeypatch.setenv(COMPUTE.name, given)
         assert engine.compute_of(pipeline) == given
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "elsewhere"),
+    [("SPARK_REMOTE", "sc://h", True), (MASTER.name, "spark://h", True), (MASTER.name, "local[2]", False)],
+)
+def test_sparks_of_others_compute_elsewhere(monkeypatch, variable, value, elsewhere):
+    for name in ("SPARK_REMOTE", MASTER.name):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(engine, "_running_master", lambda: None)
+    monkeypatch.setenv(variable, value)
+    assert engine.is_elsewhere({"engine": "spark"}) is elsewhere
+    assert not engine.is_elsewhere({"engine": "local"})
 
 
 def test_a_wrong_value_of_the_variable_is_refused(monkeypatch):

@@ -8,6 +8,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from rich.console import Console
 
 from examples.flights.results import batches_table
 from tests.checkpoints.records import plan
@@ -22,8 +24,9 @@ from tests.jobs.reporting import HOUR, START, Page, checked, commit, pipeline_at
 from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
+from windowmill.jobs.commands.cost import cost_of
 from windowmill.jobs.report import quality, write_report
-from windowmill.jobs.report.cost import Month, median_seconds
+from windowmill.jobs.report.cost import Month, figures_of, median_seconds
 from windowmill.jobs.report.freshness import freshness_of
 from windowmill.jobs.report.quality import read_quality
 from windowmill.jobs.report.tables import ReportError, read_quarantine
@@ -241,6 +244,21 @@ def test_cost_of_each_batch_and_its_trend(pipeline):
     assert bars["processor_seconds"]["series"][0]["values"] == [0, *range(3, 10)]
     assert bars["state_bytes"]["series"][0]["values"] == [0, *range(101, 108)]
     assert "median of the latest 4 runs 3.0 s, of the 4 before 2.0 s, +50%" in page.words
+
+
+def test_processor_time_of_a_client_is_not_taken_for_that_of_a_batch(tmp_path):
+    pipeline = pipeline_at(tmp_path, schedule="@daily")
+    for used in ({"processor_seconds": 9.0}, {"processor_seconds": 8.0}, {"client_processor_seconds": 0.5}):
+        commit(pipeline, timings={"apply": 1.0}, used=used)
+    batches = Ledger.open(pipeline).recent(9)
+    assert [(each["processor_seconds"], each["client_processor_seconds"]) for each in map(figures_of, batches)] == [
+        (9.0, None), (8.0, None), (None, 0.5),
+    ]  # fmt: skip
+    month = Month.of(pipeline, batches)
+    assert month.processor_seconds == pytest.approx(8 * 365 / 12)
+    shown = StringIO()
+    Console(file=shown, width=120).print(cost_of(pipeline, 9, None).text)
+    assert "processor: – where a Connect server or a cluster computed the batch" in shown.getvalue()
 
 
 @pytest.mark.parametrize(
