@@ -17,6 +17,11 @@ def instants_of(pipeline: Pipeline) -> set[str]:
     return of_windows | axis if pipeline.time.unit is None else of_windows - axis
 
 
+def in_conditions(pipeline: Pipeline) -> set[str]:
+    """Names of the columns that conditions read."""
+    return {name for _, condition in conditions_by_field(pipeline) for name in columns_of(condition)}
+
+
 def columns_used(pipeline: Pipeline) -> tuple[dict[str, str], dict[str, str]]:
     """The columns that the pipeline reads, and the required type of each that has one: instant, integer, number or boolean.
 

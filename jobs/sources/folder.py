@@ -22,7 +22,7 @@ from windowmill.checkpoints.source_files import SeenFile, SeenFiles
 from windowmill.checkpoints.stores import store_of
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.folder_options import declared
-from windowmill.jobs.sources.folder_schema import as_json, of_parquet, partition_of, rows_in_text, schema_of, text_form
+from windowmill.jobs.sources.folder_schema import as_json, of_parquet, partition_of, rows_in_text, schema_of, text_form, with_fractions
 from windowmill.jobs.sources.parquet_columns import Footer, footer_of, footers_of
 from windowmill.jobs.sources.unread_rows import Expected
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceSchemaError, first_line
@@ -203,7 +203,14 @@ class FolderSource(SourceTable):
         return self.settings.format != "parquet"
 
     def used_by(self, pipeline: Pipeline) -> FolderSource:
-        return replace(self, expected=Expected.by(pipeline, [column["name"] for column in json.loads(self.schema_json)["fields"]]))
+        # What is recorded stays: results of it may have been published.
+        schema_json = self.schema_json if self.recorded else self._with_fractions(self.schema_json, pipeline)
+        names = [column["name"] for column in json.loads(schema_json)["fields"]]
+        return replace(self, schema_json=schema_json, expected=Expected.by(pipeline, names))
+
+    def _with_fractions(self, schema_json: str, pipeline: Pipeline) -> str:
+        is_found = self.settings.format != "parquet" and "schema" not in self.settings.options
+        return with_fractions(schema_json, pipeline) if is_found else schema_json
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the list of files, which tasks do without: they get those that they read."""
@@ -318,6 +325,7 @@ class FolderSource(SourceTable):
         if last is None and known:
             # The files by which columns were found may be among those that are forgotten.
             schema_json, unread = _columns(self.settings, None, self.listed, ()) if self.listed else (schema_json, unread)
+            schema_json = self._with_fractions(schema_json, pipeline)
         elif last is not None and last.source_schema != schema_json and "schema" not in self.settings.options:
             from windowmill.jobs.sources.columns import unchanged_types  # loads what a run without new files does not need
 

@@ -6,6 +6,7 @@ they hold, may add columns and widen types.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.sources.parquet_columns import Footer
     from windowmill.jobs.sources.text_files import TextForm
     from windowmill.jobs.sources.text_times import TextTimes
-    from windowmill.windowing.spec import Source
+    from windowmill.windowing.spec import Pipeline, Source
 
 #: Files from which columns are found: the first and the last ones, and rows of each.
 _SAMPLED_FILES, _SAMPLED_ROWS = 8, 100_000
@@ -140,6 +141,34 @@ def of_parquet(footers: Sequence[Footer], paths: Iterable[str], recorded: str | 
     kinds, unread = unified(footers, {name: kind for name, kind in known.items() if name not in folders})
     own = pa.schema([pa.field(name, kinds.get(name, known.get(name))) for name in dict.fromkeys([*known, *kinds])])
     return as_json(with_folders(own, paths)), {name: why for name, why in unread.items() if name not in own.names}
+
+
+def with_fractions(schema_json: str, pipeline: Pipeline) -> str:
+    """The columns of text files, with DOUBLE for whole numbers where the results of ``pipeline`` have the same types by either.
+
+    So files that come later may hold fractions, although the first ones do not.
+    """
+    from windowmill.jobs.column_uses import columns_used, in_conditions
+    from windowmill.jobs.sources.columns import Columns
+    from windowmill.windowing.columnar.results import result_types
+
+    types = dict(Columns.of(schema_json).arrow)
+    uses, _ = columns_used(pipeline)
+    counted: set[str] = {name for name, where in uses.items() if where.startswith("aggregates.")} - in_conditions(pipeline)
+    counted -= {use.column for window in pipeline.windows for use in window.columns().values()}
+    for spec in pipeline.aggregates.values():
+        if spec.declaration.takes != "number" and spec.function != "count":
+            counted -= set(spec.columns)
+    if any(window.reads_whole_rows for window in pipeline.windows) or not types.keys() >= uses.keys():
+        return schema_json
+    for name in counted:
+        doubled = types | {name: pa.float64()}
+        if pa.types.is_int64(types[name]) and result_types(pipeline, doubled) == result_types(pipeline, types):
+            types = doubled
+    schema = json.loads(schema_json)
+    for column in schema["fields"]:
+        column["type"] = "double" if pa.types.is_float64(types[column["name"]]) else column["type"]
+    return json.dumps(schema, separators=(",", ":"), sort_keys=True)
 
 
 def _of_texts(settings: Source, paths: Sequence[str]) -> pa.Schema:

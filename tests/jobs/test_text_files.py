@@ -288,3 +288,28 @@ def test_try_reads_long_whole_numbers_exactly_and_quarantines_what_nests_too_dee
     assert b'"total": 9223372036854775809}' in line
     mixed = "".join(json.dumps({"t": DAY, "k": "x", "v": value}) + "\n" for value in (*[0.5] * 1_500, 2**53 + 1)).encode()
     assert [str(row["total"]) for row in attempt(pipeline, mixed).rows] == [str(750 + 2**53 + 1) + ".0"]
+
+
+@pytest.mark.parametrize("format_", ["csv", "json"])
+def test_whole_numbers_of_a_first_file_take_fractions_later_where_results_stay_alike(tmp_path, capsys, format_):
+    def land(pipe: Pipe, name: str, *values: str) -> None:
+        texts = [f"{value},x,{DAY} 00:00" for value in values] if format_ == "csv" else []
+        texts = texts or [f'{{"v": {value}, "k": "x", "t": "{DAY} 00:00"}}' for value in values]
+        (pipe.inputs / name).write_text("\n".join(["v,k,t", *texts] if format_ == "csv" else texts))
+
+    found = []
+    for name, total in (("mean", "mean"), ("sum", "sum")):
+        aggregates = {"n": {"count": "v"}, "total": {total: "v"}}
+        pipe = Pipe(tmp_path / name, format_, aggregates=aggregates, time={"column": "t", "disorder": "1 day"})
+        for file, values in (("1", ["20"]), ("2", ["20.5", "30.0"])):
+            land(pipe, file, *values)
+            assert pipe.run(capsys) == [len(values)]
+        assert main(["run", str(pipe.path)]) == 0
+        capsys.readouterr()
+        (pipe.inputs / "3").write_bytes((f"v,k,t\n1,x,{DAY}\n" if format_ == "csv" else f'{{"v": 1, "k": "x", "t": "{DAY}"}}\n').encode())
+        (pipe.inputs / "4").write_text("v,k,t\n,x,2024-05-04\n" if format_ == "csv" else '{"v": null, "k": "x", "t": "2024-05-04"}\n')
+        assert sum(pipe.run(capsys)) == 2
+        found.append(pipe.results()["x", "01"])
+    assert found == [(4, 71.5 / 4), (3, 51)], "20.5 is quarantined where sums are whole numbers"
+    rows = DeltaTable(f"{pipe.spec['sink']['path']}.windowmill/quarantine").to_pyarrow_table().to_pylist()
+    assert [(row["reason"], json.loads(row["row"])["v"]) for row in rows] == [("cannot_cast", "20.5")]
