@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from windowmill.checkpoints.batches import Batch, Changes, Commit, Status
-from windowmill.checkpoints.plans import KINDS, BackfillPlan, Plan, RestorePlan
+from windowmill.checkpoints.plans import KINDS, ApplyPlan, BackfillPlan, Plan, RestorePlan
 from windowmill.checkpoints.records import FORMAT, LedgerRecord
 from windowmill.windowing.errors import LedgerCorruptError
 
@@ -193,7 +193,9 @@ def _plan(values: Any, record: LedgerRecord, path: str) -> Plan:
     kind = KINDS.get(str(values.get("action"))) if isinstance(values, dict) else None
     if kind is None:
         raise _corrupt(path, f"the {record.kind} of batch {record.batch} has no plan of a known kind")
-    plan: Plan = _built(kind, values, record, path)
+    # Records from before a changed spec could keep a part of the state lack these fields.
+    later = {"keeps": (), "kept_from": None} if kind is ApplyPlan else {}
+    plan: Plan = _built(kind, later | values, record, path)
     # Kilobytes, and the same in nearly all batches.
     return replace(plan, source_schema=sys.intern(plan.source_schema))
 

@@ -239,6 +239,10 @@ class ApplyPlan(_ReplacingPlan):
         where it reads the source.
     needed_from
         Files of the source whose event times all lie before this instant are not read; null for none.
+    keeps
+        Where it reads the source, the ways whose windows all stay: it keeps what the state has stored of these.
+    kept_from
+        What the spec meant that the kept state is of, as :attr:`Plan.definition`; null if nothing is kept.
     """
 
     action: ClassVar[str] = "apply"
@@ -249,6 +253,8 @@ class ApplyPlan(_ReplacingPlan):
     found_closed: FoundClosed = field(default_factory=list)
     carried: dict[str, object] | None = None
     needed_from: int | None = None
+    keeps: tuple[str, ...] = ()
+    kept_from: dict[str, object] | None = None
 
     @property
     def rereads(self) -> bool:

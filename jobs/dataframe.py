@@ -29,7 +29,7 @@ from windowmill.jobs.ways.input import SourceInput
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.slices import Slicing
 from windowmill.windowing.bounds import check_lengths
-from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED, TIME, UNTIL_OF
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.errors import ArgumentError, SourceSchemaError, SpecError, no_column
 from windowmill.windowing.spec import Pipeline
@@ -188,7 +188,9 @@ def _of_files(df: DataFrame, batch: SourceInput, slicing: Slicing | None, latest
         stage = slicing.stage
         scan = FileScan.of(df, batch, [*stage.keys, *stage.ties, *stage.source_columns], latest)
         own = slicing.window_stage(batch.emission(None))
-        return None if scan is None else SlicesOfFiles(scan, stage, scan.usable).windows(spark, own, shuffle_partitions(batch, spark))
+        if scan is None:
+            return None
+        return _with_retracted(SlicesOfFiles(scan, stage, scan.usable).windows(spark, own, shuffle_partitions(batch, spark)), batch)
     if pipeline.time.end is not None or (final and _ticks_past_tuples(pipeline)):
         return None
     bounded = BoundedPass.of(batch)
@@ -211,6 +213,7 @@ class _Bounded:
         judge = None if arrived is None else arrived.judge(batch, grids)
         stage = slicing.window_stage(batch.emission(None if arrived is None else arrived.seen))
         results = windows(lift(self.rows, slicing.stage, batch.times, judge), stage, shuffle_partitions(batch, self.rows.sparkSession))
+        results = _with_retracted(results, batch)
         if self.label is None:
             return Evaluated(results, None)
         refused = _unusable(self.rows, self.label)
@@ -235,6 +238,11 @@ class _Bounded:
         if self.arrived is not None:
             return self.arrived.seen
         return _greatest(self.rows) if self.final and _ticks_past_tuples(self.batch.pipeline) else None
+
+
+def _with_retracted(results: DataFrame, batch: SourceInput) -> DataFrame:
+    """``results`` of windows on grids, which are never retracted, with ``retracted`` where late rows bring revisions."""
+    return results.withColumn(RETRACTED, F.lit(False)) if batch.revises else results
 
 
 def _unusable(rows: DataFrame, label: str) -> DataFrame:

@@ -1,8 +1,7 @@
 """What a pipeline has published, for readers: the newest revision of each window in SQL, and the table at an earlier batch. No JVM.
 
 Rows are versions of one window if they have the same key, name and trigger, and the same end where the window forgets idle keys; without
-a trigger, the same bounds, or what the window's type says. A version counts unless another of greater revision takes its place, or it is
-retracted.
+a trigger, the same bounds. Of these the one of greatest revision counts, unless it is retracted.
 """
 
 from __future__ import annotations
@@ -31,12 +30,11 @@ from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.errors import ArgumentError, SinkError, SourceRangeGoneError, SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
-from windowmill.windowing.windows.base import TYPES
 
 #: A pipeline's sink: the path of the table or of the spec's YAML file, the pipeline, or the spec's fields.
 SinkLike = str | os.PathLike[str] | Pipeline | Mapping[str, object]
-#: Names that the SQL gives to columns of its own.
-_REACH, _ISLAND, _VERSIONS, _PLACE = (f"_windowmill_{name}" for name in ("reach", "island", "versions", "place"))
+#: Name that the SQL gives to a column of its own.
+_PLACE = "_windowmill_place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +57,6 @@ class PublishedTable:
         The pipeline's.
     keys
         Its key columns.
-    types
-        For each of its windows, the name of its type.
     ledger
         Path of its ledger.
     restarting
@@ -72,7 +68,6 @@ class PublishedTable:
     path: str
     name: str
     keys: tuple[str, ...]
-    types: Mapping[str, str]
     ledger: str
     restarting: tuple[str, ...] = ()
     named: str | None = None
@@ -96,9 +91,8 @@ class PublishedTable:
         pipeline = parse_pipeline(sink)
         runnable = runnable_of(pipeline)
         named = pipeline.sink.table if pipeline.sink else None
-        types = {window.name: window.type for window in pipeline.windows}
         restarting = tuple(window.name for window in pipeline.windows if window.restarts_triggers)
-        return cls(runnable.sink_path, runnable.name, pipeline.keys, types, runnable.places.ledger, restarting, named)
+        return cls(runnable.sink_path, runnable.name, pipeline.keys, runnable.places.ledger, restarting, named)
 
     @classmethod
     def _at(cls, path: str) -> PublishedTable:
@@ -108,9 +102,8 @@ class PublishedTable:
         if newest is None:
             raise SinkError(f"sink {path}: there is no ledger at {ledger}, which would describe it; give the pipeline's spec instead")
         meaning: Mapping[str, Any] = newest.plan.definition
-        types = {window["name"]: window["type"] for window in meaning.get("windows", ())}
         restarting = tuple(window["name"] for window in meaning.get("windows", ()) if window.get("idle_after") is not None)
-        return cls(path, newest.plan.pipeline, tuple(meaning.get("keys", ())), types, ledger, restarting)
+        return cls(path, newest.plan.pipeline, tuple(meaning.get("keys", ())), ledger, restarting)
 
     def __post_init__(self) -> None:
         if not is_table(self.path):
@@ -128,37 +121,13 @@ class PublishedTable:
         """A query of Spark for the versions that count, without :data:`RETRACTED`, among ``rows``: a table, in its SQL."""
         counts = "" if RETRACTED not in columns else f" AND NOT coalesce({RETRACTED}, false)"
         shown = ", ".join(backquoted(name) for name in columns if name != RETRACTED)
-        moving, by_start = (self._windows(share) for share in ("instants", "start"))
         key = ", ".join(map(backquoted, [*self.keys, "window"]))
         numbered = "`trigger` IS NOT NULL"
         restarting = ", ".join(map(spark_text, self.restarting))
         no_end = f"{numbered} AND `window` NOT IN ({restarting})" if restarting else numbered
-        no_end = f"{no_end} OR `window` IN ({by_start})" if by_start else no_end
         known_by = f"`trigger`, IF({numbered}, NULL, window_start), IF({no_end}, NULL, window_end)"
-        fixed = (
-            f"SELECT {shown} FROM (SELECT *, row_number() OVER (PARTITION BY {key}, {known_by} ORDER BY revision DESC) AS {_PLACE} "
-            f"FROM {rows}{f' WHERE `window` NOT IN ({moving})' if moving else ''}) WHERE {_PLACE} = 1{counts}"
-        )
-        if not moving:
-            return fixed
-        # Rows that overlapping ones join make an island; within it each is compared with each.
-        before = f"OVER (PARTITION BY {key} ORDER BY window_start, window_end ROWS BETWEEN UNBOUNDED PRECEDING AND"
-        islands = (
-            f"SELECT *, sum(IF(window_start < {_REACH}, 0, 1)) {before} CURRENT ROW) AS {_ISLAND} FROM "
-            f"(SELECT *, max(window_end) {before} 1 PRECEDING) AS {_REACH} FROM {rows} WHERE `window` IN ({moving}))"
-        )
-        version = "named_struct('a', window_start, 'z', window_end, 'n', revision)"
-        versions = f"SELECT *, collect_list({version}) OVER (PARTITION BY {key}, {_ISLAND}) AS {_VERSIONS} FROM ({islands})"
-        newer = "v -> v.n > revision AND v.a < window_end AND window_start < v.z"
-        overlapping = f"SELECT {shown} FROM ({versions}) WHERE NOT exists({_VERSIONS}, {newer}){counts}"
-        return overlapping if self.types.keys() == set(self._named("instants")) else f"{fixed} UNION ALL {overlapping}"
-
-    def _named(self, share: str) -> list[str]:
-        return [name for name, kind in self.types.items() if kind in TYPES and TYPES[kind].versions_share == share]
-
-    def _windows(self, share: str) -> str:
-        """Names of the windows whose versions ``share`` this, as a list in Spark's SQL."""
-        return ", ".join(map(spark_text, self._named(share)))
+        numbers = f"row_number() OVER (PARTITION BY {key}, {known_by} ORDER BY revision DESC) AS {_PLACE}"
+        return f"SELECT {shown} FROM (SELECT *, {numbers} FROM {rows}) WHERE {_PLACE} = 1{counts}"
 
     @property
     def version(self) -> int:

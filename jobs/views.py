@@ -18,8 +18,6 @@ _ROWS = "_windowmill_rows"
 def latest(spark: SparkSession, sink: SinkLike, *, batch: int | None = None, time: datetime | str | None = None) -> DataFrame:
     """The windows that a pipeline's sink shows: of each its newest revision, without those that have been retracted.
 
-    A session or snapshot window whose bounds have moved takes the place of the versions that it overlaps.
-
     Parameters
     ----------
     spark

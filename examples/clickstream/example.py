@@ -9,12 +9,8 @@ from examples.deliveries import Example
 
 #: Of the versions of a visit that overlap, the latest.
 LATEST = """
-    select * from shop_visits visit
-    where not exists (
-      from shop_visits newer
-      where newer.visitor = visit.visitor and newer.revision > visit.revision
-        and newer.window_start < visit.window_end and visit.window_start < newer.window_end
-    )
+    select * from shop_visits
+    qualify row_number() over (partition by visitor, window_start, window_end order by revision desc) = 1 and not retracted
 """
 
 EXAMPLE = Example(

@@ -67,8 +67,8 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
     OnlySparkError
         If only Spark can read the rows, or evaluate the spec on them.
     """
-    batch, parts = job.input, job.parts()
-    targets = _targets(job, parts)
+    batch, every = job.input, job.parts()
+    parts, targets = job.computed(every), _targets(job, every)
     with step("survey", "which windows the new rows complete"):
         surveyed = local_parts.survey(batch, parts, given)
     new = surveyed.new
@@ -78,7 +78,7 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
         counts, judged = local_parts.compute_parts(new, parts, loaded, batch, writer)
         if judged is not None and (refused := judged.refused()) is not None:
             writer.quarantined(quarantined(refused, batch.columns.struct.names, batch.pipeline, job.plan, job.paths))
-        output = counts + writer.output()
+        output = counts + _keep_state(job, writer) + writer.output()
         check_balance(batch, output, surveyed.rows_read)
         replaced = _replaced(job, surveyed.emission)
         kept = () if replaced is None else _keep(job, replaced, replaced.partly)
@@ -104,10 +104,19 @@ def compute_from_state(job: Job, step: Step) -> ComputedBatch:
     return replace(_computed(job, targets, surveyed, output, replaced, kept), in_one_process=True)
 
 
+def _keep_state(job: Job, writer: OutputWriter) -> Output:
+    """Write what the batch of a changed spec keeps of the state as it is stored."""
+    plan, runnable = job.plan, job.runnable
+    if not isinstance(plan, ApplyPlan) or plan.kept_from is None:
+        return Output()
+    kept = carried_of(runnable, runnable.pipeline.meaning_as(plan.kept_from), job.input.types, set(), (), plan.batch, only=plan.keeps)
+    return carry(kept, runnable.places.state, job.check, job.input.emission(plan.seen), writer, ())
+
+
 def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: FinishedShares | None) -> ComputedBatch:
     """Compute a batch of any size on Spark: the tasks that combine windows write the files; ``finished`` keeps those of each share."""
-    parts = job.parts()
-    targets = _targets(job, parts)
+    every = job.parts()
+    parts, targets = job.computed(every), _targets(job, every)
     with step("survey", "which windows the new rows complete"):
         surveyed = spark_parts.survey(spark, job.input, parts)
     new = surveyed.new
@@ -123,6 +132,8 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
             else:
                 done.extend(_by_shares(finished, parts, loaded, targets))
             output = _with_quarantined(job, spark, targets, parts, done, new, surveyed.rows_read)
+            with OutputWriter(targets) as writer:
+                output += _keep_state(job, writer) + writer.output()
             done.append(output)
             check_balance(job.input, output, surveyed.rows_read)
             replaced = _replaced(job, surveyed.emission)
@@ -156,12 +167,13 @@ def _targets(job: Job, parts: Sequence[Part]) -> Targets:
     state = joint_schema(pipeline, [part.schema for part in parts])
     # Batches read all rows alike of a table without kinds, levels and families of events.
     order = order_of(state.names) if {KIND, LEVEL, REACHING} & set(state.names) else []
-    quarantine = runnable.places.quarantine
+    quarantine, sink = runnable.places.quarantine, Target(runnable.sink_path, _sink_schema(job))
     return Targets(
         job.plan.batch,
         job.plan.attempt,
         {
-            "sink": Target(runnable.sink_path, job.input.sink_schema),
+            "sink": sink,
+            "retracted": sink,
             "state": Target(runnable.places.state, state, order),
             "quarantine": Target(quarantine, quarantine_schema(pipeline)),
             "refused": Target(quarantine, REFUSED_SCHEMA),
@@ -204,7 +216,12 @@ def _replaced(job: Job, emission: Emission) -> ReplacedRange | None:
     sink, ends = job.runnable.sink_path, _replaced_ends(job.plan, emission)
     if ends is None or not delta_rs_can_write(sink):
         return None
-    return ReplacedRange.of(sink, newest(sink), ends, job.plan.fills if isinstance(job.plan, ApplyPlan) else None)
+    return ReplacedRange.of(sink, newest(sink), ends, _replaced_windows(job))
+
+
+def _replaced_windows(job: Job) -> tuple[str, ...] | None:
+    """Names of the windows whose rows the batch replaces; null for all that the sink holds."""
+    return job.plan.fills if isinstance(job.plan, ApplyPlan) else job.windows
 
 
 def _replaced_ends(plan: Plan, emission: Emission) -> tuple[int, int] | None:
@@ -225,7 +242,9 @@ def _keep_in_task(job: Job, replaced: ReplacedRange, batches: Iterable[pa.Record
     yield from returned(_keep(job, replaced, [replaced.partly[number] for number in numbers]))
 
 
-def _remove(targets: Targets, done: Sequence[Output], roles: Sequence[str] = ("sink", "state", "quarantine", "refused")) -> None:
+def _remove(
+    targets: Targets, done: Sequence[Output], roles: Sequence[str] = ("sink", "retracted", "state", "quarantine", "refused")
+) -> None:
     """Remove files that no one will name; ``windowmill maintain`` removes what is left."""
     for role, target in targets.of.items():
         files = {file for each in done for file in each.files.get(role, ())} if role in roles else set()
@@ -233,9 +252,12 @@ def _remove(targets: Targets, done: Sequence[Output], roles: Sequence[str] = ("s
             remove(target.table, files)
 
 
-def _new_sink(job: Job, schema: pa.Schema) -> pa.Schema:
-    """The columns of a sink that this batch makes: where revisions can be, ``retracted`` too, which is null in the rows of runs."""
-    return schema.append(pa.field(RETRACTED, pa.bool_())) if job.input.revises else schema
+def _sink_schema(job: Job) -> pa.Schema:
+    """The columns of the sink's files: ``retracted``, too, unless an earlier version of windowmill has made a sink that goes without it."""
+    schema, sink = job.input.sink_schema, job.runnable.sink_path
+    if is_table(sink) and not job.input.revises and RETRACTED not in (field.name for field in newest(sink).schema().fields):
+        return schema
+    return schema.append(pa.field(RETRACTED, pa.bool_()))
 
 
 def _computed(
@@ -244,15 +266,14 @@ def _computed(
     emission, plan = surveyed.emission, job.plan
     changes = {role: Changes.of(targets.of[role].schema, output.files[role]) for role in ("state", "quarantine") if output.files.get(role)}
     results, schema = output.files.get("sink", ()), targets.of["sink"].schema
+    kept = (*kept, *output.files.get("retracted", ()))
     ends, applies = _replaced_ends(plan, emission), isinstance(plan, ApplyPlan)
     if ends is not None or applies:
         removes = () if replaced is None else replaced.files
-        windows = plan.fills if isinstance(plan, ApplyPlan) else None
+        windows = _replaced_windows(job)
         changes["sink"] = Changes.of(schema, results, kept=kept, removes=removes, replaces=ends, windows=windows, widens=applies)
-    elif not is_table(job.runnable.sink_path):
-        changes["sink"] = Changes.of(_new_sink(job, schema), results)
-    elif results:
-        changes["sink"] = Changes.of(schema, results)
+    elif not is_table(job.runnable.sink_path) or results or kept:
+        changes["sink"] = Changes.of(schema, results, kept=kept)
     return ComputedBatch(
         emission,
         surveyed.rows_read,
@@ -265,4 +286,5 @@ def _computed(
         output.executors,
         output.restored,
         output.missed,
+        seen=surveyed.seen,
     )

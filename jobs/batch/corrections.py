@@ -1,8 +1,6 @@
 """Compares windows that were computed anew with those that the sink shows, and numbers the revisions of those that differ.
 
-Which rows of the sink are of one window follows from its type: windows with policies are known by the number of the trigger, and where
-idle keys are forgotten by its time too, count windows by their start, all others by both bounds. Of sessions and snapshots a row also
-takes the place of those of lesser revision that it overlaps.
+Windows with policies are known by the number of the trigger, and where idle keys are forgotten by its time too, all others by both bounds.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.spec import Pipeline
 
@@ -44,8 +43,8 @@ def corrections(pipeline: Pipeline, new: pa.Table, shown: pa.Table, batch: int, 
     shown
         Rows of the sink, with ``RETRACTED`` beside its columns.
     within
-        Only windows that end, or are shown to end, in this range (begin, end] are compared, and sessions and snapshots that overlap
-        such ones, or others that do.
+        Only windows that end, or are shown to end, in this range (begin, end] are compared. Where the rows decide where windows begin and
+        end, those that overlap such ones, or others that do, are compared with them; where keys are forgotten, all triggers of the key.
     """
     with _comparing(pipeline, new, shown) as (connection, names):
         found = connection.sql(_COMPARED.format(begin=within[0], end=within[1], **names)).to_arrow_table()
@@ -79,19 +78,17 @@ def _with_revisions(rows: pa.Table, revisions: pa.ChunkedArray) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index("revision"), "revision", revisions.cast(pa.int64()))
 
 
-#: Rows of the sink of which no other of their window, or of one that they overlap, is of greater revision.
+#: Of each window that the sink has shown, the row of greatest revision.
 _CURRENT = """
-latest AS (SELECT * FROM shown QUALIFY row_number() OVER (PARTITION BY {of_window} ORDER BY revision DESC) = 1),
-current AS (
-    SELECT * FROM latest AS l WHERE NOT moving OR NOT EXISTS (
-        SELECT 1 FROM shown AS s WHERE {s_of_key_of_l} AND s.revision > l.revision AND s.begins < l.ends AND l.begins < s.ends
-    )
-)"""
+current AS (SELECT * FROM shown QUALIFY row_number() OVER (PARTITION BY {of_window} ORDER BY revision DESC) = 1)"""
 _COMPARED = f"""
 WITH {_CURRENT},
 spans AS (
-    SELECT {{n_of_key}}, n.begins, n.ends, n.place, true AS is_new FROM new AS n WHERE n.moving
-    UNION ALL SELECT {{c_of_key}}, c.begins, c.ends, c.place, false AS is_new FROM current AS c WHERE c.moving
+    SELECT {{n_of_key}}, n.reach_begins AS begins, n.reach_ends AS ends, n.ends AS shown_end, n.place, true AS is_new
+    FROM new AS n WHERE n.moving
+    UNION ALL
+    SELECT {{c_of_key}}, c.reach_begins, c.reach_ends, c.ends, c.place, false AS is_new FROM current AS c
+    WHERE c.moving AND NOT coalesce(c.retracted, false)
 ),
 apart AS (
     SELECT *, coalesce(begins >= max(ends) OVER (
@@ -102,11 +99,11 @@ numbered AS (
     SELECT *, count(*) FILTER (parts) OVER (PARTITION BY {{of_key}} ORDER BY begins, ends ROWS UNBOUNDED PRECEDING) AS stretch FROM apart
 ),
 near AS (
-    SELECT * FROM numbered QUALIFY bool_or(ends BETWEEN {{begin}} + 1 AND {{end}}) OVER (PARTITION BY {{of_key}}, stretch)
+    SELECT * FROM numbered QUALIFY bool_or(shown_end BETWEEN {{begin}} + 1 AND {{end}}) OVER (PARTITION BY {{of_key}}, stretch)
 ),
 beneath AS (
     SELECT n.place, max(s.revision) + 2 AS revision FROM new AS n JOIN shown AS s
-    ON {{s_of_key_of_n}} AND s.begins < n.ends AND n.begins < s.ends WHERE n.moving GROUP BY n.place
+    ON {{s_of_key_of_n}} AND s.begins < n.ends AND n.begins < s.ends WHERE n.moving AND n.id_trigger IS NULL GROUP BY n.place
 ),
 paired AS (
     SELECT n.place AS new_place, c.place AS shown_place, c.revision, coalesce(c.retracted, false) AS retracted,
@@ -116,7 +113,7 @@ paired AS (
         OR n.place IN (SELECT place FROM near WHERE is_new) OR c.place IN (SELECT place FROM near WHERE NOT is_new)
 )
 SELECT new_place IS NOT NULL AS is_new, coalesce(new_place, shown_place) AS place,
-    CASE WHEN shown_place IS NULL THEN coalesce(beneath.revision, 0) ELSE paired.revision + 1 END AS revision
+    coalesce(paired.revision + 1, beneath.revision, 0) AS revision
 FROM paired LEFT JOIN beneath ON beneath.place = new_place
 WHERE CASE WHEN new_place IS NULL THEN NOT retracted WHEN shown_place IS NULL THEN true ELSE retracted OR NOT same END
 ORDER BY is_new, place
@@ -127,13 +124,10 @@ SELECT place FROM shown WHERE place NOT IN (SELECT place FROM current WHERE NOT 
 """
 _CONTINUED = """
 WITH before AS (
-    SELECT n.place, n.revision, n.moving, {n_of_window}, max(s.revision) + 1 AS least
-    FROM new AS n JOIN shown AS s ON {s_of_window_of_n} WHERE NOT n.moving GROUP BY ALL
-    UNION ALL
-    SELECT n.place, n.revision, n.moving, {n_of_window}, max(s.revision) + 1 AS least
-    FROM new AS n JOIN shown AS s ON {s_of_key_of_n} AND s.begins < n.ends AND n.begins < s.ends WHERE n.moving GROUP BY ALL
+    SELECT n.place, n.revision, {n_of_window}, max(s.revision) + 1 AS least
+    FROM new AS n JOIN shown AS s ON {s_of_window_of_n} GROUP BY ALL
 )
-SELECT place, greatest(0, max(least - revision) OVER (PARTITION BY {of_shifted})) AS shift FROM before
+SELECT place, greatest(0, max(least - revision) OVER (PARTITION BY {of_window})) AS shift FROM before
 """
 
 
@@ -157,11 +151,9 @@ def _comparing(pipeline: Pipeline, new: pa.Table, shown: pa.Table) -> Iterator[t
         "c_of_key": ", ".join(f"c.{name}" for name in of_key),
         "of_window": ", ".join(of_window),
         "n_of_window": ", ".join(f"n.{name}" for name in of_window),
-        "of_shifted": ", ".join([*of_key, *(f"CASE WHEN moving THEN NULL ELSE {name} END" for name in of_window[len(of_key) :])]),
         "n_differs_from_c": " OR ".join(differ),
     }
-    names |= {f"{a}_of_key_of_{b}": alike(a, b, of_key) for a, b in ("sl", "sn")}
-    names |= {f"{a}_of_window_of_{b}": alike(a, b, of_window) for a, b in ("cn", "sn")}
+    names |= {f"{a}_of_window_of_{b}": alike(a, b, of_window) for a, b in ("cn", "sn")} | {"s_of_key_of_n": alike("s", "n", of_key)}
     with duckdb.connect(config={"enable_external_access": "false"}) as connection:
         connection.register("new", _named(pipeline, new))
         connection.register("shown", _named(pipeline, shown))
@@ -178,20 +170,19 @@ def _differs(one: str, other: str, *, floating: bool) -> str:
 def _named(pipeline: Pipeline, rows: pa.Table) -> pa.Table:
     """``rows`` as :func:`_comparing` names their columns, with what identifies the window of each."""
 
-    def sharing(what: str) -> pa.ChunkedArray:
-        return pc.is_in(
-            rows.column("window"), pa.array([window.name for window in pipeline.windows if window.versions_share == what], pa.string())
-        )
+    def among(names: list[str]) -> pa.ChunkedArray:
+        return pc.is_in(rows.column("window"), pa.array(names, pa.string()))
 
-    restarting = pa.array([window.name for window in pipeline.windows if window.restarts_triggers], pa.string())
-    restarts = pc.is_in(rows.column("window"), restarting)
+    restarts = among([window.name for window in pipeline.windows if window.restarts_triggers])
+    moves = among([window.name for window in pipeline.windows if not (window.on_grid or window.follows_policies)])
     begins, ends, trigger = (rows.column(name).cast(pa.int64()) for name in ("window_start", "window_end", "trigger"))
     nothing = pa.scalar(None, pa.int64())
     numbered = pc.is_valid(trigger)
     columns = {f"k{n}": rows.column(name) for n, name in enumerate(pipeline.keys)}
     columns |= {"shows": rows.column("window"), "begins": begins, "ends": ends, "revision": rows.column("revision")}
-    columns |= {"id_start": pc.if_else(numbered, nothing, begins), "id_trigger": trigger, "moving": sharing("instants")}
-    endless = pc.or_(pc.and_not(numbered, restarts), sharing("start"))
-    columns |= {"id_end": pc.if_else(endless, nothing, ends), "place": pa.array(np.arange(len(rows)))}
+    columns |= {"id_start": pc.if_else(numbered, nothing, begins), "id_trigger": trigger, "moving": pc.or_(moves, restarts)}
+    columns |= {"id_end": pc.if_else(pc.and_not(numbered, restarts), nothing, ends), "place": pa.array(np.arange(len(rows)))}
+    # All triggers of a key that may be forgotten overlap.
+    columns |= {"reach_begins": pc.if_else(restarts, AXIS_BEGIN, begins), "reach_ends": pc.if_else(restarts, AXIS_END, ends)}
     columns |= {f"v{n}": rows.column(name) for n, name in enumerate(pipeline.aggregates) if name in rows.column_names}
     return pa.table(columns | ({"retracted": rows.column(RETRACTED)} if RETRACTED in rows.column_names else {}))

@@ -13,7 +13,7 @@ from windowmill.checkpoints.batches import Batch, standing
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import told
+from windowmill.checkpoints.plans import RestatePlan, told
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.checkpoints.state.readers import DeltaState
@@ -36,6 +36,7 @@ from windowmill.windowing.spec import Pipeline
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from windowmill.jobs.ways.base import Part
     from windowmill.windowing.kernels.combine import Ints
 
 #: Edges of new windows, and ends, that are looked up among those of the stored slices.
@@ -99,22 +100,57 @@ def from_state(
     return FromState(check.reach(AXIS_END if history is None else history, fills, begin), cut_anew=True)
 
 
+def kept_ways(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_json: str) -> tuple[str, ...]:
+    """The ways of which ``changes`` leave all windows and their partials as they are, so that what the state has stored of them stays."""
+    pipeline, last = runnable.pipeline, ledger.newest_kept
+    assert last is not None  # a pipeline that never ran has no changes
+    if user_code.edited_parts(pipeline, last.plan) or not pipeline.has_variables_of(last.plan.definition, last.plan.meaning):
+        return ()
+    before = pipeline.meaning_as(last.plan.definition)
+    try:
+        new, old = _parts(runnable, before, Columns.of(schema_json).arrow)
+    except NotStoredError:
+        return ()
+    found = []
+    for part in new:
+        try:
+            [carried] = carried_parts([part], old, changed_windows(changes), changes.filled)
+        except NotStoredError:
+            continue
+        found += [] if carried.cut_anew else [part.way]
+    return tuple(found)
+
+
 def changed_windows(changes: SpecChanges) -> set[str]:
     """Names of the windows that are new, or do not mean what they meant."""
     return {each.name for each in changes.windows if each.fate == "filled"}
 
 
 def carried_of(
-    runnable: Runnable, before: Pipeline, types: Mapping[str, pa.DataType], changed: set[str], fills: Sequence[str], batch: int = 0
+    runnable: Runnable,
+    before: Pipeline,
+    types: Mapping[str, pa.DataType],
+    changed: set[str],
+    fills: Sequence[str],
+    batch: int = 0,
+    only: Sequence[str] | None = None,
 ) -> list[CarriedPart]:
-    """The parts of the pipeline, each with the part of the pipeline ``before`` of whose rows it is made; else as :func:`.carried_parts`."""
+    """The parts of the pipeline, each with the part of the pipeline ``before`` of whose rows it is made; else as :func:`.carried_parts`.
+
+    ``only`` are the ways of the parts that are wanted; null for all.
+    """
+    parts, old = _parts(runnable, before, types, batch)
+    return carried_parts([part for part in parts if only is None or part.way in only], old, changed, fills)
+
+
+def _parts(runnable: Runnable, before: Pipeline, types: Mapping[str, pa.DataType], batch: int = 0) -> tuple[list[Part], list[Part]]:
+    """The parts of the pipeline, over no state, and those of the pipeline ``before``, whose rows are stored."""
     new, old = (Input(pipeline=each, types=types, batch=batch, builds_state=True) for each in (runnable.pipeline, before))
     stored = DeltaState(runnable.places.state, RowCheck(runnable.places.state))
     try:
-        parts_before = parts_of(old, stored)
+        return parts_of(new, MemoryState()), parts_of(old, stored)
     except SpecError as err:  # the source's columns have changed
         raise NotStoredError(first_line(err)) from err
-    return carried_parts(parts_of(new, MemoryState()), parts_before, changed, fills)
 
 
 def _check_code(pipeline: Pipeline, ledger: Ledger) -> None:
@@ -198,6 +234,8 @@ class _SliceCheck:
             if len(ends) and (np.min([other.first_end_after(ends - 1) for other in self.old.grids], axis=0) != ends).any():
                 raise NotStoredError(f"rows were late, and window {name} ends where no window ended")
         times = self._too_late()
+        if len(times) and any(isinstance(batch.plan, RestatePlan) for batch in self.batches):
+            raise NotStoredError("rows are in quarantine as too late, which count in new windows after a restatement")
         if len(times):
             new, old = (np.max([grid.last_end_holding(times) for grid in grids.grids], axis=0) for grids in (self.new, self.old))
             if ((new > old) & (new > times)).any():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan, RestatePlan
+from windowmill.checkpoints.plans import ApplyPlan, Plan, RestatePlan
 from windowmill.checkpoints.stores import Options, options_of
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_rows import PlainRows
@@ -46,6 +46,8 @@ class Job:
         What the plan reads of it.
     check
         Verifies rows of the state.
+    windows
+        Names of the spec's windows where the sink may hold rows of others, which the spec has dropped; null where it holds none.
     options
         For each place in object storage, the settings of its client; they hold credentials.
     """
@@ -55,14 +57,17 @@ class Job:
     source: SourceTable
     reading: Reading
     check: RowCheck
+    windows: tuple[str, ...] | None
     options: Mapping[str, Options]
 
     @classmethod
-    def of(cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, check: RowCheck) -> Job:
+    def of(
+        cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, check: RowCheck, windows: tuple[str, ...] | None = None
+    ) -> Job:
         """The job of ``plan``, with what this process knows of the places in object storage."""
         every = (runnable.source_path, runnable.sink_path, runnable.places.root)
         options = {place: found for place in every if (found := options_of(place)) is not None}
-        return cls(runnable, plan, source, reading, check, options)
+        return cls(runnable, plan, source, reading, check, windows, options)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -91,6 +96,11 @@ class Job:
 
         return parts_of(self.input, self.state)
 
+    def computed(self, parts: Sequence[Part]) -> list[Part]:
+        """Those of ``parts`` that the batch computes: all but those of which a changed spec keeps what the state has stored."""
+        keeps = self.plan.keeps if isinstance(self.plan, ApplyPlan) else ()
+        return [part for part in parts if part.way not in keeps]
+
 
 @returnable
 @dataclass(frozen=True)
@@ -113,6 +123,8 @@ class ComputedBatch:
         By window name, the number of rows that came too late for a window that holds them; without zeros.
     in_one_process
         Whether one process computed all of it.
+    seen
+        Greatest event time of the rows read; null for none.
     """
 
     emission: Emission
@@ -127,6 +139,7 @@ class ComputedBatch:
     restored: Restored = field(default_factory=dict)
     missed: Mapping[str, int] = field(default_factory=dict)
     in_one_process: bool = False
+    seen: int | None = None
 
     @property
     def row_count(self) -> int:

@@ -168,7 +168,7 @@ def next_backfill(
     on_reading(source, check_readable(runnable, source, reach, again=bool(before)))
     plan = BackfillPlan(
         **pinned(pipeline, ledger, source, reach),
-        seen=None,
+        seen=None if last is None else last.outcome.seen,
         range_from=begin,
         range_to=end,
         found_closed=[(plan.to_version, plan.emitted) for plan in before] if pipeline.time.watermark == "data_interval_end" else [],

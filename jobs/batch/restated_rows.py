@@ -23,9 +23,11 @@ from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.base import AddedFile, Reading
 from windowmill.jobs.sources.changed_rows import changed_rows, queried
-from windowmill.jobs.sources.columns import REASON, ROW
+from windowmill.jobs.sources.columns import REASON, ROW, Columns
 from windowmill.jobs.sources.delta_log import DeltaSource, without_mapping
 from windowmill.jobs.sources.event_times import EventTimes
+from windowmill.jobs.sources.plain_files import Form, NotPlainError
+from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
 from windowmill.jobs.sources.table_rows import TableRows
 from windowmill.jobs.sources.time_bounds import spans
 from windowmill.jobs.ways.lateness import TOO_LATE
@@ -209,7 +211,7 @@ def touched_rows(runnable: Runnable, rows: TableRows, plan: RestatePlan) -> tupl
         return None, {}
     axis = EventTimes(pipeline, None)
     columns = list(dict.fromkeys([*pipeline.keys, *axis.axis]))
-    parts = [] if plan.changed is None else [changed_rows(rows, *plan.changed, columns)]
+    parts = [] if plan.changed is None else [_chosen_by_filter(pipeline, rows, plan.changed, columns)]
     taken: Mapping[Known, int] = {}
     if plan.late:
         _, counting = quarantined(runnable, rows, plan.to_version, late=True)
@@ -222,6 +224,31 @@ def touched_rows(runnable: Runnable, rows: TableRows, plan: RestatePlan) -> tupl
     # A row without an event time is in no window.
     found = found.filter(pc.is_null(found.column(REASON))).select([*pipeline.keys, TIME])
     return found.group_by(found.column_names, use_threads=False).aggregate([]), taken
+
+
+def _chosen_by_filter(pipeline: Pipeline, rows: TableRows, changed: tuple[int, int], columns: list[str]) -> pa.Table:
+    """The ``columns`` of the rows that versions changed, without those that the filter leaves out; all where only Spark evaluates it."""
+    plain = _filtering(pipeline, rows.source)
+    if plain is None:
+        return changed_rows(rows, *changed, columns)
+    return plain.evaluated(changed_rows(rows, *changed, plain.needed(columns)), columns, [], None).select(columns)
+
+
+def _filtering(pipeline: Pipeline, source: DeltaSource) -> PlainRows | None:
+    """What evaluates the filter in this process; null if there is none, or only Spark can."""
+    columns = Columns.of(source.schema_json)
+    if pipeline.source is None or pipeline.source.filter is None:
+        return None
+    try:
+        conditions = local_conditions(pipeline, columns)
+    except NotPlainError:
+        return None
+    return PlainRows(pipeline, (), (), Form(columns.arrow, columns.fixed_lengths), conditions)
+
+
+def only_of_filter(pipeline: Pipeline, source: DeltaSource) -> bool:
+    """Whether :func:`touched_rows` are without those that the filter leaves out."""
+    return pipeline.source is None or pipeline.source.filter is None or _filtering(pipeline, source) is not None
 
 
 def write_rows(runnable: Runnable, rows: TableRows, plan: RestatePlan, scope: Scope) -> tuple[DeltaSource, Reading]:

@@ -17,12 +17,14 @@ from windowmill.checkpoints.data_files import DataFile, FileWriter, remove
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import RestatePlan
+from windowmill.checkpoints.quoting import sql_text
 from windowmill.checkpoints.state.replacement import keep, replacing
 from windowmill.checkpoints.stores import is_table, remove_folder, table_at
 from windowmill.jobs.batch.corrections import Corrections, corrections
 from windowmill.jobs.batch.job import ComputedBatch
-from windowmill.jobs.batch.restated_rows import Known, Scope, restated_folder, touched_rows, untaken, write_rows
+from windowmill.jobs.batch.restated_rows import Known, Scope, only_of_filter, restated_folder, touched_rows, untaken, write_rows
 from windowmill.jobs.batch.row_reader import table_rows
+from windowmill.jobs.batch.window_history import shown_after
 from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.changed_rows import ends_in_sql, queried
@@ -73,6 +75,8 @@ class Restatement:
         Reads the source.
     state_is_current
         Whether the state is that of the source's rows already.
+    since
+        As of :func:`.shown_after`.
     """
 
     runnable: Runnable
@@ -82,6 +86,7 @@ class Restatement:
     taken: Mapping[Known, int]
     state_is_current: bool
     rows: TableRows
+    since: Mapping[str, int]
 
     @classmethod
     def of(cls, runnable: Runnable, plan: RestatePlan, source: SourceTable, ledger: Ledger, progress: Progress) -> Restatement:
@@ -103,7 +108,8 @@ class Restatement:
         touched, taken = touched_rows(runnable, rows, plan)
         types = Columns.of(plan.source_schema).arrow
         current = not taken and _state_is_current(plan, source, ledger)
-        return cls(runnable, plan, rows.source, Scope.of(runnable.pipeline, plan, types, touched), taken, current, rows)
+        scope = Scope.of(runnable.pipeline, plan, types, touched)
+        return cls(runnable, plan, rows.source, scope, taken, current, rows, shown_after(runnable.pipeline, ledger))
 
     @property
     def touches_nothing(self) -> bool:
@@ -141,16 +147,17 @@ class Restatement:
         if self.taken:
             changes["quarantine"] = self._quarantine(changes.get("quarantine", Changes()).adds)
         restated = Restated(self._n_keys, len(found.changed) + len(found.retracted), len(found.retracted))
-        emission = replace(computed.emission, seen=self._seen(computed.emission.seen))
+        emission = replace(computed.emission, seen=self._seen(computed))
         return replace(computed, emission=emission, changes=changes, windows=_spans(found)), restated
 
-    def _seen(self, seen: int | None) -> int | None:
+    def _seen(self, computed: ComputedBatch) -> int | None:
         """The greatest event time with that of the rows that the versions changed, which may have inserted some."""
-        touched, latest = self.scope.touched, self._pipeline.time.latest(self.plan.now_us)
+        seen, touched, latest = computed.emission.seen, self.scope.touched, self._pipeline.time.latest(self.plan.now_us)
         if touched is None or self.plan.changed is None:
             return seen
         times = touched.column(TIME) if latest is None else touched.column(TIME).filter(pc.less_equal(touched.column(TIME), latest))
-        return max((at for at in (seen, pc.max(times).as_py()) if at is not None), default=None)
+        inserted = pc.max(times).as_py() if only_of_filter(self._pipeline, self.source) else computed.seen
+        return max((at for at in (seen, inserted) if at is not None), default=None)
 
     @property
     def _pipeline(self) -> Pipeline:
@@ -175,7 +182,8 @@ class Restatement:
 
     def _corrections(self, files: tuple[DataFile, ...]) -> Corrections:
         schema = self._schema.insert(self._schema.get_field_index("revision") + 1, pa.field(RETRACTED, pa.bool_()))
-        new = pa.Table.from_batches([rows.cast(self._schema) for rows in read_files(self.runnable.sink_path, files)], self._schema)
+        found = read_files(self.runnable.sink_path, files, self._schema.names)
+        new = pa.Table.from_batches([rows.cast(self._schema) for rows in found], self._schema)
         types = {field.name: field.type for field in schema}
         parts = [schema.empty_table()]
         if is_table(self.runnable.sink_path):
@@ -188,11 +196,13 @@ class Restatement:
     def _shown_where(self) -> str:
         """The SQL condition for rows of the sink that the restatement may change."""
         end = ends_in_sql(timed=not self._pipeline.time.integer_axis)
+        # Rows of windows that the spec has dropped stay.
+        named = f"window IN ({', '.join(sql_text(window.name) for window in self._pipeline.windows)})"
         bounds: list[tuple[str, int | None]] = [] if self.scope.rebuilds else [(">", self.scope.begin)]
         # A window of another kind is known by its trigger or its start alone: what it shows now may end outside of the range.
         if all(window.on_grid for window in self._pipeline.windows):
             bounds += [("<=", self.plan.range_to), (">", self.plan.range_from)]
-        return " AND ".join(f"{end} {sign} {at}" for sign, at in bounds if at is not None) or "true"
+        return " AND ".join([named, *(f"{end} {sign} {at}" for sign, at in bounds if at is not None)])
 
     @property
     def _range(self) -> tuple[int, int]:
@@ -204,6 +214,9 @@ class Restatement:
         """Those of ``rows`` whose windows have been shown, on grids those that hold a touched row."""
         ends, after = rows.column("window_end").cast(pa.int64()), self.plan.shown_after
         chosen = np.ones(len(rows), np.bool_) if after is None else pc.greater(ends, after).to_numpy()
+        for name, since in self.since.items():
+            before = pc.and_(pc.equal(rows.column("window"), name), pc.less_equal(ends, since))
+            chosen = chosen & ~before.to_numpy()
         touched = self.scope.touched
         if touched is not None and self._pipeline.time.end is None:
             grids = [window.name for window in self._pipeline.windows if _is_plain_grid(self._pipeline, window.name)]

@@ -22,29 +22,32 @@ from windowmill.windowing.kernels.columns import int64_of
 
 def going_on(runnable: Runnable, plan: Plan, schema: pa.Schema, changes: Changes) -> Changes:
     """``changes`` of the sink by the run of ``plan``, whose rows have the columns of ``schema``; reads nothing if nothing was restated."""
-    if not changes.adds or not is_table(runnable.sink_path):
+    if not changes.files or not is_table(runnable.sink_path):
         return changes
     table, pipeline = newest(runnable.sink_path), runnable.pipeline
-    # Before the statistics of every file: most sinks lack the column.
-    if RETRACTED not in (field.name for field in table.schema().fields):
-        return changes
-    if all(file.get(f"null_count.{RETRACTED}", file["num_records"]) == file["num_records"] for file in files_of(table)):
+    if all(file.get("max.revision") == 0 for file in files_of(table)):
         return changes
     own = [*pipeline.keys, "window", "window_start", "window_end", "trigger", "revision"]
     types = {name: schema.field(name).type for name in own}
-    # Windows that are closed come back only after they were retracted.
-    where = RETRACTED
     if pipeline.emit == "revise":
-        where = "true" if plan.emitted is None else f"{RETRACTED} OR {ends_in_sql(timed=not pipeline.time.integer_axis)} > {plan.emitted}"
+        # Windows that are closed never come back.
+        where = "true" if plan.emitted is None else f"{ends_in_sql(timed=not pipeline.time.integer_axis)} >= {plan.emitted}"
+    elif RETRACTED in (field.name for field in table.schema().fields):
+        # Triggers that were retracted may come again.
+        where = f"revision > 0 AND {RETRACTED}"
+    else:
+        return changes
     shown = pa.concat_tables([_empty(types), *queried(table, types, where, {name: name for name in types})])
-    new = pa.concat_tables([_empty(types), *(pa.Table.from_batches([rows]) for rows in _rows(runnable, changes.adds, own))])
+    new = pa.concat_tables([_empty(types), *(pa.Table.from_batches([rows]) for rows in _rows(runnable, changes.files, own))])
     revisions = int64_of(continued(pipeline, new, shown).column("revision").combine_chunks())
     shifted = revisions != int64_of(new.column("revision").combine_chunks())
-    files, first = list[DataFile](), 0
-    for file in changes.adds:
-        part = slice(first, first := first + file.rows)
-        files += _rewritten(runnable, plan, schema, file, pa.array(revisions[part])) if shifted[part].any() else [file]
-    return replace(changes, adds=tuple(files))
+    going = {"adds": list[DataFile](), "kept": list[DataFile]()}
+    first = 0
+    for role, files in (("adds", changes.adds), ("kept", changes.kept)):
+        for file in files:
+            part = slice(first, first := first + file.rows)
+            going[role] += _rewritten(runnable, plan, file, pa.array(revisions[part])) if shifted[part].any() else [file]
+    return replace(changes, adds=tuple(going["adds"]), kept=tuple(going["kept"]))
 
 
 def _rows(runnable: Runnable, files: tuple[DataFile, ...], columns: list[str]) -> list[pa.RecordBatch]:
@@ -55,11 +58,12 @@ def _empty(types: dict[str, pa.DataType]) -> pa.Table:
     return pa.schema(list(types.items())).empty_table()
 
 
-def _rewritten(runnable: Runnable, plan: Plan, schema: pa.Schema, file: DataFile, revisions: pa.Array) -> tuple[DataFile, ...]:
+def _rewritten(runnable: Runnable, plan: Plan, file: DataFile, revisions: pa.Array) -> tuple[DataFile, ...]:
     """The rows of ``file`` with these ``revisions``, in a file of their own; removes the old one."""
-    rows = pa.Table.from_batches(_rows(runnable, (file,), schema.names)).cast(schema)
-    rows = rows.set_column(schema.get_field_index("revision"), schema.field("revision"), revisions)
-    with FileWriter(runnable.sink_path, schema, batch=plan.batch, attempt=plan.attempt, task=0) as writer:
+    rows = pa.Table.from_batches(list(read_files(runnable.sink_path, (file,))))
+    place = rows.schema.get_field_index("revision")
+    rows = rows.set_column(place, rows.schema.field(place), revisions)
+    with FileWriter(runnable.sink_path, rows.schema, batch=plan.batch, attempt=plan.attempt, task=0) as writer:
         writer.write(rows)
     remove(runnable.sink_path, [file])
     return writer.close()

@@ -21,7 +21,7 @@ from windowmill.checkpoints.batches import Changes, Commit
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, Plan, RunPlan
+from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, RunPlan
 from windowmill.checkpoints.state.reading import open_state
 from windowmill.checkpoints.state.replacement import replacing
 from windowmill.jobs.batch import engine
@@ -32,6 +32,7 @@ from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.batch.resources import Resources
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.task import compute_in_a_task
+from windowmill.jobs.batch.window_history import has_dropped_windows
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.sources.time_bounds import times_from
@@ -100,7 +101,9 @@ class _Steps:
                 source, reading = restatement.write_rows()
         state = ledger.written().get("state")
         check = open_state(places.state, left_at=None if state is None else state.version)
-        self.job = Job.of(runnable, plan, source, reading, check)
+        others = isinstance(plan, BackfillPlan) and has_dropped_windows(pipeline, ledger)
+        windows = tuple(window.name for window in pipeline.windows) if others else None
+        self.job = Job.of(runnable, plan, source, reading, check, windows)
 
     def _start_spark(self) -> SparkSession:
         if engine.compute_of(self.pipeline) == "local":

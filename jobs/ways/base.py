@@ -189,11 +189,12 @@ New = TypeVar("New")
 
 @dataclass(frozen=True, slots=True)
 class BatchSurvey(Generic[New]):
-    """New rows, null if the batch has none, and the windows that become complete."""
+    """New rows, null if the batch has none, the windows that become complete, and the greatest event time of all rows read so far."""
 
     new: New | None
     rows_read: int
     emission: Emission
+    seen: int | None = None
 
 
 def stops_at_range(batch: Input, parts: Sequence[Part]) -> bool:

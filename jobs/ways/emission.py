@@ -50,6 +50,8 @@ def emission_of(pipeline: Pipeline, plan: Plan, seen: int | None, *, stops_at_ra
         # All that earlier batches have shown, as they would show it now; neither moves on.
         through = AXIS_BEGIN if plan.emitted is None else plan.emitted
         return Emission(plan.seen, plan.emitted, AXIS_BEGIN, through)
+    if isinstance(plan, BackfillPlan) and not plan.builds_state:
+        return _of_recomputed(pipeline, plan)
     emitted = _emitted(pipeline, plan, seen)
     if isinstance(plan, BackfillPlan):
         return _of_backfill(plan, seen, emitted, stops_at_range=stops_at_range)
@@ -57,13 +59,20 @@ def emission_of(pipeline: Pipeline, plan: Plan, seen: int | None, *, stops_at_ra
     return Emission(seen, plan.emitted if emitted is None else emitted, after, after if emitted is None else emitted)
 
 
-def _of_backfill(plan: BackfillPlan, seen: int | None, emitted: int | None, *, stops_at_range: bool) -> Emission:
+def _of_recomputed(pipeline: Pipeline, plan: BackfillPlan) -> Emission:
+    """The emission of a backfill of a running pipeline: it recomputes what has been shown, by the progress of that pipeline."""
     begin, end = plan.range
-    if plan.builds_state and not stops_at_range:
+    shown = begin if plan.emitted is None else plan.emitted + pipeline.time.lateness.elapsed()
+    return Emission(plan.seen, plan.emitted, begin, max(begin, min(end, shown)))
+
+
+def _of_backfill(plan: BackfillPlan, seen: int | None, emitted: int | None, *, stops_at_range: bool) -> Emission:
+    """The emission of a backfill that is a pipeline's first batch."""
+    begin, end = plan.range
+    if not stops_at_range:
         return Emission(seen, emitted, begin, begin if emitted is None else max(begin, emitted))
-    limit = emitted if plan.builds_state else plan.emitted
-    through = begin if limit is None else max(begin, min(end, limit))
-    return Emission(seen, through if plan.builds_state else plan.emitted, begin, through)
+    through = begin if emitted is None else max(begin, min(end, emitted))
+    return Emission(seen, through, begin, through)
 
 
 def _emitted(pipeline: Pipeline, plan: Plan, seen: int | None) -> int | None:

@@ -191,15 +191,16 @@ class TableInput(SourceInput):
     ) -> TableInput:
         """The input of ``plan``, from a ``source`` with the columns that it has pinned; ``check`` verifies rows of the state."""
         pipeline, latest = runnable.pipeline, runnable.pipeline.time.latest(plan.now_us)
-        if isinstance(plan, ApplyPlan) and plan.seen is not None:
-            # Later ones were quarantined when they arrived: they lay too far in the future.
+        recomputes = isinstance(plan, BackfillPlan) and not plan.builds_state
+        if (recomputes or isinstance(plan, ApplyPlan)) and plan.seen is not None:
+            # Later ones were quarantined when they arrived, as they lay too far in the future, or have not been read.
             latest = plan.seen if latest is None else min(latest, plan.seen)
         return cls(
             pipeline=pipeline,
             columns=Columns.of(plan.source_schema),
             batch=plan.batch,
-            # A batch that replaces the state computes everything as the pipeline's first batch would.
-            seen=None if plan.replaces_state else plan.seen,
+            # A batch that replaces the state, or recomputes a range, computes everything as the pipeline's first batch would.
+            seen=None if recomputes or plan.replaces_state else plan.seen,
             emitted=None if plan.replaces_state else plan.emitted,
             builds_state=plan.builds_state,
             commits=reading.commits,

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.jobs.ways.restored import Restored, added
 from windowmill.jobs.ways.returning import returnable
+from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.errors import WindowmillError
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 Span = tuple[int, int, int]
 #: Spans by window name.
 Windows = dict[str, Span]
-#: The table that rows are for; ``refused`` are numbers of refused rows, which only this batch reads.
-Role = Literal["sink", "state", "quarantine", "refused"]
+#: The table that rows are for: ``retracted`` are rows of the sink that retract windows; ``refused`` are numbers of refused rows, which only
+#: this batch reads.
+Role = Literal["sink", "retracted", "state", "quarantine", "refused"]
 
 
 @returnable
@@ -107,12 +109,12 @@ class RowWriter(ABC):
         self.windows: Windows = {}
 
     def results(self, rows: pa.Table) -> None:
-        """Write result rows, all of one window of the spec."""
+        """Write result rows, all of one window of the spec; those with ``RETRACTED`` retract windows."""
         if not rows.num_rows:
             return
         ends = pc.min_max(rows.column("window_end").cast(pa.int64())).as_py()
         self.windows = _joined(self.windows, {rows.column("window")[0].as_py(): (rows.num_rows, ends["min"], ends["max"])})
-        self.write("sink", rows)
+        self.write("retracted" if RETRACTED in rows.column_names else "sink", rows)
 
     def state(self, rows: pa.Table | None) -> int:
         """Write the state ``rows`` of one part, if there are any; returns their number."""

@@ -103,7 +103,10 @@ class Slicing:
     def _shown(self, emission: Emission) -> tuple[int, int]:
         """Two instants: windows that end after the first, at or before the second, are shown for the first time by the batch."""
         batch = self.batch
-        if not batch.revises or batch.recomputes_range:
+        if batch.recomputes_range:
+            closed = emission.after if emission.emitted is None else max(emission.after, emission.emitted)
+            return emission.after, emission.through if batch.revises else min(emission.through, closed)
+        if not batch.revises:
             return emission.after, emission.through
         # Windows are shown at the watermark, which is ahead of the instant through which they are closed.
         after = emission.after if batch.emitted is None else batch.emitted + batch.lateness

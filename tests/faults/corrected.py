@@ -59,7 +59,7 @@ class Corrected:
             seed += 1_000_000
         spec = copy.deepcopy(case.spec)
         source = {"path": str(folder / "source"), "changes": "restate"}
-        windows = [_without_lives(window) for window in spec["windows"]]
+        windows = [without_lives(window) for window in spec["windows"]]
         return cls(Bench(folder, spec | {"source": source, "sink": {"path": str(folder / "sink")}, "windows": windows}), case)
 
     @property
@@ -204,7 +204,7 @@ class Corrected:
 
     def _window(self, rng: random.Random) -> dict[str, Any]:
         integers = "unit" in self.spec["time"]
-        return _without_lives(random_pipelines.random_window(rng, integers=integers, emit=self.spec["emit"]))
+        return without_lives(random_pipelines.random_window(rng, integers=integers, emit=self.spec["emit"]))
 
     def apply(self) -> None:
         """Carry out the spec as it is now, with all history."""
@@ -242,7 +242,7 @@ class Corrected:
         return tuple((row[name] is not None, row[name]) for name in named)
 
 
-def _without_lives(window: dict[str, Any]) -> dict[str, Any]:
+def without_lives(window: dict[str, Any]) -> dict[str, Any]:
     """``window`` without a life of its keys: which triggers a corrected row gives another number depends on the lives before."""
     kept = {name: value for name, value in window.items() if name != "idle_after"}
     return {name: value for name, value in kept.items() if name != "empty"} if "evict" in kept else kept

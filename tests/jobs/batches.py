@@ -167,14 +167,14 @@ class Run:
     def backfill(self, rows: list[Row], begin: int, end: int) -> MemoryBatch:
         """What a backfill of the window ends in (``begin``, ``end``] makes of all ``rows``."""
         batch = BackfillInput(**self.base | {"builds_state": False})
-        return self._compute(batch, self.parts(batch), NewRows(arrived(rows, source=self.source)), Emission(None, None, begin, end))[0]
+        return self._compute(batch, self.parts(batch), NewRows(arrived(rows, source=self.source)), Emission(None, end, begin, end))[0]
 
     def _compute(self, batch: Input, parts: list[Part], new: NewRows | None, emission: Emission) -> tuple[MemoryBatch, list[pa.Table]]:
         """The output of the batch, and the rows that each part has restored."""
         loaded, writer = [load(part, new, emission, self._stored) for part in parts], MemoryWriter()
         counts, judged = compute_parts(new, parts, loaded, batch, writer)
         restored = [each.stored for each in loaded if each.stored is not None]
-        return MemoryBatch(writer.tables("sink"), writer.tables("state"), judged, counts), restored
+        return MemoryBatch.of(batch, writer, judged, counts), restored
 
     def load(self, rows: list[Row], emission: Emission | None = None) -> None:
         """Load a batch of ``rows``; raises ``TooLargeError`` if this process leaves it to Spark."""

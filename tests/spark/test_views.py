@@ -23,15 +23,13 @@ WINDOWS = [
     {"name": "pairs", "type": "count", "count": 2},
     {"name": "last", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
 ]
-#: What the docs say, row by row: none of the versions of a window of greater revision, and none that overlaps; not retracted.
+#: What the docs say, row by row: of each window the version of greatest revision, unless it is retracted.
 PLAINLY = """
 SELECT * EXCLUDE (retracted) FROM shown AS r WHERE NOT coalesce(retracted, false) AND NOT EXISTS (
     SELECT 1 FROM shown AS s WHERE s.revision > r.revision AND s."window" = r."window"
     AND s.k IS NOT DISTINCT FROM r.k AND s.site IS NOT DISTINCT FROM r.site
     AND CASE
         WHEN r."trigger" IS NOT NULL THEN s."trigger" = r."trigger"
-        WHEN r."window" IN ('visits', 'spans') THEN s.window_start < r.window_end AND r.window_start < s.window_end
-        WHEN r."window" = 'pairs' THEN s.window_start = r.window_start
         ELSE s.window_start = r.window_start AND s.window_end = r.window_end
     END
 )

@@ -87,8 +87,8 @@ def test_versions_of_a_closed_session_are_forgotten(engine, longest):
     rows = [("a", 0), ("b", 4), ("a", 1), ("b", 5), ("a", -90), ("b", 9), ("a", 2), ("b", 20)]
     found, refused = engine(pipeline("revise", longest=longest, lateness=4), rows, [3, 5, 6])
     assert refused == [(4, "too_late")]
-    shown = [(row["window_start"], row["window_end"], row["revision"]) for row in found if row["k"] == "a"]
-    assert shown == [(0, 3, 0), (0, 4, 1), (2, 5, 0)]
+    shown = [(row["window_start"], row["window_end"], row["revision"], row["retracted"]) for row in found if row["k"] == "a"]
+    assert shown == [(0, 3, 0, False), (0, 3, 1, True), (0, 4, 1, False), (2, 5, 0, False)]
 
 
 def plain_sessions(times: list[int], longest: int | None) -> list[tuple[int, int, list[int]]]:

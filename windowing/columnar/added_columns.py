@@ -38,5 +38,5 @@ KIND = "_kind"
 DUE = "_due"
 #: Checksum of a row of the state.
 SUM = "_sum"
-#: Of a result row: true if its window holds nothing any more, else null. Only where windows have been retracted.
+#: Of a result row: whether its window holds nothing any more, or has other bounds since.
 RETRACTED = "retracted"

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from windowmill.windowing.aggregates import aggregate_for, argument_types, own, value_types
 from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.errors import SpecError, first_line
 from windowmill.windowing.kernels.columns import order_key, valid_of
 from windowmill.windowing.kernels.combine import Ints
@@ -30,7 +31,8 @@ class ResultTable(Sequence[Mapping[str, Any]]):
     Attributes
     ----------
     columns
-        By name: the key columns, ``window``, its bounds, ``trigger``, ``revision``, and the aggregates in the spec's order.
+        By name: the key columns, ``window``, its bounds, ``trigger``, ``revision``, the aggregates in the spec's order, and ``retracted``
+        where late rows bring revisions.
     """
 
     def __init__(self, columns: Mapping[str, Column], length: int) -> None:
@@ -126,7 +128,21 @@ def result_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> pa.Sc
 
 def result_rows(chunk: Chunk, pipeline: Pipeline, keys: pa.Table, schema: pa.Schema, batch: int) -> pa.Table:
     """The rows of ``chunk`` with the columns of ``schema``; row k of ``keys`` holds the key of index k."""
-    return pa.table([_cells(field, chunk, pipeline, keys, batch).cast(field.type) for field in schema], schema=schema)
+    fields = [field for field in schema if not (chunk.windows.retracted and field.name in pipeline.aggregates)]
+    columns = {field.name: _cells(field, chunk, pipeline, keys, batch).cast(field.type) for field in fields}
+    return retraction(columns, schema) if chunk.windows.retracted else pa.table(list(columns.values()), schema=schema)
+
+
+def retraction(identity: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
+    """Rows that retract windows, with the columns of ``schema`` and ``RETRACTED``: ``identity`` has all columns but aggregates."""
+    n = len(identity["revision"])
+    columns = [identity[field.name].cast(field.type) if field.name in identity else pa.nulls(n, field.type) for field in schema]
+    return pa.table(columns, schema=schema).append_column(RETRACTED, pa.repeat(True, n))
+
+
+def with_retracted(rows: pa.Table) -> pa.Table:
+    """Result ``rows`` with ``RETRACTED``, false unless they have it."""
+    return rows if RETRACTED in rows.column_names else rows.append_column(RETRACTED, pa.repeat(False, rows.num_rows))
 
 
 def _cells(field: pa.Field, chunk: Chunk, pipeline: Pipeline, keys: pa.Table, batch: int) -> pa.Array:

@@ -36,7 +36,7 @@ import pyarrow as pa
 from windowmill.windowing.columnar.added_columns import FIRST, LAST
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.checksums import verify_once
-from windowmill.windowing.columnar.results import gives_json, typed
+from windowmill.windowing.columnar.results import gives_json, retraction, typed
 from windowmill.windowing.columnar.session_fragments import GONE, REVISION, Fragments, SessionInput, SessionStage
 from windowmill.windowing.columnar.stored_objects import Objects
 from windowmill.windowing.kernels import sessions
@@ -59,7 +59,7 @@ class SessionTable:
     revision
         Number of the version that it is.
     part
-        What holds it: below the number of fragments a fragment, from there on a node.
+        What holds it: below the number of fragments a fragment, from there on a node. Empty if nothing does.
     """
 
     key: Ints
@@ -77,7 +77,8 @@ class SessionTable:
         return len(self.key)
 
     def chosen(self, chosen: Bools) -> SessionTable:
-        return SessionTable(self.key[chosen], self.first[chosen], self.end[chosen], self.revision[chosen], self.part[chosen])
+        part = self.part[chosen] if len(self.part) else self.part
+        return SessionTable(self.key[chosen], self.first[chosen], self.end[chosen], self.revision[chosen], part)
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ class MergedSessions:
     shown, kept
         The versions that the batch shows, and what it stores: with new rows, or other bounds than before. A session that is kept ends a
         gap after its last event.
+    retracted
+        Versions that were shown, and whose session has other bounds since; each is of the revision that retracts it, and has no part.
     gone
         Mask of the kept ones that are closed: they supersede what is stored of them.
     node_offsets, members
@@ -100,6 +103,7 @@ class MergedSessions:
     stage: SessionStage
     fragments: Fragments
     shown: SessionTable
+    retracted: SessionTable
     kept: SessionTable
     gone: Bools
     node_offsets: Ints
@@ -108,21 +112,33 @@ class MergedSessions:
 
     def results(self, name: str) -> pa.Table:
         """The result rows of the window ``name``."""
-        stage, shown = self.stage, self.shown
-        if stage.ends is not None:
-            begin, end = stage.ends
-            shown = shown.chosen((shown.end > begin) & (shown.end <= end))
-        n, layout = len(shown), stage.layout
+        stage, layout, shown = self.stage, self.stage.layout, self._published(self.shown)
         ints, floats = self._numbers
         columns = lower(layout, ints[shown.part], floats[shown.part], self.fragments.table)
         found = stage.objects.lowered(stage.objects.decode(self._objects[shown.part]))
         for held in layout.objects:
             for result, spec in held.results:
                 columns[result] = typed(result, found[result], stage.results.field(result).type, as_json=gives_json(spec))
-        columns |= self._keys(shown)
-        columns |= {"window": pa.repeat(name, n), "window_start": pa.array(shown.first), "window_end": pa.array(shown.end)}
-        columns |= {"trigger": pa.nulls(n, pa.int64()), "revision": pa.array(shown.revision), "batch": pa.repeat(stage.batch, n)}
+        columns |= self._identity(name, shown)
         return pa.table([columns[field.name].cast(field.type) for field in stage.results], schema=stage.results)
+
+    def retractions(self, name: str) -> pa.Table:
+        """The rows of the window ``name`` that retract versions."""
+        return retraction(self._identity(name, self._published(self.retracted)), self.stage.results)
+
+    def _published(self, sessions: SessionTable) -> SessionTable:
+        """Those of ``sessions`` that end in the range whose results are wanted."""
+        if self.stage.ends is None:
+            return sessions
+        begin, end = self.stage.ends
+        return sessions.chosen((sessions.end > begin) & (sessions.end <= end))
+
+    def _identity(self, name: str, sessions: SessionTable) -> dict[str, pa.Array]:
+        """The columns of result rows of ``sessions`` but for aggregates."""
+        n = len(sessions)
+        own = {"window": pa.repeat(name, n), "window_start": pa.array(sessions.first), "window_end": pa.array(sessions.end)}
+        own |= {"trigger": pa.nulls(n, pa.int64()), "revision": pa.array(sessions.revision), "batch": pa.repeat(self.stage.batch, n)}
+        return self._keys(sessions) | own
 
     def state(self) -> pa.Table:
         """The rows that the batch stores."""
@@ -182,7 +198,8 @@ def cut(stage: SessionStage, fragments: Fragments) -> MergedSessions:
     begun = members[offsets[:-1]]
     kept = SessionTable(key[begun], first[begun], ending, np.zeros(len(part), np.int64), part).chosen(keeps)
     shown = SessionTable(keys, starts, ends, np.zeros(n_closed, np.int64), part[:n_closed])
-    return MergedSessions(stage, fragments, shown, kept, gone[keeps], node_offsets, node_members, refused)
+    none = shown.chosen(np.zeros(n_closed, np.bool_))  # sessions with a greatest size are shown once
+    return MergedSessions(stage, fragments, shown, none, kept, gone[keeps], node_offsets, node_members, refused)
 
 
 def _grouped(group: Ints, order: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
@@ -222,7 +239,7 @@ def advance(stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
         else:
             merged = _joined(stage, Fragments.of(stage, arrived, limits, apart=limits.gap))
         names = tuple(name for name, its_limits in stage.limits if its_limits == limits)
-        results += [merged.results(name) for name in names]
+        results += [table for name in names for table in (merged.results(name), merged.retractions(name))]
         kept.append(merged.state())
         refused[names] = merged.refused
     return Advanced.of(results, kept if stage.keep else None, refused, arrived.numbers, arrived.late)
@@ -247,10 +264,10 @@ def _joined(stage: SessionStage, fragments: Fragments) -> MergedSessions:
         fragments.revision[order],
         shown[order],
     )
-    versions, kept, node_offsets, members, accepted = sessions_of(gap, stage.ahead, stage.closed, by_arrival)
+    versions, retracted, kept, node_offsets, members, accepted = sessions_of(gap, stage.ahead, stage.closed, by_arrival)
     # Parts as the kernel has them, in terms of the table.
     part = np.append(order, np.arange(n, n + len(node_offsets)))
     gone, refused = np.zeros(len(kept), np.bool_), fragments.number[order][~accepted]
-    return MergedSessions(
-        stage, fragments, SessionTable.of(versions, part), SessionTable.of(kept, part), gone, node_offsets, part[members], refused
-    )
+    retractions = SessionTable(retracted[:, 0], retracted[:, 1], retracted[:, 2], retracted[:, 3], _NONE)
+    versions, kept = SessionTable.of(versions, part), SessionTable.of(kept, part)
+    return MergedSessions(stage, fragments, versions, retractions, kept, gone, node_offsets, part[members], refused)

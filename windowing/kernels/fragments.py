@@ -57,7 +57,8 @@ class FragmentColumns(NamedTuple):
 class _Open(NamedTuple):
     """Open sessions of one key, by time: columns of slots, and each session's parts as a list from ``head`` to ``tail``.
 
-    ``fresh`` is whether a session has new rows. ``after`` tells the part that follows each part in its list.
+    ``fresh`` is whether a session has new rows, ``stands`` whether a version with its bounds has been shown and not retracted. ``after``
+    tells the part that follows each part in its list.
     """
 
     first: Ints
@@ -65,15 +66,17 @@ class _Open(NamedTuple):
     revision: Ints
     shown: Bools
     fresh: Bools
+    stands: Bools
     head: Ints
     tail: Ints
     after: Ints
 
 
 class _Found(NamedTuple):
-    """What the kernel finds; ``counts`` holds the numbers of versions, of nodes and of their members so far."""
+    """What the kernel finds; ``counts`` holds the numbers of versions, of nodes, of their members and of retractions so far."""
 
     versions: Ints
+    retracted: Ints
     node_ends: Ints
     members: Ints
     counts: Ints
@@ -95,9 +98,10 @@ def sessions_of(gap: int, ahead: int, closed: int, fragments: FragmentColumns) -
     Returns
     -------
     tuple
-        Versions shown, as rows (key, first event time, end, revision, part), shape (n_versions, 5); open sessions with new rows, as such
-        rows; offsets of the nodes' members, shape (n_nodes + 1,), and the members; mask of accepted fragments. Parts below n_fragments are
-        fragments, those from there on nodes, which combine their members in order.
+        Versions shown, as rows (key, first event time, end, revision, part), shape (n_versions, 5); retractions of versions whose session
+        has other bounds since, as rows (key, first event time, end, revision), shape (n_retracted, 4); open sessions with new rows, as rows
+        like versions; offsets of the nodes' members, shape (n_nodes + 1,), and the members; mask of accepted fragments. Parts below
+        n_fragments are fragments, those from there on nodes, which combine their members in order.
     """
     n = len(fragments.first)
     most = 0
@@ -105,10 +109,11 @@ def sessions_of(gap: int, ahead: int, closed: int, fragments: FragmentColumns) -
         most = max(most, fragments.offsets[key + 1] - fragments.offsets[key])
     # Sessions begin in the middle, so that the fewer of them move where a fragment comes between.
     slots = np.empty((5, 2 * most), np.int64)
-    flags = np.empty((2, 2 * most), np.bool_)
-    sessions = _Open(slots[0], slots[1], slots[2], flags[0], flags[1], slots[3], slots[4], np.empty(2 * n, np.int64))
+    flags = np.empty((3, 2 * most), np.bool_)
+    sessions = _Open(slots[0], slots[1], slots[2], flags[0], flags[1], flags[2], slots[3], slots[4], np.empty(2 * n, np.int64))
     # Each session that is shown has got a fragment since it was last shown. Each node takes at least two parts for one.
-    found = _Found(np.empty((n, 5), np.int64), np.zeros(n + 1, np.int64), np.empty(2 * n, np.int64), np.zeros(3, np.int64))
+    versions, retracted = np.empty((n, 5), np.int64), np.empty((2 * n, 4), np.int64)
+    found = _Found(versions, retracted, np.zeros(n + 1, np.int64), np.empty(2 * n, np.int64), np.zeros(4, np.int64))
     kept, n_kept, accepted = np.empty((n, 5), np.int64), 0, np.ones(n, np.bool_)
     for key in range(len(fragments.offsets) - 1):
         low = high = most
@@ -122,15 +127,16 @@ def sessions_of(gap: int, ahead: int, closed: int, fragments: FragmentColumns) -
             if joined == stop and fragments.suspect[part] and fragments.last[part] + gap < mark:
                 accepted[part] = False
                 continue
-            low, high = _join(joined, stop, low, high, part, fragments, sessions)
+            low, high = _join(gap, key, joined, stop, low, high, part, fragments, sessions, found)
         low = _settle(gap, key, low, high, closed + ahead, closed, sessions, found)
         for slot in range(low, high):
             if sessions.fresh[slot]:
                 kept[n_kept, 0], kept[n_kept, 1], kept[n_kept, 2] = key, sessions.first[slot], sessions.last[slot] + gap
                 kept[n_kept, 3], kept[n_kept, 4] = sessions.revision[slot], _one_part(slot, sessions, found)
                 n_kept += 1
-    n_versions, n_nodes, n_members = found.counts
-    return found.versions[:n_versions], kept[:n_kept], found.node_ends[: n_nodes + 1], found.members[:n_members], accepted
+    n_versions, n_nodes, n_members, n_retracted = found.counts
+    shown, gone = found.versions[:n_versions], found.retracted[:n_retracted]
+    return shown, gone, kept[:n_kept], found.node_ends[: n_nodes + 1], found.members[:n_members], accepted
 
 
 @njit
@@ -186,7 +192,7 @@ def _settle(gap: int, key: int, low: int, high: int, shown: int, closed: int, se
             versions[version, 0], versions[version, 1], versions[version, 2] = key, sessions.first[slot], sessions.last[slot] + gap
             versions[version, 3], versions[version, 4] = sessions.revision[slot], _one_part(slot, sessions, found)
             found.counts[0] += 1
-            sessions.shown[slot] = True
+            sessions.shown[slot] = sessions.stands[slot] = True
     while low < high and sessions.last[low] + gap < closed:
         low += 1
     return low
@@ -209,10 +215,12 @@ def _neighbours(gap: int, low: int, high: int, first: int, last: int, sessions: 
 
 
 @inner
-def _join(begin: int, end: int, low: int, high: int, part: int, fragments: FragmentColumns, sessions: _Open) -> Any:
+def _join(
+    gap: int, key: int, begin: int, end: int, low: int, high: int, part: int, fragments: FragmentColumns, sessions: _Open, found: _Found
+) -> Any:
     """Make one session of a fragment and the sessions of slots ``begin:end``; returns the new ``low`` and ``high``.
 
-    Its version is the one after the greatest that was shown of these.
+    Its version is the one after the greatest that was shown of these. Those of them that have been shown with other bounds are retracted.
     """
     first, last, revision = fragments.first[part], fragments.last[part], fragments.revision[part]
     head, tail = part, part
@@ -221,6 +229,17 @@ def _join(begin: int, end: int, low: int, high: int, part: int, fragments: Fragm
         revision = max(revision, sessions.revision[slot] + (1 if sessions.shown[slot] else 0))
         sessions.after[sessions.tail[slot]] = head
         head = sessions.head[slot]
+    stands = fragments.shown[part]
+    for slot in range(begin, end):
+        if not sessions.stands[slot]:
+            continue
+        if sessions.first[slot] == first and sessions.last[slot] == last:
+            stands = True
+            continue
+        place, retracted = found.counts[3], found.retracted
+        retracted[place, 0], retracted[place, 1], retracted[place, 2] = key, sessions.first[slot], sessions.last[slot] + gap
+        retracted[place, 3] = sessions.revision[slot] + (1 if sessions.shown[slot] else 0)
+        found.counts[3] += 1
     shift, own = 1 - (end - begin), begin
     if begin - low < high - end:
         own = end - 1
@@ -241,7 +260,7 @@ def _join(begin: int, end: int, low: int, high: int, part: int, fragments: Fragm
         high += shift
     sessions.first[own], sessions.last[own], sessions.revision[own] = first, last, revision
     sessions.head[own], sessions.tail[own] = head, tail
-    sessions.shown[own], sessions.fresh[own] = fragments.shown[part], fragments.fresh[part]
+    sessions.shown[own], sessions.fresh[own], sessions.stands[own] = fragments.shown[part], fragments.fresh[part], stands
     return low, high
 
 
@@ -267,4 +286,4 @@ def _one_part(slot: int, sessions: _Open, found: _Found) -> Any:
 def _move(slot: int, to: int, sessions: _Open) -> None:
     sessions.first[to], sessions.last[to], sessions.revision[to] = sessions.first[slot], sessions.last[slot], sessions.revision[slot]
     sessions.head[to], sessions.tail[to] = sessions.head[slot], sessions.tail[slot]
-    sessions.shown[to], sessions.fresh[to] = sessions.shown[slot], sessions.fresh[slot]
+    sessions.shown[to], sessions.fresh[to], sessions.stands[to] = sessions.shown[slot], sessions.fresh[slot], sessions.stands[slot]

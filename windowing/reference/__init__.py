@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from windowmill.windowing.reference.events import AFTER, Course, Event, EventClock, Record, Tally, WindowResult, arrivals, ranks
@@ -92,8 +92,9 @@ def _row(pipeline: Pipeline, window: Window, fired: WindowResult) -> dict[str, A
         "trigger": fired.trigger,
         "revision": fired.revision,
     }
-    values = {name: compute(name, spec, span) for name, spec in pipeline.aggregates.items()}
-    return dict(zip(pipeline.keys, fired.key, strict=True)) | identity | values
+    values = {name: None if fired.retracted else compute(name, spec, span) for name, spec in pipeline.aggregates.items()}
+    revised = {"retracted": fired.retracted} if pipeline.emit == "revise" else {}
+    return dict(zip(pipeline.keys, fired.key, strict=True)) | identity | values | revised
 
 
 def _sort_key(pipeline: Pipeline, row: dict[str, Any]) -> tuple[Any, ...]:
@@ -111,4 +112,4 @@ def _by_key(events: Sequence[Event]) -> Iterator[tuple[tuple[Any, ...], list[Eve
 def _windows(window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
     for key, group in _by_key(events):
         for fired in window.reference_rows(group, tally, course):
-            yield WindowResult(key, fired.span, fired.trigger, fired.revision)
+            yield replace(fired, key=key)

@@ -270,13 +270,20 @@ class Customs:
 def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
     """The result rows of one key's ``events``; see :meth:`windowmill.windowing.windows.base.Window.reference_rows`."""
     shown: list[WindowResult] = []  # emitted rows whose windows still take events
+    retracted: set[tuple[int | None, int, int]] = set()  # bounds and revisions of those whose windows have other bounds since
 
     def show(passed: float) -> Iterator[WindowResult]:
-        complete = [span for span in windows.spans() if windows.complete(span, passed)]
-        for span in complete:
+        spans = windows.spans()
+        for fired in shown:
+            version = (fired.span.start, fired.span.end, fired.revision)
+            if version not in retracted and all((span.start, span.end) != version[:2] for span in spans):
+                retracted.add(version)
+                yield WindowResult((), EventWindow(fired.span.start, fired.span.end, []), None, fired.revision + 1, retracted=True)
+        for span in (span for span in spans if windows.complete(span, passed)):
             earlier = [fired for fired in shown if windows.replaces(span, fired.span)]
             if not any(_same(span, fired.span) for fired in earlier):
                 fired = WindowResult((), span, None, 1 + max((fired.revision for fired in earlier), default=-1))
+                shown[:] = [other for other in shown if (other.span.start, other.span.end) != (span.start, span.end)]
                 shown.append(fired)
                 yield fired
 

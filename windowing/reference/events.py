@@ -87,6 +87,7 @@ class WindowResult:
     span: EventWindow
     trigger: int | None = None
     revision: int = 0
+    retracted: bool = False
 
 
 @dataclass(slots=True)

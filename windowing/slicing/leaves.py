@@ -134,6 +134,8 @@ class Windows:
     continues
         Mask of the windows that also hold everything in the window before them, and whose ranges are empty; empty for none. Their members
         are partials that combine in any order.
+    retracted
+        Whether all of them have been shown, and are retracted.
     """
 
     key: Ints
@@ -150,6 +152,7 @@ class Windows:
     members: Ints
     ring: Ring | None
     continues: Bools
+    retracted: bool = False
 
     def __len__(self) -> int:
         return len(self.key)

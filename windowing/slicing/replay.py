@@ -245,25 +245,36 @@ class CustomReplay:
 
 @dataclass
 class EmittedVersions:
-    """Emitted versions of windows that still take rows, with their revision numbers."""
+    """Emitted versions of windows that still take rows, with their revision numbers; ``~revision`` of those that have been retracted."""
 
     versions: list[tuple[int, Version]] = field(default_factory=list)
 
-    def settle(self, replay: Replay, watermark: int, closed: int) -> list[tuple[int, Version]]:
-        """Return the versions to emit at ``watermark`` with their revisions, and forget closed windows."""
-        fresh = []
-        for window in replay.windows():
+    def settle(self, replay: Replay, watermark: int, closed: int) -> tuple[list[tuple[int, Version]], list[tuple[int, Version]]]:
+        """Return the versions to emit at ``watermark`` with their revisions, and those to retract, without rows; forget closed windows.
+
+        A version is retracted once its window has other bounds.
+        """
+        fresh, gone, windows = [], [], replay.windows()
+        bounds = {(window.start, window.end) for window in windows}
+        for place, (revision, version) in enumerate(self.versions):
+            if revision >= 0 and (version.start, version.end) not in bounds:
+                gone.append((revision + 1, version._replace(rows=())))
+                self.versions[place] = (~revision, version)
+        for window in windows:
             if not replay.complete(window, watermark):
                 continue
             earlier = [(revision, version) for revision, version in self.versions if replay.replaces(window, version)]
-            if all(version != window for _, version in earlier):
-                revision = 1 + max((revision for revision, _ in earlier), default=-1)
+            if all(version != window or revision < 0 for revision, version in earlier):
+                revision = 1 + max((max(revision, ~revision) for revision, _ in earlier), default=-1)
+                self.versions = [each for each in self.versions if (each[1].start, each[1].end) != (window.start, window.end)]
                 self.versions.append((revision, window))
                 fresh.append((revision, window))
-        ended = set(replay.close(closed))
-        # Of a window that was revised, older versions go with the last one, once no open window holds any of their rows.
+        ended = {(version.start, version.end) for version in replay.close(closed)}
+        # Retracted versions go once no open window holds any of their rows.
         live = set(replay.rows)
         self.versions = [
-            (revision, version) for revision, version in self.versions if version not in ended and not live.isdisjoint(version.rows)
+            (revision, version)
+            for revision, version in self.versions
+            if (version.start, version.end) not in ended and not live.isdisjoint(version.rows)
         ]
-        return fresh
+        return fresh, gone

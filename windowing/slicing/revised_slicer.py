@@ -6,6 +6,7 @@ Unlike the other slicers, this one processes rows one by one: whether a version 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,12 @@ class RevisedSlicer:
         replays: dict[int, Replay] = {}
         shown: dict[int, EmittedVersions] = {}
         emitted: list[tuple[int, int, Version]] = []
+        retracted: list[tuple[int, int, Version]] = []
+
+        def settle(key: int, replay: Replay, watermark: int, closed: int) -> None:
+            fresh, gone = shown[key].settle(replay, watermark, closed)
+            emitted.extend((key, revision, version) for revision, version in fresh)
+            retracted.extend((key, revision, version) for revision, version in gone)
 
         def replay_of(key: int) -> Replay:
             if key not in replays:
@@ -96,14 +103,13 @@ class RevisedSlicer:
             key = int(leaves.key[row])
             replay = replay_of(key)
             if settled.get(key) != moments[row]:
-                emitted += [(key, revision, version) for revision, version in shown[key].settle(replay, watermarks[row], closed[row])]
+                settle(key, replay, watermarks[row], closed[row])
                 settled[key] = moments[row]
             counted[row] = replay.accept(row, closed[row])
             partly[row] = self._clips and counted[row] and times.time[row] < replay.mark
         # An emitted version may be all that is left of a key; its rows stay as long as it does.
         for key in sorted({*replays, *self._marks, *self._shown}):
-            replay = replay_of(key)
-            emitted += [(key, revision, version) for revision, version in shown[key].settle(replay, clock.watermark, clock.closed)]
+            settle(key, replay_of(key), clock.watermark, clock.closed)
         self._remember(leaves, replays, shown)
         for replay in replays.values():
             kept[replay.rows] = True
@@ -112,7 +118,7 @@ class RevisedSlicer:
         for versions in shown.values():
             for _, version in versions.versions:
                 kept[list(version.rows)] = True
-        return BatchEffect(counted, leaves.new & ~counted, kept, [_windows(emitted)], partly)
+        return BatchEffect(counted, leaves.new & ~counted, kept, [_windows(emitted), replace(_windows(retracted), retracted=True)], partly)
 
     def _remember(self, leaves: Leaves, replays: Mapping[int, Replay], shown: Mapping[int, EmittedVersions]) -> None:
         self._n_keys = leaves.n_keys

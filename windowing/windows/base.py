@@ -76,8 +76,6 @@ class Window(SpecMapping):
     hop_field: ClassVar[str] = "hop"
     #: Whether rows at most a gap apart share a window, as in sessions.
     joins_by_gap: ClassVar[bool] = False
-    #: Result rows of a key without a trigger are versions of one window if they have the same bounds, the same start, or overlap.
-    versions_share: ClassVar[Literal["bounds", "start", "instants"]] = "bounds"
 
     @property
     def restarts_triggers(self) -> bool:

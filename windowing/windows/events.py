@@ -26,7 +26,6 @@ class Session(Window):
     max_size: FixedDuration | None = None
 
     joins_by_gap: ClassVar[bool] = True
-    versions_share: ClassVar[Literal["bounds", "start", "instants"]] = "instants"
 
     def slicer(self, pipeline: Pipeline) -> Slicer:
         from windowmill.windowing.slicing.event_slicers import SessionSlicer
@@ -69,8 +68,6 @@ class Snapshot(Window):
 
     type: Literal["snapshot"]
 
-    versions_share: ClassVar[Literal["bounds", "start", "instants"]] = "instants"
-
     def slicer(self, pipeline: Pipeline) -> Slicer:
         from windowmill.windowing.slicing.event_slicers import SnapshotSlicer
         from windowmill.windowing.slicing.replay import SnapshotReplay
@@ -111,8 +108,6 @@ class Count(Window):
 
     type: Literal["count"]
     count: Number
-
-    versions_share: ClassVar[Literal["bounds", "start", "instants"]] = "start"
 
     def slicer(self, pipeline: Pipeline) -> Slicer:
         from windowmill.windowing.slicing.event_slicers import CountSlicer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness import seen_after
 from windowmill.jobs.ways.output import Output, Role, RowWriter
 from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.columnar.results import with_retracted
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import State
@@ -45,7 +46,7 @@ class MemoryBatch:
     Attributes
     ----------
     results
-        Result rows, in tables of one window of the spec each.
+        Result rows, in tables of one window of the spec each; with ``RETRACTED`` where late rows bring revisions.
     state
         Rows for the state.
     judged
@@ -59,13 +60,19 @@ class MemoryBatch:
     judged: NewRows | None
     counts: Output
 
+    @classmethod
+    def of(cls, batch: Input, writer: MemoryWriter, judged: NewRows | None, counts: Output) -> Self:
+        """What ``writer`` has taken of ``batch``."""
+        results = [*writer.tables("sink"), *writer.tables("retracted")]
+        return cls([with_retracted(rows) for rows in results] if batch.revises else results, writer.tables("state"), judged, counts)
+
 
 def compute(batch: Input, state: State, new: NewRows | None, emission: Emission) -> MemoryBatch:
     """Compute the ``new`` rows of a batch, null for none, by its parts, and emit the windows of ``emission``."""
     parts = parts_of(batch, state)
     writer = MemoryWriter()
     counts, judged = compute_parts(new, parts, [load(part, new, emission, state) for part in parts], batch, writer)
-    return MemoryBatch(writer.tables("sink"), writer.tables("state"), judged, counts)
+    return MemoryBatch.of(batch, writer, judged, counts)
 
 
 class MemoryRun:

@@ -45,7 +45,7 @@ def survey(batch: TableInput, parts: Sequence[Part], given: pa.Table | None) -> 
     limits.check_files(batch.files, None)
     new = SourceRows.of_files(batch, stages) if given is None else SourceRows.of_spark(batch, stages, given)
     seen = seen_after(new.table, batch.seen)
-    return BatchSurvey(new, len(new.table), batch.emission(seen, stops_at_range=stops_at_range(batch, parts)))
+    return BatchSurvey(new, len(new.table), batch.emission(seen, stops_at_range=stops_at_range(batch, parts)), seen)
 
 
 def load(part: Part, new: NewRows | None, emission: Emission, state: State) -> Loaded:

@@ -39,7 +39,8 @@ from windowmill.jobs.spark.column_types import sql_type
 from windowmill.jobs.ways.choose import parts_of
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness import usable
-from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.results import with_retracted
 from windowmill.windowing.watermark import COMMIT_SHIFT
 from windowmill.windowing.ways import Parts, Rows, divide
 
@@ -113,7 +114,7 @@ class BoundedPass:
 
     def outcome(self, rows: DataFrame, partitions: int) -> DataFrame:
         """As :meth:`results`, with the numbers of refused rows; ``rows`` have event times, reasons and the watermark at their arrival."""
-        schema = pa.schema([(RESULT, pa.struct(list(self.batch.sink_schema))), (REFUSED, pa.int64())])
+        schema = pa.schema([(RESULT, pa.struct(list(self._schema))), (REFUSED, pa.int64())])
         names = [TIME, NUMBER_OF, WATERMARK_OF, *([UNTIL_OF] if self.batch.pipeline.time.end is not None else [])]
         sent = rows.where(F.col(REASON).isNull()).select(*inputs(rows, *self.readings), *names)
         return mapped(self._by_key(sent, partitions), partial(_outcome, self, schema), schema)
@@ -129,11 +130,17 @@ class BoundedPass:
 
         Spark copies data from Python row by row, so columns that are the same in every row are added in Spark.
         """
-        schema, same = self.batch.sink_schema, self._same_in_every_row()
+        schema, same = self._schema, self._same_in_every_row()
         varying = pa.schema([field for field in schema if field.name not in same])
         found = mapped(gathered, partial(_results, self, varying, groups), varying)
         cells = {name: F.col(backquoted(name)) for name in varying.names} | same
         return found.select(*(cells[field.name].cast(sql_type(field.dataType)).alias(field.name) for field in from_arrow_schema(schema)))
+
+    @property
+    def _schema(self) -> pa.Schema:
+        """Columns of a result row: those of a sink, with ``retracted`` where late rows bring revisions."""
+        schema = self.batch.sink_schema
+        return schema.append(pa.field(RETRACTED, pa.bool_())) if self.batch.revises else schema
 
     def _same_in_every_row(self) -> dict[str, Column]:
         """Result columns by name that have the same value in every row."""
@@ -188,7 +195,7 @@ def _computed(own: BoundedPass, parts: Sequence[Part], new: NewRows, refused: li
     for part in parts:
         loaded, numbers = load(part, new, emission, MemoryState()), [np.empty(0, np.int64)]
         for done in loaded.advance(loaded.rows, loaded.stored):
-            yield from (rows for rows in done.results if rows.num_rows)
+            yield from (with_retracted(rows) if own.batch.revises else rows for rows in done.results if rows.num_rows)
             numbers.append(done.refused)
         if not part.grids:
             refused.append(np.concatenate(numbers))

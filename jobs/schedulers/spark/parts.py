@@ -33,7 +33,7 @@ def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> Bat
     new: FileRows | NumberedRows | None = FileRows.surveyed(spark, batch, [part.reading for part in parts], every=every)
     if new is None:
         new = NumberedRows.surveyed(read(batch, spark), batch, every=every)
-    return BatchSurvey(new, new.survey.rows, batch.emission(new.survey.seen, stops_at_range=stops))
+    return BatchSurvey(new, new.survey.rows, batch.emission(new.survey.seen, stops_at_range=stops), new.survey.seen)
 
 
 def load(

@@ -22,7 +22,8 @@ from windowmill.checkpoints.data_files import DataFile, FileWriter
 from windowmill.checkpoints.stores import Options, filesystem_of, use_options
 from windowmill.jobs.ways.output import Output, Published, Role, RowWriter
 from windowmill.jobs.ways.returning import taken
-from windowmill.windowing.columnar.added_columns import NUMBER_OF
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED
+from windowmill.windowing.columnar.results import with_retracted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -102,6 +103,8 @@ class OutputWriter(RowWriter):
             # The columns of other parts are null.
             columns = [rows.column(f.name) if f.name in own else pa.nulls(n, f.type) for f in schema]
             rows = pa.table(columns, names=schema.names)
+        if role == "sink" and RETRACTED in self._targets.of[role].schema.names:
+            rows = with_retracted(rows)
         if role not in self._open:
             self._open[role] = self._stack.enter_context(self._targets.writer(role, self._task))
         self._open[role].write(rows)

@@ -1,0 +1,313 @@
+"""What the contract says that the latest view shows, whatever commands have been given: brute force, by the reference engine.
+
+The model follows the ledger, batch by batch. Of each window and key it knows the events that count, as they arrived or as the source held
+them when they were restated, and the rows that are shown. It computes all of them anew at each step.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, FoldPlan, PurgePlan, RestatePlan, RestorePlan
+from windowmill.windowing.reference.events import BEFORE, Course, Event, Record, Tally, ranks
+from windowmill.windowing.reference.values import compute
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.windows.base import Window
+
+Row = dict[str, Any]
+Key = tuple[Any, ...]
+#: What tells the rows of a window and key apart: a trigger, or both bounds.
+Bounds = tuple[Any, ...]
+#: The rows shown of a window and key.
+Shown = dict[Bounds, Row]
+
+
+@dataclass
+class Version:
+    """A version of the source: the rows that the table holds, by number; those appended; and those changed, as they were and are."""
+
+    table: dict[int, Row]
+    appended: list[Row] = field(default_factory=list)
+    changed: list[Row] = field(default_factory=list)
+    inserted: list[Row] = field(default_factory=list)
+    changes: bool = False
+
+
+@dataclass
+class Progress:
+    """Where the pipeline is: all of it that a savepoint brings back.
+
+    Attributes
+    ----------
+    events
+        By window and key, the events that count.
+    view
+        By window and key, the rows shown.
+    lost
+        Rows in quarantine because they came too late.
+    seen, shown
+        The greatest event time, and the one through which windows have been shown.
+    restated
+        The newest version that a restatement has read; null for none.
+    """
+
+    events: dict[str, dict[Key, list[Event]]] = field(default_factory=dict)
+    view: dict[str, dict[Key, Shown]] = field(default_factory=dict)
+    lost: list[Row] = field(default_factory=list)
+    seen: float = BEFORE
+    shown: float = BEFORE
+    position: int = -1
+    restated: int | None = None
+    missed: set[str] = field(default_factory=set)
+
+
+class Contract:
+    """The contract for one pipeline over the ``versions`` of a source.
+
+    Parameters
+    ----------
+    chosen
+        Whether the filter leaves a row in.
+    conditions
+        The conditions of the spec that hold for a row.
+    """
+
+    def __init__(self, versions: list[Version], chosen: Callable[[Row], bool], conditions: Callable[[Row], frozenset[str]]) -> None:
+        self.versions, self._chosen, self._conditions = versions, chosen, conditions
+        self.now = Progress()
+        self.after: dict[int, Progress] = {}
+        #: Keys that are purged next.
+        self.purged: set[Key] = set()
+        self._meanings: dict[str, Any] = {}
+        self._read = self._numbered = 0
+
+    def follow(self, batches: Sequence[Batch], pipeline: Pipeline) -> None:
+        """Take up the batches that the ledger has got."""
+        for batch in batches[self._read :]:
+            if batch.status == "held":
+                break
+            self._read = batch.number + 1
+            if batch.status == "committed":
+                self._take(batch, pipeline)
+                self.after[batch.number] = copy.deepcopy(self.now)
+
+    def _take(self, batch: Batch, pipeline: Pipeline) -> None:
+        plan, now, publish = batch.plan, self.now, batch.verdict != "discarded"
+        if isinstance(plan, FoldPlan):
+            return
+        if isinstance(plan, RestorePlan):
+            self.now = copy.deepcopy(self.after[plan.kept_batch])
+            return
+        if isinstance(plan, PurgePlan):
+            self._purge(pipeline)
+        elif isinstance(plan, RestatePlan):
+            self._restate(pipeline, plan, publish)
+        elif isinstance(plan, ApplyPlan):
+            self._apply(pipeline, plan, publish)
+        elif isinstance(plan, BackfillPlan):
+            self._backfill(pipeline, plan, publish)
+        else:
+            self._run(pipeline, plan.from_version, plan.to_version, publish)
+        now.position = plan.to_version
+        self._meanings = {window["name"]: window for window in _windows_of(plan.definition)}
+
+    # What batches do
+
+    def _run(self, pipeline: Pipeline, after: int, through: int, publish: bool) -> None:
+        now, before = self.now, {}
+        fresh, seen = self._arriving(pipeline, range(after + 1, through + 1), now.seen)
+        for window in pipeline.windows:
+            own = now.events.setdefault(window.name, {})
+            before[window.name] = {key: self._shown(pipeline, window, events, now.shown)[0] for key, events in own.items()}
+            for event in fresh:
+                own.setdefault(event.key, []).append(event)
+        counted, refused = set[int](), set[int]()
+        now.seen = now.shown = seen
+        for window in pipeline.windows:
+            for key, events in now.events[window.name].items():
+                found, tally = self._shown(pipeline, window, events, now.shown)
+                counted, refused = counted | tally.counted, refused | tally.refused
+                if publish:
+                    view, old = now.view.setdefault(window.name, {}).setdefault(key, {}), before[window.name].get(key, {})
+                    for bounds in old.keys() - found.keys():
+                        view.pop(bounds, None)
+                    view.update({bounds: row for bounds, row in found.items() if old.get(bounds) != row})
+        numbers = {event.number for event in fresh}
+        now.lost += [event.record.values for event in fresh if event.number in (refused - counted) & numbers]
+
+    def _restate(self, pipeline: Pipeline, plan: RestatePlan, publish: bool) -> None:
+        now, table = self.now, self.versions[plan.to_version].table
+        touched: list[Row] | None = None
+        if plan.changed is not None or plan.late:
+            touched = []
+        if plan.changed is not None:
+            for version in self.versions[plan.changed[0] : plan.changed[1] + 1]:
+                touched += filter(self._chosen, version.changed)
+        if plan.late:
+            late = [row for row in now.lost if table.get(row["x"]) == row]
+            touched += late
+            now.lost = [row for row in now.lost if row not in late]
+        keys = {self._key(pipeline, row) for row in (table.values() if touched is None else touched)}
+        if touched is None:
+            keys |= {key for own in now.events.values() for key in own} | {key for own in now.view.values() for key in own}
+        settled = self._settled(pipeline, [row for row in table.values() if row not in now.lost])
+        for window in pipeline.windows:
+            for key in keys:
+                events = now.events.setdefault(window.name, {})[key] = list(settled.get(key, []))
+                found, _ = self._shown(pipeline, window, events, now.shown)
+                times = None if touched is None or not _plain_grid(window) else self._times(pipeline, touched, key)
+                if publish:
+                    self._replace(window, key, found, plan.range_from, plan.range_to, times)
+        inserted = [row for version in self._changed(plan) for row in version.inserted if self._chosen(row)]
+        now.seen = max([now.seen, *(row["t"] for row in inserted)])
+        now.restated = plan.to_version
+
+    def _changed(self, plan: RestatePlan) -> list[Version]:
+        return [] if plan.changed is None else self.versions[plan.changed[0] : plan.changed[1] + 1]
+
+    def _backfill(self, pipeline: Pipeline, plan: BackfillPlan, publish: bool) -> None:
+        now = self.now
+        if plan.builds_state:
+            self._run(pipeline, -1, plan.to_version, publish)
+            return
+        events = self._read_again(pipeline, plan.snapshot, plan.to_version)
+        for window in pipeline.windows:
+            own = now.view.setdefault(window.name, {})
+            for key in {*events, *own}:
+                found, _ = self._shown(pipeline, window, events.get(key, []), now.shown)
+                if publish:
+                    self._replace(window, key, found, plan.range_from, plan.range_to, None)
+
+    def _apply(self, pipeline: Pipeline, plan: ApplyPlan, publish: bool) -> None:
+        now = self.now
+        meanings = {window["name"]: window for window in _windows_of(plan.definition)}
+        changed = {name for name, window in meanings.items() if self._meanings.get(name) != window} | set(plan.fills)
+        now.events = {name: own for name, own in now.events.items() if name in meanings}
+        events = self._read_again(pipeline, plan.snapshot if plan.carried is None else now.restated, plan.to_version)
+        for window in pipeline.windows:
+            if window.name not in changed:
+                continue
+            now.events[window.name] = {key: list(own) for key, own in events.items()}
+            own = now.view.setdefault(window.name, {})
+            for key in {*events, *own}:
+                found, _ = self._shown(pipeline, window, events.get(key, []), now.shown)
+                if publish and plan.history is not None:
+                    self._replace(window, key, found, plan.history, None, None)
+
+    def _purge(self, pipeline: Pipeline) -> None:
+        for own in (*self.now.events.values(), *self.now.view.values()):
+            for key in self.purged & own.keys():
+                del own[key]
+        self.now.lost = [row for row in self.now.lost if self._key(pipeline, row) not in self.purged]
+
+    # What they are made of
+
+    def _key(self, pipeline: Pipeline, row: Row) -> Key:
+        return tuple(row[name] for name in pipeline.keys)
+
+    def _times(self, pipeline: Pipeline, rows: Iterable[Row], key: Key) -> list[int]:
+        return [row["t"] for row in rows if self._key(pipeline, row) == key]
+
+    def _event(self, pipeline: Pipeline, row: Row, moment: int, watermark: float) -> Event:
+        ties = [row[name] for name in pipeline.time.tie_break]
+        closed = watermark - pipeline.time.lateness.elapsed()
+        record = Record(row, self._conditions(row))
+        order = (row["t"], *ranks(ties), row["x"])
+        self._numbered += 1  # a row that is delivered again is another event
+        return Event(self._numbered, moment, self._key(pipeline, row), row["t"], row["t"], order, watermark, closed, record)
+
+    def _arriving(self, pipeline: Pipeline, versions: Iterable[int], seen: float) -> tuple[list[Event], float]:
+        """The events that versions append, as they arrive after ``seen``; and the greatest event time after them."""
+        events = []
+        for number in versions:
+            rows = [row for row in self.versions[number].appended if self._chosen(row)]
+            watermark = seen - pipeline.time.disorder.elapsed()
+            events += [self._event(pipeline, row, number, watermark) for row in rows]
+            seen = max([seen, *(row["t"] for row in rows)])
+        return events, seen
+
+    def _settled(self, pipeline: Pipeline, rows: Iterable[Row]) -> dict[Key, list[Event]]:
+        """Events by key, none of them late."""
+        found: dict[Key, list[Event]] = {}
+        for row in sorted(filter(self._chosen, rows), key=lambda row: (row["t"], row["x"])):
+            event = self._event(pipeline, row, -1, BEFORE)
+            found.setdefault(event.key, []).append(event)
+        return found
+
+    def _read_again(self, pipeline: Pipeline, snapshot: int | None, through: int) -> dict[Key, list[Event]]:
+        """Events by key: those of the table at ``snapshot`` settled, then those appended through ``through`` as they arrived."""
+        base = [] if snapshot is None else [row for row in self.versions[snapshot].table.values() if row["t"] <= self.now.seen]
+        found = self._settled(pipeline, base)
+        seen = max([BEFORE, *(event.time for events in found.values() for event in events)])
+        arrived, _ = self._arriving(pipeline, range(0 if snapshot is None else snapshot + 1, through + 1), seen)
+        for event in arrived:
+            found.setdefault(event.key, []).append(event)
+        return found
+
+    def _shown(self, pipeline: Pipeline, window: Window, events: list[Event], shown: float) -> tuple[Shown, Tally]:
+        """The rows of a window and key that are shown once ``shown`` is the greatest event time."""
+        tally = Tally()
+        watermark = shown - pipeline.time.disorder.elapsed()
+        closed = watermark - pipeline.time.lateness.elapsed()
+        course = Course(pipeline.time.integer_axis, pipeline.emit == "revise", watermark, closed, shown)
+        found: Shown = {}
+        # Reference engines take events in order of arrival.
+        results = window.reference_rows(sorted(events, key=lambda event: (event.moment, event.order)), tally, course) if events else ()
+        for fired in sorted(results, key=lambda fired: fired.revision):
+            bounds = (fired.trigger,) if fired.trigger is not None else (fired.span.start, fired.span.end)
+            found.pop(bounds, None)
+            if not fired.retracted:
+                values = {name: compute(name, spec, fired.span) for name, spec in pipeline.aggregates.items()}
+                found[bounds] = {"window_start": fired.span.start, "window_end": fired.span.end, "trigger": fired.trigger, **values}
+        return found, tally
+
+    def _replace(self, window: Window, key: Key, found: Shown, begin: int | None, end: int | None, times: Sequence[int] | None) -> None:
+        """Have the rows ``found`` take the place of those shown: that end in (``begin``, ``end``], or hold one of ``times``."""
+
+        def meant(row: Row) -> bool:
+            if times is not None:
+                return any(row["window_start"] <= time < row["window_end"] for time in times)
+            return (begin is None or row["window_end"] > begin) and (end is None or row["window_end"] <= end)
+
+        view = self.now.view.setdefault(window.name, {}).setdefault(key, {})
+        for bounds in [bounds for bounds, row in view.items() if meant(row)]:
+            del view[bounds]
+        view.update({bounds: row for bounds, row in found.items() if meant(row)})
+
+    # What must be there
+
+    def differences(self, pipeline: Pipeline, rows: Iterable[Row]) -> list[str]:
+        """How the ``rows`` of a latest view differ from those that the contract says."""
+        names = ("window_start", "window_end", "trigger", *pipeline.aggregates)
+
+        def cells(window: str, key: Key, row: Row) -> tuple[Any, ...]:
+            return (window, *key, *(repr(row.get(name)) for name in names))
+
+        current = {window.name for window in pipeline.windows}
+        found = Counter(cells(row["window"], self._key(pipeline, row), row if row["window"] in current else _bounds(row)) for row in rows)
+        wanted = Counter(
+            cells(name, key, row if name in current else _bounds(row))
+            for name, own in self.now.view.items()
+            for key, view in own.items()
+            for row in view.values()
+        )
+        lacking, odd = wanted - found, found - wanted
+        return [*(f"lacks {each}" for each in lacking), *(f"has {each}" for each in odd)]
+
+
+def _bounds(row: Row) -> Row:
+    return {name: row[name] for name in ("window_start", "window_end", "trigger")}
+
+
+def _windows_of(definition: Mapping[str, Any]) -> list[dict[str, Any]]:
+    windows: list[dict[str, Any]] = definition.get("windows", [])
+    return windows
+
+
+def _plain_grid(window: Window) -> bool:
+    return window.on_grid and not window.fills_gaps

@@ -1,0 +1,339 @@
+"""Random histories of all commands: after each step the latest view, dropped windows included, is what the contract says.
+
+`make test` lives through a few; `make machine` through ``WINDOWMILL_HISTORIES`` from the seed ``WINDOWMILL_SEED`` (0) on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests import random_pipelines
+from tests.faults.contract import Contract, Row, Version
+from tests.faults.corrected import UNMET, without_lives
+from tests.latest import shown
+from tests.random_pipelines import BASE, CONDITION, MINUTE
+from tests.spark.harness import quiet
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.jobs.batch import loop, purging, savepoints
+from windowmill.jobs.commands.maintenance import maintain
+from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.durations import Duration
+from windowmill.windowing.errors import HeldError, SavepointError, SpecError, UnsupportedError
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.specfile import parse_pipeline
+
+WANTED = os.environ.get("WINDOWMILL_HISTORIES")
+pytestmark = [pytest.mark.covers("P1", "P10", "P11")]
+if WANTED:
+    pytestmark.append(pytest.mark.timeout(0))
+_SCHEMA = pa.schema(
+    [("k", pa.string()), ("t", pa.timestamp("us", "UTC")), ("x", pa.int64()), ("i", pa.int64()), ("s", pa.string()), ("u", pa.string())]
+)
+_AGGREGATES = {"n": {"count": "*"}, "total": {"sum": "i"}, "ids": {"collect": "x"}}
+_OTHERS = {"low": {"min": "i"}, "closing": {"last": "i"}, "large": {"count": "*", "where": CONDITION}}
+_STEPS = (
+    *("append", "append", "append", "run", "run", "change", "change", "change", "redeliver", "apply", "apply", "backfill", "backfill"),
+    *("restate", "restate_range", "restate_late", "save", "restore", "hold", "maintain", "fold", "purge", "optimize"),
+)
+#: What the product may refuse, because no command could give right rows.
+_REFUSED = (UnsupportedError, SavepointError)
+
+
+class History:
+    """A pipeline, its source and the contract, along one random history."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.rng, self.folder = random.Random(seed), folder
+        self.log: list[str] = []
+        self.refused: Counter[str] = Counter()
+        self.rows = self.named = 0
+        self.saved: list[tuple[str, dict[str, Any]]] = []
+        rng = self.rng
+        emit = rng.choice(["final", "final", "revise"])
+        minutes: Callable[[int], str] = lambda n: f"{n} minutes"  # noqa: E731
+        time = {
+            "column": "t",
+            "tie_break": ["x"],
+            "disorder": minutes(rng.choice([0, 0, 3, 20])),
+            "lateness": minutes(rng.choice([0, 5, 40, 200])),
+        }
+        source = {"path": str(folder / "source"), "changes": rng.choice(["restate", "restate", "ignore"])}
+        self.filtered = rng.random() < 0.5
+        source |= {"filter": "s <> 'out'"} if self.filtered else {}
+        self.spec: dict[str, Any] = {
+            "pipeline": f"history_{seed}",
+            "source": source,
+            "keys": rng.choice([["k"], ["k"], []]),
+            "time": time | {"max_future_skew": None},
+            "windows": [],
+            "aggregates": dict(_AGGREGATES),
+            "emit": emit,
+            "sink": {"path": str(folder / "sink")},
+            "quarantine": {"warn": "never", "hold": "never"},
+        }
+        self.spec["windows"] = [self._window() for _ in range(rng.choice([1, 2, 2, 3]))]
+        self.versions: list[Version] = []
+        self.contract = Contract(self.versions, self._chosen, lambda row: frozenset([CONDITION] if (row["i"] or 0) > 3 else []))
+
+    def _chosen(self, row: Row) -> bool:
+        return not self.filtered or row["s"] != "out"
+
+    def _window(self, name: str | None = None) -> dict[str, Any]:
+        self.named += name is None
+        window = random_pipelines.random_window(self.rng, integers=False, emit=self.spec["emit"])
+        return {"name": name or f"w{self.named}", **without_lives(window)}
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return parse_pipeline(self.spec)
+
+    @property
+    def source(self) -> DeltaTable:
+        return DeltaTable(self.spec["source"]["path"])
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger.open(self.pipeline)
+
+    # Living
+
+    def live(self, steps: int) -> None:
+        """Begin, and take so many steps."""
+        for what in ["append", "append", "run", *self.rng.choices(_STEPS, k=steps), "run"]:
+            self.log.append(what)
+            try:
+                getattr(self, f"_{what}")()
+            except _REFUSED as err:
+                self.refused[str(err).partition(": ")[2][:60]] += 1
+                self.log.append(f"refused: {err}")
+            self.look()
+
+    def look(self) -> None:
+        """The latest view is that of the contract."""
+        if not DeltaTable.is_deltatable(self.spec["sink"]["path"]):
+            return
+        pipeline = self.pipeline
+        self.contract.follow(self.ledger.batches(), pipeline)
+        rows = DeltaTable(self.spec["sink"]["path"]).to_pyarrow_table()
+        for name in ("window_start", "window_end"):
+            rows = rows.set_column(rows.schema.get_field_index(name), name, rows[name].cast(pa.int64()))
+        every = rows.to_pylist()
+        view = shown(dict.fromkeys({row["window"] for row in every}, False), pipeline.keys, every)
+        found = self.contract.differences(pipeline, view)
+        assert not found, f"{len(found)} differences: {'; '.join(sorted(found)[:6])}"
+        place = f"{self.spec['sink']['path']}.windowmill/quarantine"
+        lost = DeltaTable(place).to_pyarrow_table()["reason"].to_pylist() if DeltaTable.is_deltatable(place) else []
+        assert len(lost) == len(self.contract.now.lost), f"{len(lost)} rows in quarantine instead of {len(self.contract.now.lost)}"
+
+    def _looked_up(self) -> None:
+        """Take up the versions that the source has got."""
+        while len(self.versions) <= self.source.version():
+            number = len(self.versions)
+            table = DeltaTable(self.spec["source"]["path"], number).to_pyarrow_table().cast(_SCHEMA)
+            table = table.set_column(1, "t", table["t"].cast(pa.int64()))
+            now = {row["x"]: row for row in table.to_pylist()}
+            then = self.versions[-1].table if self.versions else {}
+            operation = DeltaTable(self.spec["source"]["path"], number).history(1)[0]["operation"]
+            come, gone = ([row for x, row in one.items() if other.get(x) != row] for one, other in ((now, then), (then, now)))
+            if operation == "OPTIMIZE":
+                self.versions.append(Version(now))
+            elif operation == "WRITE" and not gone:
+                self.versions.append(Version(now, appended=sorted(come, key=lambda row: row["x"])))
+            else:
+                self.versions.append(Version(now, changed=[*gone, *come], inserted=come, changes=True))
+
+    # The source
+
+    def _row(self, at: int) -> Row:
+        self.rows += 1
+        rng = self.rng
+        return {
+            "k": rng.choice(["a", "a", "b", "c"]),
+            "t": at,
+            "x": self.rows,
+            "i": rng.choice([None, *range(-9, 10)]),
+            "s": rng.choice(["x", "y", "y", "out"]),
+            "u": None,
+        }
+
+    def _write(self, rows: list[Row]) -> None:
+        write_deltalake(self.spec["source"]["path"], pa.Table.from_pylist(rows, schema=_SCHEMA), mode="append")
+        self._looked_up()
+
+    def _append(self) -> None:
+        rng, rows = self.rng, list[Row]()
+        held = [row["t"] for row in self.versions[-1].table.values()] if self.versions else []
+        now = last = max(held, default=BASE)
+        behind = rng.choice([0, 10, 30, 120])
+        for _ in range(rng.randint(1, 9)):
+            now += rng.choice([0, 1, 2, 4, 7, 25]) * MINUTE
+            late = rng.random() < 0.3
+            rows.append(self._row(last - rng.randint(0, behind) * MINUTE if late and held else now))
+        self._write(rows)
+
+    def _some(self) -> list[Row]:
+        table = list(self.versions[-1].table.values())
+        return self.rng.sample(table, min(len(table), self.rng.randint(1, 3)))
+
+    def _change(self) -> None:
+        some, rng = self._some(), self.rng
+        if not some:
+            return
+        where = f"x in ({', '.join(str(row['x']) for row in some)})"
+        how = rng.choice(["update", "update", "delete", "merge", "move", "filter"])
+        if how == "update":
+            self.source.update(predicate=where, updates=rng.choice([{"i": "i + 3"}, {"k": "'b'"}, {"k": "'new'"}, {"i": "i"}]))
+        elif how == "filter":
+            self.source.update(predicate=where, updates={"s": rng.choice(["'out'", "'x'"])})
+        elif how == "delete":
+            self.source.delete(where)
+        else:
+            new = [self._row(rng.choice(list(self.versions[-1].table.values()))["t"] + rng.choice([0, 1, 500]) * MINUTE)]
+            moved = [{**some[0], "t": some[0]["t"] + rng.choice([-30, 5, 60]) * MINUTE}] if how == "move" else [{**some[0], "i": 5}, *new]
+            merging = self.source.merge(pa.Table.from_pylist(moved, schema=_SCHEMA), "s.x = t.x", source_alias="s", target_alias="t")
+            merging.when_matched_update_all().when_not_matched_insert_all().execute()
+        self._looked_up()
+
+    def _redeliver(self) -> None:
+        """Some rows are deleted, and come again by an append, corrected."""
+        some = self._some()
+        if some:
+            self.source.delete(f"x in ({', '.join(str(row['x']) for row in some)})")
+            self._looked_up()
+            self._write([{**row, "i": 7} for row in some])
+
+    def _optimize(self) -> None:
+        self.source.optimize.compact()
+        self._looked_up()
+
+    # The pipeline
+
+    def _run(self) -> None:
+        loop.run(self.pipeline, quiet())
+        self._settled()
+
+    def _settled(self) -> None:
+        last = self.ledger.last_commit
+        assert last is not None
+
+    def _hold(self) -> None:
+        self.spec["expectations"] = UNMET
+        try:
+            with contextlib.suppress(HeldError):
+                loop.run(self.pipeline, quiet())
+            if self.ledger.held_batch is not None:
+                loop.run(self.pipeline, quiet(), ruling=self.rng.choice(["release", "release", "discard"]))
+        finally:
+            del self.spec["expectations"]
+
+    def _range(self) -> tuple[int, int]:
+        whole = (BASE - 10_000_000 * MINUTE, BASE + 10_000_000 * MINUTE)
+        times = sorted({row["t"] for version in self.versions for row in version.table.values()})
+        if self.rng.random() < 0.5 or len(times) < 2 or not all(window.on_grid for window in self.pipeline.windows):
+            return whole
+        begin, end = sorted(self.rng.sample(times, 2))
+        return begin, end
+
+    def _backfill(self) -> None:
+        begin, end = self._range()
+        loop.backfill(self.pipeline, quiet(), begin=begin, end=end)
+
+    def _restate(self) -> None:
+        loop.restate(self.pipeline, quiet())
+
+    def _restate_range(self) -> None:
+        loop.restate(self.pipeline, quiet(), ends=self._range())
+
+    def _restate_late(self) -> None:
+        loop.restate(self.pipeline, quiet(), late=True)
+
+    def _apply(self) -> None:
+        before, rng = copy.deepcopy(self.spec), self.rng
+        windows, aggregates, what = self.spec["windows"], self.spec["aggregates"], rng.random()
+        if what < 0.4:
+            windows.append(self._window())
+        elif what < 0.6 and len(windows) > 1:
+            windows.pop(rng.randrange(len(windows)))
+        elif what < 0.8:
+            place = rng.randrange(len(windows))
+            windows[place] = self._window(windows[place]["name"])
+        elif what < 0.9:
+            aggregates |= dict([rng.choice(list(_OTHERS.items()))])
+        else:
+            for name in [name for name in aggregates if name in _OTHERS][:1]:
+                del aggregates[name]
+        try:
+            loop.apply(self.pipeline, quiet(), history=AXIS_BEGIN)
+        except (SpecError, *_REFUSED):
+            self.spec = before
+        else:
+            self.saved.clear()
+
+    def _save(self) -> None:
+        self.named += 1
+        savepoints.create(self.pipeline, quiet(), f"s{self.named}")
+        self.saved.append((f"s{self.named}", copy.deepcopy(self.spec)))
+
+    def _restore(self) -> None:
+        if self.saved:
+            savepoints.restore(self.pipeline, quiet(), self.rng.choice(self.saved)[0])
+
+    def _maintain(self) -> None:
+        maintain(self.pipeline, quiet())
+
+    def _fold(self) -> None:
+        maintain(self.pipeline, quiet(), fold=Duration.parse("1 second"), now=True)
+
+    def _purge(self) -> None:
+        keys = sorted({row["k"] for row in self.versions[-1].table.values()})
+        if self.spec["keys"] and len(keys) > 1:
+            loop.run(self.pipeline, quiet())
+            self.look()
+            gone = self.rng.choice(keys)
+            self.source.delete(f"k = '{gone}'")
+            self._looked_up()
+            self.saved.clear()
+            self.contract.purged = {(gone,)}
+            purging.purge(self.pipeline, quiet(), [{"k": gone}])
+
+
+def live(seed: int, folder: Path, steps: int) -> History:
+    """A history of its own; a difference tells the seed and what was done."""
+    history = History(seed, folder)
+    try:
+        history.live(steps)
+    except Exception as err:
+        spec = {name: history.spec[name] for name in ("windows", "emit", "time", "keys", "source")}
+        raise AssertionError(f"seed {seed}: {type(err).__name__}: {err}\n  after {', '.join(history.log)}\n  {spec}") from err
+    return history
+
+
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+
+
+def test_the_latest_view_is_that_of_the_contract_after_each_step(tmp_path):
+    first, failed = int(os.environ.get("WINDOWMILL_SEED", "0")), []
+    for seed in range(first, first + int(WANTED or 3)):
+        folder = tmp_path / f"{seed}"
+        try:
+            live(seed, folder, 12)
+        except AssertionError as err:
+            failed.append(seed)
+            print(err, flush=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    assert failed == [], f"seeds that failed: {failed}; run one by WINDOWMILL_SEED=n WINDOWMILL_HISTORIES=1"

@@ -1,0 +1,272 @@
+"""What commands behind one another show: restatements, backfills, changed specs and late rows; small cases with their rows. No JVM."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.latest import shown
+from tests.spark.harness import quiet
+from windowmill.jobs.batch import loop
+from windowmill.windowing.axis import AXIS_BEGIN, to_us
+from windowmill.windowing.specfile import parse_pipeline
+
+_DAY = datetime(2024, 3, 29, tzinfo=UTC)
+_SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("t", pa.timestamp("us", "UTC")), ("v", pa.int64()), ("s", pa.string())])
+HOURLY, HALF = {"name": "hourly", "type": "tumbling", "size": "1 hour"}, {"name": "half", "type": "tumbling", "size": "30 minutes"}
+VISIT = {"name": "visit", "type": "session", "gap": "30 minutes"}
+LAST_2 = {"name": "last_2", "type": "sliding", "evict": {"count": 2}, "trigger": {"count": 1}}
+RISES = {"name": "rises", "type": "sliding", "evict": {"count": 2}, "trigger": {"delta": {"column": "v", "by": 5}}}
+PAIRS = {"name": "pairs", "type": "tumbling", "evict": {"count": 2}}
+#: Around all rows.
+BEGIN, END = (to_us(_DAY + timedelta(days=days)) for days in (-1, 2))
+
+
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+
+
+def at(clock: str) -> datetime:
+    """The instant of ``08:05`` on the day of these tests."""
+    hours, minutes = clock.split(":")
+    return _DAY + timedelta(hours=int(hours), minutes=int(minutes))
+
+
+class Days:
+    """A pipeline of ``windows``, and what happens to it and its source; rows are (id, key, time, v, s)."""
+
+    def __init__(self, folder: Path, *windows: dict[str, Any], **fields: Any) -> None:
+        self.path = str(folder / "source")
+        self.spec: dict[str, Any] = {
+            "pipeline": "days",
+            "keys": ["k"],
+            "aggregates": {"n": {"count": "*"}, "total": {"sum": "v"}},
+            "sink": {"path": str(folder / "sink")},
+            "quarantine": {"warn": "never", "hold": "never"},
+        }
+        self.spec |= fields | {"windows": list(windows)}
+        self.spec["source"] = {"path": self.path, "changes": "restate"} | fields.get("source", {})
+        self.spec["time"] = {"column": "t", "tie_break": ["id"]} | fields.get("time", {})
+
+    @property
+    def pipeline(self) -> Any:
+        return parse_pipeline(self.spec)
+
+    @property
+    def source(self) -> DeltaTable:
+        return DeltaTable(self.path)
+
+    @staticmethod
+    def _table(rows: tuple[tuple[Any, ...], ...]) -> pa.Table:
+        whole = [(*row, None)[:5] for row in rows]
+        return pa.Table.from_pylist([dict(zip(_SCHEMA.names, (*row[:2], at(row[2]), *row[3:]), strict=True)) for row in whole], _SCHEMA)
+
+    def append(self, *rows: tuple[Any, ...]) -> None:
+        write_deltalake(self.path, self._table(rows), mode="append")
+
+    def merge(self, *rows: tuple[Any, ...]) -> None:
+        merging = self.source.merge(self._table(rows), "s.id = t.id", source_alias="s", target_alias="t")
+        merging.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def update(self, where: str, **values: str) -> None:
+        self.source.update(predicate=where, updates=values)
+
+    def run(self) -> None:
+        loop.run(self.pipeline, quiet())
+
+    def apply(self, *windows: dict[str, Any], history: int | None = AXIS_BEGIN) -> None:
+        self.spec["windows"] = list(windows)
+        loop.apply(self.pipeline, quiet(), history=history)
+
+    def backfill(self, begin: int = BEGIN, end: int = END, **options: Any) -> None:
+        loop.backfill(self.pipeline, quiet(), begin=begin, end=end, **options)
+
+    def restate(self, **options: Any) -> None:
+        loop.restate(self.pipeline, quiet(), **options)
+
+    def rows(self, window: str) -> list[dict[str, Any]]:
+        every = DeltaTable(self.spec["sink"]["path"]).to_pyarrow_table().to_pylist()
+        assert all(row["retracted"] in (True, False) for row in every), "`retracted` is known in every row"
+        return [row for row in every if row["window"] == window]
+
+    def latest(self, window: str) -> list[tuple[Any, ...]]:
+        """Key, trigger or start, end, n and total of each row that counts."""
+        found = shown({window: False}, ["k"], self.rows(window))
+        numbered = any(row["trigger"] is not None for row in found)
+        cells = [(row["k"], row["trigger"] if numbered else f"{row['window_start']:%H:%M}", row) for row in found]
+        return sorted((key, place, f"{row['window_end']:%H:%M}", row["n"], row["total"]) for key, place, row in cells)
+
+
+def test_a_restatement_leaves_rows_of_windows_that_the_spec_has_dropped(tmp_path):
+    days = Days(tmp_path, HOURLY, VISIT)
+    days.append((1, "a", "08:05", 10), (2, "a", "09:05", 20), (3, "a", "10:05", 30), (4, "a", "12:05", 1))
+    days.run()
+    before = days.latest("visit")
+    days.apply(HOURLY)
+    days.update("id = 2", v="21")
+    days.run()
+    assert len(before) == 3
+    assert days.latest("visit") == before
+    assert days.latest("hourly")[1] == ("a", "09:00", "10:00", 1, 21)
+
+
+def test_a_restatement_leaves_rows_of_a_window_that_ended_before_the_history_that_another_meaning_of_it_was_asked_for(tmp_path):
+    days = Days(tmp_path, HOURLY | {"name": "w"})
+    days.append((1, "a", "08:05", 10), (2, "a", "09:05", 20), (3, "a", "10:05", 30), (4, "a", "12:05", 1))
+    days.run()
+    days.apply(HALF | {"name": "w"}, history=to_us(at("09:10")))
+    days.update("id < 3", v="v + 1")
+    days.run()
+    wanted = [("a", "08:00", "09:00", 1, 10), ("a", "09:00", "09:30", 1, 21), ("a", "10:00", "10:30", 1, 30)]
+    assert days.latest("w") == wanted
+    days.apply(HOURLY, history=None)
+    days.update("id = 3", v="v + 1")
+    days.run()
+    assert days.latest("hourly") == [], "none of it was asked for"
+    days.append((5, "a", "14:05", 1))
+    days.run()
+    assert days.latest("hourly") == [("a", "12:00", "13:00", 1, 1)]
+
+
+def test_a_backfill_leaves_rows_of_windows_that_the_spec_has_dropped(tmp_path):
+    days = Days(tmp_path, HOURLY, HALF)
+    days.append((1, "a", "08:05", 10), (2, "a", "09:05", 20), (3, "a", "10:05", 30), (4, "a", "12:05", 1))
+    days.run()
+    before = [days.latest(name) for name in ("hourly", "half")]
+    days.apply(HOURLY)
+    days.backfill(to_us(at("08:30")), to_us(at("12:00")))
+    assert [days.latest(name) for name in ("hourly", "half")] == before
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in order", "late"])
+def test_a_backfill_gives_windows_that_are_shown_but_not_closed(tmp_path, late):
+    days = Days(tmp_path, LAST_2, time={"lateness": "3 hours"}, source={"changes": "ignore"})
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (3, "a", "10:05", 3))
+    if late:
+        days.append((4, "a", "08:30", 4))  # behind what its key has applied
+    days.append((5, "a", "11:05", 5), (6, "a", "12:05", 6))
+    days.run()
+    days.update("id > 0", v="v + 100")
+    days.run()
+    days.backfill()
+    numbers = [row["trigger"] for row in sorted(days.rows("last_2"), key=lambda row: row["window_end"])]
+    assert numbers == list(range(5 if late else 4)), "each number stands once"
+    assert days.latest("last_2")[-1] == ("a", 4 if late else 3, "11:05", 2, 208)
+
+
+def test_a_backfill_gives_revised_windows_that_are_shown_but_not_closed(tmp_path):
+    days = Days(tmp_path, HOURLY, VISIT, emit="revise", time={"lateness": "3 hours"}, source={"changes": "ignore"})
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (3, "a", "10:05", 3))
+    days.append((4, "a", "08:10", 4), (5, "a", "12:05", 5))
+    days.run()
+    days.update("id = 3", v="v + 100")
+    days.run()
+    days.backfill()
+    wanted = [("a", "08:00", "09:00", 2, 5), ("a", "09:00", "10:00", 1, 2), ("a", "10:00", "11:00", 1, 103)]
+    assert days.latest("hourly") == wanted
+    assert days.latest("visit") == [("a", "08:05", "08:40", 2, 5), ("a", "09:05", "09:35", 1, 2), ("a", "10:05", "10:35", 1, 103)]
+
+
+@pytest.mark.parametrize("window", [LAST_2, HOURLY, VISIT], ids=lambda window: window["type"])
+def test_a_backfill_gives_what_the_pipeline_has_shown_where_the_newest_rows_were_deleted(tmp_path, window):
+    days = Days(tmp_path, window)
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (3, "a", "10:05", 3), (4, "a", "11:05", 4), (5, "b", "15:00", 5))
+    days.run()
+    days.source.delete("id = 5")
+    days.run()
+    before = days.latest(window["name"])
+    days.backfill()
+    assert len(before) == 4
+    assert days.latest(window["name"]) == before
+
+
+def test_a_backfill_does_not_bring_a_superseded_trigger_back(tmp_path):
+    days = Days(tmp_path, PAIRS, time={"lateness": "3 hours"})
+    days.append((1, "a", "08:05", 1), (2, "a", "08:15", 2), (3, "a", "08:25", 3), (4, "a", "10:05", 4), (5, "b", "12:05", 5))
+    days.run()
+    days.merge((1, "a", "08:05", 1), (6, "a", "08:50", 6), (2, "a", "08:15", 102))
+    days.run()
+    days.backfill()
+    assert sorted((row["trigger"], row["revision"], row["total"]) for row in days.rows("pairs")) == [(0, 0, 103), (1, 0, 9)]
+
+
+@pytest.mark.parametrize("how", ["merge", "delete"])
+def test_a_row_that_the_filter_leaves_out_does_not_move_the_watermark(tmp_path, how):
+    days = Days(tmp_path, HOURLY, source={"filter": "s = 'x'"})
+    rows = [(1, "a", "08:05", 1, "x"), (2, "a", "09:05", 2, "x"), *([(3, "b", "15:00", 3, "test")] if how == "delete" else [])]
+    days.append(*rows)
+    days.run()
+    if how == "merge":
+        days.merge((1, "a", "08:05", 101, "x"), (3, "b", "15:00", 3, "test"))
+    else:
+        days.source.delete("id = 3")
+        days.update("id = 1", v="101")
+    days.run()
+    days.append((4, "a", "09:10", 4, "x"), (5, "a", "09:20", 5, "x"), (6, "a", "10:30", 6, "x"))
+    days.run()
+    assert days.latest("hourly") == [("a", "08:00", "09:00", 1, 101), ("a", "09:00", "10:00", 3, 11)]
+
+
+def test_a_changed_spec_keeps_the_state_of_kept_windows_behind_a_restatement(tmp_path):
+    days = Days(tmp_path, RISES)
+    days.append((1, "a", "08:05", 0), (2, "a", "09:05", 6), (3, "b", "09:30", 3))
+    days.append((4, "a", "08:30", 20))  # behind what its key has applied: quarantined
+    days.append((5, "a", "10:05", 12), (6, "b", "12:05", 7))
+    days.run()
+    days.update("id = 3", v="1")
+    days.run()
+    days.apply(RISES, HOURLY)
+    days.append((7, "a", "13:05", 30), (8, "b", "18:05", 11))
+    days.run()
+    assert [row[:3] for row in days.latest("rises") if row[0] == "a"] == [("a", 0, "09:05"), ("a", 1, "10:05"), ("a", 2, "13:05")]
+    assert ("a", "13:00", "14:00", 1, 30) in days.latest("hourly")
+
+
+def test_a_changed_spec_keeps_open_sessions_behind_a_restatement(tmp_path):
+    days = Days(tmp_path, VISIT)
+    days.append((1, "a", "08:00", 1), (2, "b", "08:40", 2))
+    days.append((3, "a", "08:25", 3))  # of no session that is open
+    days.run()
+    days.update("id = 2", v="102")
+    days.run()
+    days.apply(VISIT, HOURLY)
+    days.append((4, "b", "12:00", 4))
+    days.run()
+    assert days.latest("visit")[:2] == [("a", "08:00", "08:30", 1, 1), ("a", "08:25", "08:55", 1, 3)]
+
+
+def test_the_latest_view_shows_a_closed_session_beside_one_that_overlaps_it_and_was_revised(tmp_path):
+    days = Days(tmp_path, VISIT, emit="revise", time={"lateness": "20 minutes"})
+    days.append((1, "a", "08:00", 1), (2, "b", "08:51", 2))  # through 08:31 all is closed
+    days.append((3, "a", "08:25", 3), (4, "b", "08:58", 4))
+    days.append((5, "a", "08:27", 5), (6, "b", "09:05", 6))
+    days.run()
+    assert [row for row in days.latest("visit") if row[0] == "a"] == [("a", "08:00", "08:30", 1, 1), ("a", "08:25", "08:57", 2, 8)]
+    assert [(row["revision"], row["n"]) for row in days.rows("visit") if row["retracted"]] == [(1, None)]
+
+
+@pytest.mark.parametrize("cut", ["one batch", "a batch a version"])
+@pytest.mark.parametrize("kind", ["session", "snapshot", "count"])
+def test_a_window_whose_bounds_late_rows_move_is_retracted(tmp_path, kind, cut):
+    others = {"snapshot": {"name": "spans", "type": "snapshot"}, "count": {"name": "twos", "type": "count", "count": 2}}
+    window = others.get(kind, VISIT)
+    days = Days(tmp_path, window, emit="revise", time={"lateness": "10 hours"})
+    first = [(1, "a", "08:00", 1), (2, "a", "09:00", 2), (3, "b", "12:00", 3)]
+    for rows in (first, [(4, "a", "08:20", 4)], [(5, "a", "08:40", 5)]):
+        days.append(*rows)
+        if cut != "one batch":
+            days.run()
+    days.run()
+    found = [row for row in days.latest(window["name"]) if row[0] == "a"]
+    wanted = {
+        "session": [("a", "08:00", "09:30", 4, 12)],
+        "snapshot": [("a", clock, clock, 1, v) for clock, v in (("08:00", 1), ("08:20", 4), ("08:40", 5), ("09:00", 2))],
+        "count": [("a", "08:00", "08:20", 2, 5), ("a", "08:20", "08:40", 2, 9), ("a", "08:40", "09:00", 2, 7)],
+    }[kind]
+    assert found == wanted
