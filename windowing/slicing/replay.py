@@ -249,16 +249,16 @@ class EmittedVersions:
 
     versions: list[tuple[int, Version]] = field(default_factory=list)
 
-    def settle(self, replay: Replay, watermark: int, closed: int) -> tuple[list[tuple[int, Version]], list[tuple[int, Version]]]:
-        """Return the versions to emit at ``watermark`` with their revisions, and those to retract, without rows; forget closed windows.
+    def settle(self, replay: Replay, watermark: int, closed: int) -> list[tuple[int, Version]]:
+        """Return the versions to emit at ``watermark`` with their revisions, and forget closed windows.
 
-        A version is retracted once its window has other bounds.
+        A version whose window has other bounds since is retracted: it is emitted again, without rows.
         """
-        fresh, gone, windows = [], [], replay.windows()
+        fresh, windows = [], replay.windows()
         bounds = {(window.start, window.end) for window in windows}
         for place, (revision, version) in enumerate(self.versions):
             if revision >= 0 and (version.start, version.end) not in bounds:
-                gone.append((revision + 1, version._replace(rows=())))
+                fresh.append((revision + 1, version._replace(rows=())))
                 self.versions[place] = (~revision, version)
         for window in windows:
             if not replay.complete(window, watermark):
@@ -277,4 +277,4 @@ class EmittedVersions:
             for revision, version in self.versions
             if (version.start, version.end) not in ended and not live.isdisjoint(version.rows)
         ]
-        return fresh, gone
+        return fresh

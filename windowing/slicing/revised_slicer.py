@@ -66,12 +66,6 @@ class RevisedSlicer:
         replays: dict[int, Replay] = {}
         shown: dict[int, EmittedVersions] = {}
         emitted: list[tuple[int, int, Version]] = []
-        retracted: list[tuple[int, int, Version]] = []
-
-        def settle(key: int, replay: Replay, watermark: int, closed: int) -> None:
-            fresh, gone = shown[key].settle(replay, watermark, closed)
-            emitted.extend((key, revision, version) for revision, version in fresh)
-            retracted.extend((key, revision, version) for revision, version in gone)
 
         def replay_of(key: int) -> Replay:
             if key not in replays:
@@ -103,13 +97,14 @@ class RevisedSlicer:
             key = int(leaves.key[row])
             replay = replay_of(key)
             if settled.get(key) != moments[row]:
-                settle(key, replay, watermarks[row], closed[row])
+                emitted += [(key, revision, version) for revision, version in shown[key].settle(replay, watermarks[row], closed[row])]
                 settled[key] = moments[row]
             counted[row] = replay.accept(row, closed[row])
             partly[row] = self._clips and counted[row] and times.time[row] < replay.mark
         # An emitted version may be all that is left of a key; its rows stay as long as it does.
         for key in sorted({*replays, *self._marks, *self._shown}):
-            settle(key, replay_of(key), clock.watermark, clock.closed)
+            replay = replay_of(key)
+            emitted += [(key, revision, version) for revision, version in shown[key].settle(replay, clock.watermark, clock.closed)]
         self._remember(leaves, replays, shown)
         for replay in replays.values():
             kept[replay.rows] = True
@@ -118,7 +113,7 @@ class RevisedSlicer:
         for versions in shown.values():
             for _, version in versions.versions:
                 kept[list(version.rows)] = True
-        return BatchEffect(counted, leaves.new & ~counted, kept, [_windows(emitted), replace(_windows(retracted), retracted=True)], partly)
+        return BatchEffect(counted, leaves.new & ~counted, kept, _windows(emitted), partly)
 
     def _remember(self, leaves: Leaves, replays: Mapping[int, Replay], shown: Mapping[int, EmittedVersions]) -> None:
         self._n_keys = leaves.n_keys
@@ -168,7 +163,13 @@ class RevisedSlicer:
                 self._shown[key] = [(version["revision"], version["start"], version["end"], version["numbers"]) for version in row["shown"]]
 
 
-def _windows(emitted: list[tuple[int, int, Version]]) -> Windows:
+def _windows(emitted: list[tuple[int, int, Version]]) -> list[Windows]:
+    """The versions that are shown, and those that are retracted, which have no rows."""
+    held, gone = (_of_versions([each for each in emitted if bool(each[2].rows) is shown]) for shown in (True, False))
+    return [held, replace(gone, retracted=True)]
+
+
+def _of_versions(emitted: list[tuple[int, int, Version]]) -> Windows:
     emitted = sorted(emitted, key=lambda version: version[0])
     offsets = np.cumsum([0, *(len(version.rows) for _, _, version in emitted)]).astype(np.int64)
     members = np.array([row for _, _, version in emitted for row in version.rows], np.int64)
