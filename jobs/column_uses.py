@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windowmill.jobs.conditions.checks import conditions_by_field
-from windowmill.jobs.conditions.duckdb import columns_of
+from windowmill.jobs.conditions.syntax import columns_of
 from windowmill.windowing.spec import Pipeline
 
 

@@ -13,8 +13,9 @@ from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.arrival_order import Arrived, numbered
-from windowmill.jobs.conditions.duckdb import columns_of, conditions_of
 from windowmill.jobs.conditions.spark import asks_zone
+from windowmill.jobs.conditions.syntax import columns_of
+from windowmill.jobs.conditions.truths import conditions_of
 from windowmill.jobs.schedulers.files.scan import FileScan
 from windowmill.jobs.schedulers.local.new_rows import columns_read
 from windowmill.jobs.schedulers.spark.bounded_pass import REFUSED, BoundedPass, results_in
@@ -150,7 +151,7 @@ def evaluate(
         raise SpecError(f"arrival: {no_column('the DataFrame', arrival, df.columns)}")
     ship_modules(df.sparkSession, pipeline)
     order = [] if arrival is None else list(dict.fromkeys([arrival, label or arrival]))
-    if asks_zone(pipeline, columns.arrow) is None:
+    if asks_zone(pipeline, columns.in_conditions) is None:
         return _evaluated(df, pipeline, columns, order, latest, final=final)
     rows, back = access_to(df.sparkSession).in_utc(df)
     found = _evaluated(rows, pipeline, columns, order, latest, final=final)

@@ -73,9 +73,3 @@ def _instant_or_null(text: bytes | None) -> int | None:
         return None if text is None else instant_us(text.decode())
     except ValueError:  # no instant, or not even UTF-8, as Spark makes texts of bytes
         return None
-
-
-def local_time_sql(times: str) -> str:
-    """Microseconds since 1970 of a ``timestamp_ntz``, as a time of UTC, in Spark's SQL whatever the session's zone."""
-    since = f"CAST({times} - TIMESTAMP_NTZ '1970-01-01 00:00:00' AS INTERVAL SECOND)"
-    return f"CAST(CAST({since} AS DECIMAL(20, 6)) * 1000000 AS BIGINT)"

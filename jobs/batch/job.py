@@ -13,7 +13,7 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, Plan, RestatePlan
 from windowmill.checkpoints.stores import Options, options_of
 from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.sources.plain_rows import PlainRows
+from windowmill.jobs.sources.plain_rows import NO_ANSWERS, Answers, PlainRows
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.returning import returnable
@@ -50,6 +50,8 @@ class Job:
         Names of the spec's windows where the sink may hold rows of others, which the spec has dropped; null where it holds none.
     options
         For each place in object storage, the settings of its client; they hold credentials.
+    answers
+        What Spark has said of conditions that only it evaluates.
     """
 
     runnable: Runnable
@@ -59,6 +61,7 @@ class Job:
     check: RowCheck
     windows: tuple[str, ...] | None
     options: Mapping[str, Options]
+    answers: Answers = NO_ANSWERS
 
     @classmethod
     def of(
@@ -77,7 +80,7 @@ class Job:
     @cached_property
     def input(self) -> TableInput:
         """The batch's new rows and the progress before it."""
-        plain = PlainRows.of(self.runnable.pipeline, self.source, self.reading)
+        plain = PlainRows.of(self.runnable.pipeline, self.source, self.reading, self.answers)
         return TableInput.of(self.runnable, self.plan, self.source, self.reading, plain, self.check)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -198,6 +198,11 @@ class _Steps:
                 self.progress.say("  compiling kernels, once on this machine: a minute or more (`windowmill setup` does it beforehand)")
 
     def _computed_by_spark(self, *, in_a_task: bool) -> ComputedBatch:
+        if self.job.input.plain is None and self.job.input.files:
+            from windowmill.jobs.schedulers.spark.answers import answers_of
+
+            with self.progress.step("conditions", "those that only Spark evaluates"):
+                self.job = replace(self.job, answers=answers_of(self.job.input, self.spark(), self.job.options))
         if in_a_task:
             spark = self.spark()
             with suppress(TooLargeError), self._importing_later_steps():

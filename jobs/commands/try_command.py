@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from windowmill.jobs.commands.terminal import as_written, load_pipeline
 from windowmill.jobs.commands.try_engine import Batch, Engine, Results
-from windowmill.jobs.conditions.duckdb import conditions_of, evaluate
+from windowmill.jobs.conditions.truths import conditions_of, evaluate
 from windowmill.jobs.json_lines.read import JsonRows, RefusedRow, read_rows, refused_lines
 from windowmill.jobs.json_lines.write import result_lines
 from windowmill.jobs.spec_checks import check_conditions, check_functions
@@ -219,7 +219,7 @@ def _judged(rows: JsonRows, pipeline: Pipeline) -> tuple[JsonRows, dict[str, pa.
     conditions = conditions_of(pipeline)
     if not rows.table.num_rows or not (wanted or conditions):
         return rows, {condition: pa.array([], pa.bool_()) for condition in conditions}
-    found = evaluate(tuple(dict.fromkeys([*([wanted] if wanted else []), *conditions])), rows.table)
+    found = evaluate(tuple(dict.fromkeys([*([wanted] if wanted else []), *conditions])), _with_instants(rows.table))
     read = np.ones(rows.table.num_rows, np.bool_)
     if wanted:
         read = _mask(found[wanted].holds) | _mask(found[wanted].failed)
@@ -236,6 +236,12 @@ def _judged(rows: JsonRows, pipeline: Pipeline) -> tuple[JsonRows, dict[str, pa.
         chosen = pa.array(kept)
         rows, masks = rows.where(chosen), {condition: mask.filter(chosen) for condition, mask in masks.items()}
     return replace(rows, refused=[*rows.refused, *refused]), masks
+
+
+def _with_instants(rows: pa.Table) -> pa.Table:
+    """``rows`` with times as instants in UTC, which those of JSON are."""
+    schema = [field.with_type(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(field.type) else field for field in rows.schema]
+    return rows.cast(pa.schema(schema))
 
 
 def _mask(truth: pa.BooleanArray) -> np.ndarray:

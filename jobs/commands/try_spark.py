@@ -11,7 +11,7 @@ import pyarrow as pa
 from windowmill.jobs.commands.terminal import tell
 from windowmill.jobs.commands.try_engine import Batch, Results
 from windowmill.jobs.commands.try_kernel import results_in_order
-from windowmill.jobs.conditions.spark import failure, truth
+from windowmill.jobs.conditions.spark import judged
 from windowmill.jobs.dataframe import evaluate
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.session import spark_session
@@ -55,8 +55,7 @@ class SparkEngine:
         wanted = self._pipeline.source.filter if self._pipeline.source else None
         if not wanted:
             return frame, []
-        types = Columns(frame.schema).arrow
-        chosen, failed = truth(wanted, types), failure(wanted, types)
+        chosen, failed = judged(wanted, Columns(frame.schema).in_conditions)
         if failed is None:
             return frame.where(chosen), []
         return frame.where(chosen & ~failed), [(row[_PLACE], "bad_condition") for row in frame.where(failed).select(_PLACE).collect()]

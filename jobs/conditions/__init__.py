@@ -1,1 +1,1 @@
-"""Conditions in Spark SQL: checked, translated, and evaluated by Spark or by DuckDB."""
+"""Conditions in Spark SQL: checked, and evaluated over Arrow tables, or by Spark where they are outside."""

@@ -1,43 +1,53 @@
-"""Evaluates conditions in Spark so that a condition that fails on a row fails only that row, not the job."""
+"""Evaluates conditions where Spark has the rows, so that a condition that fails on a row fails only that row, not the job.
+
+Spark itself evaluates what cannot fail and asks for no zone; tasks of Python evaluate what else there is a rule for. A condition that only
+Spark evaluates goes to it as it is written.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 
-from windowmill.jobs.conditions.duckdb import columns_of, conditions_of, translated
+from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.conditions.syntax import columns_of
+from windowmill.jobs.conditions.truths import conditions_of, every_condition, may_fail, outside_problem, value_of
 from windowmill.jobs.conditions.written import OF_ONE_ROW
-from windowmill.windowing.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-    from windowmill.jobs.conditions.terms import Term
     from windowmill.windowing.spec import Pipeline
 
 
+_HOLDS, _FAILS = 1, 2
 #: Parts of the names of types and functions whose result may depend on the session's zone.
 _ABOUT_TIME = re.compile("csv|date|day|hour|interval|json|minute|month|quarter|second|time|unix|variant|week|xml|year|zone")
 
 
+def judged(condition: str, types: Mapping[str, pa.DataType]) -> tuple[Column, Column | None]:
+    """:func:`truth` and :func:`failure` of ``condition``, evaluated once."""
+    if outside_problem(condition, types) is not None or not (may_fail(condition, types) or _is_about_time(condition, types)):
+        return F.expr(condition), None
+    found = _by_arrow(condition, types)
+    return found == _HOLDS, found == _FAILS if may_fail(condition, types) else None
+
+
 def truth(condition: str, types: Mapping[str, pa.DataType]) -> Column:
     """Whether ``condition`` holds over columns of ``types``; null or false where it cannot be evaluated."""
-    term = _term(condition, types)
-    # Conditions that cannot fail, or that cannot be translated, go to Spark as written; but try_cast is null exactly where cast fails, and
-    # what Spark makes of an instant depends on the session's zone.
-    if term is None or (term.failed is None and "try_cast" not in condition.lower() and not _reads_instants(condition, types)):
-        return F.expr(condition)
-    return F.expr(term.value)
+    return judged(condition, types)[0]
 
 
 def failure(condition: str, types: Mapping[str, pa.DataType]) -> Column | None:
-    """Whether ``condition`` cannot be evaluated on a row; ``None`` if it always can, or if it is outside the common subset."""
-    sql = _failure_sql(condition, types)
-    return None if sql is None else F.expr(sql)
+    """Whether ``condition`` cannot be evaluated on a row; ``None`` if it always can, or if only Spark evaluates it."""
+    return judged(condition, types)[1]
 
 
 def failing(conditions: Sequence[str], types: Mapping[str, pa.DataType]) -> Mapping[str, Column]:
@@ -46,44 +56,39 @@ def failing(conditions: Sequence[str], types: Mapping[str, pa.DataType]) -> Mapp
     return {condition: column for condition, column in failures.items() if column is not None}
 
 
+def any_failure(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Column | None:
+    """Whether a condition of the spec, including the filter, cannot be evaluated on a row; ``None`` if none can fail."""
+    failures = failing(every_condition(pipeline), types)
+    return reduce(lambda one, other: one | other, failures.values()) if failures else None
+
+
+def _by_arrow(condition: str, types: Mapping[str, pa.DataType]) -> Column:
+    """``_HOLDS`` or ``_FAILS`` where ``condition`` does, evaluated by a task of Python."""
+    wanted = {name.lower() for name in columns_of(condition)}
+    names = [name for name in types if name.lower() in wanted]
+
+    def found(*given: pa.Array) -> pa.Array:
+        n = len(given[0])
+        value = value_of(condition, dict(zip(names, given, strict=False)), n)
+        holds = pc.fill_null(value.array, False).cast(pa.int8())
+        return holds if value.failed is None else pc.if_else(pa.array(value.failed), pa.scalar(_FAILS, pa.int8()), holds)
+
+    # PySpark advises against the function type, which its stubs want. A function of no column would not know the number of rows.
+    function = arrow_udf(found, "tinyint")  # type: ignore[call-overload]
+    column: Column = function(*(F.col(backquoted(name)) for name in names) if names else (F.lit(0),))
+    return column
+
+
 def asks_zone(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> str | None:
     """A condition of the spec, without the filter, that Spark evaluates as written and whose truth may depend on the session's zone."""
-    return next((condition for condition in conditions_of(pipeline) if _asks_zone(condition, types)), None)
+    for condition in conditions_of(pipeline):
+        if outside_problem(condition, types) is not None and _is_about_time(condition, types):
+            return condition
+    return None
 
 
-def _asks_zone(condition: str, types: Mapping[str, pa.DataType]) -> bool:
-    if _term(condition, types) is not None:
-        return False
+def _is_about_time(condition: str, types: Mapping[str, pa.DataType]) -> bool:
     named = {name.lower() for name in columns_of(condition)}
     read = " ".join(str(kind) for name, kind in types.items() if name.lower() in named)
     words = set(re.findall(r"\w+", condition.lower())) - (named - OF_ONE_ROW)
     return "timestamp" in read or any(map(_ABOUT_TIME.search, words))
-
-
-def any_failure(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> str | None:
-    """SQL of whether a condition of the spec, including the filter, cannot be evaluated on a row; ``None`` if none can fail."""
-    failures = [sql for condition in every_condition(pipeline) if (sql := _failure_sql(condition, types)) is not None]
-    return " OR ".join(failures) or None
-
-
-def every_condition(pipeline: Pipeline) -> tuple[str, ...]:
-    """The distinct conditions in the spec, the source's filter first."""
-    own = (pipeline.source.filter,) if pipeline.source is not None and pipeline.source.filter else ()
-    return tuple(dict.fromkeys((*own, *conditions_of(pipeline))))
-
-
-def _reads_instants(condition: str, types: Mapping[str, pa.DataType]) -> bool:
-    named = {name.lower() for name in columns_of(condition)}
-    return any(pa.types.is_timestamp(kind) and name.lower() in named for name, kind in types.items())
-
-
-def _failure_sql(condition: str, types: Mapping[str, pa.DataType]) -> str | None:
-    term = _term(condition, types)
-    return None if term is None or term.failed is None else f"coalesce({term.failed}, false)"
-
-
-def _term(condition: str, types: Mapping[str, pa.DataType]) -> Term | None:
-    try:
-        return translated(condition, types, "spark")[0]
-    except UnsupportedError:
-        return None

@@ -14,8 +14,8 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, Ma
 
 from windowmill.jobs.column_names import ADDED, FAILED, FILE, REASON, ROW, TAKEN, UNREAD, URI, VERSION
 from windowmill.jobs.conditions.checks import conditions_by_field
-from windowmill.jobs.conditions.duckdb import columns_of
-from windowmill.jobs.conditions.spark import every_condition
+from windowmill.jobs.conditions.syntax import columns_of
+from windowmill.jobs.conditions.truths import every_condition
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import SourceSchemaError, no_column
@@ -51,6 +51,15 @@ class Columns:
     def arrow(self) -> Mapping[str, pa.DataType]:
         """Arrow type of each column."""
         return {field.name: field.type for field in to_arrow_schema(self.struct, timezone="UTC")}
+
+    @property
+    def in_conditions(self) -> Mapping[str, pa.DataType]:
+        """Arrow type of each column of which conditions say the same here and in Spark.
+
+        Spark compares texts of fixed length with each other and with constants as if both were padded, and texts with a collation by it.
+        """
+        odd = {field.name for field in self.struct if _paddings(field) or _has_collation(field)}
+        return {name: kind for name, kind in self.arrow.items() if name not in odd}
 
     @property
     def taken(self) -> str | None:
@@ -211,6 +220,10 @@ def _is_same(old: StructField, new: StructField) -> bool:
 def _paddings(field: StructField) -> list[str]:
     """The lengths to which Spark pads texts of a column."""
     return _FIXED.findall(field.metadata.get(DECLARED, ""))
+
+
+def _has_collation(field: StructField) -> bool:
+    return "collate" in field.dataType.simpleString() or any(key.startswith("__COLLATIONS") for key in field.metadata)
 
 
 def _declared(field: StructField) -> str:

@@ -12,27 +12,51 @@ from functools import reduce
 from itertools import chain
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import DateType, IntegralType, StringType, TimestampNTZType, TimestampType
 
 from windowmill.jobs.column_names import CORRUPT
-from windowmill.jobs.conditions.duckdb import Conditions, columns_of
-from windowmill.jobs.conditions.spark import every_condition
+from windowmill.jobs.conditions.syntax import columns_of
+from windowmill.jobs.conditions.truths import Conditions, Truth, every_condition
 from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import FAILED, FILE, REASON, ROW, UNREAD, VERSION, Columns
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.parquet_columns import unreadable
 from windowmill.jobs.sources.plain_files import FilePart, Form, NotPlainError, OpenFile, read
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
-from windowmill.windowing.errors import SpecError, UnsupportedError
+from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline
 
-#: Metadata of a column whose values Spark compares in another way, or fills in where a file lacks the column.
-_CHANGED_BY_SPARK = ("__COLLATIONS", "EXISTS_DEFAULT")
+#: Metadata of a column that Spark fills in where a file lacks it.
+_DEFAULT = "EXISTS_DEFAULT"
 #: Types of event times that :class:`.EventTimes` takes.
 _TIMES = (IntegralType, TimestampType, TimestampNTZType, DateType, StringType)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Where conditions hold that only Spark evaluates: for each condition and file one bit a row, packed.
+
+    Attributes
+    ----------
+    holds
+        By condition, and index of the file.
+    """
+
+    holds: Mapping[str, Sequence[npt.NDArray[np.uint8]]]
+
+    def of(self, condition: str, file: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether ``condition`` holds of the ``rows`` of a file."""
+        if not len(rows):
+            return np.zeros(0, np.bool_)
+        first = int(rows.min()) // 8
+        return np.unpackbits(self.holds[condition][file][first : int(rows.max()) // 8 + 1])[rows - 8 * first].astype(np.bool_)
+
+
+NO_ANSWERS = Answers({})
 
 
 @dataclass(frozen=True)
@@ -47,6 +71,8 @@ class PlainRows:
         The version of each file; none if files have no versions.
     conditions
         All conditions of the spec, including the filter.
+    answers
+        Spark's about those of them that only it evaluates.
     has_unread
         As of :class:`.SourceTable`.
     """
@@ -57,6 +83,7 @@ class PlainRows:
     form: Form
     conditions: Conditions
     has_unread: bool = False
+    answers: Answers = NO_ANSWERS
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
@@ -64,18 +91,23 @@ class PlainRows:
         return self.form.types
 
     @classmethod
-    def of(cls, pipeline: Pipeline, source: SourceTable, reading: Reading) -> PlainRows | None:
-        """The rows of ``reading``, as far as is known without opening the files; null if only Spark can read them."""
+    def of(cls, pipeline: Pipeline, source: SourceTable, reading: Reading, answers: Answers | None = NO_ANSWERS) -> PlainRows | None:
+        """The rows of ``reading``, as far as is known without opening the files; null if only Spark can read them.
+
+        Without the ``answers`` that its conditions need, the rows are null too, unless ``answers`` is null: they are asked for then.
+        """
         columns = Columns.of(source.schema_json)
         try:
             conditions = local_conditions(pipeline, columns)
         except NotPlainError:
             return None
+        if answers is not None and not conditions.outside.keys() <= answers.holds.keys():
+            return None
         files = source.plain_files(reading)
         if files is None:
             return None
         form = Form(columns.arrow, columns.fixed_lengths)
-        return cls(pipeline, files, [file.version for file in reading.files], form, conditions, source.has_unread)
+        return cls(pipeline, files, [file.version for file in reading.files], form, conditions, source.has_unread, answers or NO_ANSWERS)
 
     def read(self, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> pa.Table | None:
         """The rows in order of arrival; null if only Spark can read them.
@@ -86,7 +118,7 @@ class PlainRows:
         try:
             whole = [self._stored(index, self.needed(columns)) for index in range(len(self.files))]
             return self.evaluated(pa.concat_tables(whole), columns, conditions, latest)
-        except (NotPlainError, SpecError, UnsupportedError, OSError, pa.ArrowException):  # Spark reads them, or says what is wrong
+        except (NotPlainError, SpecError, OSError, pa.ArrowException):  # Spark reads them, or says what is wrong
             return None
 
     def read_part(self, part: FilePart, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> Iterator[pa.Table]:
@@ -97,12 +129,17 @@ class PlainRows:
         needed = self.needed(columns)
         for batch, places in read(part, self.form, needed):
             rows = pa.Table.from_batches([batch]).append_column(ROW, pa.array(places))
-            yield self.evaluated(rows, columns, conditions, latest)
+            yield self.evaluated(rows, columns, conditions, latest, part.index)
 
     def needed(self, columns: Sequence[str]) -> list[str]:
         """``columns``, and the columns that event times and conditions are made of."""
         own = EventTimes(self.pipeline, None, self.has_unread).read
-        return list(dict.fromkeys([*columns, *own, *chain(*map(columns_of, self.conditions.sql))]))
+        return list(dict.fromkeys([*columns, *own, *self.read_by(self.conditions.texts)]))
+
+    def read_by(self, conditions: Sequence[str]) -> list[str]:
+        """The source's columns that ``conditions`` read, in which case does not matter."""
+        named = {name.lower() for name in chain(*map(columns_of, conditions))}
+        return [name for name in self.form.types if name.lower() in named]
 
     def _stored(self, index: int, columns: Sequence[str]) -> pa.Table:
         """The ``columns`` of one file, with its index, the index of each row and the file's version."""
@@ -116,9 +153,21 @@ class PlainRows:
             rows = rows.append_column(name, column)
         return rows
 
-    def evaluated(self, rows: pa.Table, columns: Sequence[str], conditions: Sequence[str], latest: int | None) -> pa.Table:
-        """``rows`` as read, with what :meth:`read` adds."""
-        truths = self.conditions.over(rows)
+    def _answered(self, rows: pa.Table, file: int | None) -> Iterator[tuple[str, Truth]]:
+        """What Spark has said of ``rows``, all of one ``file``, or of files by their column."""
+        place, failed = rows.column(ROW).to_numpy(), pa.array(np.zeros(rows.num_rows, np.bool_))
+        for condition in self.conditions.outside:
+            holds = np.zeros(rows.num_rows, np.bool_)
+            for index in range(len(self.files)) if file is None else (file,):
+                own = slice(None) if file is not None else rows.column(FILE).to_numpy() == index
+                holds[own] = self.answers.of(condition, index, place[own])
+            yield condition, Truth(pa.array(holds), failed)
+
+    def evaluated(
+        self, rows: pa.Table, columns: Sequence[str], conditions: Sequence[str], latest: int | None, file: int | None = None
+    ) -> pa.Table:
+        """``rows`` as read, all of one ``file`` or with the index of each in a column, with what :meth:`read` adds."""
+        truths = {**self.conditions.over(rows), **dict(self._answered(rows, file))}
         if truths:
             rows = rows.append_column(FAILED, reduce(pc.or_, (truth.failed for truth in truths.values())))
         rows = EventTimes(self.pipeline, latest, self.has_unread).of(rows)
@@ -157,7 +206,7 @@ def batches_of(file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[
 
 
 def local_conditions(pipeline: Pipeline, columns: Columns) -> Conditions:
-    """All conditions of the spec; raises ``NotPlainError``, saying why, if only Spark can evaluate one, or give a column its values."""
+    """All conditions of the spec; raises ``NotPlainError``, saying why, if only Spark can give a column its values."""
     # A source that lacks the column is refused later.
     for name in filter(None, (pipeline.time.column, pipeline.time.end)):
         if name not in columns.struct.names or not isinstance(columns.type_of(name), _TIMES):
@@ -165,16 +214,6 @@ def local_conditions(pipeline: Pipeline, columns: Columns) -> Conditions:
     if columns.taken is not None:
         raise NotPlainError(f"the name of the column {columns.taken!r} is taken")
     for field in columns.struct:
-        if any(key.startswith(_CHANGED_BY_SPARK) for key in field.metadata):
-            raise NotPlainError(f"the column {field.name!r} has a collation or a default value")
-    every = every_condition(pipeline)
-    compared = set(chain(*map(columns_of, every)))
-    # Spark compares texts of fixed length with each other and with constants as if both were padded, and does not tell upper from lower
-    # case in a condition.
-    for name in sorted(compared):
-        if name not in columns.arrow or name in columns.fixed_lengths:
-            raise NotPlainError(f"a condition compares {name!r}, which is a text of fixed length, or has another spelling in the source")
-    try:
-        return Conditions.of(every, {name: columns.arrow[name] for name in compared})
-    except (SpecError, UnsupportedError) as err:  # Spark evaluates them, or says what is wrong
-        raise NotPlainError(f"no one else evaluates one of the conditions as Spark does ({err})") from err
+        if any(key.startswith(_DEFAULT) for key in field.metadata):
+            raise NotPlainError(f"the column {field.name!r} has a default value")
+    return Conditions.of(every_condition(pipeline), columns.in_conditions)

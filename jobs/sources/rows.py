@@ -17,7 +17,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.jobs.conditions.spark import any_failure, failure, truth
+from windowmill.jobs.conditions.spark import any_failure, judged
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import FAILED, REASON, UNREAD, Columns
 from windowmill.jobs.sources.event_times import EventTimes
@@ -49,7 +49,7 @@ def read_rows(
     rows = table.rows(spark, reading)
     wanted, pipeline = runnable.source.filter, runnable.pipeline
     if wanted:
-        chosen, failed = truth(wanted, columns.arrow), failure(wanted, columns.arrow)
+        chosen, failed = judged(wanted, columns.in_conditions)
         # Rows on which the filter fails, or that could not be read, are kept for quarantine.
         kept = [failed] if failed is not None else []
         kept += [F.col(backquoted(UNREAD)).isNotNull()] if table.has_unread and keeps_unread(wanted) else []
@@ -67,8 +67,8 @@ def with_event_times(rows: DataFrame, times: EventTimes, columns: Columns, *, in
 
     With ``in_place`` Spark evaluates it on these ``rows``, and moves no filter on it to where there are more.
     """
-    failed = any_failure(times.pipeline, columns.arrow)
-    rows = rows.withColumn(FAILED, F.lit(False) if failed is None else F.expr(failed))
+    failed = any_failure(times.pipeline, columns.in_conditions)
+    rows = rows.withColumn(FAILED, F.lit(False) if failed is None else failed)
 
     def found(*given: pa.Array) -> pa.Array:
         own = times.of(pa.table(list(given), names=times.columns))

@@ -18,8 +18,9 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.column_names import FILE, REASON, ROW
-from windowmill.jobs.conditions.duckdb import columns_of, conditions_of
-from windowmill.jobs.conditions.spark import any_failure, every_condition, truth
+from windowmill.jobs.conditions.spark import any_failure, truth
+from windowmill.jobs.conditions.syntax import columns_of
+from windowmill.jobs.conditions.truths import conditions_of, every_condition
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.changed_rows import queried
 from windowmill.jobs.sources.columns import Columns
@@ -113,7 +114,7 @@ class SourceRows:
             self.runnable.source.filter is not None,
             self.source.deletion_vectors,
             pipeline.time.end is not None,
-            any_failure(pipeline, self._struct.arrow) is not None,
+            any_failure(pipeline, self._struct.in_conditions) is not None,
             "future_time" in self._refused,
         )
         closed = None if surveyed else self.files.closed_by_statistics(windows, every_row_counts=not any(left_out))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.conditions.duckdb import conditions_of
+from windowmill.jobs.conditions.truths import conditions_of
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import EntriesWanted, Loaded
 from windowmill.jobs.ways.emission import Emission

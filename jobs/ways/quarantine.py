@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.conditions.duckdb import evaluate
-from windowmill.jobs.conditions.spark import every_condition
+from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.json_lines.spark_form import to_json
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, UNREAD, VERSION
 from windowmill.jobs.sources.unread_rows import details_of, with_texts
 from windowmill.jobs.ways.lateness import TOO_LATE
-from windowmill.jobs.ways.limits import OnlySparkError
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import TIME, WATERMARK_OF
-from windowmill.windowing.errors import SpecError, UnsupportedError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,18 +63,10 @@ def quarantine_schema(pipeline: Pipeline) -> pa.Schema:
 
 
 def quarantined(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Plan, paths: Sequence[str]) -> pa.Table:
-    """The rows of the quarantine table for ``rows`` of which each has a reason.
-
-    Raises
-    ------
-    OnlySparkError
-        If only Spark can evaluate a condition on them.
-    """
-    try:
-        truths = evaluate(every_condition(pipeline), rows)
-    except (SpecError, UnsupportedError) as err:
-        raise OnlySparkError(f"only Spark can evaluate a condition of the spec ({first_line(err)})") from err
-    failures = [pc.if_else(truth.failed, failure_of(text), pa.scalar(None, pa.string())) for text, truth in truths.items()]
+    """The rows of the quarantine table for ``rows`` of which each has a reason."""
+    # On a condition that only Spark evaluates no row fails: the job would.
+    conditions = Conditions.of(every_condition(pipeline), {name: rows.schema.field(name).type for name in columns})
+    failures = [pc.if_else(truth.failed, failure_of(text), pa.scalar(None, pa.string())) for text, truth in conditions.over(rows).items()]
     failure = pc.coalesce(*failures) if failures else pa.nulls(rows.num_rows, pa.string())
     told = rows.select([name for name in (REASON, VERSION, FILE, ROW, TIME, WATERMARK_OF, UNREAD) if name in rows.column_names])
     told = told.append_column(FAILURE, failure).append_column(JSON, pa.array(to_json(rows.select(columns)), pa.string()))

@@ -1,17 +1,27 @@
-"""Conditions: the same truth from DuckDB and from Spark on every row of odd values, and the same rows on which they fail."""
+"""Conditions: the same truth over Arrow tables and from Spark on every row of odd values, and the same rows on which they fail."""
 
 from __future__ import annotations
 
 import datetime
 import math
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from windowmill.jobs.conditions.duckdb import columns_of, evaluate, translated
+from tests.jobs.practice import PRACTICE
+from tests.jobs.practice import ROWS as PRACTICE_ROWS
+from tests.spark.generated_conditions import FUNCTIONS as EACH_FUNCTION
+from tests.spark.generated_conditions import ROWS as GENERATED
+from windowmill.jobs.conditions.evaluator import Evaluation
+from windowmill.jobs.conditions.functions import FUNCTIONS
+from windowmill.jobs.conditions.syntax import columns_of, parsed
+from windowmill.jobs.conditions.truths import Conditions, evaluate, functions_outside
+from windowmill.jobs.conditions.written import OF_ONE_ROW
 from windowmill.windowing.errors import SpecError, UnsupportedError
 
 UTC = datetime.UTC
@@ -84,26 +94,71 @@ ODD = [
     *("hour(t) = 0", "year(t) > 1970", "t > '2024-01-01'", "t > m", "t <=> m", "quarter(m) = 1", "year(m) > 2020", "hour(m) > 3"),
     *("t is not null",),
 ]
-NOT_COMMON = [
-    "i > 0.0000000000000000001",
-    *("s rlike 'a++'", "s rlike '(?i)A'", "s rlike 'x[0-9]$'", "hash(s) > 0", "weekday(t) = 1", "s ilike 'A'", "s like 'a\\\\_c'"),
-    *("round(f) = 2", "substr(s, -2, 1) = 'b'", "rand() > 0.5"),
-    *("i * 0.1 = 0.3", "cast(i as string) = '5'", "cast(s as boolean)", "s = true", "date(t) = '2024-03-05'", "t > 'now'"),
-    *("greatest(i, j) > 1",),
-    *("concat(s, 'x') = 'x'", "size(array(1)) = 1", "i & 1 = 1", "i in (select 1)", "sum(i) > 1", "exists(array(1), x -> x > 0)", "s"),
-    *("i + 1",),
-    *("current_timestamp() > t", "upper(s) = 'É'", "lower(s) = 'é'", "cast(s as date) = '2024-01-01'", "cast(f as float) > 1"),
-    *("x.y > 1", "t + 1 > t"),
-    *("iff(i > 0, true, false)", "f > 1234567890123456789012345678901234567890.5", "case when null then b else b end", "i = j < 3"),
-    *("_metadata.file_path = 'x'", "s in (values 'x')", "session.f(s)", "read_text(s) = 'x'"),
+#: What only Spark evaluates, or refuses, with a part of what is said of it.
+OUTSIDE = [
+    *((text, "pattern") for text in ("s rlike 'a[b[c]]'", "s rlike 'x{2}{3}'", "s rlike '\\\\G'", "s like 'a\\\\c'")),
+    *((f"{name}({column}) = 1", f"{name}()") for name, column in (("hash", "s"), ("ln", "f"), ("exp", "f"), ("initcap", "s"))),
+    *((text, "another answer at each run") for text in ("rand() > 0.5", "current_timestamp() > t")),
+    *((text, "subquery") for text in ("i in (select 1)", "s in (values 'x')")),
+    ("cast(f as string) = '1'", "a cast to string of double"),
+    ("cast(f as decimal(38, 10)) > 1", "write a decimal of at most 15 digits"),
+    ("power(f, 3) > 1", "write a product"),
+    ("months_between(t, t) > 1", "months_between()"),
+    ("s like u", "column 'u'"),
+    ("s like s", "no constant text"),
+    ("i = b", "write a cast of one of them"),
+    ("i > 12345678901234567890", "a comparison of bigint with 12345678901234567890"),
+    ("t > 'now'", "another instant at each run"),
+    ("sum(i) > 1", "many rows"),
+    ("s", "a condition that is a value of string"),
+    ("i + 1", "a condition that is a value of bigint"),
+    ("x.y > 1", "column 'x'"),
+    ("s.y > 1", "field 'y' of string"),
+    ("t + 1 > t", "a sum or difference (+) of timestamp and int"),
+    ("iff(i > 0, true, false)", "iff()"),
+    ("case when null then b else b end", "write false"),
+    ("i = j < 3", "two comparisons"),
+    ("_metadata.file_path = 'x'", "hidden column"),
+    ("session.f(s)", "behind a dot"),
+    ("date_format(t, 'EEE') = 'Sun'", "write one of yyyy, MM, dd"),
+    ("array(i, j)[0] > 1", "ARRAY"),
 ]
 
 
-@pytest.mark.parametrize("condition", NOT_COMMON)
-def test_what_may_differ_is_refused_in_one_line(condition):
-    with pytest.raises(UnsupportedError, match="use --engine spark") as refused:
+@pytest.mark.parametrize(("condition", "why"), OUTSIDE, ids=[text[:40] for text, _ in OUTSIDE])
+def test_what_is_outside_is_refused_in_one_line(condition, why):
+    with pytest.raises((UnsupportedError, SpecError)) as refused:
         evaluate([condition], ROWS)
+    assert why in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_conditions_as_people_write_them_are_inside():
+    found = Conditions.of(PRACTICE, dict(zip(PRACTICE_ROWS.schema.names, PRACTICE_ROWS.schema.types, strict=True)))
+    assert len(PRACTICE) >= 200
+    assert len(found.outside) <= 0.05 * len(PRACTICE), found.outside
+
+
+def test_the_page_lists_every_function():
+    page = (Path(__file__).parents[2] / "docs" / "semantics.md").read_text()
+    listed = page.partition("- these functions:\n")[2].partition("\n\nOf what is outside")[0]
+    assert re.findall(r"`(\w+)`", listed) == sorted(FUNCTIONS)
+
+
+def test_it_is_known_beforehand_what_may_fail():
+    """Over no rows, an expression has failures if it has some over rows."""
+    columns = {name: GENERATED.column(name).combine_chunks() for name in GENERATED.column_names}
+    empty = {name: column.slice(0, 0) for name, column in columns.items()}
+    for text in EACH_FUNCTION:
+        found = Evaluation(columns, GENERATED.num_rows).value(parsed(text))
+        beforehand = Evaluation(empty, 0).value(parsed(text))
+        assert beforehand.kind == found.kind, text
+        assert found.failed is None or not found.failed.any() or beforehand.failed is not None, text
+
+
+def test_every_function_is_one_of_one_row():
+    assert FUNCTIONS.keys() - {"timestampadd", "timestampdiff"} <= OF_ONE_ROW
+    assert list(functions_outside("lower(s) = 'a' and hash(s) > exp(f) and hash(i) > 1")) == ["hash", "exp"]
 
 
 def test_numbers_are_read_as_spark_reads_them():
@@ -114,16 +169,22 @@ def test_numbers_are_read_as_spark_reads_them():
     assert found[whole].holds.to_pylist() == [False, True, *[False] * 6]
 
 
-@pytest.mark.parametrize("condition", ["g * g > 1e41", "g - g = 0", "abs(g) + g > 0.3"])
-def test_single_precision_is_not_computed_in_double(condition):
-    with pytest.raises(UnsupportedError, match="single precision"):
-        evaluate([condition], ODD_ROWS)
+def test_single_precision_is_not_computed_in_double():
+    found = evaluate(["g * g > 1e39", "g + g = 0.2", "g * 3 > 0.3D"], ODD_ROWS)
+    assert [truth.holds.to_pylist().count(True) for truth in found.values()] == [3, 0, 7]
+
+
+def test_integers_overflow_at_the_width_of_their_type():
+    rows = pa.table({"b": pa.array([100], pa.int8()), "i": pa.array([2**31 - 1], pa.int32()), "l": pa.array([2**63 - 1])})
+    texts = ("b + b > 0", "b * 1 > 0", "i + 1 > 0", "i + 1L > 0", "l + 1 > 0", "-b < 0", "cast(l as int) > 0", "i * i > 0")
+    failed = {text: truth.failed.to_pylist() for text, truth in evaluate(texts, rows).items()}
+    assert [text for text in texts if failed[text] == [True]] == ["b + b > 0", "i + 1 > 0", "l + 1 > 0", "cast(l as int) > 0", "i * i > 0"]
 
 
 def test_instants_are_those_of_utc_in_every_zone_of_the_machine():
     code = """
 import pyarrow as pa
-from windowmill.jobs.conditions.duckdb import evaluate
+from windowmill.jobs.conditions.truths import evaluate
 rows = pa.table({"t": pa.array([0, 3_600_000_000], pa.timestamp("us", "UTC"))})
 print(*(evaluate([condition], rows)[condition].holds.to_pylist() for condition in ("hour(t) = 0", "t >= '1970-01-01T01:00:00Z'")))
 """
@@ -155,37 +216,29 @@ def test_a_failure_counts_only_where_it_is_reached():
 @pytest.mark.spark
 @pytest.mark.parametrize(("conditions", "rows"), [(COMMON, ROWS), (ODD, ODD_ROWS)], ids=["common", "odd"])
 def test_spark_agrees_on_every_row(spark, conditions, rows):
-    """What translations give in Spark, what Spark makes of the condition itself where that does not fail, and what DuckDB gives."""
+    """What Spark makes of the condition where it has the rows: by itself, or in tasks of Python."""
     from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    from windowmill.jobs.conditions.spark import failure, truth
+    from windowmill.jobs.conditions.spark import judged
+    from windowmill.jobs.spark.access import access_to
 
     types = dict(zip(rows.schema.names, rows.schema.types, strict=True))
-    frame = spark.createDataFrame(rows.append_column("n", pa.array(range(rows.num_rows)))).coalesce(1).cache()
+    numbered = rows.append_column("n", pa.array(range(rows.num_rows)))
+    frame = spark.createDataFrame(numbered, from_arrow_schema(numbered.schema, prefer_timestamp_ntz=True)).coalesce(1)
     columns = []
     for n, condition in enumerate(conditions):
-        failed = failure(condition, types)
-        failed = F.lit(False) if failed is None else failed
-        columns += [F.coalesce(truth(condition, types), F.lit(False)).alias(f"h{n}"), failed.alias(f"f{n}")]
-    found = frame.select("n", *columns).orderBy("n").collect()
+        holds, failed = judged(condition, types)
+        columns += [F.coalesce(holds, F.lit(False)).alias(f"h{n}"), (F.lit(False) if failed is None else failed).alias(f"f{n}")]
+    with access_to(spark).interpreting():
+        found = frame.select("n", *columns).toArrow().sort_by("n")
     ours = evaluate(conditions, rows)
     differing = []
     for n, condition in enumerate(conditions):
         mine = list(zip(ours[condition].holds.to_pylist(), ours[condition].failed.to_pylist(), strict=True))
-        theirs = [(row[f"h{n}"], row[f"f{n}"]) for row in found]
-        differing += [(condition, row, mine[row], theirs[row]) for row in range(rows.num_rows) if mine[row] != theirs[row]]
+        theirs = list(zip(found[f"h{n}"].to_pylist(), found[f"f{n}"].to_pylist(), strict=True))
+        differing += [(condition, row, one, other) for row, (one, other) in enumerate(zip(mine, theirs, strict=True)) if one != other]
     assert differing == [], differing
-    raw = []
-    for n, condition in enumerate(conditions):
-        if translated(condition, types, "spark")[0].failed is not None:
-            # Spark itself fails where we say so: ask it only about the other rows.
-            good = [row["n"] for row in found if not row[f"f{n}"]]
-            kept = frame.where(F.col("n").isin(good)).localCheckpoint()
-        else:
-            kept = frame
-        truths = {row.n: row.h for row in kept.select("n", F.coalesce(F.expr(condition), F.lit(False)).alias("h")).collect()}
-        raw += [(condition, at, truths[at], found[at][f"h{n}"]) for at in truths if truths[at] != found[at][f"h{n}"]]
-    assert raw == [], raw
 
 
 def test_a_condition_on_a_field_reads_the_column_that_holds_it():

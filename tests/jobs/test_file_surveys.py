@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.specs import TENS, a_spec
-from windowmill.jobs.conditions.duckdb import Conditions
+from windowmill.jobs.conditions.truths import Conditions
 from windowmill.jobs.schedulers.files.survey import FileSurvey, Times, bounds, surveyed
 from windowmill.jobs.sources.base import AddedFile, PlainFile
 from windowmill.jobs.sources.plain_files import FilePart, Form
@@ -43,7 +43,7 @@ class _Batch:
                 self.parts.append(FilePart(index, file, (), first, len(times), 1))
                 self.times.append(times)
                 first += len(times)
-        self.plain = PlainRows(pipeline, (), (), Form(_TYPES), Conditions({}))
+        self.plain = PlainRows(pipeline, (), (), Form(_TYPES), Conditions(()))
         self.read: list[int] = []
 
     def survey(self, *, every: bool = False) -> FileSurvey:

@@ -1,103 +1,147 @@
-"""What DuckDB, windowmill's own SQL in Spark, and Spark itself make of conditions, row by row."""
+"""What the evaluator over Arrow tables and Spark itself make of expressions, row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any
 
-import duckdb
+import numpy as np
 import pyarrow as pa
+from py4j import java_gateway, protocol
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from windowmill.jobs.conditions.duckdb import Conditions
-from windowmill.jobs.conditions.spark import failure, truth
-from windowmill.windowing.errors import SpecError, UnsupportedError
+from windowmill.jobs.conditions.evaluator import Evaluation
+from windowmill.jobs.conditions.kinds import name_of
+from windowmill.jobs.conditions.syntax import parsed
+from windowmill.jobs.conditions.values import NoValueError, OutsideError
+from windowmill.windowing.errors import SpecError
 
-#: Of a row: true, false (or null), or that the evaluation fails.
-Answers = list[bool | str]
+#: The name of an expression's type, and its value on each row, or that its evaluation fails.
+Answers = tuple[str, list[Any]]
 FAILS = "fails"
+#: Rules by which Spark's optimizer evaluates less than is written, or sooner.
+_RULES = (
+    "ConvertToLocalRelation",
+    "ConstantFolding",
+    "NullPropagation",
+    "BooleanSimplification",
+    "SimplifyConditionals",
+    "CollapseProject",
+)
 
 
-def types_of(rows: pa.Table) -> dict[str, pa.DataType]:
-    return dict(zip(rows.schema.names, rows.schema.types, strict=True))
+def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
 
 
-def by_duckdb(conditions: Sequence[str], rows: pa.Table) -> dict[str, Answers]:
-    """Those of ``conditions`` that are evaluated without Spark."""
+def by_arrow(expressions: Sequence[str], rows: pa.Table) -> dict[str, Answers]:
+    """Those of ``expressions`` that are evaluated without Spark."""
+    columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
     found = {}
-    with duckdb.connect(config={"threads": "1"}) as connection:
-        connection.register("batch", rows.set_column(rows.schema.get_field_index("t"), "t", rows["t"].cast(pa.timestamp("us"))))
-        for condition in conditions:
-            try:
-                given = Conditions.of([condition], types_of(rows))._over_batch(connection, condition)
-            except (UnsupportedError, SpecError):
-                continue
-            found[condition] = _answers(given.holds.to_pylist(), given.failed.to_pylist())
-    return found
-
-
-def by_our_sql(conditions: Sequence[str], rows: pa.Table, frame: DataFrame, at_once: int = 100) -> dict[str, Answers | str]:
-    """As runs on Spark evaluate ``conditions``, or Spark's refusal of one; ``frame`` has the rows, numbered by ``n_``."""
-    types = types_of(rows)
-    found: dict[str, Answers | str] = {}
-    columns: dict[str, tuple[Column, Column]] = {}
-    for number, condition in enumerate(conditions):
-        failed = failure(condition, types)
-        holds, fails = F.coalesce(truth(condition, types), F.lit(False)), F.lit(False) if failed is None else failed
+    for text in expressions:
         try:
-            frame.select(holds, fails)
-        except (AnalysisException, ParseException) as err:
-            found[condition] = str(err).splitlines()[0]
-        else:
-            columns[condition] = (holds.alias(f"h{number}"), fails.alias(f"f{number}"))
-    taken = list(columns)
-    for begin in range(0, len(taken), at_once):
-        some = taken[begin : begin + at_once]
-        table = frame.select("n_", *chain(*(columns[condition] for condition in some))).toArrow().sort_by("n_")
-        answers = [column.to_pylist() for column in table.columns[1:]]
-        found |= {condition: _answers(answers[2 * n], answers[2 * n + 1]) for n, condition in enumerate(some)}
+            value = Evaluation(columns, rows.num_rows).value(parsed(text))
+        except (OutsideError, NoValueError, SpecError):
+            continue
+        failed = np.zeros(rows.num_rows, np.bool_) if value.failed is None else value.failed
+        assert not (failed & value.valid).any(), text
+        shown = [FAILS if fails else _shown(each) for each, fails in zip(_internal(value.array), failed, strict=True)]
+        found[text] = (name_of(value.kind), shown)
     return found
 
 
-def by_spark(spark: SparkSession, conditions: Sequence[str], frame: DataFrame) -> dict[str, Answers | str]:
-    """What Spark makes of each condition as it stands, on each row alone; the refusal of one that it does not take."""
-    rules = ("ConvertToLocalRelation", "ConstantFolding", "NullPropagation", "BooleanSimplification", "SimplifyConditionals")
+def _internal(array: pa.Array) -> list[Any]:
+    """Values as Spark keeps them: days and microseconds."""
+    kind = array.type
+    if pa.types.is_date32(kind):
+        return array.view(pa.int32()).to_pylist()
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return array.view(pa.int64()).to_pylist()
+    # Java writes a float with the fewest digits, or one more.
+    return [np.float32(each).item() if kind == pa.float32() and each is not None else each for each in array.to_pylist()]
+
+
+def _shown(value: Any) -> Any:
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
+
+
+def by_spark(spark: SparkSession, expressions: Sequence[str], frame: DataFrame, at_once: int = 100) -> dict[str, Answers | str]:
+    """What Spark makes of each expression as it is written, on each row alone; the refusal of one that it does not take."""
+    found: dict[str, Answers | str] = {}
+    with _as_written(spark):
+        for begin in range(0, len(expressions), at_once):
+            found |= _together(spark, expressions[begin : begin + at_once], frame)
+    return found
+
+
+@contextmanager
+def _as_written(spark: SparkSession) -> Iterator[None]:
     settings = {
-        "spark.sql.optimizer.excludedRules": ",".join(f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in rules),
+        "spark.sql.optimizer.excludedRules": ",".join(f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in _RULES),
         "spark.sql.alwaysInlineCommonExpr": "true",
     }
+    # PySpark looks closely at each exception, of which there is one for a row that fails.
+    patched, java_gateway.get_return_value = java_gateway.get_return_value, protocol.get_return_value
+    log = logging.getLogger("SQLQueryContextLogger")  # a record for each row on which an expression fails
+    before, log.disabled = log.disabled, True
     for name, value in settings.items():
         spark.conf.set(name, value)
     try:
-        return {condition: _each_row(spark, condition, frame) for condition in conditions}
+        yield
     finally:
+        log.disabled, java_gateway.get_return_value = before, patched
         for name in settings:
             spark.conf.unset(name)
 
 
-def _each_row(spark: SparkSession, condition: str, frame: DataFrame) -> Answers | str:
+def _together(spark: SparkSession, expressions: Sequence[str], frame: DataFrame) -> dict[str, Answers | str]:
+    """Each of ``expressions``, planned at once if Spark takes all of them."""
     try:
-        selected = frame.select(F.expr(condition).cast("boolean").alias("holds"))
-    except (AnalysisException, ParseException) as err:
-        return str(err).splitlines()[0]
+        selected = frame.select(*(F.expr(text).alias(f"c{number}") for number, text in enumerate(expressions)))
+        plan: Any = selected._jdf.queryExecution().optimizedPlan()
+    except (Py4JJavaError, PySparkException) as err:
+        if len(expressions) == 1:
+            return {expressions[0]: str(err).splitlines()[0]}
+        half = len(expressions) // 2
+        return _together(spark, expressions[:half], frame) | _together(spark, expressions[half:], frame)
     catalyst: Any = spark._jvm.org.apache.spark.sql.catalyst.expressions
-    plan = selected._jdf.queryExecution().optimizedPlan()
     relation = plan.child()
     attributes = getattr(catalyst, "package$AttributeSeq")(relation.output())
-    bound = catalyst.BindReferences.bindReference(plan.projectList().head().child(), attributes, False)
-    answers: Answers = []
-    rows = relation.data()
-    for number in range(rows.size()):
-        try:
-            answers.append(bool(bound.eval(rows.apply(number))))
-        except (Py4JJavaError, PySparkException):
-            answers.append(FAILS)
-    return answers
+    rows = [relation.data().apply(number) for number in range(relation.data().size())]
+    found: dict[str, Answers | str] = {}
+    for number, text in enumerate(expressions):
+        given = plan.projectList().apply(number)
+        own = given.child() if given.getClass().getSimpleName() == "Alias" else given
+        bound = catalyst.BindReferences.bindReference(own, attributes, False)
+        kind = str(bound.dataType().catalogString())
+        found[text] = (kind, [_value(bound, row, kind) for row in rows])
+    return found
 
 
-def _answers(holds: Sequence[bool], failed: Sequence[bool]) -> Answers:
-    return [FAILS if fails else holding for holding, fails in zip(holds, failed, strict=True)]
+def _value(bound: Any, row: Any, kind: str) -> Any:
+    try:
+        value = bound.eval(row)
+    except (Py4JJavaError, PySparkException):
+        return FAILS
+    if hasattr(value, "toString"):
+        value = Decimal(value.toString()) if kind.startswith("decimal") else value.toString()
+    return _shown(np.float32(value).item() if kind == "float" and value is not None else value)
+
+
+def differing(here: Answers, theirs: Answers | str) -> object:
+    """What differs, if anything does."""
+    if isinstance(theirs, str):
+        return theirs
+    kinds = [kind.replace(" day to second", "").replace(" day", "") for kind in (here[0], theirs[0])]
+    if kinds[0] != kinds[1]:
+        return here[0], theirs[0]
+    pairs = enumerate(zip(here[1], theirs[1], strict=True))
+    return [(row, one, other) for row, (one, other) in pairs if one != other][:3]

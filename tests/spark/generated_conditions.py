@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -29,6 +30,15 @@ _FLOATS = (
 _INSTANTS = (
     *(None, 0, -1, 1_710_054_000_000_000, 1_710_054_000_000_001, 1_709_251_199_999_999, 951_782_400_000_000, -62_135_596_800_000_000),
     *(253_402_300_799_999_999, 1_710_039_600_000_000, 1 << 60, -(1 << 60), 86_400_000_000),
+)
+_DATED = (
+    *("2024-03-10", "2024-3-1", "20240310", "2024-03-10 07:08:09", "2024-03-10T07:08:09.5Z", "2024-02-30", "2024", " 2024-01-01 "),
+    *("2024-03-10 07:08:09+02:00", "2024-03-10 7:8", "x", None, "2024-03-10 07:08:09 UTC", "2024-12", "+12024-01-01"),
+    *("2024-03-10 07:08:09 Europe/Paris", "2024-03-10 07:08Z", "0000-01-01", "2024-03-10 24:00:00", "2024-03-10 07:08:09.1234567-18:00"),
+)
+_PROSE = (
+    *("alpha-12-beta", "x1y22", "", "a,b,,c", "foo\n", "foo\r\n", "  pad ", "AbC", "ab\tcd", None, "straße", "a.b.c"),
+    *("user@example.com", "2024/01/02", "ÀÉ", "ΑΣ", "a_b%c", "\u2028"),
 )
 
 
@@ -62,8 +72,22 @@ ROWS = pa.table(
             (None, Decimal("1.500"), Decimal("-0.001"), Decimal("5.000"), Decimal("99999999999999999.999")), pa.decimal128(20, 3), 1
         ),
         "y": _cycled((None, b"", b"5", b"abc"), pa.binary(), 1),
+        "q": _cycled((*map(Decimal, ("12.34", "-0.05", "99999999.99", "0.00", "2.50")), None), pa.decimal128(10, 2), 1),
+        "z": _cycled((Decimal("1" * 30 + ".12345678"), None, Decimal("-1.5"), Decimal(0)), pa.decimal128(38, 8), 1),
+        "v": _cycled(_DATED, pa.string(), 1),
+        "x": _cycled(_PROSE, pa.string(), 1),
+        "l": _cycled(([1, 2, 3], None, [], [5, None], [7], [2]), pa.list_(pa.int64()), 1),
+        "w": _cycled((["a", "5"], None, [], ["x", None]), pa.list_(pa.string()), 1),
+        "r": _cycled(
+            ({"p": 1, "q": "x", "z": 1.5}, None, {"p": None, "q": "y", "z": math.nan}),
+            pa.struct([("p", pa.int32()), ("q", pa.string()), ("z", pa.float64())]),
+            1,
+        ),
+        "e": _cycled(({"a": 1, "b": None}, None, {}, {"c": 5}), pa.map_(pa.string(), pa.int64()), 1),
     }
 )
+#: An expression with each function and operator, one a line.
+FUNCTIONS = Path(__file__).with_name("functions.txt").read_text().splitlines()
 _COMPARISONS = ("=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>")
 _WHOLE = ("0", "1", "-1", "2", "5", "127", "128", "2147483648", "9007199254740993", "9223372036854775807", "-9223372036854775807", "- 5")
 _BROKEN = ("1.5", "0.1", "-2.5", "5.0", "9007199254740993.0", "0.50", "123456789012345678901234567890.5", "5.", ".5", "1e2", "-1e-3")
@@ -80,7 +104,11 @@ _TIMES = (
 )
 _PARTS = ("year", "month", "day", "dayofmonth", "dayofweek", "hour", "minute", "dayofyear", "quarter", "second", "weekday")
 _PATTERNS = ("'a%'", "'_'", "'%c'", "'A'", "''", "'%'", "'a\\\\_c'", "'_b_'")
-_REGULAR = ("'^a'", "'b+'", "'[a-c]+$'", "'^(a|x)'", "'.'", "'a{2}'", "'5$'", "''")
+_REGULAR = (
+    *("'^a'", "'b+'", "'[a-c]+$'", "'^(a|x)'", "'.'", "'a{2}'", "'5$'", "''", "'\\\\d+'", "'^\\\\s*$'", "'(?i)ab'", "'[^a-z0-9]'"),
+    *("'\\\\.'", "'^.+$'", "'(\\\\w)-(\\\\d)'", "'a*?b'", "'(?:x|y)1'", "'\\\\bpad\\\\b'"),
+)
+_UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
 
 
 class Grammar:
@@ -121,6 +149,12 @@ class Grammar:
             lambda: f"{self._text(below)} rlike {self._one(*_REGULAR)}",
             lambda: f"{self._one('startswith', 'endswith', 'contains')}({self._text(below)}, {self._text(0)})",
             lambda: f"isnan({self._float(below)})",
+            lambda: f"{self._text(below)} {self._one('ilike', 'not ilike')} {self._one(*_PATTERNS)}",
+            lambda: f"array_contains(l, {self._int(below)})",
+            lambda: f"array_contains({self._one('w', 'split(x, chr)').replace('chr', chr(39) + ',' + chr(39))}, {self._text(below)})",
+            lambda: f"exists(l, y_ -> y_ {self._one(*_COMPARISONS)} {self._int(below)})",
+            lambda: f"forall(w, y_ -> y_ {self._one(*_COMPARISONS)} {self._text(below)})",
+            lambda: f"{self._any(below)} is {self._one('', 'not ')}distinct from {self._any(below)}",
             lambda: self._choice(below, self._truth),
         )
 
@@ -147,6 +181,17 @@ class Grammar:
             lambda: f"length({self._text(below)})",
             lambda: f"{self._one(*_PARTS)}({self._instant(below)})",
             lambda: f"abs({self._int(below)})",
+            lambda: f"{self._one('pmod', 'mod', 'try_add', 'try_multiply', 'try_subtract')}({self._int(below)}, {self._int(below)})",
+            lambda: f"{self._one('greatest', 'least')}({self._int(below)}, {self._any(0)})",
+            lambda: f"({self._int(below)} {self._one('&', '|', '^')} {self._int(below)})",
+            lambda: f"{self._one('floor', 'ceil')}({self._one(self._float(below), self._int(below))})",
+            lambda: f"datediff({self._instant(below)}, {self._instant(0)})",
+            lambda: f"timestampdiff({self._one(*_UNITS)}, {self._instant(below)}, {self._instant(0)})",
+            lambda: f"{self._one('unix_timestamp', 'unix_micros', 'unix_date')}({self._one('t', 'd', 'm')})",
+            lambda: f"{self._one('size(l)', 'size(w)', 'l[0]', 'l[1]', 'get(l, 1)', 'element_at(l, -1)')}",
+            lambda: self._one("r.p", "e['a']", "element_at(e, 'c')", "size(e)", "e[s]"),
+            lambda: f"{self._one('instr', 'locate')}({self._text(below)}, {self._text(0)})",
+            lambda: f"extract({self._one('year', 'hour', 'week', 'doy', 'dow')} from {self._instant(below)})",
             lambda: f"-{self._one('i', 'j', 'h')}",
             lambda: self._choice(below, self._int),
         )
@@ -162,17 +207,33 @@ class Grammar:
             *(lambda: f"{self._cast()}({self._any(below)} as double)",) * 3,
             lambda: f"abs({self._float(below)})",
             lambda: f"-({self._float(below)})",
+            lambda: f"sqrt({self._one(self._float(below), self._int(below))})",
+            lambda: f"round({self._float(below)}, {self._one('0', '1', '2')})",
+            lambda: f"{self._one('greatest', 'least', 'nanvl')}({self._float(below)}, {self._float(0)})",
+            lambda: f"power({self._float(below)}, 2)",
+            lambda: f"sign({self._float(below)})",
+            lambda: f"try_divide({self._int(below)}, {self._float(0)})",
+            lambda: self._one("r.z", "cast(q as double)", "pmod(f, 3)"),
             lambda: self._choice(below, self._float),
         )
 
     def _decimal(self, depth: int) -> str:
         if depth <= 0:
-            return self._one(*_BROKEN, "c")
-        return self._one(lambda: self._decimal(0), lambda: f"({self._decimal(0)} {self._one('+', '*')} {self._one('1', 'f', 'i', '0.5')})")
+            return self._one(*_BROKEN, "c", "q", "z", "q")
+        below = depth - 1
+        return self._one(
+            lambda: self._decimal(0),
+            lambda: f"({self._decimal(0)} {self._one('+', '*')} {self._one('1', 'f', 'i', '0.5')})",
+            lambda: f"({self._decimal(below)} {self._one('+', '-', '*', '/', '%')} {self._one('c', 'q', 'z', 'j', '3', '0.7')})",
+            lambda: f"round({self._one('c', 'q')}, {self._one('0', '1', '2')})",
+            lambda: f"{self._cast()}({self._any(below)} as decimal({self._one('10, 2', '15, 3', '5, 0')}))",
+            lambda: f"{self._one('abs', '-', 'floor', 'ceil')}({self._decimal(below)})",
+            lambda: self._choice(below, self._decimal),
+        )
 
     def _text(self, depth: int) -> str:
         if depth <= 0:
-            return self._one(*("s", "s", "u") * 6, *_QUOTED)
+            return self._one(*("s", "s", "u", "x", "x", "v") * 4, *_QUOTED)
         below = depth - 1
         return self._one(
             lambda: self._text(0),
@@ -180,6 +241,19 @@ class Grammar:
             lambda: f"substr({self._text(below)}, {self._one('0', '1', '2', '9', '-1')}, {self._one('0', '1', '2', '9')})",
             lambda: f"substring({self._text(below)}, {self._one('1', '2')})",
             lambda: f"cast({self._any(below)} as string)",
+            lambda: f"concat({self._text(below)}, {self._one(self._text(0), self._int(0), self._instant(0))})",
+            lambda: f"({self._text(below)} || {self._text(0)})",
+            lambda: f"concat_ws('-', {self._text(below)}, {self._text(0)})",
+            lambda: f"replace({self._text(below)}, {self._text(0)}, {self._text(0)})",
+            lambda: f"{self._one('left', 'right')}({self._text(below)}, {self._one('2', 'h', '-1')})",
+            lambda: f"split_part({self._text(below)}, {self._one(*_QUOTED)}, {self._one('1', '2', '-1', 'h')})",
+            lambda: f"substring_index({self._text(below)}, '.', {self._one('1', '-1', '2')})",
+            lambda: f"regexp_replace({self._text(below)}, {self._one(*_REGULAR)}, '<$0>')",
+            lambda: f"regexp_extract({self._text(below)}, {self._one(*_REGULAR)}, 0)",
+            lambda: f"split({self._text(below)}, {self._one(*_REGULAR)})[{self._one('0', '1')}]",
+            lambda: f"{self._one('lpad', 'rpad')}({self._text(below)}, 4, {self._one(*_QUOTED)})",
+            lambda: f"date_format({self._instant(below)}, {self._one(chr(39) + 'yyyy-MM-dd HH' + chr(39), chr(39) + 'yyyyMM' + chr(39))})",
+            lambda: self._one("r.q", "w[0]", "get(w, 1)", "reverse(x)", "trim(both 'a' from x)", "translate(x, 'ab', 'B')", "md5(u)"),
             lambda: self._choice(below, self._text),
         )
 
@@ -188,7 +262,14 @@ class Grammar:
             return self._one(*("t", "t", "m", "d") * 2, *_TIMES)
         return self._one(
             lambda: self._instant(0),
-            lambda: f"{self._cast()}({self._any(depth - 1)} as timestamp)",
+            lambda: f"{self._cast()}({self._any(depth - 1)} as {self._one('timestamp', 'date', 'timestamp_ntz')})",
+            lambda: f"date_trunc({self._one(*(chr(39) + unit + chr(39) for unit in _UNITS))}, {self._instant(depth - 1)})",
+            lambda: f"trunc({self._instant(depth - 1)}, {self._one(chr(39) + 'month' + chr(39), chr(39) + 'week' + chr(39))})",
+            lambda: f"({self._instant(depth - 1)} {self._one('+', '-')} interval {self._one('1 day', '2 hours', '1 month', '1 week')})",
+            lambda: f"{self._one('date_add', 'date_sub', 'add_months')}({self._instant(depth - 1)}, {self._one('1', 'h', 'k', '-3')})",
+            lambda: f"{self._one('to_date', 'to_timestamp', 'date', 'last_day', 'try_to_timestamp')}({self._one('v', 't', 'd', 's')})",
+            lambda: f"timestampadd({self._one(*_UNITS)}, {self._one('1', 'h', '-2')}, {self._instant(depth - 1)})",
+            lambda: self._one("timestamp_seconds(j)", "timestamp_millis(i)", "make_date(2024, h, 1)", "date_from_unix_date(k)"),
             lambda: self._choice(depth - 1, self._instant),
         )
 

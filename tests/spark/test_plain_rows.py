@@ -151,7 +151,7 @@ def test_mapped_columns(spark, tmp_path):
     [
         ({"source": {"filter": "long > 0 OR text = 'a'"}}, True),
         ({"source": {"filter": "cast(text AS int) > 0"}}, True),
-        ({"source": {"filter": "LONG > 0"}}, False),
+        ({"source": {"filter": "LONG > 0"}}, True),
         ({"source": {"filter": "text rlike '^[a-z]+$'"}}, None),
         ({"aggregates": {"n": {"count": "*", "where": "100 / short > 3"}}}, True),
         ({"aggregates": {"n": {"count": "*", "where": "hash(text) > 3"}}}, None),

@@ -69,7 +69,7 @@ class FileRows:
         ``every`` makes the watermark at each row's arrival known.
         """
         plain = batch.plain
-        if plain is None or plain.conditions.depend_on_texts:
+        if plain is None:
             return None
         columns = list(dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)))
         options = {} if (own := options_of(batch.source.path)) is None else {batch.source.path: own}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints import stores
-from windowmill.jobs.conditions.duckdb import conditions_of
+from windowmill.jobs.conditions.truths import conditions_of
 from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION
 from windowmill.jobs.sources.columns import REASON, ROW, Columns
 from windowmill.jobs.sources.delta_log import read_version
@@ -57,7 +57,7 @@ class FileScan:
             conditions = local_conditions(batch.pipeline, batch.columns)
         except NotPlainError:
             return None
-        if conditions.depend_on_texts or TIME in columns:
+        if conditions.outside or TIME in columns:
             return None
         access, form = access_to(df.sparkSession), Form(batch.types, batch.columns.fixed_lengths)
         plain = PlainRows(batch.pipeline, (), (), form, conditions)

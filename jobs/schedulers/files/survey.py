@@ -108,7 +108,7 @@ def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> li
     """What the source's log and the files' footers say about ``parts``."""
     pipeline = batch.pipeline
     decides = pipeline.time.end is None and not (pipeline.source and pipeline.source.filter)
-    decides = decides and not any(failed for _, failed, _ in plain.conditions.sql.values())
+    decides = decides and not plain.conditions.may_fail
     least, greatest = accepted_times(pipeline)
     greatest = greatest if batch.latest is None else min(greatest, batch.latest)
     axis = batch.types[pipeline.time.column]

@@ -128,7 +128,8 @@ def _why(batch: TableInput) -> str:
     from windowmill.jobs.sources.plain_rows import local_conditions
 
     try:
-        local_conditions(batch.pipeline, batch.columns)
+        for condition, why in local_conditions(batch.pipeline, batch.columns).outside.items():
+            return f"condition {condition!r}: {why}"
     except NotPlainError as err:
         return str(err)
     return "its files have deletion vectors, or values that Arrow reads otherwise than Spark does"

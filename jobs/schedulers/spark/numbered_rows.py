@@ -172,7 +172,7 @@ def inputs(rows: DataFrame, *stages: Reading, also: Sequence[str] = ()) -> list[
     """The columns that stages read: of the source, those named in ``also``, and the conditions' truth."""
     names = dict.fromkeys([*(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)), *also])
     texts = dict.fromkeys(text for stage in stages for text in stage.conditions)
-    types = Columns(rows.schema).arrow if texts else {}
+    types = Columns(rows.schema).in_conditions if texts else {}
     truths = [truth(text, types).alias(condition_column(text)) for text in texts]
     return [*(F.col(backquoted(name)) for name in names), *truths]
 

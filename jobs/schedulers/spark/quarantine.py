@@ -14,7 +14,8 @@ from pyspark.sql.pandas.functions import arrow_udf
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import use_options
-from windowmill.jobs.conditions.spark import every_condition, failing
+from windowmill.jobs.conditions.spark import failing
+from windowmill.jobs.conditions.truths import every_condition
 from windowmill.jobs.schedulers.spark.task_output import REFUSED_SCHEMA, OutputWriter, Targets, output_of, read_files
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, UNREAD, VERSION, Columns
 from windowmill.jobs.spark.access import map_in_arrow
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 def write_by_tasks(rows: DataFrame, columns: list[str], pipeline: Pipeline, plan: Plan, targets: Targets, paths: Sequence[str]) -> Output:
     """Have tasks write the rows that have a reason to the quarantine table; ``paths`` are those of the files that hold them."""
-    failed = failing(every_condition(pipeline), Columns(rows.select(*map(backquoted, columns)).schema).arrow)
+    failed = failing(every_condition(pipeline), Columns(rows.select(*map(backquoted, columns)).schema).in_conditions)
     why = [F.when(column, F.lit(failure_of(text))) for text, column in failed.items()]
     told = [F.col(backquoted(name)) for name in (REASON, VERSION, FILE, ROW, TIME, WATERMARK_OF, UNREAD) if name in rows.columns]
     chosen = rows.where(F.col(REASON).isNotNull()).select(

@@ -1,0 +1,330 @@
+"""Comparisons and arithmetic as Spark's ANSI mode has them: an overflow and a division by zero fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.jobs.conditions import kinds
+from windowmill.jobs.conditions.casts import alike, cast, fitting
+from windowmill.jobs.conditions.kinds import (
+    BOOL,
+    DOUBLE,
+    FLOAT,
+    INTERVAL,
+    LONG,
+    NULL,
+    TEXT,
+    decimal_of,
+    is_number,
+    is_time,
+    is_whole,
+    name_of,
+)
+from windowmill.jobs.conditions.values import Computed, Mask, Value, applied, array_of, either, mask_of, numbers_of, outside
+
+_PRECISE = Context(prec=200, Emax=10**6, Emin=-(10**6))
+_COMPARED: Mapping[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+#: Digits behind the point to which Spark divides decimals before it rounds to the result's type.
+_DIVIDED_SCALE = 38
+
+
+def compared(sign: str, left: Value, right: Value) -> Value:
+    """A comparison by ``sign``, one of Spark's, but for ``<=>``."""
+    for value, beside in ((left, right), (right, left)):
+        if is_whole(value.kind) and isinstance(beside.literal, Decimal) and abs(beside.literal) >= 1 << 63 and sign not in ("=", "<>"):
+            # Spark says true or false even where the integer is null.
+            raise outside(f"a comparison of {name_of(value.kind)} with {beside.literal}")
+    return applied(lambda one, other: _compare(sign, one, other), _operands(left, right))
+
+
+def same(left: Value, right: Value) -> Value:
+    """``left <=> right``: null is the same as null."""
+    left, right = _operands(left, right)
+    equal = pc.fill_null(_compare("=", left.array, right.array), False)
+    both = pc.and_(pc.is_null(left.array), pc.is_null(right.array))
+    failed = either(left.failed, right.failed)
+    found = pc.or_(equal, both)
+    return Value(found if failed is None else pc.if_else(pa.array(failed), pa.scalar(None, BOOL), found), failed)
+
+
+def _operands(left: Value, right: Value) -> list[Value]:
+    left, right = alike(*_literals_as_decimals(left, right))
+    if not _has_order(left.kind):
+        raise outside("a comparison", left.kind)
+    return [left, right]
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    return is_number(kind) or is_time(kind) or kind in (TEXT, BOOL, INTERVAL, kinds.BINARY, NULL)
+
+
+def _literals_as_decimals(left: Value, right: Value) -> tuple[Value, Value]:
+    """A whole number that is written out takes no more digits beside a decimal than it has."""
+    one, other = (
+        cast(value, pa.decimal128(len(str(abs(value.literal))), 0))
+        if is_whole(value.kind) and isinstance(value.literal, int) and pa.types.is_decimal(beside.kind)
+        else value
+        for value, beside in ((left, right), (right, left))
+    )
+    return one, other
+
+
+def _compare(sign: str, one: pa.Array, other: pa.Array) -> pa.Array:
+    if one.type == NULL:
+        return pa.nulls(len(one), BOOL)
+    if one.type == BOOL:
+        one, other = one.cast(pa.int8()), other.cast(pa.int8())
+    elif one.type == INTERVAL:
+        one, other = one.view(pa.int64()), other.view(pa.int64())
+    found = _COMPARED[sign](one, other)
+    if one.type in (FLOAT, DOUBLE):
+        return _with_nan(sign, found, one, other)
+    return found
+
+
+def _with_nan(sign: str, found: pa.Array, one: pa.Array, other: pa.Array) -> pa.Array:
+    """NaN is equal to itself and greater than all other numbers."""
+    left, right = np.isnan(numbers_of(one)), np.isnan(numbers_of(other))
+    if not left.any() and not right.any():
+        return found
+    equal, less = left & right, ~left & right
+    holds = {"=": equal, "<>": ~equal, "<": less, "<=": less | equal, ">": ~less & ~equal, ">=": ~less}[sign]
+    return pc.if_else(pa.array((left | right) & mask_of(found.is_valid())), pa.array(holds), found)
+
+
+def arithmetic(sign: str, left: Value, right: Value) -> Value:
+    """``left sign right`` for ``+``, ``-``, ``*``, ``/``, ``%``, ``div`` and ``pmod``."""
+    for value in (left, right):
+        if not (is_number(value.kind) or value.kind in (TEXT, NULL)):
+            raise outside(f"arithmetic ({sign})", left.kind, right.kind)
+    if TEXT in (left.kind, right.kind):
+        beside = right.kind if left.kind == TEXT else left.kind
+        kind = LONG if is_whole(beside) else DOUBLE
+        left, right = cast(left, kind), cast(right, kind)
+    left, right = _literals_as_decimals(left, right)
+    if left.kind == right.kind == NULL:
+        left = right = cast(left, DOUBLE)
+    # Spark looks at the divisor first: where it is null, nothing else is evaluated.
+    order = None if sign in ("+", "-", "*") else (1, 0)
+    if any(pa.types.is_decimal(value.kind) for value in (left, right)) and not {FLOAT, DOUBLE} & {left.kind, right.kind}:
+        return _of_decimals(sign, left, right, order)
+    if sign == "/":
+        return applied(_divided, [cast(left, DOUBLE), cast(right, DOUBLE)], order)
+    kind = kinds.common(left.kind, right.kind)
+    if kind is None or (sign == "div" and not is_whole(kind)):
+        raise outside(f"arithmetic ({sign})", left.kind, right.kind)
+    kind = LONG if sign == "div" else kind
+    function = _FLOATS[sign] if kind in (FLOAT, DOUBLE) else _WHOLE[sign]
+    return applied(function, [cast(left, kind), cast(right, kind)], order)
+
+
+def negative(value: Value) -> Value:
+    """``- value``."""
+    if isinstance(value.literal, int | float | Decimal) and not isinstance(value.literal, bool):
+        return Value(_negated(value.array)[0], value.failed, -value.literal)
+    if value.kind in (TEXT, NULL):
+        value = cast(value, DOUBLE)
+    if value.kind == INTERVAL:
+        return applied(lambda array: array_of(-numbers_of(array), INTERVAL), [value])
+    if not is_number(value.kind):
+        raise outside("-", value.kind)
+    return applied(_negated, [value])
+
+
+def absolute(value: Value) -> Value:
+    """``abs(value)``."""
+    if value.kind in (TEXT, NULL):
+        value = cast(value, DOUBLE)
+    if not is_number(value.kind):
+        raise outside("abs", value.kind)
+    if not is_whole(value.kind):
+        return applied(pc.abs, [value])
+    least = -(1 << value.kind.bit_width - 1)
+    return applied(lambda array: (pc.abs(array), numbers_of(array) == least), [value])
+
+
+def _negated(array: pa.Array) -> tuple[pa.Array, Mask | None]:
+    if not is_whole(array.type):
+        return pc.negate(array), None
+    return pc.negate(array), numbers_of(array) == -(1 << array.type.bit_width - 1)
+
+
+def _ints(one: pa.Array, other: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    return numbers_of(one).astype(np.int64), numbers_of(other).astype(np.int64)
+
+
+def _in_width(wide: npt.NDArray[Any], failed: Mask, kind: pa.DataType) -> Computed:
+    if kind != LONG:
+        bound = 1 << kind.bit_width - 1
+        failed = failed | (wide < -bound) | (wide >= bound)
+    return array_of(np.where(failed, 0, wide).astype(kind.to_pandas_dtype()), kind), failed
+
+
+def _sum(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = _ints(one, other)
+    with np.errstate(over="ignore"):
+        found = a + b
+    return _in_width(found, ((a ^ found) & (b ^ found)) < 0, one.type)
+
+
+def _difference(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = _ints(one, other)
+    with np.errstate(over="ignore"):
+        found = a - b
+    return _in_width(found, ((a ^ b) & (a ^ found)) < 0, one.type)
+
+
+def _product(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = _ints(one, other)
+    with np.errstate(over="ignore", divide="ignore"):
+        found = a * b
+        back = np.floor_divide(found, np.where(a == 0, 1, a))
+    least = np.int64(-(2**63))
+    failed = (a != 0) & ((back != b) | ((a == -1) & (b == least)) | ((b == -1) & (a == least)))
+    return _in_width(found, failed, one.type)
+
+
+def _quotient(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = _ints(one, other)
+    failed = (b == 0) | ((a == -(2**63)) & (b == -1))
+    safe = np.where(failed, 1, b)
+    floor = np.floor_divide(a, safe)
+    return _in_width(floor + ((floor < 0) & (floor * safe != a)), failed, one.type)
+
+
+def _rest(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = _ints(one, other)
+    return _in_width(np.fmod(a, np.where((b == 0) | (b == -1), 1, b)), b == 0, one.type)
+
+
+def _positive_rest(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = _ints(one, other)
+    safe = np.where((b == 0) | (b == -1), 1, b)
+    rest = np.fmod(a, safe)
+    with np.errstate(over="ignore"):
+        found = np.where(rest < 0, np.fmod(rest + safe, safe), rest)
+    return _in_width(found, b == 0, one.type)
+
+
+def _float_rest(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = numbers_of(one), numbers_of(other)
+    with np.errstate(invalid="ignore"):
+        return array_of(np.fmod(a, b), one.type), b == 0
+
+
+def _positive_float_rest(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = numbers_of(one), numbers_of(other)
+    with np.errstate(invalid="ignore"):
+        rest = np.fmod(a, b)
+        return array_of(np.where(rest < 0, np.fmod(rest + b, b), rest), one.type), b == 0
+
+
+def _divided(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = numbers_of(one), numbers_of(other)
+    with np.errstate(all="ignore"):
+        return array_of(a / b, DOUBLE), b == 0
+
+
+_WHOLE: Mapping[str, Callable[..., Computed]] = {
+    "+": _sum,
+    "-": _difference,
+    "*": _product,
+    "%": _rest,
+    "div": _quotient,
+    "pmod": _positive_rest,
+}
+_FLOATS: Mapping[str, Callable[..., Computed]] = {
+    "+": pc.add,
+    "-": pc.subtract,
+    "*": pc.multiply,
+    "%": _float_rest,
+    "pmod": _positive_float_rest,
+}
+
+
+def _result_of_decimals(sign: str, one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type of an operation of two decimals."""
+    scale, left, right = max(one.scale, other.scale), one.precision - one.scale, other.precision - other.scale
+    if sign in ("+", "-"):
+        return kinds.adjusted(max(left, right) + scale + 1, scale)
+    if sign == "*":
+        return kinds.adjusted(one.precision + other.precision + 1, one.scale + other.scale)
+    if sign == "/":
+        scale = max(6, one.scale + other.precision + 1)
+        return kinds.adjusted(left + other.scale + scale, scale)
+    return kinds.adjusted(min(left, right) + scale, scale)
+
+
+def _of_decimals(sign: str, left: Value, right: Value, order: tuple[int, int] | None) -> Value:
+    if sign == "div":
+        raise outside("div", left.kind, right.kind, instead="cast(a / b as bigint)")
+    one, other = (NULL if value.kind == NULL else decimal_of(value.kind) for value in (left, right))
+    one, other = (other if one == NULL else one), (one if other == NULL else other)
+    left, right, kind = cast(left, one), cast(right, other), _result_of_decimals(sign, one, other)
+    plain = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}.get(sign)
+    scale = max(one.scale, other.scale)
+    needed = one.precision + other.precision if sign == "*" else max(one.precision - one.scale, other.precision - other.scale) + scale
+    if plain is not None and needed < kinds.MAX_DIGITS:
+        # Arrow takes the operands to one scale first, for which 38 digits may be too few.
+        return applied(lambda a, b: plain(_wide(a), _wide(b)).cast(kind), [left, right], order)
+    return applied(lambda a, b: _by_pairs(_DECIMALS[sign], a, b, kind), [left, right], order)
+
+
+def _wide(array: pa.Array) -> pa.Array:
+    return array.cast(pa.decimal256(array.type.precision, array.type.scale))
+
+
+def _by_pairs(function: Callable[[Decimal, Decimal], Decimal], one: pa.Array, other: pa.Array, kind: pa.DataType) -> Computed:
+    failed = np.zeros(len(one), np.bool_)
+    found: list[Decimal | None] = []
+    for number, (a, b) in enumerate(zip(one.to_pylist(), other.to_pylist(), strict=True)):
+        value = None
+        if a is not None and b is not None:
+            try:
+                value = fitting(function(a, b), kind)
+            except (ValueError, ZeroDivisionError):
+                failed[number] = True
+        found.append(value)
+    return pa.array(found, kind), failed
+
+
+def _decimal_quotient(a: Decimal, b: Decimal) -> Decimal:
+    if not b:
+        raise ZeroDivisionError
+    scale = Decimal(1).scaleb(-_DIVIDED_SCALE)
+    return _PRECISE.divide(a, b).quantize(scale, ROUND_HALF_UP, _PRECISE)
+
+
+def _decimal_rest(a: Decimal, b: Decimal) -> Decimal:
+    if not b:
+        raise ZeroDivisionError
+    return _PRECISE.subtract(a, _PRECISE.multiply(_PRECISE.divide(a, b).to_integral_value(ROUND_DOWN), b))
+
+
+def _positive_decimal_rest(a: Decimal, b: Decimal) -> Decimal:
+    rest = _decimal_rest(a, b)
+    return _decimal_rest(_PRECISE.add(rest, b), b) if rest < 0 else rest
+
+
+_DECIMALS: Mapping[str, Callable[[Decimal, Decimal], Decimal]] = {
+    "+": _PRECISE.add,
+    "-": _PRECISE.subtract,
+    "*": _PRECISE.multiply,
+    "/": _decimal_quotient,
+    "%": _decimal_rest,
+    "pmod": _positive_decimal_rest,
+}

@@ -1,0 +1,338 @@
+"""Casts between Spark's types, as its ANSI mode makes them: a value that the other type does not hold fails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.jobs.conditions import kinds
+from windowmill.jobs.conditions.kinds import (
+    BOOL,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INSTANT,
+    LOCAL_TIME,
+    LONG,
+    NULL,
+    TEXT,
+    is_number,
+    is_time,
+    is_whole,
+)
+from windowmill.jobs.conditions.time_texts import date_text, day_of_text, instant_of_text, instant_text
+from windowmill.jobs.conditions.values import (
+    Computed,
+    Mask,
+    NoValueError,
+    Value,
+    applied,
+    array_of,
+    by_value,
+    mask_of,
+    numbers_of,
+    outside,
+)
+
+#: What Spark trims of a text before it reads a value: spaces and control characters.
+_TRIMMED = "".join(map(chr, [*range(33), 127]))
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+#: Java reads the suffixes of its own literals, such as ``1d``, and takes a sign before ``NaN`` only in this spelling.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+#: Java's decimals take digits of all scripts.
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_JAVA_NUMBER = re.compile(rf"({_NUMBER.pattern})[dDfF]?")
+_JAVA_HEXADECIMAL = re.compile(r"([+-]?)0[xX]([0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)([pP][+-]?[0-9]+)[dDfF]?")
+_INFINITE = re.compile("([+-]?)(?:inf|infinity)", re.IGNORECASE)
+_NAN = re.compile("[nN][aA][nN]|[+-]?NaN")
+_TRUE, _FALSE = ("t", "true", "y", "yes", "1"), ("f", "false", "n", "no", "0")
+#: Digits of a float that every version of Java prints alike, of which it makes a decimal.
+_PRINTED_DIGITS = {FLOAT: 6, DOUBLE: 15}
+_EXACT = Context(prec=200, Emax=10**6, Emin=-(10**6))
+_PLAIN_INSTANT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?)?$"
+_DAY_US = 86_400_000_000
+
+
+def cast(value: Value, kind: pa.DataType) -> Value:
+    """``value`` as ``kind``.
+
+    Raises ``OutsideError`` for a cast that is not made here, and ``NoValueError`` for a constant text that is no value of ``kind``.
+    """
+    if value.kind == kind:
+        return value
+    if value.kind == NULL:
+        return Value(pa.nulls(len(value.array), kind), value.failed)
+    if isinstance(value.literal, str) and kind != TEXT and _as_kind(Value(pa.array([value.literal])), kind).array[0].as_py() is None:
+        raise NoValueError(f"{value.literal!r} is no {kinds.name_of(kind)}")
+    return _as_kind(value, kind)
+
+
+def try_cast(value: Value, kind: pa.DataType) -> Value:
+    """As :func:`cast`, with null in the place of its own failures."""
+    return cast(value, kind) if value.kind in (NULL, kind) else Value(_as_kind(value, kind).array, value.failed)
+
+
+def _as_kind(value: Value, kind: pa.DataType) -> Value:
+    converter = _converter(value.kind, kind)
+    return applied(lambda array: converter(array, kind), [value])
+
+
+def alike(*values: Value, what: str = "a comparison") -> list[Value]:
+    """``values`` cast to the type that they have in common; raises ``OutsideError`` if they have none."""
+    kind = kinds.common_of([value.kind for value in values])
+    if kind is None:
+        raise outside(what, *(value.kind for value in values), instead="a cast of one of them")
+    return [cast(value, kind) for value in values]
+
+
+def _converter(source: pa.DataType, kind: pa.DataType) -> Callable[[pa.Array, pa.DataType], Computed]:
+    if source == TEXT:
+        found = _of_text(kind)
+    elif kind == TEXT:
+        found = _as_text(source)
+    elif is_number(source) or source == BOOL:
+        found = _of_number(source, kind)
+    elif is_time(source):
+        found = _of_time(source, kind)
+    else:
+        found = None
+    if found is None:
+        raise outside(f"a cast to {kinds.name_of(kind)}", source)
+    return found
+
+
+def _of_text(kind: pa.DataType) -> Callable[[pa.Array, pa.DataType], Computed] | None:
+    if is_whole(kind):
+        return _whole_of_text
+    if kind in (FLOAT, DOUBLE):
+        return lambda texts, kind: by_value(texts, _float_of_text if kind == DOUBLE else _single_of_text, kind)
+    if pa.types.is_decimal(kind):
+        return lambda texts, kind: by_value(texts, lambda text: _fitting(_decimal_of_text(text), kind), kind)
+    if kind == BOOL:
+        return lambda texts, _: by_value(texts, _truth_of_text, BOOL)
+    if kind == DATE:
+        return lambda texts, _: _times(*by_value(texts, lambda text: day_of_text(text.strip(_TRIMMED)), pa.int32()), DATE)
+    if kind in (INSTANT, LOCAL_TIME):
+        return _instants
+    return None
+
+
+def _whole_of_text(texts: pa.Array, kind: pa.DataType) -> Computed:
+    bound = 1 << kind.bit_width - 1
+
+    def read(text: str) -> int:
+        text = text.strip(_TRIMMED)
+        if not _WHOLE.fullmatch(text) or not text.isascii() or not -bound <= int(text) < bound:
+            raise ValueError(text)
+        return int(text)
+
+    with suppress(pa.ArrowInvalid):  # the plainest texts at once
+        if pc.all(pc.match_substring_regex(texts, "^-?[0-9]+$")).as_py() is not False:
+            return texts.cast(kind), None
+    return by_value(texts, read, kind)
+
+
+def _float_of_text(text: str) -> float:
+    text = text.strip(_TRIMMED[:-1])
+    if found := _JAVA_NUMBER.fullmatch(text):
+        return float(found[1])
+    if found := _INFINITE.fullmatch(text):
+        return float(found[1] + "inf")
+    if _NAN.fullmatch(text):
+        return float("nan")
+    if found := _JAVA_HEXADECIMAL.fullmatch(text):
+        with suppress(OverflowError):
+            return float.fromhex(f"{found[1]}0x{found[2]}{found[3]}")
+        return float(found[1] + "inf")
+    raise ValueError(text)
+
+
+def _single_of_text(text: str) -> float:
+    value = _float_of_text(text)
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
+
+
+def _decimal_of_text(text: str) -> Decimal:
+    text = text.strip(_TRIMMED[:-1])
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError(text)
+    try:
+        return Decimal(text)
+    except InvalidOperation as err:
+        raise ValueError(text) from err
+
+
+def _truth_of_text(text: str) -> bool:
+    text = text.strip(_TRIMMED).lower()
+    if text not in (*_TRUE, *_FALSE):
+        raise ValueError(text)
+    return text in _TRUE
+
+
+def _times(numbers: pa.Array, failed: Mask | None, kind: pa.DataType) -> Computed:
+    return numbers.view(kind), failed
+
+
+def _instants(texts: pa.Array, kind: pa.DataType) -> Computed:
+    with suppress(pa.ArrowInvalid):  # the plainest texts at once
+        if pc.all(pc.match_substring_regex(texts, _PLAIN_INSTANT)).as_py() is not False:
+            return texts.cast(LOCAL_TIME).view(pa.int64()).view(kind), None
+    return _times(*by_value(texts, lambda text: instant_of_text(text.strip(_TRIMMED), zoned=kind == INSTANT), pa.int64()), kind)
+
+
+def _as_text(source: pa.DataType) -> Callable[[pa.Array, pa.DataType], Computed] | None:
+    if is_whole(source):
+        return lambda array, _: array.cast(TEXT)
+    if source == BOOL:
+        return lambda array, _: pc.if_else(array, "true", "false")
+    if pa.types.is_decimal(source):
+        return lambda array, _: by_value(array, lambda value: f"{value:f}", TEXT)
+    if source == DATE:
+        return lambda array, _: by_value(array.view(pa.int32()), date_text, TEXT)
+    if is_time(source):
+        return lambda array, _: by_value(array.view(pa.int64()), instant_text, TEXT)
+    return None
+
+
+def _of_number(source: pa.DataType, kind: pa.DataType) -> Callable[[pa.Array, pa.DataType], Computed] | None:
+    decimal = pa.types.is_decimal(source)
+    if kind == BOOL:
+        return (lambda array, _: pc.not_equal(array, pa.scalar(Decimal(0), source))) if decimal else _as_truth
+    if is_whole(kind):
+        return _whole_of_decimal if decimal else _whole_of_float if source in (FLOAT, DOUBLE) else _whole_of_whole
+    if kind in (FLOAT, DOUBLE):
+        return _float_of_decimal if decimal else _float_of_number
+    if pa.types.is_decimal(kind):
+        if source in (FLOAT, DOUBLE) and kind.precision > _PRINTED_DIGITS[source]:
+            raise outside(f"a cast to {kinds.name_of(kind)}", source, instead=f"a decimal of at most {_PRINTED_DIGITS[source]} digits")
+        return _decimal_of_decimal if decimal else _decimal_of_number
+    if kind == INSTANT and is_whole(source):
+        return _instant_of_seconds
+    return None
+
+
+def _as_truth(array: pa.Array, _kind: pa.DataType) -> Computed:
+    return array_of(numbers_of(array) != 0, BOOL)
+
+
+def _whole_of_whole(array: pa.Array, kind: pa.DataType) -> Computed:
+    numbers, bound = numbers_of(array).astype(np.int64), 1 << kind.bit_width - 1
+    return array_of(numbers.astype(kind.to_pandas_dtype()), kind), (numbers < -bound) | (numbers > bound - 1)
+
+
+def _whole_of_float(array: pa.Array, kind: pa.DataType) -> Computed:
+    numbers = numbers_of(array).astype(np.float64)
+    # Narrow integers are cast by way of 32 bits.
+    bound = 1 << max(kind.bit_width, 32) - 1
+    greatest = float(bound - 1)
+    bad = ~((np.floor(numbers) <= greatest) & (np.ceil(numbers) >= -bound))
+    whole = np.where(bad, 0.0, np.trunc(numbers))
+    # 2^63, which is as near to the greatest integer as a double comes.
+    whole, top = np.where(whole >= 2.0**63, 0.0, whole), whole >= 2.0**63
+    found = np.where(top, np.int64(2**63 - 1), whole.astype(np.int64))
+    if kind.bit_width < 32:
+        bad |= (found < -(1 << kind.bit_width - 1)) | (found >= 1 << kind.bit_width - 1)
+    return array_of(np.where(bad, 0, found).astype(kind.to_pandas_dtype()), kind), bad
+
+
+def _float_of_number(array: pa.Array, kind: pa.DataType) -> Computed:
+    with np.errstate(over="ignore"):
+        return array_of(numbers_of(array).astype(kind.to_pandas_dtype()), kind)
+
+
+def _whole_of_decimal(array: pa.Array, kind: pa.DataType) -> Computed:
+    bound = 1 << kind.bit_width - 1
+
+    def read(value: Decimal) -> int:
+        whole = int(value)
+        if not -bound <= whole < bound:
+            raise ValueError(value)
+        return whole
+
+    return by_value(array, read, kind)
+
+
+def _float_of_decimal(array: pa.Array, kind: pa.DataType) -> Computed:
+    # Arrow would divide the digits by a power of ten, and round twice.
+    return by_value(array, float if kind == DOUBLE else lambda value: float(np.float32(str(value))), kind)
+
+
+def fitting(value: Decimal, kind: pa.DataType) -> Decimal:
+    """``value`` rounded to the scale of ``kind``; raises ``ValueError`` if it has too many digits."""
+    found = value.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP, _EXACT)
+    if found.adjusted() >= kind.precision - kind.scale and found:
+        raise ValueError(value)
+    return found
+
+
+def _fitting(value: Decimal, kind: pa.DataType) -> Decimal:
+    if value.adjusted() > kinds.MAX_DIGITS and value:
+        raise ValueError(value)
+    return fitting(value, kind)
+
+
+def _decimal_of_decimal(array: pa.Array, kind: pa.DataType) -> Computed:
+    source = array.type
+    if kind.scale >= source.scale and kind.precision - kind.scale >= source.precision - source.scale:
+        return array.cast(kind)
+    return by_value(array, lambda value: fitting(value, kind), kind)
+
+
+def _decimal_of_number(array: pa.Array, kind: pa.DataType) -> Computed:
+    if array.type == BOOL:
+        array = array.cast(pa.int8())
+    if is_whole(array.type):
+        if kind.precision - kind.scale >= kinds.decimal_of(array.type).precision - (array.type == LONG):
+            return array.cast(pa.decimal128(20, 0)).cast(kind) if kind.precision >= 20 else _by_decimals(array, kind)
+        return _by_decimals(array, kind)
+    # Java makes a decimal of the digits that it would print; of NaN and infinity none.
+    short = array.type == FLOAT
+
+    def read(value: float) -> Decimal | None:
+        return _fitting(Decimal(str(np.float32(value)) if short else repr(value)), kind) if np.isfinite(value) else None
+
+    return by_value(array, read, kind)
+
+
+def _by_decimals(array: pa.Array, kind: pa.DataType) -> Computed:
+    return by_value(array, lambda value: fitting(Decimal(value), kind), kind)
+
+
+def _instant_of_seconds(array: pa.Array, kind: pa.DataType) -> Computed:
+    bound = (2**63 - 1) // 1_000_000
+    seconds = numbers_of(array).astype(np.int64)
+    micros = np.clip(seconds, -bound, bound) * 1_000_000
+    micros = np.where(seconds > bound, np.int64(2**63 - 1), np.where(seconds < -bound, np.int64(-(2**63)), micros))
+    return array_of(micros, kind)
+
+
+def _of_time(source: pa.DataType, kind: pa.DataType) -> Callable[[pa.Array, pa.DataType], Computed] | None:
+    if source == DATE and kind in (INSTANT, LOCAL_TIME):
+        return _instant_of_day
+    if kind == DATE:
+        return lambda array, kind: array_of(np.floor_divide(numbers_of(array), _DAY_US), kind)
+    if kind in (INSTANT, LOCAL_TIME):
+        return lambda array, kind: array.view(pa.int64()).view(kind)
+    if source == INSTANT and is_whole(kind):
+        return lambda array, kind: _whole_of_whole(pc.cast(array_of(np.floor_divide(numbers_of(array), 1_000_000), LONG), LONG), kind)
+    if source == INSTANT and kind in (FLOAT, DOUBLE):
+        return lambda array, kind: array_of(numbers_of(array) / 1_000_000.0, kind)
+    return None
+
+
+def _instant_of_day(array: pa.Array, kind: pa.DataType) -> Computed:
+    days, bound = numbers_of(array).astype(np.int64), (2**63 - 1) // _DAY_US
+    beyond = (days > bound) | (days < -bound)
+    return array_of(np.where(beyond, 0, days) * _DAY_US, kind), beyond
+
+
+def holds(array: pa.Array) -> Mask:
+    """Where a truth is true, neither false nor null."""
+    return mask_of(pc.fill_null(array, False))

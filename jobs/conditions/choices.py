@@ -1,0 +1,82 @@
+"""Functions that choose among values, of which they evaluate no more than they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.jobs.conditions.arithmetic import compared, same
+from windowmill.jobs.conditions.casts import alike, cast, holds
+from windowmill.jobs.conditions.functions import Call, calls
+from windowmill.jobs.conditions.kinds import BOOL, NULL
+from windowmill.jobs.conditions.values import OutsideError, Value, at, chosen, either
+
+
+def choice(tests: Sequence[Value], values: Sequence[Value]) -> Value:
+    """The first of ``values`` whose test holds; the last, for which there is no test, where none does."""
+    values = alike(*values, what="a choice")
+    open_, failed = np.ones(len(values[0].array), np.bool_), None
+    reached = []
+    for test in tests:
+        failed = either(failed, at(test.failed, open_))
+        own = open_ & holds(test.array)
+        reached.append(own)
+        open_ = open_ & ~own if test.failed is None else open_ & ~own & ~test.failed
+    found = chosen([*reached, open_], values, values[0].kind)
+    return Value(found.array, either(failed, found.failed))
+
+
+def is_null(value: Value) -> Value:
+    """Whether a value is null; where it fails, so does the answer."""
+    found = pc.is_null(value.array)
+    return Value(found if value.failed is None else pc.if_else(pa.array(value.failed), pa.scalar(None, BOOL), found), value.failed)
+
+
+@calls("coalesce", "nvl", "ifnull")
+def _coalesce(call: Call) -> Value:
+    values = alike(*call.values(1), what=call.name)
+    open_, conditions = np.ones(call.own.n, np.bool_), []
+    for value in values:
+        conditions.append(open_ & (value.valid if value.failed is None else value.valid | value.failed))
+        open_ = open_ & ~conditions[-1]
+    return chosen(conditions, values, values[0].kind)
+
+
+@calls("nullif")
+def _null_if(call: Call) -> Value:
+    left, right = call.values(2, 2)
+    equal = compared("=", left, right)
+    return choice([equal], [cast(call.own.constant(None, NULL), left.kind), left])
+
+
+@calls("nvl2")
+def _by_null(call: Call) -> Value:
+    value, given, missing = call.values(3, 3)
+    return choice([is_null(value)], [missing, given])
+
+
+@calls("isnull")
+def _is_null(call: Call) -> Value:
+    return is_null(*call.values(1, 1))
+
+
+@calls("isnotnull")
+def _is_not_null(call: Call) -> Value:
+    found = is_null(*call.values(1, 1))
+    return Value(pc.invert(found.array), found.failed)
+
+
+@calls("equal_null")
+def _equal_null(call: Call) -> Value:
+    left, right = call.values(2, 2)
+    return same(left, right)
+
+
+@calls("if")
+def _if(call: Call) -> Value:
+    if len(call.nodes) != 3:
+        raise OutsideError("if() of other than three arguments")
+    return choice([call.own.truth(call.nodes[0])], [call.own.value(node) for node in call.nodes[1:]])

@@ -1,0 +1,383 @@
+"""Evaluates Spark SQL expressions over Arrow tables: one recursive function over the tree, which gives values and where they fail.
+
+A node or function without a rule here, or one of a type that its rule does not take, is outside: :class:`.OutsideError`. Whether it is
+depends on the types of the columns alone, so that an expression over no rows tells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+import windowmill.jobs.conditions.date_formats
+import windowmill.jobs.conditions.numbers  # noqa: F401 - both register functions
+from windowmill.jobs.conditions import kinds
+from windowmill.jobs.conditions.arithmetic import arithmetic, compared, negative, same
+from windowmill.jobs.conditions.casts import alike, cast, holds, try_cast
+from windowmill.jobs.conditions.choices import choice, is_null
+from windowmill.jobs.conditions.functions import FUNCTIONS, Call
+from windowmill.jobs.conditions.kinds import BOOL, DOUBLE, INT, INTERVAL, LONG, MONTHS, NULL, TEXT
+from windowmill.jobs.conditions.nested import field_of, item_of
+from windowmill.jobs.conditions.texts import like, trimmed
+from windowmill.jobs.conditions.times import shifted
+from windowmill.jobs.conditions.values import (
+    Value,
+    applied,
+    at,
+    either,
+    mask_of,
+    outside,
+    repeated,
+)
+
+_T = exp.DataType.Type
+#: Types of casts by their names.
+_TYPES: Mapping[Any, pa.DataType] = {
+    _T.BIGINT: LONG,
+    _T.INT: INT,
+    _T.SMALLINT: kinds.SHORT,
+    _T.TINYINT: kinds.BYTE,
+    _T.DOUBLE: DOUBLE,
+    _T.FLOAT: kinds.FLOAT,
+    _T.BOOLEAN: BOOL,
+    _T.DATE: kinds.DATE,
+    _T.TIMESTAMP: kinds.INSTANT,
+    _T.TIMESTAMPTZ: kinds.INSTANT,
+    _T.TIMESTAMPLTZ: kinds.INSTANT,
+    _T.TIMESTAMPNTZ: kinds.LOCAL_TIME,
+    _T.TEXT: TEXT,
+    _T.VARCHAR: TEXT,
+}
+_COMPARISONS: Mapping[type, str] = {exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
+_ARITHMETIC: Mapping[type, str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.IntDiv: "div"}
+_BITS: Mapping[type, Callable[..., pa.Array]] = {
+    exp.BitwiseAnd: pc.bit_wise_and,
+    exp.BitwiseOr: pc.bit_wise_or,
+    exp.BitwiseXor: pc.bit_wise_xor,
+}
+#: Microseconds of an interval's unit, and months.
+_UNITS_US = {
+    "MICROSECOND": 1,
+    "MILLISECOND": 1_000,
+    "SECOND": 1_000_000,
+    "MINUTE": 60_000_000,
+    "HOUR": 3_600_000_000,
+    "DAY": 86_400_000_000,
+    "WEEK": 604_800_000_000,
+}
+_UNITS_MONTHS = {"MONTH": 1, "YEAR": 12}
+#: Arguments of a node that its rule handles.
+_ARGUMENTS = frozenset(
+    {"this", "expression", "expressions", "to", "ifs", "default", "true", "false", "low", "high", "is_string", "table", "db", "catalog"}
+)
+_MORE_ARGUMENTS: Mapping[type, frozenset[str]] = {
+    exp.TryCast: frozenset({"safe"}),
+    exp.DPipe: frozenset({"safe"}),
+    exp.Interval: frozenset({"unit"}),
+    exp.Trim: frozenset({"position"}),
+    exp.Substring: frozenset({"start", "length"}),
+    exp.StrPosition: frozenset({"substr"}),
+    exp.Like: frozenset({"negate"}),
+    exp.ILike: frozenset({"negate"}),
+}
+
+Rule = Callable[["Evaluation", Any], Value]
+_RULES: dict[type, Rule] = {}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An expression's columns, as Spark's types, and the number of rows."""
+
+    columns: Mapping[str, pa.Array]
+    n: int
+
+    def value(self, node: exp.Expr) -> Value:
+        """Evaluate a part of the expression; raises ``OutsideError`` if it has no rule here."""
+        rule = _RULES.get(type(node))
+        more = {name for name, value in node.args.items() if value not in (None, False, [])} - _ARGUMENTS
+        if rule is None or more - _MORE_ARGUMENTS.get(type(node), frozenset()):
+            raise outside(node.sql("spark"))
+        return rule(self, node)
+
+    def truth(self, node: exp.Expr) -> Value:
+        """Evaluate a condition."""
+        found = self.value(node)
+        if found.kind not in (BOOL, NULL):
+            raise outside("a condition that is a value", found.kind)
+        return cast(found, BOOL)
+
+    def constant(self, constant: Any, kind: pa.DataType, unit: str | None = None) -> Value:
+        """A constant of ``kind``."""
+        return Value(repeated(constant, kind, self.n), None, constant, unit)
+
+    def with_columns(self, columns: Mapping[str, pa.Array], rows: pa.Array, n: int) -> Evaluation:
+        """The evaluation of a lambda: over these ``rows``, repeated or left out, with parameters in front of the columns."""
+        return Evaluation({**{name: array.take(rows) for name, array in self.columns.items()}, **columns}, n)
+
+
+def rule(*nodes: type) -> Callable[[Rule], Rule]:
+    """Registers how nodes of these types are evaluated."""
+
+    def register(own: Rule) -> Rule:
+        _RULES.update(dict.fromkeys(nodes, own))
+        return own
+
+    return register
+
+
+@rule(exp.Literal, exp.RawString)
+def _literal(own: Evaluation, node: exp.Literal) -> Value:
+    text = str(node.this)
+    if node.is_string or isinstance(node, exp.RawString):
+        return own.constant(text, TEXT)
+    if text.isdigit():
+        whole = int(text)
+        kind = INT if whole < 1 << 31 else LONG if whole < 1 << 63 else pa.decimal128(len(str(whole)), 0)
+        return own.constant(Decimal(whole) if pa.types.is_decimal(kind) else whole, kind)
+    if "e" in text.lower():
+        return own.constant(float(text), DOUBLE)
+    value = Decimal(text)
+    scale = len(text.partition(".")[2])
+    return own.constant(value, pa.decimal128(max(scale, len(value.as_tuple().digits)), scale))
+
+
+@rule(exp.Boolean, exp.Null)
+def _constant(own: Evaluation, node: exp.Boolean | exp.Null) -> Value:
+    return own.constant(None, NULL) if isinstance(node, exp.Null) else own.constant(bool(node.this), BOOL)
+
+
+@rule(exp.Column, exp.Identifier)
+def _column(own: Evaluation, node: exp.Column | exp.Identifier) -> Value:
+    parts = [part.name for part in node.parts] if isinstance(node, exp.Column) else [node.name]
+    same_case = [name for name in own.columns if name == parts[0]]
+    names = same_case or [name for name in own.columns if name.lower() == parts[0].lower()]
+    if len(names) != 1:
+        raise outside(f"column {parts[0]!r}")
+    found = Value(own.columns[names[0]])
+    for name in parts[1:]:
+        found = field_of(found, name)
+    return found
+
+
+@rule(exp.Dot)
+def _field(own: Evaluation, node: exp.Dot) -> Value:
+    if not isinstance(node.expression, exp.Identifier):
+        raise outside(node.sql("spark"))
+    return field_of(own.value(node.this), node.expression.name)
+
+
+@rule(exp.Bracket)
+def _item(own: Evaluation, node: exp.Bracket) -> Value:
+    if len(node.expressions) != 1:
+        raise outside(node.sql("spark"))
+    return item_of(own.value(node.this), own.value(node.expressions[0]))
+
+
+@rule(exp.Paren)
+def _paren(own: Evaluation, node: exp.Paren) -> Value:
+    return own.value(node.this)
+
+
+@rule(exp.And, exp.Or)
+def _connection(own: Evaluation, node: exp.Connector) -> Value:
+    one, other = own.truth(node.left), own.truth(node.right)
+    conjunction = isinstance(node, exp.And)
+    settled = holds(pc.invert(one.array)) if conjunction else holds(one.array)
+    failed = either(one.failed, at(other.failed, ~settled if one.failed is None else ~settled & ~one.failed))
+    found = (pc.and_kleene if conjunction else pc.or_kleene)(one.array, other.array)
+    return Value(found if failed is None else pc.if_else(pa.array(failed), pa.scalar(None, BOOL), found), failed)
+
+
+@rule(exp.Not)
+def _negation(own: Evaluation, node: exp.Not) -> Value:
+    value = own.truth(node.this)
+    return Value(pc.invert(value.array), value.failed)
+
+
+@rule(exp.Is)
+def _test(own: Evaluation, node: exp.Is) -> Value:
+    value = own.value(node.this)
+    if isinstance(node.expression, exp.Null):
+        return is_null(value)
+    if isinstance(node.expression, exp.Boolean):
+        return same(value, own.value(node.expression))
+    raise outside(node.sql("spark"))
+
+
+@rule(*_COMPARISONS)
+def _compare(own: Evaluation, node: exp.Binary) -> Value:
+    return compared(_COMPARISONS[type(node)], own.value(node.left), own.value(node.right))
+
+
+@rule(exp.NullSafeEQ, exp.NullSafeNEQ)
+def _compare_nulls(own: Evaluation, node: exp.Binary) -> Value:
+    found = same(own.value(node.left), own.value(node.right))
+    return found if isinstance(node, exp.NullSafeEQ) else Value(pc.invert(found.array), found.failed)
+
+
+@rule(exp.Between)
+def _between(own: Evaluation, node: exp.Between) -> Value:
+    value, low, high = (own.value(node.args[name]) for name in ("this", "low", "high"))
+    above, below = compared(">=", value, low), compared("<=", value, high)
+    settled = holds(pc.invert(above.array))
+    failed = either(above.failed, at(below.failed, ~settled if above.failed is None else ~settled & ~above.failed))
+    found = pc.and_kleene(above.array, below.array)
+    return Value(found if failed is None else pc.if_else(pa.array(failed), pa.scalar(None, BOOL), found), failed)
+
+
+@rule(exp.In)
+def _membership(own: Evaluation, node: exp.In) -> Value:
+    value, *items = alike(*(own.value(each) for each in (node.this, *node.expressions)), what="a list")
+    if value.kind == NULL:
+        return own.constant(None, BOOL)
+    reached, found = value.valid, np.zeros(own.n, np.bool_)
+    failed, unknown = value.failed, ~value.valid
+    for item in items:
+        equal = compared("=", Value(value.array), item)
+        failed = either(failed, at(item.failed, reached))
+        found |= reached & holds(equal.array)
+        unknown |= reached & mask_of(equal.array.is_null())
+        reached = reached & ~found
+    return Value(pa.array(found, mask=(unknown & ~found) if failed is None else (unknown & ~found) | failed), failed)
+
+
+@rule(exp.Cast, exp.TryCast)
+def _cast(own: Evaluation, node: exp.Cast) -> Value:
+    return (try_cast if isinstance(node, exp.TryCast) else cast)(own.value(node.this), _type_of(node.to))
+
+
+def _type_of(node: exp.DataType) -> pa.DataType:
+    limited = node.expressions
+    if node.this == _T.DECIMAL:
+        digits = [int(each.name) for each in limited] if limited else [10]
+        return pa.decimal128(digits[0], digits[1] if len(digits) > 1 else 0)
+    found = _TYPES.get(node.this)
+    if found is None or limited:
+        raise outside(f"a cast to {node.sql('spark')}")
+    return found
+
+
+@rule(*_ARITHMETIC)
+def _arithmetic(own: Evaluation, node: exp.Binary) -> Value:
+    left, right, sign = own.value(node.left), own.value(node.right), _ARITHMETIC[type(node)]
+    if any(kinds.is_time(value.kind) or value.kind in (INTERVAL, MONTHS) for value in (left, right)):
+        return shifted(sign, left, right)
+    return arithmetic(sign, left, right)
+
+
+@rule(exp.Neg)
+def _negative(own: Evaluation, node: exp.Neg) -> Value:
+    if isinstance(node.this, exp.Literal) and not node.this.is_string and str(node.this.this).isdigit():
+        # The least integer of a type is written with a sign.
+        whole = -int(node.this.this)
+        if whole in (-(1 << 31), -(1 << 63)):
+            return own.constant(whole, INT if whole == -(1 << 31) else LONG)
+    return negative(own.value(node.this))
+
+
+@rule(exp.Interval)
+def _interval(own: Evaluation, node: exp.Interval) -> Value:
+    unit = node.args.get("unit")
+    name = unit.name.upper().removesuffix("S") if isinstance(unit, exp.Var) else ""
+    text = node.this.name if isinstance(node.this, exp.Literal) else ""
+    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text) or name not in (*_UNITS_US, *_UNITS_MONTHS):
+        raise outside(node.sql("spark"), instead="interval 1 day, with a whole number and one unit")
+    if name in _UNITS_MONTHS:
+        return own.constant((int(text) * _UNITS_MONTHS[name], 0, 0), MONTHS, name)
+    return own.constant(int(text) * _UNITS_US[name], INTERVAL, "DAY" if name == "WEEK" else name)
+
+
+@rule(exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot)
+def _bits(own: Evaluation, node: Any) -> Value:
+    if isinstance(node, exp.BitwiseNot):
+        values, function = [own.value(node.this)], pc.bit_wise_not
+    else:
+        values, function = alike(own.value(node.left), own.value(node.right), what="bits"), _BITS[type(node)]
+    if not kinds.is_whole(values[0].kind):
+        raise outside("bits", values[0].kind)
+    return applied(function, values)
+
+
+@rule(exp.Like, exp.ILike, exp.Escape, exp.RegexpLike)
+def _pattern(own: Evaluation, node: exp.Expr) -> Value:
+    escape, inner = "\\", node
+    if isinstance(node, exp.Escape):
+        escape, inner = node.expression.name, node.this
+    if isinstance(inner, exp.RegexpLike):
+        return FUNCTIONS["rlike"](Call(own, "rlike", [inner.this, inner.expression]))
+    text, each = inner.this, inner.expression
+    several = isinstance(each, exp.Any | exp.All)
+    patterns = (
+        each.this.unnest().expressions
+        if several and isinstance(each.this.unnest(), exp.Tuple)
+        else [each.this.unnest() if several else each]
+    )
+    found = [like(own.value(text), own.value(pattern), escape, ignore_case=isinstance(inner, exp.ILike)) for pattern in patterns]
+    if inner.args.get("negate"):
+        found = [Value(pc.invert(value.array), value.failed) for value in found]
+    joined = found[0]
+    for value in found[1:]:
+        function = pc.or_kleene if isinstance(each, exp.Any) else pc.and_kleene
+        joined = Value(function(joined.array, value.array), either(joined.failed, value.failed))
+    return joined
+
+
+@rule(exp.If, exp.Case)
+def _choice(own: Evaluation, node: exp.If | exp.Case) -> Value:
+    branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
+    last = node.args.get("default" if isinstance(node, exp.Case) else "false")
+    if any(isinstance(branch.this.unnest(), exp.Null) for branch in branches):
+        raise outside("null as the test of a choice", instead="false")
+    subject = own.value(node.this) if isinstance(node, exp.Case) and node.args.get("this") is not None else None
+    tests = [own.truth(branch.this) if subject is None else compared("=", subject, own.value(branch.this)) for branch in branches]
+    otherwise = own.constant(None, NULL) if last is None else own.value(last)
+    return choice(tests, [*(own.value(branch.args["true"]) for branch in branches), otherwise])
+
+
+@rule(exp.Anonymous)
+def _call(own: Evaluation, node: exp.Anonymous) -> Value:
+    name = str(node.this).lower()
+    function = FUNCTIONS.get(name)
+    if function is None:
+        raise outside(f"{name}()")
+    return function(Call(own, name, node.expressions))
+
+
+@rule(exp.Trim)
+def _trim(own: Evaluation, node: exp.Trim) -> Value:
+    characters = own.value(node.expression) if node.args.get("expression") else None
+    return trimmed(str(node.args.get("position") or "both").lower(), own.value(node.this), characters)
+
+
+@rule(exp.Substring)
+def _substring(own: Evaluation, node: exp.Substring) -> Value:
+    return FUNCTIONS["substring"](Call(own, "substring", [node.args[name] for name in ("this", "start", "length") if node.args.get(name)]))
+
+
+@rule(exp.StrPosition)
+def _position(own: Evaluation, node: exp.StrPosition) -> Value:
+    return FUNCTIONS["locate"](Call(own, "position", [node.args["substr"], node.this]))
+
+
+@rule(exp.DPipe)
+def _joined(own: Evaluation, node: exp.DPipe) -> Value:
+    return FUNCTIONS["concat"](Call(own, "concat", [node.left, node.right]))
+
+
+@rule(exp.Concat)
+def _adjacent(own: Evaluation, node: exp.Concat) -> Value:
+    return own.constant("".join(part.name for part in node.expressions), TEXT)
+
+
+@rule(exp.Extract)
+def _part(own: Evaluation, node: exp.Extract) -> Value:
+    return FUNCTIONS["date_part"](Call(own, "extract", [exp.Literal.string(node.this.name), node.expression]))

@@ -1,0 +1,98 @@
+"""The functions of Spark SQL that are evaluated here, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from windowmill.jobs.conditions.casts import cast
+from windowmill.jobs.conditions.kinds import BINARY, DOUBLE, FLOAT, INT, NULL, TEXT, is_whole
+from windowmill.jobs.conditions.values import Computed, Value, applied, outside
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+    from windowmill.jobs.conditions.evaluator import Evaluation
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function's call, by the ``name`` that is written, with the nodes of its arguments."""
+
+    own: Evaluation
+    name: str
+    nodes: Sequence[exp.Expr]
+
+    def values(self, least: int, most: int | None = None) -> list[Value]:
+        """The arguments; raises ``OutsideError`` if their number is not among those that the function has here."""
+        if len(self.nodes) < least or (most is not None and len(self.nodes) > most):
+            raise outside(f"{self.name}() of {len(self.nodes)} arguments")
+        return [self.own.value(node) for node in self.nodes]
+
+    def refused(self, *values: Value) -> Exception:
+        """The error for arguments of types that are outside."""
+        return outside(f"{self.name}()", *(value.kind for value in values))
+
+
+Function = Callable[[Call], Value]
+FUNCTIONS: dict[str, Function] = {}
+#: What makes an argument's value of one that a function is given: a cast that Spark adds.
+Takes = Callable[[Value], Value]
+
+
+def calls(*names: str) -> Callable[[Function], Function]:
+    """Registers a function of calls, which evaluates its arguments itself."""
+
+    def register(function: Function) -> Function:
+        FUNCTIONS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def function(*names: str, takes: Sequence[Takes], least: int | None = None) -> Callable[[Callable[..., Computed]], Callable[..., Computed]]:
+    """Registers a function of arrays, whose result is null where an argument is; the last arguments may be missing down to ``least``."""
+
+    def register(own: Callable[..., Computed]) -> Callable[..., Computed]:
+        def evaluated(call: Call) -> Value:
+            given = call.values(len(takes) if least is None else least, len(takes))
+            return applied(own, [take(value) for take, value in zip(takes, given, strict=False)])
+
+        calls(*names)(evaluated)
+        return own
+
+    return register
+
+
+def text(value: Value) -> Value:
+    """An argument that is a text, or that Spark writes as one."""
+    if value.kind in (FLOAT, DOUBLE, BINARY):
+        raise outside("a text", value.kind, instead="a cast to decimal")
+    return cast(value, TEXT)
+
+
+def whole(kind: pa.DataType = INT) -> Takes:
+    """An argument that is a whole number of ``kind``."""
+
+    def take(value: Value) -> Value:
+        if not (is_whole(value.kind) or value.kind in (TEXT, NULL)):
+            raise outside("a whole number", value.kind)
+        found = cast(value, kind)
+        return Value(found.array, found.failed, value.literal)
+
+    return take
+
+
+def as_type(kind: pa.DataType) -> Takes:
+    """An argument that is cast to ``kind``."""
+    return lambda value: cast(value, kind)
+
+
+def literal_of(value: Value, name: str) -> str:
+    """The text of an argument that must be written as a constant."""
+    if not isinstance(value.literal, str):
+        raise outside(f"{name}() with an argument that is no constant text")
+    return value.literal

@@ -1,0 +1,204 @@
+"""Fields of structs, items of arrays and maps, and functions of arrays and maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from windowmill.jobs.conditions import kinds
+from windowmill.jobs.conditions.arithmetic import compared
+from windowmill.jobs.conditions.casts import alike, cast, holds
+from windowmill.jobs.conditions.functions import Call, calls
+from windowmill.jobs.conditions.kinds import BOOL, INT, NULL, is_whole
+from windowmill.jobs.conditions.values import Computed, Mask, Value, applied, at, either, mask_of, numbers_of, outside
+
+
+def field_of(value: Value, name: str) -> Value:
+    """The field ``name`` of a struct, in any case."""
+    if not pa.types.is_struct(value.kind):
+        raise outside(f"field {name!r}", value.kind)
+    found = [index for index, field in enumerate(value.kind) if field.name.lower() == name.lower()]
+    if len(found) != 1:
+        raise outside(f"field {name!r}", value.kind)
+    return Value(pc.struct_field(value.array, found[0]), value.failed)
+
+
+def item_of(value: Value, index: Value) -> Value:
+    """``value[index]``: an item of an array from 0 on, which must be there, or what a map has for a key."""
+    if pa.types.is_map(value.kind):
+        return _of_key(value, index)
+    return _of_place(value, index, lambda places, _: places, strict=True, brackets=True)
+
+
+def _of_key(value: Value, key: Value) -> Value:
+    own = cast(key, value.kind.key_type)
+    if kinds.common(key.kind, value.kind.key_type) != value.kind.key_type:
+        raise outside("a map's item", value.kind, key.kind)
+
+    def found(maps: pa.Array, keys: pa.Array) -> Computed:
+        offsets, rows = _places(maps)
+        equal = holds(compared("=", Value(maps.keys.take(pa.array(offsets))), Value(keys.take(pa.array(rows)))).array)
+        first = np.full(len(maps), -1)
+        # The first of equal keys, in reverse so that it is written last.
+        first[rows[equal][::-1]] = offsets[equal][::-1]
+        return maps.items.take(pa.array(first, mask=first < 0))
+
+    return applied(found, [value, own])
+
+
+def _places(lists: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """For each item of arrays or maps its place among all values of the child, and its row."""
+    starts = lists.offsets.to_numpy()[:-1].astype(np.int64)
+    lengths = _lengths(lists)
+    rows = np.repeat(np.arange(len(lists)), lengths)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return np.repeat(starts, lengths) + within, rows
+
+
+def _lengths(lists: pa.Array) -> npt.NDArray[Any]:
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    return np.where(mask_of(lists.is_valid()), offsets[1:] - offsets[:-1], 0)
+
+
+Place = Callable[[npt.NDArray[Any], npt.NDArray[Any]], npt.NDArray[Any]]
+
+
+def _of_place(value: Value, index: Value, place: Place, *, strict: bool, zero_fails: bool = False, brackets: bool = False) -> Value:
+    if not pa.types.is_list(value.kind) or not (is_whole(index.kind) or index.kind == NULL):
+        raise outside("an item", value.kind, index.kind)
+
+    def found(lists: pa.Array, numbers: pa.Array) -> Computed:
+        # Behind brackets Spark takes the low 32 bits of an index.
+        lengths, given = _lengths(lists), numbers_of(numbers).astype(np.int32).astype(np.int64)
+        places = place(given, lengths)
+        missing = (places < 0) | (places >= lengths)
+        items = lists.values.take(pa.array(lists.offsets.to_numpy()[:-1] + np.where(missing, 0, places), mask=missing))
+        bad = missing if strict else np.zeros(len(lists), np.bool_)
+        return items, bad | (given == 0) if zero_fails else bad
+
+    return applied(found, [value, index if brackets and index.kind != NULL else cast(index, INT)])
+
+
+def _from_one(given: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.where(given > 0, given - 1, np.where(given < 0, lengths + given, -1))
+
+
+@calls("element_at", "try_element_at")
+def _element_at(call: Call) -> Value:
+    value, index = call.values(2, 2)
+    if pa.types.is_map(value.kind):
+        return _of_key(value, index)
+    return _of_place(value, index, _from_one, strict=call.name == "element_at", zero_fails=True)
+
+
+@calls("get")
+def _get(call: Call) -> Value:
+    value, index = call.values(2, 2)
+    return _of_place(value, index, lambda places, _: places, strict=False)
+
+
+@calls("size", "cardinality", "array_size")
+def _size(call: Call) -> Value:
+    [value] = call.values(1, 1)
+    if not (pa.types.is_list(value.kind) or (pa.types.is_map(value.kind) and call.name != "array_size")):
+        raise call.refused(value)
+    return applied(lambda lists: pa.array(_lengths(lists).astype(np.int32)), [value])
+
+
+@calls("array_contains")
+def _contains(call: Call) -> Value:
+    value, wanted = call.values(2, 2)
+    if not pa.types.is_list(value.kind) or wanted.kind == NULL:
+        raise call.refused(value, wanted)
+    item = value.kind.value_type
+    if item != wanted.kind and not (kinds.is_number(item) and kinds.is_number(wanted.kind)):
+        raise call.refused(value, wanted)
+
+    def found(lists: pa.Array, each: pa.Array) -> Computed:
+        places, rows = _places(lists)
+        equal = compared("=", Value(lists.values.take(pa.array(places))), Value(each.take(pa.array(rows)))).array
+        holding, unknown = np.zeros(len(lists), np.bool_), np.zeros(len(lists), np.bool_)
+        holding[rows[holds(equal)]] = True
+        unknown[rows[mask_of(equal.is_null())]] = True
+        return pa.array(holding, mask=unknown & ~holding)
+
+    return applied(found, [value, wanted])
+
+
+@calls("map_contains_key")
+def _contains_key(call: Call) -> Value:
+    value, wanted = call.values(2, 2)
+    if not pa.types.is_map(value.kind) or value.kind.key_type != wanted.kind:
+        raise call.refused(value, wanted)
+
+    def found(maps: pa.Array, each: pa.Array) -> Computed:
+        places, rows = _places(maps)
+        equal = holds(compared("=", Value(maps.keys.take(pa.array(places))), Value(each.take(pa.array(rows)))).array)
+        holding = np.zeros(len(maps), np.bool_)
+        holding[rows[equal]] = True
+        return pa.array(holding)
+
+    return applied(found, [value, wanted])
+
+
+@calls("array")
+def _array(call: Call) -> Value:
+    values = alike(*call.values(1), what="array()")
+    n, count = call.own.n, len(values)
+    places = np.arange(n * count).reshape(count, n).T.reshape(-1) if n else np.arange(0)
+    items = pa.concat_arrays([value.array for value in values]).take(pa.array(places))
+    offsets = pa.array(np.arange(n + 1, dtype=np.int32) * count)
+    return Value(pa.ListArray.from_arrays(offsets, items), either(*(value.failed for value in values)))
+
+
+@calls("exists", "forall", "filter", "transform")
+def _with_lambda(call: Call) -> Value:
+    if len(call.nodes) != 2 or not isinstance(call.nodes[1], exp.Lambda) or len(call.nodes[1].expressions) != 1:
+        raise outside(f"{call.name}() of other than an array and a lambda of one parameter")
+    value, lambda_ = call.own.value(call.nodes[0]), call.nodes[1]
+    if not pa.types.is_list(value.kind):
+        raise call.refused(value)
+    places, rows = _places(value.array)
+    inner = call.own.with_columns({lambda_.expressions[0].name: value.array.values.take(pa.array(places))}, pa.array(rows), len(rows))
+    found = inner.value(lambda_.this) if call.name == "transform" else inner.truth(lambda_.this)
+    if call.name in ("exists", "forall"):
+        return _any_or_all(value, found, rows, decided=call.name == "exists")
+    kept = np.ones(len(rows), np.bool_) if call.name == "transform" else holds(found.array)
+    items = found.array if call.name == "transform" else value.array.values.take(pa.array(places[kept]))
+    counts = np.bincount(rows[kept], minlength=call.own.n) if len(rows) else np.zeros(call.own.n, np.int64)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+    null = ~value.valid
+    failed = either(value.failed, _of_rows(found.failed, rows, call.own.n))
+    null = null if failed is None else null | failed
+    return Value(pa.ListArray.from_arrays(offsets, items, mask=pa.array(null)), failed)
+
+
+def _of_rows(failed: Mask | None, rows: npt.NDArray[Any], n: int) -> Mask | None:
+    if failed is None:
+        return None
+    own = np.zeros(n, np.bool_)
+    own[rows[failed]] = True
+    return own
+
+
+def _any_or_all(value: Value, found: Value, rows: npt.NDArray[Any], *, decided: bool) -> Value:
+    """``exists`` or ``forall``: items are looked at in order until one has decided."""
+    n = len(value.array)
+    decides = holds(found.array if decided else pc.invert(found.array))
+    first = np.full(n, len(rows))
+    np.minimum.at(first, rows[decides], np.flatnonzero(decides))
+    settled, unknown = first < len(rows), np.zeros(n, np.bool_)
+    unknown[rows[mask_of(found.array.is_null())]] = True
+    own = None
+    if found.failed is not None:
+        own = _of_rows(at(found.failed, np.arange(len(rows)) < first[rows]), rows, n)
+    failed = either(value.failed, own)
+    null = ~value.valid | (unknown & ~settled)
+    answer = settled if decided else ~settled
+    return Value(pa.array(answer, BOOL, mask=null if failed is None else null | failed), failed)

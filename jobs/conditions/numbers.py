@@ -1,0 +1,213 @@
+"""Functions of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.jobs.conditions import kinds
+from windowmill.jobs.conditions.arithmetic import absolute, arithmetic, compared, negative
+from windowmill.jobs.conditions.casts import alike, cast, fitting, holds
+from windowmill.jobs.conditions.functions import Call, calls, function
+from windowmill.jobs.conditions.kinds import BOOL, DOUBLE, FLOAT, INT, LONG, NULL, TEXT, is_number, is_time, is_whole
+from windowmill.jobs.conditions.values import Computed, Value, applied, array_of, by_value, chosen, either, mask_of, numbers_of, outside
+
+#: Casts by their types' names.
+_CASTS = {
+    "tinyint": kinds.BYTE,
+    "smallint": kinds.SHORT,
+    "int": INT,
+    "bigint": LONG,
+    "float": FLOAT,
+    "double": DOUBLE,
+    "boolean": BOOL,
+    "string": TEXT,
+    "date": kinds.DATE,
+    "timestamp": kinds.INSTANT,
+    "decimal": pa.decimal128(10, 0),
+}
+#: Doubles that hold every whole number up to them.
+_EXACT = 2.0**52
+
+
+@calls(*_CASTS)
+def _named_cast(call: Call) -> Value:
+    [value] = call.values(1, 1)
+    return cast(value, _CASTS[call.name])
+
+
+@calls("abs")
+def _abs(call: Call) -> Value:
+    return absolute(*call.values(1, 1))
+
+
+@calls("negative")
+def _negative(call: Call) -> Value:
+    return negative(*call.values(1, 1))
+
+
+@calls("positive")
+def _positive(call: Call) -> Value:
+    [value] = call.values(1, 1)
+    return cast(value, DOUBLE) if value.kind in (TEXT, NULL) else value
+
+
+@calls("mod")
+def _mod(call: Call) -> Value:
+    return arithmetic("%", *call.values(2, 2))
+
+
+@calls("pmod")
+def _pmod(call: Call) -> Value:
+    return arithmetic("pmod", *call.values(2, 2))
+
+
+@calls("div")
+def _div(call: Call) -> Value:
+    return arithmetic("div", *call.values(2, 2))
+
+
+_TRIED = {"try_add": "+", "try_subtract": "-", "try_multiply": "*", "try_divide": "/", "try_mod": "%"}
+
+
+@calls(*_TRIED)
+def _tried(call: Call) -> Value:
+    left, right = call.values(2, 2)
+    if not (is_number(left.kind) and is_number(right.kind)):
+        raise call.refused(left, right)
+    own = arithmetic(_TRIED[call.name], Value(left.array, None, left.literal), Value(right.array, None, right.literal))
+    failed = either(left.failed, None if right.failed is None else right.failed & left.valid)
+    return Value(own.array, failed)
+
+
+def _double(value: Value) -> Value:
+    if not (is_number(value.kind) or value.kind in (TEXT, NULL)):
+        raise outside("a number", value.kind)
+    return cast(value, DOUBLE)
+
+
+@function("sqrt", takes=[_double])
+def _sqrt(numbers: pa.Array) -> Computed:
+    return pc.sqrt(numbers)
+
+
+@function("sign", "signum", takes=[_double])
+def _sign(numbers: pa.Array) -> Computed:
+    given = numbers_of(numbers)
+    return array_of(np.where(given == 0, given, np.sign(given)), DOUBLE)
+
+
+@calls("isnan")
+def _is_nan(call: Call) -> Value:
+    [value] = call.values(1, 1)
+    value = value if value.kind == FLOAT else _double(value)
+    found = pc.fill_null(pc.is_nan(value.array), False)
+    return Value(found if value.failed is None else pc.if_else(pa.array(value.failed), pa.scalar(None, BOOL), found), value.failed)
+
+
+@calls("nanvl")
+def _nan_else(call: Call) -> Value:
+    value, other = alike(*call.values(2, 2))
+    if value.kind not in (FLOAT, DOUBLE):
+        raise call.refused(value, other)
+    nan = holds(pc.is_nan(value.array))
+    return chosen([nan, ~nan], [other, value], value.kind)
+
+
+@calls("power", "pow")
+def _power(call: Call) -> Value:
+    base, exponent = call.values(2, 2)
+    powers: dict[object, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]] = {
+        0: np.ones_like,
+        1: lambda numbers: numbers,
+        2: lambda numbers: numbers * numbers,
+        -1: lambda numbers: 1.0 / numbers,
+        Decimal("0.5"): lambda numbers: np.where(np.isneginf(numbers), np.inf, np.sqrt(numbers + 0.0)),
+    }
+    own = powers.get(exponent.literal)
+    if own is None:
+        raise outside("power() but for the exponents 0, 1, 2, -1 and 0.5", instead="a product")
+    with np.errstate(all="ignore"):
+        return applied(lambda numbers, _: array_of(own(numbers_of(numbers)), DOUBLE), [_double(base), _double(exponent)])
+
+
+@calls("ceil", "ceiling", "floor")
+def _ceil(call: Call) -> Value:
+    [value] = call.values(1, 1)
+    up = call.name != "floor"
+    if pa.types.is_decimal(value.kind):
+        kind = pa.decimal128(min(value.kind.precision - value.kind.scale + 1, kinds.MAX_DIGITS), 0)
+        mode = ROUND_CEILING if up else ROUND_FLOOR
+        return applied(lambda array: by_value(array, lambda each: each.to_integral_value(mode), kind), [value])
+    if value.kind == LONG:
+        return Value(value.array, value.failed)
+    return applied(lambda array: _saturated((np.ceil if up else np.floor)(numbers_of(array))), [_double(value)])
+
+
+def _saturated(numbers: npt.NDArray[np.float64]) -> pa.Array:
+    """Doubles as Java casts them to integers: NaN to 0, and what is beyond 64 bits to the nearest."""
+    beyond = ~(np.abs(numbers) < 2.0**63)
+    found = np.where(beyond, 0.0, numbers).astype(np.int64)
+    edge = np.where(numbers > 0, np.int64(2**63 - 1), np.where(np.isnan(numbers), np.int64(0), np.int64(-(2**63))))
+    return array_of(np.where(beyond, edge, found), LONG)
+
+
+@calls("round", "bround")
+def _round(call: Call) -> Value:
+    value, *places = call.values(1, 2)
+    scale = places[0].literal if places else 0
+    if not isinstance(scale, int) or not (is_number(value.kind) or value.kind in (TEXT, NULL)) or scale < 0:
+        raise outside(f"{call.name}() of {'' if isinstance(scale, int) else 'a changing number of '}digits before the point")
+    value = _double(value) if value.kind in (TEXT, NULL) else value
+    mode = ROUND_HALF_UP if call.name == "round" else ROUND_HALF_EVEN
+    if is_whole(value.kind):
+        return Value(value.array, value.failed)
+    if pa.types.is_decimal(value.kind):
+        kept = min(value.kind.scale, scale)
+        kind = pa.decimal128(min(value.kind.precision - value.kind.scale + 1 + kept, kinds.MAX_DIGITS), kept)
+        return applied(lambda array: by_value(array, lambda each: fitting(_rounded(each, kept, mode), kind), kind), [value])
+    return applied(lambda array: _rounded_floats(array, scale, mode), [value])
+
+
+def _rounded(value: Decimal, scale: int, mode: str) -> Decimal:
+    return value.quantize(Decimal(1).scaleb(-scale), mode) if scale < -value.as_tuple().exponent else value  # type: ignore[operator]
+
+
+def _rounded_floats(array: pa.Array, scale: int, mode: str) -> Computed:
+    numbers = numbers_of(array).astype(np.float64)
+    ten = 10.0 ** min(scale, 22)
+    with np.errstate(all="ignore"):
+        scaled = np.abs(numbers) * ten
+        rest = scaled - np.floor(scaled)
+        # Where it is plain to which side a number goes, and both the digits and the power of ten are exact.
+        plain = (scaled < _EXACT / 1_000) & (np.abs(rest - 0.5) > 1e-6) & (scale <= 22) & (array.type == DOUBLE)
+        found = np.copysign(np.floor(scaled + 0.5) / ten, numbers)
+    found = np.where(found == 0, 0.0, found)
+    for place in np.flatnonzero(~plain & np.isfinite(numbers)).tolist():
+        digits = repr(float(numbers[place])) if array.type == DOUBLE else str(np.float32(numbers[place]))
+        found[place] = float(_rounded(Decimal(digits), scale, mode))
+    found = np.where(np.isfinite(numbers), found, numbers)
+    return array_of(np.where((found == 0) & np.isfinite(numbers), 0.0, found).astype(array.type.to_pandas_dtype()), array.type)
+
+
+@calls("greatest", "least")
+def _extreme(call: Call) -> Value:
+    values = alike(*call.values(2), what=call.name)
+    kind = values[0].kind
+    if not (is_number(kind) or is_time(kind) or kind in (TEXT, BOOL)):
+        raise call.refused(*values)
+    sign = ">" if call.name == "greatest" else "<"
+
+    def better(one: Value, other: Value) -> Value:
+        taken = holds(compared(sign, other, one).array) | (mask_of(one.array.is_null()) & other.valid)
+        return Value(pc.if_else(pa.array(taken), other.array, one.array))
+
+    found = reduce(better, [Value(value.array) for value in values])
+    failed = either(*(value.failed for value in values))
+    return found if failed is None else Value(pc.if_else(pa.array(failed), pa.scalar(None, kind), found.array), failed)

@@ -1,0 +1,70 @@
+"""Parses conditions: every call is a call by the name that was written, whatever it is called in other dialects."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from windowmill.windowing.errors import SpecError, first_line
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+#: Calls that have a syntax of their own.
+_OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
+
+
+@cache
+def _dialect() -> Any:
+    # sqlglot's Databricks dialect distinguishes cast from try_cast; its Spark dialect parses both as try_cast.
+    from sqlglot.dialects.databricks import Databricks
+
+    parser = Databricks.Parser
+    own = {
+        "FUNCTIONS": {},
+        "NO_PAREN_FUNCTIONS": {},
+        "NO_PAREN_FUNCTION_PARSERS": {name: parser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("ANY", "CASE", "IF")},
+        "FUNCTION_PARSERS": {name: parser.FUNCTION_PARSERS[name] for name in _OWN_SYNTAX},
+    }
+    # sqlglot registers dialects by the names of their classes.
+    return type("Conditions", (Databricks,), {"Parser": type("Parser", (parser,), own)})
+
+
+@lru_cache(1_000)
+def parsed(condition: str, dialect: str | None = None) -> exp.Expr:
+    """The tree of an expression, by one of sqlglot's own dialects if one is named; raises ``SpecError`` if it is no Spark SQL."""
+    return _parse(condition, dialect or _dialect())
+
+
+def columns_of(condition: str) -> set[str]:
+    """Names of the columns that ``condition`` reads; of a field in a column that of the column."""
+    return set(_columns(condition))
+
+
+@lru_cache(1_000)
+def _columns(condition: str) -> frozenset[str]:
+    from sqlglot import exp
+
+    found = _parse(condition, "spark").find_all(exp.Column)
+    return frozenset(column.parts[0].name for column in found if not _is_parameter(column))
+
+
+def _is_parameter(column: exp.Column) -> bool:
+    """Whether ``column`` is a parameter of a lambda in other case, which Spark ignores."""
+    from sqlglot import exp
+
+    name, lambda_ = column.parts[0].name.lower(), column.find_ancestor(exp.Lambda)
+    while lambda_ is not None:
+        if any(parameter.name.lower() == name for parameter in lambda_.expressions):
+            return True
+        lambda_ = lambda_.find_ancestor(exp.Lambda)
+    return False
+
+
+def _parse(condition: str, dialect: Any) -> exp.Expr:
+    import sqlglot
+
+    try:
+        return sqlglot.parse_one(condition, read=dialect)
+    except (sqlglot.errors.SqlglotError, RecursionError) as err:
+        raise SpecError(f"condition {condition!r}: not a Spark SQL condition ({first_line(err)}); correct it in the spec") from err

@@ -1,0 +1,187 @@
+"""Values of an expression over rows, with the rows on which its evaluation fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.jobs.conditions.kinds import name_of
+
+Mask = npt.NDArray[np.bool_]
+#: What a function over arrays gives: values, and where it fails if it can.
+Computed: TypeAlias = "pa.Array | tuple[pa.Array, Mask | None]"
+
+
+class OutsideError(Exception):
+    """An expression is not evaluated here as Spark does it; the message names the part, and what to write instead if there is something."""
+
+
+class NoValueError(Exception):
+    """A constant has no value of the type that its place asks for; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A part of an expression over n rows.
+
+    Attributes
+    ----------
+    array
+        Its values, shape (n,), in one of Spark's types; null where the evaluation fails.
+    failed
+        Where the evaluation fails, shape (n,); null if it cannot.
+    literal
+        The constant, if it is written as one: a text, a number, true or false.
+    unit
+        Of an interval that is written out, its unit.
+    """
+
+    array: pa.Array
+    failed: Mask | None = None
+    literal: Any = None
+    unit: str | None = None
+
+    @property
+    def kind(self) -> pa.DataType:
+        return self.array.type
+
+    @property
+    def valid(self) -> Mask:
+        return mask_of(self.array.is_valid())
+
+
+def mask_of(truth: pa.Array) -> Mask:
+    """A boolean array without nulls as one of numpy."""
+    return np.asarray(truth.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
+    """Values as numpy's, with zero in the place of null; of dates, instants and intervals their days or microseconds."""
+    kind = array.type
+    if pa.types.is_date32(kind):
+        array = array.view(pa.int32())
+    elif pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        array = array.view(pa.int64())
+    if pa.types.is_boolean(kind):
+        array = array.cast(pa.int8())
+    return np.asarray(pc.fill_null(array, 0).to_numpy(zero_copy_only=False))
+
+
+def array_of(numbers: npt.NDArray[Any], kind: pa.DataType, null: Mask | None = None) -> pa.Array:
+    """``numbers`` as an array of ``kind``, which may be of times, with null where ``null`` is."""
+    if pa.types.is_boolean(kind):
+        return pa.array(numbers, mask=null)
+    width: Any = np.int32 if pa.types.is_date32(kind) else np.int64 if pa.types.is_temporal(kind) else kind.to_pandas_dtype()
+    found = pa.array(np.asarray(numbers, width), mask=null)
+    return found.view(kind) if pa.types.is_temporal(kind) else found
+
+
+def without(array: pa.Array, rows: Mask | None) -> pa.Array:
+    """``array`` with null in these rows."""
+    if rows is None or not rows.any():
+        return array
+    return pc.if_else(pa.array(rows), pa.scalar(None, array.type), array) if not _is_nested(array.type) else _taken_without(array, rows)
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(kind) or kind == pa.month_day_nano_interval())
+
+
+def _taken_without(array: pa.Array, rows: Mask) -> pa.Array:
+    return array.take(pa.array(np.arange(len(array)), mask=rows))
+
+
+def either(*failed: Mask | None) -> Mask | None:
+    """Where any of these fails."""
+    found: Mask | None = None
+    for each in failed:
+        if each is not None:
+            found = each if found is None else found | each
+    return found
+
+
+def at(failed: Mask | None, rows: Mask) -> Mask | None:
+    """``failed`` among ``rows`` only."""
+    return None if failed is None else failed & rows
+
+
+def in_order(values: Sequence[Value], n: int) -> tuple[Mask, Mask | None]:
+    """Where all ``values`` are known, and where one fails that is evaluated: after a null Spark evaluates no further operand."""
+    known, failed = np.ones(n, np.bool_), None
+    for value in values:
+        failed = either(failed, at(value.failed, known))
+        if value.array.null_count:
+            known &= value.valid
+    return known, failed
+
+
+def applied(function: Callable[..., Computed], values: Sequence[Value], order: Iterable[int] | None = None) -> Value:
+    """``function`` of the arrays of ``values``; null where one is null, and evaluated in the order of these indices.
+
+    Over no rows, ``failed`` is null only if no row could fail.
+    """
+    n = len(values[0].array)
+    known, failed = in_order(values if order is None else [values[index] for index in order], n)
+    found = function(*(value.array for value in values))
+    array, own = found if isinstance(found, tuple) else (found, None)
+    own = at(np.zeros(0, np.bool_) if isinstance(found, tuple) and not n else own, known)
+    return Value(without(array, ~known if own is None else own | ~known), either(failed, own))
+
+
+def repeated(constant: Any, kind: pa.DataType, n: int) -> pa.Array:
+    """A constant for n rows."""
+    if constant is None:
+        return pa.nulls(n, kind)
+    return pa.repeat(pa.scalar(constant, kind), n)
+
+
+def chosen(conditions: Sequence[Mask], values: Sequence[Value], kind: pa.DataType) -> Value:
+    """Each row's value from the first of ``values`` whose condition holds of it; null where none does."""
+    n = len(conditions[0])
+    index = np.full(n, -1)
+    failed: Mask | None = None
+    for number in range(len(values) - 1, -1, -1):
+        index[conditions[number]] = number
+    for number, value in enumerate(values):
+        failed = either(failed, at(value.failed, index == number))
+    if not n:
+        return Value(pa.nulls(0, kind), failed)
+    every = pa.concat_arrays([value.array for value in values])
+    places = index * n + np.arange(n)
+    return Value(every.take(pa.array(places, mask=index < 0)), failed)
+
+
+def by_value(array: pa.Array, function: Callable[[Any], Any], kind: pa.DataType) -> tuple[pa.Array, Mask | None]:
+    """``function`` of each different value in Python; a row fails where it raises ``ValueError``."""
+    coded = array.dictionary_encode()
+    known = coded.dictionary
+    if pa.types.is_string(known.type):
+        given = [None if each is None else each.decode("utf-8", "surrogateescape") for each in known.cast(pa.binary()).to_pylist()]
+    else:
+        given = known.to_pylist()
+    found: list[Any] = []
+    bad: list[bool] = []
+    for each in given:
+        try:
+            value, wrong = function(each), False
+        except ValueError:
+            value, wrong = None, True
+        found.append(value.encode("utf-8", "surrogateescape") if isinstance(value, str) and kind != pa.binary() else value)
+        bad.append(wrong)
+    values = pa.array(found, pa.binary()).cast(kind, safe=False) if kind == pa.string() else pa.array(found, kind)
+    taken = values.take(coded.indices)
+    if not any(bad):
+        return taken, None
+    return taken, mask_of(pc.fill_null(pa.array(bad).take(coded.indices), False))
+
+
+def outside(what: str, *kinds: pa.DataType, instead: str | None = None) -> OutsideError:
+    """The error for a part of an expression, over operands of these types, that only Spark evaluates."""
+    of = f" of {' and '.join(dict.fromkeys(map(name_of, kinds)))}" if kinds else ""
+    return OutsideError(f"{what}{of}" + (f" (write {instead})" if instead else ""))
