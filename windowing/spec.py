@@ -201,7 +201,7 @@ class Pipeline(SpecMapping):
         taken: dict[str, str] = dict.fromkeys(RESERVED_COLUMNS, "a column of windowmill's own")
         for column in self.keys:
             if column.lower() in taken:
-                raise ValueError(f"keys: {column!r} is taken by {taken[column.lower()]}; rename the column in the source or by a view")
+                raise ValueError(f"keys: {column!r} is taken by {taken[column.lower()]}; rename the column in the source")
             taken[column.lower()] = "a key"
         for name in self.aggregates:
             if name.lower() in taken:

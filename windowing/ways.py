@@ -188,9 +188,7 @@ def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | 
     taken = {BATCH, SUM, *own, *(name.lower() for name, _ in layout.stored_columns)}
     clash = next((key for key in pipeline.keys if key.lower() in taken), None)
     if clash is not None:
-        raise SpecError(
-            f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source or by a view"
-        )
+        raise SpecError(f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source")
 
 
 def describe_ways(ways: Sequence[WayName]) -> str:

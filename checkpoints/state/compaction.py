@@ -207,9 +207,7 @@ def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
             )
     clash = next((key for key in pipeline.keys if key.lower() in (*_LEADING, SUM)), None)
     if clash is not None:
-        raise SpecError(
-            f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source or by a view"
-        )
+        raise SpecError(f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source")
     first = [name for name in (*map(str.lower, pipeline.keys), *_LEADING, *spans) if name in found]
     rest = [name for name in found if name not in (*first, SUM)]
     return pa.schema([found[name] for name in (*first, *rest, SUM)])

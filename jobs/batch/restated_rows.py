@@ -161,7 +161,7 @@ class QuarantinedRows:
         if not spark_form.takes(own.schema.types):
             raise UnsupportedError(
                 f"pipeline {self._pipeline.pipeline}: rows in quarantine cannot be told among those of the source, because the spec uses "
-                "columns of nested types; select their parts in a table or view of the source's owner, or backfill in a new sink"
+                "columns of nested types; write their parts to columns of a table, or backfill in a new sink"
             )
         for place, at, text in zip(places, time.take(pa.array(places)).to_pylist(), spark_form.to_json(own), strict=True):
             known = _by_values(at, text, self._used)
