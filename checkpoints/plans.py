@@ -196,6 +196,8 @@ class RestatePlan(_ReplacingPlan):
         No window that ends at or before this instant has ever been shown, because the pipeline began with a backfill; null for none.
     late
         Whether rows that were quarantined as too late count from now on.
+    files
+        Files of a folder that were delivered again, or taken away, and are read as they are now.
     """
 
     action: ClassVar[str] = "restate"
@@ -205,9 +207,10 @@ class RestatePlan(_ReplacingPlan):
     range_to: int | None = None
     shown_after: int | None = None
     late: bool = False
+    files: list[str] = field(default_factory=list)
 
     def describe(self, *, instants: bool) -> str:
-        about = "rows quarantined as too late" if self.late else "all keys"
+        about = f"the files {', '.join(self.files)}" if self.files else "rows quarantined as too late" if self.late else "all keys"
         if self.changed is not None:
             first, last = self.changed
             about = f"rows changed by source version{f's {first} to {last}' if first < last else f' {first}'}"

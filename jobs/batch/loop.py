@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -147,11 +147,13 @@ def restate(
     changed: tuple[int, int] | None = None,
     ends: tuple[int | None, int | None] = (None, None),
     late: bool = False,
+    files: Sequence[str] = (),
     accepted: planning.Acceptance = planning.NOTHING_ACCEPTED,
 ) -> list[CommittedBatch]:
     """Compute windows and state anew from the source as it is now; returns the batches, none if nothing was to be restated.
 
-    Without ``changed``, ``ends`` and ``late`` these are batches through the last version that changed rows of those that no batch has read.
+    Without ``changed``, ``ends``, ``late`` and ``files`` these are batches through the last version that changed rows of those that no
+    batch has read.
 
     Parameters
     ----------
@@ -161,16 +163,22 @@ def restate(
         Only windows that end in this range (begin, end] are shown anew; null for no bound.
     late
         Whether rows that were quarantined as too late count from now on.
+    files
+        Files of a folder that were delivered again, or taken away, and count as they are now.
     """
     with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
-        if changed is None and ends == (None, None) and not late:
+        if changed is None and ends == (None, None) and not late and not files:
             through = planning.last_change(runnable, ledger)
             while through is not None and ledger.last_commit is not None and ledger.last_commit.to_version < through:
                 plan = planning.next_run(runnable, ledger, restates=True, accepted=accepted)
                 assert plan is not None
                 done.append(_execute(runnable, plan, ledger, progress))
             return done
-        plan = planning.next_restatement(runnable, ledger, changed=changed, ends=ends, late=late, accepted=accepted)
+        planned = _Planned(runnable)
+        plan = planning.next_restatement(
+            runnable, ledger, changed=changed, ends=ends, late=late, files=files, accepted=accepted, on_reading=planned
+        )
+        planned.remember(plan)
         restatement = _restatement(runnable, plan, ledger, progress)
         if restatement is None or restatement.touches_nothing:
             return done

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version as distribution_version
@@ -22,6 +22,7 @@ from windowmill.checkpoints.verification import refuse_landed, verify, verify_ta
 from windowmill.jobs import user_code
 from windowmill.jobs.batch.idle_runs import lags_behind, moves_on
 from windowmill.jobs.sources.base import Reading, SourceTable
+from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import (
     Arrival,
@@ -68,11 +69,6 @@ def _say_nothing(what: str) -> None:
     """The default of ``on_other_rows``."""
 
 
-#: Default limits of one batch (``maxFilesPerTrigger``, ``maxBytesPerTrigger``; of topics ``maxOffsetsPerTrigger``); a larger backlog is
-#: split into several batches.
-MAX_FILES, MAX_BYTES, MAX_ROWS = 10_000, 8 << 30, None
-
-
 def next_run(
     runnable: Runnable,
     ledger: Ledger,
@@ -108,7 +104,6 @@ def next_run(
         through = change[0] - 1
         if not any(version.added for version in source.versions(after, through)):
             return next_restatement(runnable, ledger, changed=change, through=change[1], accepted=accepted)
-    options = runnable.source.options
     reach = Reach(after, after)
     if not lags:
         reach = next_reach(
@@ -116,11 +111,7 @@ def next_run(
             source,
             last.plan if last else None,
             arrival,
-            limits=Limits(
-                _limit(options, "maxFilesPerTrigger", MAX_FILES),
-                _limit(options, "maxBytesPerTrigger", MAX_BYTES),
-                _limit(options, "maxOffsetsPerTrigger", MAX_ROWS),
-            ),
+            limits=Limits.of(runnable.source.options),
             through=through,
         )
     on_reading(source, check_readable(runnable, source, reach, again=False))
@@ -185,8 +176,10 @@ def next_restatement(
     changed: tuple[int, int] | None = None,
     ends: tuple[int | None, int | None] = (None, None),
     late: bool = False,
+    files: Sequence[str] = (),
     through: int | None = None,
     accepted: Acceptance = NOTHING_ACCEPTED,
+    on_reading: OnReading = ignore,
 ) -> RestatePlan:
     """The plan of a restatement of a running pipeline.
 
@@ -198,33 +191,35 @@ def next_restatement(
         Bounds of the ends of the windows to show anew; see :class:`.RestatePlan`.
     late
         Whether rows that were quarantined as too late count from now on.
+    files
+        Files of a folder whose rows count as they are now.
     through
         The version that the pipeline has read afterwards; null for the last one that it has read.
+    on_reading
+        As of :func:`next_run`.
     """
-    pipeline = runnable.pipeline
-    check_owner(pipeline, ledger)
-    ledger.check_meaning(pipeline)
+    check_owner(runnable.pipeline, ledger)
+    ledger.check_meaning(runnable.pipeline)
     source, last = source_of(runnable, ledger), ledger.last_commit
     if last is None:
         raise _never_ran(runnable)
     refuse_held(runnable, ledger, "restate")
-    if changed is not None and through is None and changed[1] > last.plan.to_version:
-        raise OutOfTurnError(
-            f"pipeline {runnable.name}: version {changed[1]} of the source has not been read, only those through "
-            f"{last.plan.to_version}; `windowmill restate` without versions takes the unread ones"
-        )
-    check_tables(runnable, ledger, accepted)
-    first = next(batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state)
-    if first.from_version >= 0:
-        raise UnsupportedError(
-            f"pipeline {runnable.name}: it began at version {first.from_version + 1} (startingVersion), but the table as it is now does "
-            "not distinguish rows before it; backfill it in a new sink instead"
-        )
+    if files or isinstance(source, FolderSource):
+        from windowmill.jobs.batch.delivered_again import corrected  # loads what other batches do not need
+
+        source, files, through = corrected(runnable, ledger, source, files, last.plan.to_version, ends)
     after = last.plan.to_version
-    to_version = after if through is None else through
+    if through is None:
+        _refuse_unread(runnable, changed, after)
+    check_tables(runnable, ledger, accepted)
+    first, to_version = _first_plan(runnable, ledger), after if through is None else through
+    reach = Reach(after, to_version, to_version)
+    if isinstance(source, FolderSource):
+        on_reading(source, check_readable(runnable, source, reach, again=False))
     plan = RestatePlan(
-        **pinned(pipeline, ledger, source, Reach(after, to_version, to_version)),
+        **pinned(runnable.pipeline, ledger, source, reach),
         seen=last.outcome.seen,
+        files=list(files),
         changed=changed,
         range_from=ends[0],
         range_to=ends[1],
@@ -233,6 +228,25 @@ def next_restatement(
     )
     check_plan(runnable, ledger, source, plan)
     return plan
+
+
+def _refuse_unread(runnable: Runnable, changed: tuple[int, int] | None, after: int) -> None:
+    if changed is not None and changed[1] > after:
+        raise OutOfTurnError(
+            f"pipeline {runnable.name}: version {changed[1]} of the source has not been read, only those through {after}; "
+            "`windowmill restate` without versions takes the unread ones"
+        )
+
+
+def _first_plan(runnable: Runnable, ledger: Ledger) -> Plan:
+    """The plan of the batch with which a running pipeline began: at the first version of its source."""
+    first = next(batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state)
+    if first.from_version >= 0:
+        raise UnsupportedError(
+            f"pipeline {runnable.name}: it began at version {first.from_version + 1} (startingVersion), but the table as it is now does "
+            "not distinguish rows before it; backfill it in a new sink instead"
+        )
+    return first
 
 
 def pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> dict[str, Any]:
@@ -380,12 +394,3 @@ def _check_writable(runnable: Runnable) -> None:
     check_writable_features(runnable.sink_path)
     for path in (runnable.places.ledger, runnable.places.quality):
         check_appendable(path)
-
-
-def _limit(options: dict[str, str], name: str, default: int | None) -> int | None:
-    value = options.get(name)
-    if value is None:
-        return default
-    if not value.isdigit() or int(value) < 1:
-        raise SpecError(f"source.options.{name}: got {value!r}; expected a whole number greater than 0")
-    return int(value)

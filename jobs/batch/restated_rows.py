@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -21,20 +21,21 @@ from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.state.replacement import rows_numbered
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.json_lines import spark_form
-from windowmill.jobs.sources.base import AddedFile, Reading
+from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.changed_rows import changed_rows, queried
-from windowmill.jobs.sources.columns import REASON, ROW, Columns
+from windowmill.jobs.sources.columns import REASON, ROW, UNREAD, Columns
 from windowmill.jobs.sources.delta_log import DeltaSource, without_mapping
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
 from windowmill.jobs.sources.table_rows import TableRows
 from windowmill.jobs.sources.time_bounds import spans
+from windowmill.jobs.sources.unread_rows import details_of
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.columnar.rows import are_among
-from windowmill.windowing.errors import UnsupportedError
+from windowmill.windowing.errors import SourceFileError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.time_axis import Time
 from windowmill.windowing.ways import divide
@@ -88,7 +89,7 @@ class Scope:
             return cls(touched, begin, end, rebuilds=False)
         return cls(touched, begin if begin is None or kept is None else min(begin, kept))
 
-    def files(self, source: DeltaSource, time: Time) -> Callable[[AddedFile], bool]:
+    def files(self, source: SourceTable, time: Time) -> Callable[[AddedFile], bool]:
         """Whether a file of ``source`` may hold rows in its range of times, as far as statistics tell."""
 
         def may_hold(file: AddedFile) -> bool:
@@ -185,9 +186,17 @@ def _by_values(at: int | None, row: str, used: Sequence[str]) -> str:
     return json.dumps([at, {name: values[name] for name in used if values.get(name) is not None}], sort_keys=True)
 
 
-def quarantined(runnable: Runnable, rows: TableRows, version: int, *, late: bool) -> tuple[QuarantinedRows, QuarantinedRows]:
-    """The rows in quarantine that stay there, and those that count from now on: with ``late`` those that came too late."""
+def quarantined(
+    runnable: Runnable, rows: TableRows, version: int, *, late: bool, delivered_again: Collection[str] = ()
+) -> tuple[QuarantinedRows, QuarantinedRows]:
+    """The rows in quarantine that stay there, and those that count from now on: with ``late`` those that came too late.
+
+    Rows of files ``delivered_again`` are left out: the files have others now.
+    """
     every, files = _read_quarantine(runnable.places.quarantine, _QUARANTINED), {file.path for file in rows.source.snapshot(version)}
+    if delivered_again:
+        again = pc.is_in(every.column("source_file"), pa.array(list(delivered_again), pa.string()))
+        every = every.filter(pc.invert(again))
     counts = pc.and_(pc.equal(every.column("reason"), TOO_LATE), late)
     kinds = (every.filter(pc.invert(counts)), every.filter(counts))
     stays, taken = (QuarantinedRows(runnable.pipeline, rows.used, files, kind) for kind in kinds)
@@ -204,8 +213,13 @@ def _read_quarantine(place: str, types: Mapping[str, pa.DataType]) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def touched_rows(runnable: Runnable, rows: TableRows, plan: RestatePlan) -> tuple[pa.Table | None, Mapping[Known, int]]:
-    """Keys and event times of the rows that ``plan`` is about, null for all; and the rows that it takes out of quarantine."""
+def touched_rows(
+    runnable: Runnable, rows: TableRows, plan: RestatePlan, delivered_again: Collection[str]
+) -> tuple[pa.Table | None, Mapping[Known, int]]:
+    """Keys and event times of the rows that ``plan`` is about, null for all; and the rows that it takes out of quarantine.
+
+    ``delivered_again`` is as of :func:`quarantined`.
+    """
     pipeline = runnable.pipeline
     if plan.changed is None and not plan.late:
         return None, {}
@@ -214,7 +228,7 @@ def touched_rows(runnable: Runnable, rows: TableRows, plan: RestatePlan) -> tupl
     parts = [] if plan.changed is None else [_chosen_by_filter(pipeline, rows, plan.changed, columns)]
     taken: Mapping[Known, int] = {}
     if plan.late:
-        _, counting = quarantined(runnable, rows, plan.to_version, late=True)
+        _, counting = quarantined(runnable, rows, plan.to_version, late=True, delivered_again=delivered_again)
         before = Counter(counting.left)
         every = rows.at(plan.to_version, rows.used) if before else iter(())
         parts += [counting.split(file, part)[1].select(columns) for file, part in every]
@@ -234,7 +248,7 @@ def _chosen_by_filter(pipeline: Pipeline, rows: TableRows, changed: tuple[int, i
     return plain.evaluated(changed_rows(rows, *changed, plain.needed(columns)), columns, [], None).select(columns)
 
 
-def _filtering(pipeline: Pipeline, source: DeltaSource) -> PlainRows | None:
+def _filtering(pipeline: Pipeline, source: SourceTable) -> PlainRows | None:
     """What evaluates the filter in this process; null if there is none, or only Spark can."""
     columns = Columns.of(source.schema_json)
     if pipeline.source is None or pipeline.source.filter is None:
@@ -246,23 +260,37 @@ def _filtering(pipeline: Pipeline, source: DeltaSource) -> PlainRows | None:
     return PlainRows(pipeline, (), (), Form(columns.arrow, columns.fixed_lengths), conditions)
 
 
-def only_of_filter(pipeline: Pipeline, source: DeltaSource) -> bool:
+def only_of_filter(pipeline: Pipeline, source: SourceTable) -> bool:
     """Whether :func:`touched_rows` are without those that the filter leaves out."""
     return pipeline.source is None or pipeline.source.filter is None or _filtering(pipeline, source) is not None
 
 
-def write_rows(runnable: Runnable, rows: TableRows, plan: RestatePlan, scope: Scope) -> tuple[DeltaSource, Reading]:
-    """Write the rows that ``plan`` computes to files of their own; returns the source that they make, and the reading of it."""
+def write_rows(
+    runnable: Runnable, rows: TableRows, plan: RestatePlan, scope: Scope, delivered_again: Collection[str]
+) -> tuple[DeltaSource, Reading]:
+    """Write the rows that ``plan`` computes to files of their own; returns the source that they make, and the reading of it.
+
+    ``delivered_again`` is as of :func:`quarantined`.
+
+    Raises
+    ------
+    SourceFileError
+        If a row of a file that was delivered again cannot be read.
+    """
     pipeline, place, source = runnable.pipeline, restated_folder(runnable, plan), rows.source
-    staying, _ = quarantined(runnable, rows, plan.to_version, late=plan.late)
+    staying, _ = quarantined(runnable, rows, plan.to_version, late=plan.late, delivered_again=delivered_again)
     with FileWriter(place, pa.schema(list(rows.types.items())), batch=plan.batch, attempt=plan.attempt, task=0) as writer:
         if scope.touched is None or scope.touched.num_rows:
             for file, part in rows.at(plan.to_version, rows.used, rows.others, chosen=scope.files(source, pipeline.time)):
                 own = scope.of_keys(scope.within(part, pipeline.time), pipeline.keys)
-                writer.write(staying.split(file, own)[0].select(list(rows.types)))
+                left = staying.split(file, own)[0]
+                if UNREAD in left.column_names and left.column(UNREAD).null_count < len(left):
+                    told = next(filter(None, details_of(left.column(UNREAD))))
+                    raise SourceFileError(f"source {source.path}: {told}; correct the row or take it out of the file, and restate again")
+                writer.write(left.select(list(rows.types)))
     files = tuple(AddedFile(file.path, plan.to_version, file.size, file.rows, stats=file.stats) for file in writer.close())
     # Texts of fixed length have been padded.
-    written = replace(source, path=place, schema_json=without_mapping(source.schema_json), deletion_vectors=False)
+    written = DeltaSource(place, source.table_id, source.version, without_mapping(source.schema_json))
     # Rows of keys that are not touched may have numbers of the same commit, by an earlier restatement or a changed spec.
     first_row = 0 if scope.touched is None else rows_numbered(runnable.places.state, plan.to_version)
     return written, Reading(files, len(files), first_row=first_row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.changed_rows import ends_in_sql, queried
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource
+from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.table_rows import TableRows
 from windowmill.jobs.ways.output import Windows
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
@@ -77,16 +78,19 @@ class Restatement:
         Whether the state is that of the source's rows already.
     since
         As of :func:`.shown_after`.
+    delivered_again
+        Files of a folder whose rows in quarantine are not theirs any more.
     """
 
     runnable: Runnable
     plan: RestatePlan
-    source: DeltaSource
+    source: SourceTable
     scope: Scope
     taken: Mapping[Known, int]
     state_is_current: bool
     rows: TableRows
     since: Mapping[str, int]
+    delivered_again: frozenset[str]
 
     @classmethod
     def of(cls, runnable: Runnable, plan: RestatePlan, source: SourceTable, ledger: Ledger, progress: Progress) -> Restatement:
@@ -97,19 +101,21 @@ class Restatement:
         SourceRangeGoneError
             If the rows that a version changed cannot be read any more.
         UnsupportedError
-            If the source is no Delta table.
+            If the source is neither a Delta table nor a folder.
         """
-        if not isinstance(source, DeltaSource):
+        if not isinstance(source, DeltaSource | FolderSource) or (plan.changed is not None and not isinstance(source, DeltaSource)):
             raise UnsupportedError(
-                f"source {source.path}: is no Delta table, whose versions `windowmill restate` reads (for --late too); "
-                "compute it in a new sink instead, with a longer lateness if rows came too late"
+                f"source {source.path}: is no Delta table, of whose versions `windowmill restate` takes up what they changed, and no "
+                "folder of files, of which it takes --file, --late, --from and --to; compute it in a new sink instead, with a longer "
+                "lateness if rows came too late"
             )
         rows = table_rows(runnable.pipeline, replace(source, schema_json=plan.source_schema), progress)
-        touched, taken = touched_rows(runnable, rows, plan)
+        again = frozenset(_delivered_again(plan, ledger))
+        touched, taken = touched_rows(runnable, rows, plan, again)
         types = Columns.of(plan.source_schema).arrow
         current = not taken and _state_is_current(plan, source, ledger)
-        scope = Scope.of(runnable.pipeline, plan, types, touched)
-        return cls(runnable, plan, rows.source, scope, taken, current, rows, shown_after(runnable.pipeline, ledger))
+        scope, since = Scope.of(runnable.pipeline, plan, types, touched), shown_after(runnable.pipeline, ledger)
+        return cls(runnable, plan, rows.source, scope, taken, current, rows, since, again)
 
     @property
     def touches_nothing(self) -> bool:
@@ -123,7 +129,7 @@ class Restatement:
 
     def write_rows(self) -> tuple[DeltaSource, Reading]:
         """Write the rows that the batch reads; returns the source that they make, and the reading of it."""
-        return write_rows(self.runnable, self.rows, self.plan, self.scope)
+        return write_rows(self.runnable, self.rows, self.plan, self.scope, self.delivered_again)
 
     def remove_rows(self) -> None:
         """Remove what :meth:`write_rows` has written."""
@@ -236,6 +242,13 @@ class Restatement:
         with FileWriter(place, rows.schema, batch=self.plan.batch, attempt=self.plan.attempt, task=0) as writer:
             writer.write(rows)
         return Changes.of(rows.schema, added, kept=writer.close(), removes=paths)
+
+
+def _delivered_again(plan: RestatePlan, ledger: Ledger) -> Iterator[str]:
+    for batch in standing(ledger.batches()):
+        if isinstance(batch.plan, RestatePlan):
+            yield from batch.plan.files
+    yield from plan.files
 
 
 def _state_is_current(plan: RestatePlan, source: SourceTable, ledger: Ledger) -> bool:

@@ -1,4 +1,4 @@
-"""The rows of a Delta source for corrections and purges, with Spark started where only it reads them as runs do."""
+"""The rows of a source for corrections and purges, with Spark started where only it reads them as runs do."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
     from windowmill.jobs.batch.progress import Progress
     from windowmill.jobs.sources.delta_log import DeltaSource
+    from windowmill.jobs.sources.folder import FolderSource
     from windowmill.windowing.spec import Pipeline
 
 
-def table_rows(pipeline: Pipeline, source: DeltaSource, progress: Progress) -> TableRows:
+def table_rows(pipeline: Pipeline, source: DeltaSource | FolderSource, progress: Progress) -> TableRows:
     """The rows of ``source``.
 
     Reading them raises ``LocalComputeError`` where only Spark reads them, and ``compute`` is ``local``.

@@ -41,14 +41,18 @@ def restate(
         typer.Option("--versions", metavar="A..B", help="Windows that changed rows of these versions touch, which runs have ignored."),
     ] = None,
     late: Annotated[bool, typer.Option("--late", help="Let rows count that are in quarantine because they came too late.")] = False,
+    files: Annotated[
+        list[str] | None,
+        typer.Option("--file", metavar="NAME", help="A file of a folder that was delivered again, or taken away. May be given again."),
+    ] = None,
     accept_changes: AcceptChanges = False,
     accept_code: AcceptCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute windows anew after rows of the source were corrected, and publish those that differ.
 
-    By default these are the windows that the changed rows of unread versions touch. With --from or --to alone all windows of the range
-    are compared with the source as it is now. The source must be a Delta table.
+    By default these are the windows that the changed rows of unread versions of a Delta table touch. With --file, or with --from or --to
+    alone, all windows, or those of the range, are compared with the source as it is now.
     """
     from windowmill.jobs.batch import loop
     from windowmill.jobs.batch.planning import Acceptance
@@ -65,6 +69,7 @@ def restate(
         changed=None if versions is None else _versions(versions),
         ends=(first, last),
         late=late,
+        files=files or (),
         accepted=Acceptance(changes=accept_changes, code=accept_code),
     )
     show(answer_of(pipeline, done), as_json)

@@ -222,6 +222,10 @@ class SourceTable(ABC):
             "than runs may pause"
         )
 
+    def when_changed(self, version: LoggedVersion) -> str:  # noqa: ARG002 - for kinds that take changes as corrections
+        """What to do about a ``version`` that changed rows, for messages."""
+        return "put them back, or set source.changes to ignore, so that they leave results as they are"
+
     @abstractmethod
     def missing(self, files: Sequence[AddedFile]) -> AddedFile | None:
         """The first of ``files`` that no longer exists; null if all exist."""

@@ -50,7 +50,7 @@ def changed_rows(rows: TableRows, first: int, last: int, columns: Sequence[str])
 
 
 def _changed_by(rows: TableRows, version: int, columns: Sequence[str]) -> pa.Table:
-    source, actions = rows.source, rows.source.actions(version)
+    source, actions = rows.table, rows.table.actions(version)
     try:
         told = [_file(action["cdc"], version) for action in actions if "cdc" in action]
         sides = _told(rows, told) if told else _moved(rows, version, actions)
@@ -71,7 +71,7 @@ def _changed_by(rows: TableRows, version: int, columns: Sequence[str]) -> pa.Tab
 
 def _told(rows: TableRows, files: Sequence[AddedFile]) -> tuple[Iterable[pa.Table], Iterable[pa.Table]]:
     """The rows that change data files remove, and those that they insert."""
-    source = with_column(rows.source, {"name": _KIND, "type": "string", "nullable": True, "metadata": {}})
+    source = with_column(rows.table, {"name": _KIND, "type": "string", "nullable": True, "metadata": {}})
     kept = [part for _, part in replace(rows, source=source).of_files(_there(rows, files), {}, [*rows.used, _KIND])]
     went = [pc.is_in(part.column(_KIND), pa.array(_WENT)) for part in kept]
     return (
@@ -87,7 +87,7 @@ def _moved(rows: TableRows, version: int, actions: Sequence[Mapping[str, Any]]) 
         own = [action[kind] for action in actions if kind in action and action[kind].get("dataChange", True)]
         files, live = [_file(each, version) for each in own], dict[str, Any]()
         if any(each.get("deletionVector") for each in own):
-            live = dict(live_rows(rows.source, at, {file.path for file in files}))
+            live = dict(live_rows(rows.table, at, {file.path for file in files}))
         if any(each.get("partitionValues") is None for each in own):
             # An entry may say less of a file that it removes.
             known = {file.path: file for file in rows.source.snapshot(at)}

@@ -222,6 +222,12 @@ class DeltaSource(SourceTable):
         vectors = table_at(self.path, version).deletion_vectors()
         return any(batch.num_rows for batch in pa.RecordBatchReader.from_stream(vectors))
 
+    def when_changed(self, version: LoggedVersion) -> str:  # noqa: ARG002 - the same for all
+        return (
+            "`windowmill restate` computes the windows anew that they touch: run it, or set source.changes to restate, so that runs do, "
+            "or to ignore, so that they leave results as they are"
+        )
+
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
         from windowmill.jobs.sources.delta_rows import rows_of  # imports pyspark, which planning does not need
 

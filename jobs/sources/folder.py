@@ -7,7 +7,8 @@ Files that appeared since the last look follow those before by (time of change, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -25,7 +26,7 @@ from windowmill.jobs.sources.folder_options import declared
 from windowmill.jobs.sources.folder_schema import as_json, of_parquet, partition_of, rows_in_text, schema_of, text_form, with_fractions
 from windowmill.jobs.sources.parquet_columns import Footer, footer_of, footers_of
 from windowmill.jobs.sources.unread_rows import Expected
-from windowmill.windowing.errors import SourceError, SourceMissingError, SourceSchemaError, first_line
+from windowmill.windowing.errors import SourceError, SourceMissingError, SourceSchemaError, SpecError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -120,8 +121,10 @@ def _is_data(path: str) -> bool:
     return not hidden and not name.startswith((".", "_")) and not name.endswith(_UNFINISHED)
 
 
-def _events(known: Sequence[SeenFile], listed: Mapping[str, Stat], read_through: int | None = None) -> list[SeenFile]:
-    """What has happened to the folder since ``known``: files changed, removed and new.
+def _events(
+    known: Sequence[SeenFile], listed: Mapping[str, Stat], read_through: int | None = None, first: Collection[str] = ()
+) -> list[SeenFile]:
+    """What has happened to the folder since ``known``: files changed, removed and new; those of the paths ``first`` before others.
 
     With ``read_through``, the last version that a batch which counts has read, files that came later and have changed or gone are
     forgotten, and new where they are there.
@@ -143,7 +146,7 @@ def _events(known: Sequence[SeenFile], listed: Mapping[str, Stat], read_through:
             new.append(path)
     added = sorted((stat.mtime_ns, path, stat.size, "added") for path in new if (stat := listed[path]))
     last, events = (known[-1] if known else None), []
-    for mtime_ns, path, size, event in [*sorted(found), *added]:
+    for mtime_ns, path, size, event in [*sorted(found, key=lambda event: (event[1] not in first, event)), *added]:
         last = SeenFile.after(last, path, size, mtime_ns, event)  # type: ignore[arg-type]
         events.append(last)
     return events
@@ -289,7 +292,10 @@ class FolderSource(SourceTable):
         )
 
     def when_missing(self) -> str:
-        return "(removed from the folder, or changed); bring it back, or rebuild in a new sink; keep files as long as backfills read them"
+        return (
+            "(removed from the folder, or changed); bring it back, or take that as a correction by `windowmill restate SPEC --file NAME`; "
+            "keep files as long as backfills read them"
+        )
 
     def first_version_at(self, instant: datetime) -> int | None:
         at = int(instant.timestamp() * 1_000_000) * 1_000
@@ -331,6 +337,44 @@ class FolderSource(SourceTable):
 
             schema_json = unchanged_types(last.source_schema, schema_json, pipeline, self.path)
         return replace(self, seen=seen, version=len(seen) - 1, schema_json=schema_json, unread=unread)
+
+    def corrected(self, names: Sequence[str], read_through: int) -> tuple[FolderSource, list[str], int]:
+        """The source with changes of the files ``names`` first among the new versions; the files' paths, and the last of their changes.
+
+        Parameters
+        ----------
+        names
+            Paths of files that batches have read, relative to the folder or as a whole.
+        read_through
+            The last version that a batch which counts has read; the version that is given is at least this one.
+
+        Raises
+        ------
+        SpecError
+            If no batch has read one of them, or all rows of one count as they are.
+        """
+        known, root = self.seen[: self.recorded], self.path.rstrip("/")
+        paths = list(dict.fromkeys(name.removeprefix(f"{root}/") for name in names))
+        seen = (*known, *_events(known, self.listed, read_through, paths))
+        changes = [file.version for file in seen if file.path in paths and file.event in ("changed", "removed")]
+        read = {file.path for file in seen[: read_through + 1]}
+        for path in paths:
+            if path not in read:
+                raise SpecError(f"--file: no batch has read a file {path!r} of {self.path}; name one by its path below the folder")
+            if not any(file.path == path and file.event in ("changed", "removed") for file in seen):
+                raise SpecError(f"--file: {path!r} of {self.path} is as batches have read it; nothing of it is to be restated")
+        return replace(self, seen=seen, version=len(seen) - 1), paths, max(read_through, *changes)
+
+    def removed(self, through: int) -> set[str]:
+        """Paths of the files that were there at a version through this one, and are not at it."""
+        return {file.path for file in {file.path: file for file in self.seen[: through + 1]}.values() if file.event == "removed"}
+
+    def when_changed(self, version: LoggedVersion) -> str:
+        path = self.seen[version.version].path
+        return (
+            f"take that as a correction by `windowmill restate SPEC --file {shlex.quote(path)}`, put the file back as it was, or set "
+            "source.changes to ignore, so that such files leave results as they are"
+        )
 
     def _footers(self, files: Sequence[AddedFile]) -> list[Footer | SourceError]:
         return footers_of(self.path.rstrip("/"), ((file.path, *self.listed[file.path]) for file in files))

@@ -10,7 +10,7 @@ earlier batches read, in the same order. A version that changed rows is read as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -47,6 +47,10 @@ class Reach:
     why: str | None = field(default=None, compare=False)
 
 
+#: Files, bytes and rows of one batch; a larger backlog is split into several.
+_DEFAULT_LIMITS = (10_000, 8 << 30, None)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The most that a batch reads; null for no limit. A version is never divided."""
@@ -55,11 +59,26 @@ class Limits:
     size_bytes: int | None = None
     rows: int | None = None
 
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Limits:
+        """Those of the source's ``options`` (``maxFilesPerTrigger``, ``maxBytesPerTrigger``; of topics ``maxOffsetsPerTrigger``)."""
+        given = (_limit(options, name) for name in ("maxFilesPerTrigger", "maxBytesPerTrigger", "maxOffsetsPerTrigger"))
+        return cls(*(default if own is None else own for own, default in zip(given, _DEFAULT_LIMITS, strict=True)))
+
     def are_exceeded_by(self, files: Sequence[AddedFile]) -> bool:
         """Whether ``files`` are more than a batch reads, as far as the source knows their rows."""
         counts = (len(files), sum(file.size_bytes for file in files), sum(file.rows or 0 for file in files))
         limits = (self.files, self.size_bytes, self.rows)
         return any(most is not None and count > most for count, most in zip(counts, limits, strict=True))
+
+
+def _limit(options: Mapping[str, str], name: str) -> int | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if not value.isdigit() or int(value) < 1:
+        raise SpecError(f"source.options.{name}: got {value!r}; expected a whole number greater than 0")
+    return int(value)
 
 
 def check_source(pipeline: Pipeline, source: Source) -> None:
@@ -319,14 +338,7 @@ def _appended(runnable: Runnable, source: SourceTable, version: LoggedVersion) -
     what = f"source {source.path}: version {version.version} ({version.operation}) changed or removed rows"
     if version.pipeline is not None:
         what += f": the windowmill pipeline {version.pipeline} replaced what it had published (backfill)"
-    if source.is_restatable:
-        next_steps = (
-            "`windowmill restate` computes the windows anew that they touch: run it, or set source.changes to restate, so that runs do, "
-            "or to ignore, so that they leave results as they are"
-        )
-    else:
-        next_steps = "put them back, or set source.changes to ignore, so that they leave results as they are"
-    raise NonAppendCommitError(f"{what}; {next_steps}")
+    raise NonAppendCommitError(f"{what}; {source.when_changed(version)}")
 
 
 def starting_version(runnable: Runnable, source: SourceTable) -> int:

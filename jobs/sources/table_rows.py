@@ -1,4 +1,4 @@
-"""Reads the rows of a Delta table's files for corrections and purges, with the values that runs read: by Arrow, else by Spark.
+"""Reads the rows of a table's or folder's files for corrections and purges, with the values that runs read: by Arrow, else by Spark.
 
 A row is known by its file and its number in it. Rows that a deletion vector takes out are left out.
 """
@@ -17,9 +17,11 @@ import pyarrow as pa
 
 from windowmill.checkpoints.stores import table_at
 from windowmill.jobs.sources.base import AddedFile, Reading
-from windowmill.jobs.sources.columns import FILE, ROW, Columns, used_columns
+from windowmill.jobs.sources.columns import FILE, ROW, UNREAD, Columns, used_columns
 from windowmill.jobs.sources.delta_log import DeltaSource
+from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.plain_files import Form, NotPlainError, OpenFile, constant
+from windowmill.jobs.sources.plain_rows import batches_of
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -43,14 +45,20 @@ class TableRows:
         The columns that the pipeline uses, which are read as runs read them.
     """
 
-    source: DeltaSource
+    source: DeltaSource | FolderSource
     used: tuple[str, ...]
     spark: Callable[[str], SparkSession]
 
     @classmethod
-    def of(cls, pipeline: Pipeline, source: DeltaSource, spark: Callable[[str], SparkSession]) -> TableRows:
+    def of(cls, pipeline: Pipeline, source: DeltaSource | FolderSource, spark: Callable[[str], SparkSession]) -> TableRows:
         """The rows of ``source``, of which ``pipeline`` uses some columns."""
         return cls(source, tuple(used_columns(pipeline, Columns.of(source.schema_json).struct.names)), spark)
+
+    @property
+    def table(self) -> DeltaSource:
+        """The source, whose log tells what its versions changed."""
+        assert isinstance(self.source, DeltaSource)  # of others nobody asks
+        return self.source
 
     @cached_property
     def types(self) -> Mapping[str, pa.DataType]:
@@ -67,14 +75,18 @@ class TableRows:
     ) -> Iterator[tuple[AddedFile, pa.Table]]:
         """The rows of the table at ``version``, of ``chosen`` files; see :meth:`of_files`."""
         files = [file for file in self.source.snapshot(version) if chosen(file)]
-        yield from self.of_files(files, live_rows(self.source, version) if self.source.deletion_vectors else {}, columns, others)
+        yield from self.of_files(files, self._live(version), columns, others)
+
+    def _live(self, version: int) -> Live:
+        return live_rows(self.source, version) if isinstance(self.source, DeltaSource) and self.source.deletion_vectors else {}
 
     def of_files(
         self, files: Sequence[AddedFile], live: Live, columns: Sequence[str], others: Sequence[str] = ()
     ) -> Iterator[tuple[AddedFile, pa.Table]]:
         """The rows of ``files`` in their order, some of one file at a time, with ``ROW`` behind their columns.
 
-        Of ``columns`` values are those that runs read; of ``others`` those of types that Arrow does not read so are null.
+        Of ``columns`` values are those that runs read; of ``others`` those of types that Arrow does not read so are null. Rows of text have
+        ``UNREAD`` too.
         """
         waiting: list[AddedFile] = []
         plain_files: Sequence[PlainFile | None] = self.source.plain_files(Reading(tuple(files))) or [None] * len(files)
@@ -96,6 +108,8 @@ class TableRows:
         """Raises ``NotPlainError`` before the first row, if at all."""
         if file is None:
             raise NotPlainError(self.source.path)
+        if file.text is not None:
+            return self._of_text(file, [*columns, *others])
         form = Form(self.types, Columns.of(self.source.schema_json).fixed_lengths)
         opened = OpenFile(file, form)
         readable = [*columns]
@@ -111,6 +125,12 @@ class TableRows:
             opened.__exit__()
             raise
         return self._read(opened, readable, [*columns, *others])
+
+    def _of_text(self, file: PlainFile, columns: Sequence[str]) -> Iterator[pa.Table]:
+        first = 0
+        for batch in batches_of(file, Form(self.types), [*columns, UNREAD]):
+            yield pa.Table.from_batches([batch]).append_column(ROW, pa.array(np.arange(first, first + batch.num_rows)))
+            first += batch.num_rows
 
     def _read(self, opened: OpenFile, readable: Sequence[str], columns: Sequence[str]) -> Iterator[pa.Table]:
         first = 0

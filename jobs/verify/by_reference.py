@@ -35,7 +35,7 @@ def recomputed(
 ) -> list[dict[str, RecomputedValue] | None] | None:
     """The values of the rows ``sampled``, each null if there is no such window; null if their keys have too many rows."""
     pipeline, read = plain.pipeline, plain.rows.read
-    rows, conditions = with_conditions(plain.of_keys(sampled, keys, arrival), pipeline, plain.types)
+    rows, conditions = with_conditions(plain.of_keys(keys, arrival), pipeline, plain.types)
     names = list(dict.fromkeys([*plain.rows.columns, TIME, UNTIL_OF, FILE, ROW, *conditions.values()]))
     found = rows.select(*map(backquoted, names)).limit(MAX_ROWS + 1).toArrow()
     if found.num_rows > MAX_ROWS:

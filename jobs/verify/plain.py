@@ -94,10 +94,11 @@ class Plain:
         begin, until = (F.expr(_axis(name, self.types, time.tick_us)) for name in (time.column, time.end or time.column))
         return near & (begin < F.col(_TO)) & ((begin >= F.col(_FROM)) | (until > F.col(_FROM)))
 
-    def of_keys(self, sampled: Sequence[PublishedRow], keys: pa.Table, arrival: Arrival) -> DataFrame:
-        """All rows of the keys of the rows ``sampled``."""
-        named = [F.col(f"{_KEY}{n}") for n in range(len(self.pipeline.keys))]
-        found = F.broadcast(_frame(self.spark, sampled, keys, [None] * len(sampled)).select(*named).distinct())
+    def of_keys(self, keys: pa.Table, arrival: Arrival) -> DataFrame:
+        """All rows of these ``keys``."""
+        # A window of a policy may hold nothing, and begin nowhere: only the keys are asked for.
+        own = _keys(keys) if keys.num_columns else {_ID: pa.array([0])}
+        found = F.broadcast(self.spark.createDataFrame(without_empty_chunks(pa.table(own))).distinct())
         every = range(len(self.rows.files.files))
         rows = self.rows.read(every, arrival.closed, lambda rows: rows.join(found, _same_key(self.pipeline), "left_semi"))
         return self.rows.without_quarantined(rows, [])
@@ -163,8 +164,11 @@ def _frame(spark: SparkSession, sampled: Sequence[PublishedRow], keys: pa.Table,
         _TO: pa.array([end for _, end in reaches], pa.int64()),
         _GAP: pa.array(gaps, pa.int64()),
     }
-    columns |= {f"{_KEY}{n}": keys.column(name) for n, name in enumerate(keys.column_names)}
-    return F.broadcast(spark.createDataFrame(without_empty_chunks(pa.table(columns))))
+    return F.broadcast(spark.createDataFrame(without_empty_chunks(pa.table(columns | _keys(keys)))))
+
+
+def _keys(keys: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return {f"{_KEY}{n}": keys.column(name) for n, name in enumerate(keys.column_names)}
 
 
 def _of_sessions(rows: DataFrame) -> DataFrame:

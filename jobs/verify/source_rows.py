@@ -187,4 +187,6 @@ def _text_of(columns: Sequence[str]) -> Column:
 def with_conditions(rows: DataFrame, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> tuple[DataFrame, Mapping[str, str]]:
     """``rows`` with a column for each condition of the spec, whose name is given by the condition."""
     names = {condition: f"_holds{n}" for n, condition in enumerate(conditions_of(pipeline))}
-    return rows.withColumns({name: F.coalesce(truth(text, types), F.lit(False)) for text, name in names.items()}), names
+    held = {name: F.coalesce(truth(text, types), F.lit(False)) for text, name in names.items()}
+    # Over Connect no columns are none that can be added.
+    return (rows.withColumns(held) if held else rows), names

@@ -175,7 +175,10 @@ def test_a_file_that_was_read_and_has_changed_is_refused_or_ignored_with_its_row
         path.unlink()
     assert main(["run", str(pipe.path)]) == 2
     said = capsys.readouterr().err
-    assert f"version 1 (a.{pipe.format}: {what}) changed or removed rows; put them back, or set source.changes to ignore" in said
+    assert (
+        f"version 1 (a.{pipe.format}: {what}) changed or removed rows; take that as a correction by `windowmill restate SPEC --file "
+        in said
+    )
     changed = path.read_bytes() if path.exists() else None
     path.write_bytes(before)
     os.utime(path, (1_000, 1_000))
@@ -239,16 +242,80 @@ def test_changes_of_a_folder_cannot_be_restated(pipe, capsys):
         assert "source.changes: got 'restate', but only a Delta table tells which rows have changed" in capsys.readouterr().err
 
 
-def test_late_rows_of_a_folder_cannot_be_restated(pipe, capsys):
-    pipe.land("a", ("a", 130, 1))
+def restated(pipe: Pipe, capsys: pytest.CaptureFixture[str], *options: str, code: int = 0) -> str:
+    """What ``windowmill restate`` says."""
+    capsys.readouterr()
+    assert main(["restate", str(pipe.path), *options]) == code
+    told = capsys.readouterr()
+    return told.out if code == 0 else told.err
+
+
+def newest(pipe: Pipe) -> dict[tuple[Any, str], tuple[int, float | None, int]]:
+    """Of each window that is not retracted the row of greatest revision, with that."""
+    rows = DeltaTable(pipe.spec["sink"]["path"]).to_pyarrow_table().sort_by("revision").to_pylist()
+    latest = {(row["k"], row["window_end"].strftime("%H")): row for row in rows}
+    return {place: (row["n"], row["total"], row["revision"]) for place, row in latest.items() if not row.get("retracted")}
+
+
+@pytest.mark.parametrize("changes", ["refuse", "ignore"])
+def test_a_file_that_is_delivered_again_or_taken_away_is_a_correction(pipe, capsys, changes):
+    pipe.write(changes=changes)
+    for number, rows in enumerate([[("a", 10, 1), ("b", 20, 2)], [("a", 70, 3), ("a", 15, 9)], [("a", 130, 4), ("b", 200, 5)]]):
+        pipe.land(f"day={number}/x", *rows, mtime=1_000 + number)
+        assert pipe.run(capsys) == [2]
+    assert newest(pipe) == {("a", "01"): (2, 10, 0), ("b", "01"): (1, 2, 0), ("a", "02"): (1, 3, 0), ("a", "03"): (1, 4, 0)}
+    first, second, third = (f"day={number}/x.{pipe.format}" for number in range(3))
+    told = restated(pipe, capsys, "--file", first, code=2)
+    assert f"--file: {first!r} of {pipe.inputs} is as batches have read it; nothing of it is to be restated" in told
+    assert "no batch has read a file 'x'" in restated(pipe, capsys, "--file", "x", code=2)
+    # Another key and another hour than those that were counted.
+    pipe.land("day=0/x", ("a", 10, 7), ("c", 75, 6), ("a", 16, 1), mtime=5_000)
+    if changes == "ignore":
+        pipe.run(capsys)
+    assert "3 windows changed (1 retracted)" in restated(pipe, capsys, "--file", f"{pipe.inputs}/{first}")
+    assert newest(pipe) == {("a", "01"): (3, 17, 1), ("c", "02"): (1, 6, 0), ("a", "02"): (1, 3, 0), ("a", "03"): (1, 4, 0)}
+    assert pipe.run(capsys) == []
+    # Both at once, one of them gone; new files are read afterwards.
+    (pipe.inputs / second).unlink()
+    pipe.land("day=2/x", ("b", 200, 50), mtime=6_000)
+    pipe.land("day=3/x", ("b", 310, 8), mtime=7_000)
+    restated(pipe, capsys, "--file", second, "--file", third)
+    assert newest(pipe) == {("a", "01"): (2, 8, 2), ("c", "02"): (1, 6, 0)}
     assert pipe.run(capsys) == [1]
-    pipe.land("b", ("a", 10, 1))
-    assert pipe.run(capsys) == [1]
-    for options in (["--late"], ["--from", "2024-01-01"]):
-        assert main(["restate", str(pipe.path), *options]) == 2
-        told = capsys.readouterr().err
-        assert f"source {pipe.inputs}: is no Delta table, whose versions `windowmill restate` reads (for --late too)" in told
+    assert newest(pipe) == {("a", "01"): (2, 8, 2), ("c", "02"): (1, 6, 0), ("b", "04"): (1, 50, 0)}
+    history = json.loads(_answer(capsys, "history", pipe))
+    assert [batch["action"] for batch in history].count("restate") == 2
+    pipe.land("day=0/x", ("a", 10, 7), mtime=8_000)
+    if changes == "refuse":
+        assert main(["run", str(pipe.path)]) == 2
+        assert f"`windowmill restate SPEC --file {first}`" in capsys.readouterr().err
+
+
+def test_late_rows_of_a_folder_count_after_a_restatement(pipe, capsys):
+    pipe.land("a", ("a", 130, 1), ("a", 10, 5))
+    pipe.land("b", ("a", 20, 1), mtime=4_000_000_000)
+    assert sum(pipe.run(capsys)) == 3
+    assert newest(pipe) == {("a", "01"): (1, 5, 0)}
+    restated(pipe, capsys, "--late")
+    assert newest(pipe) == {("a", "01"): (2, 6, 1)}
+    assert not DeltaTable(f"{pipe.spec['sink']['path']}.windowmill/quarantine").to_pyarrow_table().num_rows
+    assert "is no Delta table, of whose versions" in restated(pipe, capsys, "--versions", "0", code=2)
     assert pipe.run(capsys) == [], "nothing is left open"
+
+
+def test_windows_do_not_lose_rows_of_files_that_are_gone_unasked(tmp_path, capsys):
+    pipe = Pipe(tmp_path, "json")
+    pipe.write(changes="ignore")
+    for number in range(3):
+        pipe.land(str(number), ("a", 60 * number, 1), mtime=1_000 + number)
+    assert pipe.run(capsys) == [3]
+    (pipe.inputs / "0.json").unlink()
+    pipe.land("1", ("a", 60, 5))
+    pipe.run(capsys)
+    told = restated(pipe, capsys, "--file", "1.json", code=2)
+    assert f"0.json of {pipe.inputs} were removed after batches had read them, and windows that hold their rows would lose these" in told
+    restated(pipe, capsys, "--file", "1.json", "--from", "2024-01-01T01:00", "--to", "2024-01-01T02:00")
+    assert newest(pipe) == {("a", "01"): (1, 1, 0), ("a", "02"): (1, 5, 1)}
 
 
 def test_a_file_that_has_changed_is_read_again_only_as_it_is_now(pipe, capsys):
