@@ -22,7 +22,7 @@ from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.source_files import SeenFile, SeenFiles
 from windowmill.checkpoints.stores import store_of
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.folder_options import declared
+from windowmill.jobs.sources.folder_options import LOGICAL, declared, lacks_column
 from windowmill.jobs.sources.folder_schema import as_json, of_parquet, partition_of, rows_in_text, schema_of, text_form, with_fractions
 from windowmill.jobs.sources.parquet_columns import Footer, footer_of, footers_of
 from windowmill.jobs.sources.unread_rows import Expected
@@ -319,10 +319,16 @@ class FolderSource(SourceTable):
         return found
 
     def check(self, reading: Reading) -> None:
-        if self.settings.format == "parquet":
-            for each in self._footers(reading.files):
-                if isinstance(each, SourceError):
-                    raise each
+        if self.settings.format != "parquet":
+            return
+        may_lack = LOGICAL[self.settings.options.get("mergeSchema", "false").lower()]
+        for file, each in zip(reading.files, self._footers(reading.files), strict=True):
+            if isinstance(each, SourceError):
+                raise each
+            there = {name.lower() for name in (*each.columns, *each.doubled, *partition_of(file.path))}
+            missing = next((name for name in self.expected.names if name.lower() not in there), None)
+            if missing is not None and not may_lack:
+                raise lacks_column(each.path, missing)
 
     def fitted(self, pipeline: Pipeline, last: Plan | None, read_through: int) -> FolderSource:
         known = self.seen[: self.recorded]

@@ -11,14 +11,14 @@ import pyarrow as pa
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.sources.text_times import OPTIONS as TIME_OPTIONS
 from windowmill.jobs.sources.text_times import pattern_problems
-from windowmill.windowing.errors import SpecError
+from windowmill.windowing.errors import SourceSchemaError, SpecError
 
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Source
 
 #: Options by format, beside those of every source.
 OPTIONS = {
-    "parquet": ("pathGlobFilter", "schema"),
+    "parquet": ("mergeSchema", "pathGlobFilter", "schema"),
     "csv": (*TIME_OPTIONS, "escape", "header", "mergeSchema", "multiLine", "nullValue", "pathGlobFilter", "quote", "schema", "sep"),
     "json": (*TIME_OPTIONS, "mergeSchema", "pathGlobFilter", "schema"),
 }
@@ -57,6 +57,14 @@ def option_problems(settings: Source) -> Iterator[tuple[str, str]]:
                 declared(value)
             except SpecError as err:
                 yield "source.options.schema", str(err)
+
+
+def lacks_column(path: str, name: str) -> SourceSchemaError:
+    """The error for a file without a column that the spec uses."""
+    return SourceSchemaError(
+        f"source file {path}: has no column {name!r}, which the spec uses; correct the file, or set source.options.mergeSchema to true if "
+        "files may lack columns, which are null then"
+    )
 
 
 def declared(ddl: str) -> pa.Schema:

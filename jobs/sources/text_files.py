@@ -16,13 +16,14 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.column_names import UNREAD
 from windowmill.jobs.sources.csv_rows import Cells, Syntax, parse_csv
+from windowmill.jobs.sources.folder_options import lacks_column
 from windowmill.jobs.sources.json_rows import parse_json
 from windowmill.jobs.sources.plain_files import constant
 from windowmill.jobs.sources.text_lines import Lines, count_lines, lines_of, objects_of, records_of
 from windowmill.jobs.sources.text_times import ISO, TextTimes
 from windowmill.jobs.sources.text_values import parsed
 from windowmill.jobs.sources.unread_rows import Expected, unread_of
-from windowmill.windowing.errors import SourceFileError, SourceSchemaError
+from windowmill.windowing.errors import SourceFileError
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.base import PlainFile
@@ -109,11 +110,7 @@ class OpenText:
                 [own[name] if name in own else self._constant(name, len(lines.texts)) for name in columns], names=list(columns)
             )
         if missing and n_rows and not self._text.may_lack:
-            name = min(missing, key=expected.names.index)
-            raise SourceSchemaError(
-                f"source file {self._file.path}: has no column {name!r}, which the spec uses; correct the file, or set "
-                "source.options.mergeSchema to true if files may lack columns, which are null then"
-            )
+            raise lacks_column(self._file.path, min(missing, key=expected.names.index))
 
     def _place_of(self, lines: Lines, cells: Cells, index: int) -> str:
         return f"{self._file.path}, line {lines.numbers[cells.order[index]]}"

@@ -88,7 +88,7 @@ def test_a_schema_helps_where_files_have_no_type_in_common(tmp_path, capsys):
     schema = ", ".join(f"{name} {kind}" for name, kind in {"K": "STRING", "t": "TIMESTAMP", **given}.items())
     pipe = Pipe(
         tmp_path,
-        source={"path": str(tmp_path / "in"), "format": "parquet", "options": {"schema": schema}},
+        source={"path": str(tmp_path / "in"), "format": "parquet", "options": {"schema": schema, "mergeSchema": True}},
         keys=[],
         aggregates={name: {"collect": name} for name in given},
         windows=[{"name": "hours", "type": "tumbling", "size": "1 hour"}],
@@ -106,7 +106,7 @@ def test_later_files_widen_a_type_and_add_columns_where_the_state_allows_it(tmp_
     pipe.land("1", 1, V=pa.array([2**40], pa.int64()), w=pa.array([4.0]), other=pa.array([1], pa.time64("us")))
     assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
     pipe.land("2", 2, v=pa.array([None], pa.null()), w=pa.array([2], pa.int8()), more=pa.array([1]))
-    pipe.land("3", 3, v=pa.array([3], pa.int32()))
+    pipe.land("3", 3, v=pa.array([3], pa.int32()), w=pa.array([None], pa.null()))
     assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
     assert pipe.results("total", "mean") == [(1, 1.0), (2**40, 4.0), (None, 2.0)]
     source = open_source(parse_pipeline(yaml.safe_load(pipe.path.read_text())))
@@ -115,6 +115,21 @@ def test_later_files_widen_a_type_and_add_columns_where_the_state_allows_it(tmp_
         "w": "int32",
         "more": "int64",
     }
+
+
+def test_a_file_that_lacks_a_column_of_the_spec_is_refused_by_name_or_allowed(tmp_path, capsys):
+    pipe = Pipe(tmp_path, aggregates={"total": {"sum": "v"}, "n": {"count": "*"}})
+    pipe.land("0", 0, v=pa.array([1]), other=pa.array([1]))
+    pipe.land("1", 1, trip_duration=pa.array([50]))
+    assert main(["run", str(pipe.path)]) == 2
+    assert (
+        "1.parquet: has no column 'v', which the spec uses; correct the file, or set source.options.mergeSchema" in capsys.readouterr().err
+    )
+    source = {"path": str(pipe.inputs), "format": "parquet", "options": {"mergeSchema": True}}
+    pipe = Pipe(tmp_path, aggregates={"total": {"sum": "v"}, "n": {"count": "*"}}, source=source)
+    pipe.land("2", 2, v=pa.array([2]))
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    assert pipe.results("total", "n") == [(1, 1), (None, 1)]
 
 
 @pytest.mark.parametrize(
