@@ -18,7 +18,7 @@ from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.event_times import on_axis
-from windowmill.jobs.sources.folder import data_files
+from windowmill.jobs.sources.folder_listing import data_files
 from windowmill.jobs.sources.kinds import KINDS, kind_problems
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import batches_of

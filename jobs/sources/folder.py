@@ -12,21 +12,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import pyarrow.fs as pa_fs
-
-from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.source_files import SeenFile, SeenFiles
-from windowmill.checkpoints.stores import store_of
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
+from windowmill.jobs.sources.folder_listing import Stat, check_folders, listed_files
 from windowmill.jobs.sources.folder_options import LOGICAL, declared, lacks_column
 from windowmill.jobs.sources.folder_schema import as_json, of_parquet, partition_of, rows_in_text, schema_of, text_form, with_fractions
 from windowmill.jobs.sources.parquet_columns import Footer, footer_of, footers_of
 from windowmill.jobs.sources.unread_rows import Expected
-from windowmill.windowing.errors import SourceError, SourceMissingError, SourceSchemaError, SpecError, first_line
+from windowmill.windowing.errors import SourceError, SourceMissingError, SpecError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,24 +30,14 @@ if TYPE_CHECKING:
     from windowmill.checkpoints.plans import Plan
     from windowmill.windowing.spec import Pipeline, Source
 
-#: Names of files that are being written, or are no data.
-_UNFINISHED = (".tmp", ".crc", "._COPYING_")
-
 #: Files whose rows are counted before any of them is planned, and of them at one time: most of it is waiting for a store.
 _COUNTED_AT_A_TIME, _COUNTED_AT_ONCE = 256, 16
-
-
-class Stat(NamedTuple):
-    """Size of a file, and when it was last changed."""
-
-    size: int
-    mtime_ns: int
 
 
 def look_at_folder(settings: Source) -> Mapping[str, Stat]:
     """The files of the folder that are data, by path."""
     assert settings.path is not None  # `not_run` refuses a source without a path
-    return _listed(settings.path, settings.options.get("pathGlobFilter", "*"))
+    return listed_files(settings.path, settings.options.get("pathGlobFilter", "*"))
 
 
 def open_folder(settings: Source, record: str | None, listed: Mapping[str, Stat] | None = None) -> FolderSource:
@@ -66,7 +52,7 @@ def open_folder(settings: Source, record: str | None, listed: Mapping[str, Stat]
     """
     assert settings.path is not None  # `not_run` refuses a source without a path
     listed = look_at_folder(settings) if listed is None else listed
-    _check_folders(settings.path, listed)
+    check_folders(settings.path, listed)
     known, schema = ([], None) if record is None else SeenFiles(record).load()
     events = _events(known, listed)
     seen = [*known, *events]
@@ -83,42 +69,6 @@ def open_folder(settings: Source, record: str | None, listed: Mapping[str, Stat]
         listed=listed,
         record=record,
     )
-
-
-def _listed(root: str, pattern: str) -> dict[str, Stat]:
-    """The files of the folder that are data, by path."""
-    local = local_path(root)
-    try:
-        if local is not None and local.exists() and not local.is_dir():
-            raise SourceError(f"source {root}: is a file; source.path names the folder in which files arrive")
-        found = store_of(root).get_file_info(pa_fs.FileSelector("", recursive=True))
-    except FileNotFoundError as err:
-        raise SourceMissingError(f"source {root}: there is no such folder; make it, or correct source.path") from err
-    except OSError as err:
-        raise SourceError(f"source {root}: cannot be listed ({first_line(err)}); check the path and its permissions") from err
-    files = {info.path.strip("/"): Stat(info.size, info.mtime_ns) for info in found if info.type == pa_fs.FileType.File and info.size}
-    return {path: stat for path, stat in files.items() if _is_data(path) and fnmatchcase(path.rpartition("/")[2], pattern)}
-
-
-def data_files(root: str) -> list[str]:
-    """The files of a folder that are data, in order of their time of change; raises as :func:`open_folder`."""
-    listed = _listed(root, "*")
-    return sorted(listed, key=lambda path: (listed[path].mtime_ns, path))
-
-
-def _check_folders(root: str, listed: Mapping[str, Stat]) -> None:
-    """Refuse files of which some lie in folders ``name=value`` and others do not, or in folders of other names."""
-    first: str | None = None
-    for path in listed:
-        first = first or path
-        if partition_of(path).keys() != partition_of(first).keys():
-            raise SourceSchemaError(f"source {root}: {path!r} lies in folders of other columns (name=value) than {first!r}; move it away")
-
-
-def _is_data(path: str) -> bool:
-    *folders, name = path.split("/")
-    hidden = any(folder.startswith((".", "_")) and "=" not in folder for folder in folders)
-    return not hidden and not name.startswith((".", "_")) and not name.endswith(_UNFINISHED)
 
 
 def _events(

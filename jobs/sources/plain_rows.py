@@ -155,8 +155,8 @@ class PlainRows:
 
     def _answered(self, rows: pa.Table, file: int | None) -> Iterator[tuple[str, Truth]]:
         """What Spark has said of ``rows``, all of one ``file``, or of files by their column."""
-        place, failed = rows.column(ROW).to_numpy(), pa.array(np.zeros(rows.num_rows, np.bool_))
         for condition in self.conditions.outside:
+            place, failed = rows.column(ROW).to_numpy(), pa.array(np.zeros(rows.num_rows, np.bool_))
             holds = np.zeros(rows.num_rows, np.bool_)
             for index in range(len(self.files)) if file is None else (file,):
                 own = slice(None) if file is not None else rows.column(FILE).to_numpy() == index

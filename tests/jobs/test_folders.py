@@ -145,6 +145,37 @@ def test_files_that_are_being_written_are_not_read(pipe, capsys, name):
     assert pipe.run(capsys) == [1]
 
 
+def test_links_are_not_followed(tmp_path, capsys):
+    pipe = Pipe(tmp_path, "json")
+    path = pipe.land("a/x", ("a", 10, 1))
+    (pipe.inputs / "loop").symlink_to(".")
+    (pipe.inputs / "a" / "again.json").symlink_to("x.json")
+    (pipe.inputs / "_hidden").symlink_to("/etc")
+    os.mkfifo(pipe.inputs / "fifo.json")
+    assert pipe.run(capsys) == [1]
+    for name, target in (("out.json", "/etc/shadow"), ("others", "/etc"), ("gone.json", "/no/such/file")):
+        (pipe.inputs / name).symlink_to(target)
+        assert main(["run", str(pipe.path)]) == 2
+        assert f"{name!r} is a link that leads out of the folder; put the file itself there" in capsys.readouterr().err
+        (pipe.inputs / name).unlink()
+    # The folder itself may be one.
+    (tmp_path / "link").symlink_to(pipe.inputs)
+    pipe.write(path=str(tmp_path / "link"))
+    assert main(["validate", str(pipe.path), "--source"]) == 0
+    assert path.exists()
+
+
+@pytest.mark.parametrize("name", [b"a\nb.json", b"\xff.json", b"a\x1b[31m.json", "a\u2028.json".encode()])
+def test_a_name_that_cannot_be_written_in_a_line_is_told(tmp_path, capsys, name):
+    pipe = Pipe(tmp_path, "json")
+    path = pipe.land("a", ("a", 10, 1))
+    path.rename(pipe.inputs / os.fsdecode(name))
+    assert main(["run", str(pipe.path)]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "is not UTF-8, or has characters that end a line or control a terminal; rename it" in told
+
+
 def test_one_file_a_batch_gives_what_one_batch_gives(tmp_path, capsys):
     rows = [("a", 10, 1), ("b", 70, 2), ("a", 20, 3), ("a", 200, 4), ("b", 150, 5), ("a", 400, 6)]
     found = []
