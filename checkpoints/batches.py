@@ -217,6 +217,13 @@ class Batch:
         return t if t is None or self.integer_axis else from_us(t)
 
 
+def undone_of(batches: Iterable[Batch]) -> frozenset[int]:
+    """Numbers of the batches among these, which have no gaps, that a later one of them has undone, as a restoration does."""
+    listed = list(batches)
+    counting = {batch.number for batch in standing(listed, restorations=True)}
+    return frozenset(batch.number for batch in listed if batch.status == "committed" and batch.number not in counting)
+
+
 def standing(batches: Iterable[Batch], *, restorations: bool = False) -> list[Batch]:
     """The committed among all ``batches`` of a ledger, oldest first, that no restoration has undone; with ``restorations``, or without."""
     left: list[Batch] = []

@@ -1,7 +1,8 @@
 """Savepoints: named copies of a pipeline's state and position, which outlive the files of its tables. No JVM.
 
 A savepoint is a folder with the files of the state, linked or copied, and an entry that describes them. The entry is written last and
-removed first: a folder without one is no savepoint.
+removed first: a folder without one is no savepoint. Files of the sink that a later batch replaces are kept beside them, a folder for each
+batch, as long as a savepoint is older than the batch.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
@@ -31,6 +32,8 @@ from windowmill.windowing.errors import SavepointError, SpecError, StateError, f
 #: The format that this release writes and reads.
 FORMAT = 1
 _ENTRY, _UNFINISHED = "savepoint.json", "savepoint.unfinished"
+#: Folder of the files that batches have replaced; no savepoint has this name.
+_REPLACED = ".replaced"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
@@ -134,10 +137,29 @@ def _write_entry(folder: str, content: bytes) -> None:
 
 
 def drop(folder: str, name: str) -> None:
-    """Remove the savepoint ``name``."""
+    """Remove the savepoint ``name``, and what is kept for it alone."""
     with suppress(FileNotFoundError):
         store_of(f"{folder}/{name}").delete_file(_ENTRY)
     _clear(folder, name)
+    others = savepoints_in(folder)[0].values()
+    for batch in {int(path.split("/")[1]) for path in _files_in(folder, _REPLACED)}:
+        if not any(entry.batch < batch for entry in others):
+            _clear(folder, f"{_REPLACED}/{batch}")
+
+
+def keep_replaced(folder: str, table: str, paths: Sequence[str], *, batch: int) -> None:
+    """Keep the files ``paths`` of ``table``, which ``batch`` replaces, if there is a savepoint to which a restoration may go back."""
+    if not paths or not savepoints_in(folder)[0]:
+        return
+    _clear(folder, f"{_REPLACED}/{batch}")  # of an attempt that died
+    for number, path in enumerate(paths):
+        _link(table, path, f"{folder}/{_REPLACED}/{batch}", f"{number:06d}.parquet")
+
+
+def replaced_files(folder: str, batch: int) -> tuple[str, list[str]]:
+    """The folder of the files that ``batch`` has replaced, and their names; none if they were not kept."""
+    own = f"{_REPLACED}/{batch}"
+    return f"{folder}/{own}", sorted(path.rpartition("/")[2] for path in _files_in(folder, own))
 
 
 def restored(folder: str, entry: Savepoint, state: str, *, batch: int, attempt: str) -> Changes | None:

@@ -48,10 +48,11 @@ class UndoneFiles:
         """Write the rows that stay to files of their own."""
         with FileWriter(self.table, self.schema, batch=batch, attempt=attempt, task=0) as writer:
             for rows in rows_of(self.table, self.partly, self.schema):
-                writer.write(rows.filter(self._stays(rows)))
+                writer.write(rows.filter(self.stays(rows)))
         return writer.close()
 
-    def _stays(self, rows: pa.Table) -> pa.ChunkedArray:
+    def stays(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Mask of the ``rows`` that stay."""
         numbers = rows.column(_BATCH)
         stays = pc.less_equal(numbers, self.undo.after)
         if self.undo.spared and self.undo.through is not None:

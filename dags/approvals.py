@@ -72,7 +72,7 @@ class ApplyOperator(ComputingOperator):
             # A spec written in Python is another file in each task.
             kept.write_text(json.dumps(json.loads(asked) | {"spec": path}), encoding="utf-8")
             named = ["--by", str(by)] if by else []
-            return self.computed(["apply", str(kept), *named])
+            return self.computed(["apply", str(kept), *named], context)
 
 
 def ask_about_changes(

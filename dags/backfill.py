@@ -9,6 +9,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Param
 
+from windowmill.dags.alerts import defaults_of, settings_of
+from windowmill.dags.clashes import refuse_clash
 from windowmill.dags.factory import START, batch_operator, check_options, sink_asset
 from windowmill.dags.operators import AnnounceOperator, retrying
 from windowmill.dags.specs import BACKFILL, name_of, read_pipeline
@@ -55,15 +57,16 @@ def build_backfill_dag(
         "start_date": START,
         "catchup": False,
         "max_active_runs": 1,
-        "tags": ["windowmill", "backfill"],
+        "tags": ["windowmill", "backfill", *settings_of(pipeline).tags],
         "doc_md": (
             f"Recomputes the windows of **{pipeline.pipeline}** that end in (`from`, `to`], from the rows that the source holds now, as "
             "one job and one commit. `windowmill backfill SPEC --from … --to … --dry-run` says beforehand what it would read and replace."
         ),
     }
     arguments |= dag_kwargs
-    arguments["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
+    arguments["default_args"] = retrying() | defaults_of(pipeline) | dict(dag_kwargs.get("default_args") or {})
     with DAG(**arguments) as dag:
+        refuse_clash(dag.dag_id, spec)
         backfill = batch_operator("backfill", spec, pipeline, conn_id, connect_conn_id, storage_conn_id, submit)
         backfill >> AnnounceOperator(task_id="announce", spec=spec, storage_conn_id=storage_conn_id, asset=sink_asset(pipeline))
     if "params" not in dag_kwargs:

@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 
 from airflow.sdk import DAG, Asset, BaseOperator, Param
 
+from windowmill.dags.alerts import defaults_of, settings_of
+from windowmill.dags.clashes import refuse_clash
 from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator, retrying
 from windowmill.dags.pools import pool_of
 from windowmill.dags.schedules import check_new_versions, source_asset, timetable_of
@@ -45,7 +47,7 @@ Step = Callable[[], Any] | BaseOperator
 def build_dag(
     spec: str | os.PathLike[str] | Pipeline,
     *,
-    start_date: datetime = START,
+    start_date: datetime | None = None,
     before: Sequence[Step] = (),
     conn_id: str | None = None,
     connect_conn_id: str | None = None,
@@ -63,7 +65,8 @@ def build_dag(
     spec
         Path of the pipeline's YAML file, or the pipeline itself.
     start_date
-        Start of the first data interval. Intervals before now get runs only with ``catchup=True``.
+        Start of the first data interval; unless given, that of the spec's ``airflow``, else :data:`START`. Intervals before now get runs
+        only with ``catchup=True``.
     before
         Steps that must succeed before the micro-batch starts, such as landing its data.
     conn_id
@@ -82,7 +85,7 @@ def build_dag(
     approve_changes
         As ``ask_when_held``, after a run that a changed spec has failed: whether the change is applied. Not with ``conn_id``.
     **dag_kwargs
-        Further arguments of ``DAG``; they override those set by this function. ``default_args`` are merged.
+        Further arguments of ``DAG``; they override those set by this function and by the spec's ``airflow``. ``default_args`` are merged.
 
     Raises
     ------
@@ -91,8 +94,10 @@ def build_dag(
     """
     pipeline = read_pipeline(spec)
     check_options(name_of(spec), pipeline, conn_id, connect_conn_id, submit, new_versions, approve_changes, ask_when_held)
-    dag_kwargs["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
-    with DAG(**_arguments(spec, pipeline, watched=new_versions == "watch") | {"start_date": start_date} | dag_kwargs) as dag:
+    dag_kwargs["default_args"] = retrying() | defaults_of(pipeline) | dict(dag_kwargs.get("default_args") or {})
+    begin = {} if start_date is None else {"start_date": start_date}
+    with DAG(**_arguments(spec, pipeline, watched=new_versions == "watch") | begin | dag_kwargs) as dag:
+        refuse_clash(dag.dag_id, spec)
         batch = batch_operator("micro_batch", spec, pipeline, conn_id, connect_conn_id, storage_conn_id, submit)
         first = _waiting(spec, batch) if new_versions == "wait" else batch
         for step in before:
@@ -162,15 +167,17 @@ def sink_asset(pipeline: Pipeline) -> Asset:
 
 def _arguments(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, *, watched: bool) -> dict[str, Any]:
     """Arguments of ``DAG`` that follow from the pipeline."""
+    settings = settings_of(pipeline)
     return {
         "dag_id": pipeline.pipeline,
         "description": redacted(f"Sliding-window aggregates of {pipeline.source.place if pipeline.source else 'no source'}"),
         "schedule": [source_asset(spec, pipeline)] if watched else timetable_of(spec, pipeline),
-        "catchup": False,
+        "start_date": settings.begins or START,
+        "catchup": settings.catchup,
         # Batches of a pipeline run one at a time; the pool also excludes backfills, which Airflow counts separately.
         "max_active_runs": 1,
         "doc_md": _doc(pipeline),
-        "tags": ["windowmill"],
+        "tags": ["windowmill", *settings.tags],
     }
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.configuration import conf
 
-from windowmill.dags.specs import BACKFILL, MAINTENANCE, ParsedFile
+from windowmill.dags.specs import ParsedFile, dag_ids_of, pipeline_of
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import redacted
@@ -113,7 +113,7 @@ class BuiltDags:
 
 
 def build_all(build: Callable[[ParsedFile], Sequence[DAG]], wanted: str | None = None) -> BuiltDags:
-    """Build the DAGs of every spec; a spec that fails does not affect the others.
+    """Build the DAGs of every spec that does not say ``airflow: own``; a spec that fails does not affect the others.
 
     Parameters
     ----------
@@ -124,8 +124,9 @@ def build_all(build: Callable[[ParsedFile], Sequence[DAG]], wanted: str | None =
     """
     dags: dict[str, DAG] = {}
     owners: dict[str, Path] = {}
+    files_by_dag: dict[str, Path] = {}
     problems: list[str] = []
-    pipeline = None if wanted is None else wanted.removesuffix(MAINTENANCE).removesuffix(BACKFILL)
+    pipeline = None if wanted is None else pipeline_of(wanted)
     try:
         files = spec_files()
     except SpecError as err:
@@ -138,7 +139,11 @@ def build_all(build: Callable[[ParsedFile], Sequence[DAG]], wanted: str | None =
             name = spec.pipeline.pipeline
             if name in owners:
                 raise SpecError(f"{path}: pipeline: {name!r} is also the id in {owners[name]}; each pipeline needs its own")
-            built = build(spec)
+            # Before any of them is built, as Airflow takes each DAG then.
+            twice = next((dag_id for dag_id in dag_ids_of(name) if dag_id in files_by_dag), None)
+            if twice is not None:
+                raise SpecError(f"{path}: pipeline: the DAG {twice} is also built from {files_by_dag[twice]}; rename one of the two")
+            built = [] if spec.pipeline.airflow == "own" else build(spec)
             for dag in built:
                 # Airflow validates too, but reports a failure for the file and every DAG in it.
                 dag.validate()  # type: ignore[no-untyped-call]  # Airflow has no types for it
@@ -149,4 +154,5 @@ def build_all(build: Callable[[ParsedFile], Sequence[DAG]], wanted: str | None =
         else:
             owners[name] = path
             dags |= {dag.dag_id: dag for dag in built}
+            files_by_dag |= dict.fromkeys(dag_ids_of(name), path)
     return BuiltDags(dags, tuple(problems))

@@ -8,6 +8,8 @@ from typing import Any
 
 from airflow.sdk import DAG
 
+from windowmill.dags.alerts import defaults_of, settings_of
+from windowmill.dags.clashes import refuse_clash
 from windowmill.dags.operators import MaintainOperator, VerifyOperator, retrying
 from windowmill.dags.pools import pool_of
 from windowmill.dags.schedules import cron_timetable
@@ -46,11 +48,12 @@ def build_maintenance_dag(
         "start_date": datetime(2020, 1, 1, tzinfo=UTC),
         "catchup": False,
         "max_active_runs": 1,
-        "tags": ["windowmill", "maintenance"],
+        "tags": ["windowmill", "maintenance", *settings_of(pipeline).tags],
     }
     arguments |= dag_kwargs
-    arguments["default_args"] = retrying() | dict(dag_kwargs.get("default_args") or {})
+    arguments["default_args"] = retrying() | defaults_of(pipeline) | dict(dag_kwargs.get("default_args") or {})
     with DAG(**arguments) as dag:
+        refuse_clash(dag.dag_id, spec)
         shared: dict[str, Any] = {"spec": spec, "storage_conn_id": storage_conn_id, "pool": pool_of(pipeline.pipeline)}
         maintain = MaintainOperator(task_id="maintain", **shared)
         if verify is not None:

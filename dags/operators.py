@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from windowmill.dags.alerts import tell_of_warnings
 from windowmill.dags.commands import CommandProcess, CommandResult, command_of, failing_fast, raise_for, summary_of
 from windowmill.dags.links import PAGES
 from windowmill.dags.metrics import count_batches, gauge_pipeline
@@ -111,10 +112,13 @@ class ComputingOperator(CommandOperator):
 
         return {**super().environment(), "SPARK_REMOTE": SparkConnectHook(self.connect_conn_id).get_connection_url()}
 
-    def computed(self, command: Sequence[str]) -> dict[str, Any]:
-        """Run the command, count its batches, and return its summary."""
+    def computed(self, command: Sequence[str], context: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the command, count its batches, tell of their warnings, and return its summary."""
         summary = summary_of(command[0], self.run_job([*command, "--json"]))
-        count_batches(self.spec.name, summary.get("batches", ()))
+        pipeline, batches = self.spec.read(), summary.get("batches", ())
+        count_batches(pipeline.pipeline, batches)
+        with storage_environment(self.storage_conn_id):
+            tell_of_warnings(pipeline, batches, context)
         self._summary = summary
         return summary
 
@@ -140,7 +144,7 @@ class MicroBatchOperator(ComputingOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         with failing_fast(), self.spec.file() as path:
             command = command_of(context, vouches=self.spec.read().time.watermark == "data_interval_end")
-            return self.computed([*command, path])
+            return self.computed([*command, path], context)
 
 
 class MaintainOperator(CommandOperator):

@@ -22,7 +22,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from windowmill.dags.folders import mentions, spec_files
-from windowmill.dags.specs import BACKFILL, MAINTENANCE, ParsedFile
+from windowmill.dags.specs import ParsedFile, pipeline_of
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.settings import PIPELINES
@@ -107,7 +107,7 @@ def overview(user: GetUserDep) -> Response:
 
 def report(dag_id: str) -> Response:
     """The report of a pipeline, named by any of its DAGs."""
-    name = dag_id.removesuffix(MAINTENANCE).removesuffix(BACKFILL)
+    name = pipeline_of(dag_id)
     if name != dag_id:
         return RedirectResponse(f"../{quote(name, safe='')}/report.html")
     spec = _file_of(name)

@@ -23,6 +23,16 @@ from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 MAINTENANCE, BACKFILL = "__maintenance", "__backfill"
 
 
+def pipeline_of(dag_id: str) -> str:
+    """The name of the pipeline whose DAG has this id."""
+    return dag_id.removesuffix(MAINTENANCE).removesuffix(BACKFILL)
+
+
+def dag_ids_of(pipeline: str) -> tuple[str, ...]:
+    """The ids of the DAGs of a pipeline."""
+    return (pipeline, f"{pipeline}{BACKFILL}", f"{pipeline}{MAINTENANCE}")
+
+
 def read_pipeline(spec: str | os.PathLike[str] | Pipeline) -> Pipeline:
     """Read the pipeline of a YAML file; returns a ``Pipeline`` unchanged.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
 
+from windowmill.dags.alerts import tell_of_warnings
 from windowmill.dags.commands import CommandResult, command_of, failing_fast, raise_for
 from windowmill.dags.links import PAGES
 from windowmill.dags.metrics import count_batches
@@ -67,10 +68,11 @@ class SubmittedBatchOperator(SparkSubmitOperator):
                     # The hook has already logged the driver's own message.
                     raise_for(command[0], CommandResult(int(code[1]), "", "see the driver's last line above"))
                 raise
-            name = self.spec.name
+            pipeline = self.spec.read()
             batches = [_summary(batch) for batch in self._ledger().since(first_new) if batch.status == "committed"]
-            count_batches(name, batches)
-            return {"pipeline": name, "batches": batches}
+            count_batches(pipeline.pipeline, batches)
+            tell_of_warnings(pipeline, batches, context)
+            return {"pipeline": pipeline.pipeline, "batches": batches}
 
     def _ledger(self) -> Any:
         from windowmill.checkpoints.ledger import Ledger  # not needed for parsing

@@ -5,6 +5,7 @@ They import neither Spark nor Airflow.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from collections.abc import Iterator
@@ -176,6 +177,7 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     from windowmill.checkpoints.catalog_tables import located
     from windowmill.jobs.sources.columns import Columns
     from windowmill.jobs.sources.kinds import open_source
+    from windowmill.jobs.sources.own_results import refuse_own_results
     from windowmill.windowing.columnar.log import StateLog
     from windowmill.windowing.columnar.positions import PositionState
     from windowmill.windowing.columnar.results import result_types
@@ -188,6 +190,7 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     if pipeline.sink is not None:
         runnable_of(pipeline)
     source = open_source(pipeline)
+    refuse_own_results(pipeline, source)
     columns = Columns.of(source.schema_json)
     columns.check(pipeline, "the source", source.unread)
     result_types(pipeline, columns.arrow)
@@ -227,6 +230,21 @@ def _function_problems(pipeline: Pipeline) -> Iterator[Problem]:
                 problem = _aggregate_problem(found, aggregate.use, len(aggregate.columns))
             if problem is not None:
                 yield f"aggregates.{name}.use", problem
+
+
+def alert_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    """Functions of ``airflow`` whose modules are not found. They are not imported: they need what Airflow's tasks have."""
+    for name in ("on_failure", "on_warning"):
+        place = getattr(pipeline.airflow, name, None)
+        if place is None:
+            continue
+        module = place.partition(":")[0]
+        try:
+            found = importlib.util.find_spec(module) is not None
+        except Exception:  # noqa: BLE001 - the package above it is imported, and may raise anything
+            found = False
+        if not found:
+            yield f"airflow.{name}", f"got {place!r}, but there is no module {module}; put its folder on PYTHONPATH, or correct the name"
 
 
 def _rule_problems(pipeline: Pipeline) -> Iterator[Problem]:

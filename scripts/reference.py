@@ -69,10 +69,18 @@ _SECTIONS = {
     "QuarantineLimits": "`quarantine`",
     "SavepointPolicy": "`savepoints`",
     "AssetSchedule": "`schedule`: an asset",
+    "AirflowSettings": "`airflow`: settings of the DAGs",
 }
 
 #: Classes whose sections are not what a field's type is called.
-_NOUNS = {"Policy": "policy", "Table": "table", "Delta": "column and difference", "Expectation": "rules", "AssetSchedule": "asset"}
+_NOUNS = {
+    "Policy": "policy",
+    "Table": "table",
+    "Delta": "column and difference",
+    "Expectation": "rules",
+    "AssetSchedule": "asset",
+    "AirflowSettings": "settings",
+}
 
 
 def spec_page() -> str:
@@ -134,6 +142,8 @@ def _type(settings: Mapping[str, Any]) -> str:
         return f"`{settings['const']}`"
     if "anyOf" in settings:
         return _one_of([kind for kind in settings["anyOf"] if kind.get("type") != "null"])
+    if "oneOf" in settings:
+        return " or ".join(_type(kind) for kind in settings["oneOf"])
     kind = settings.get("type")
     if kind == "array":
         inner = settings["items"]
@@ -145,7 +155,7 @@ def _type(settings: Mapping[str, Any]) -> str:
 def _one_of(kinds: Sequence[Mapping[str, Any]]) -> str:
     named = {kind.get("type") for kind in kinds}
     if any(kind.get("format") == "date-time" for kind in kinds):
-        return "instant, or whole number"
+        return "instant, or whole number" if "integer" in named else "instant"
     if named == {"string", "integer"}:
         return "duration"
     if named == {"string", "integer", "number"}:

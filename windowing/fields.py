@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
-from datetime import date, datetime
-from typing import Annotated
+from datetime import UTC, date, datetime
+from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
 from windowmill.windowing.durations import Duration
 
@@ -70,6 +81,12 @@ def _instant(value: object) -> object:
         except ValueError:
             pass
     raise ValueError("expected an instant such as 2013-01-01T00:00:00Z (an integer on an integer axis)")
+
+
+def _begin(value: object) -> object:
+    if isinstance(value, str | date):
+        return _instant(value)
+    raise ValueError("expected an instant such as 2024-01-01 or 2024-01-01T06:00:00+02:00")
 
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
@@ -150,3 +167,40 @@ class SavepointPolicy(SpecMapping):
 
     every: FixedDuration
     keep: Number = 4
+
+
+#: What `module:name` names, for a function that is imported when it is called.
+Place = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", max_length=250)]
+
+
+class AirflowSettings(SpecMapping):
+    """Settings of a pipeline's DAGs. They are no part of what its results mean."""
+
+    catchup: bool = False
+    start_date: Annotated[datetime, BeforeValidator(_begin)] | None = None
+    retries: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=100)] | None = None
+    owner: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    tags: tuple[Annotated[str, Field(min_length=1, max_length=100)], ...] = ()
+    #: Called with the context of a task that has failed for good.
+    on_failure: Place | None = None
+    #: Called after a task that has committed batches with warnings.
+    on_warning: Place | None = None
+
+    @model_validator(mode="after")
+    def _begins_somewhere(self) -> Self:
+        if self.catchup and self.start_date is None:
+            raise ValueError("start_date: missing; with catchup: true it says where the runs begin, as in 2024-01-01")
+        return self
+
+    @property
+    def begins(self) -> datetime | None:
+        """``start_date`` as an instant; UTC where it names no zone."""
+        begin = self.start_date
+        return begin if begin is None or begin.tzinfo is not None else begin.replace(tzinfo=UTC)
+
+
+#: The field ``airflow``: settings, or ``own``, where a DAG file of the user's builds the DAGs.
+AirflowField = Annotated[
+    Annotated[AirflowSettings, Tag("AirflowSettings")] | Annotated[Literal["own"], Tag("str")],
+    Discriminator(lambda value: "str" if isinstance(value, str) else "AirflowSettings"),
+]

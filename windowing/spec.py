@@ -17,7 +17,16 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from windowmill.windowing.catalogue import Aggregates, AggregateSpec
 from windowmill.windowing.durations import Duration
-from windowmill.windowing.fields import Column, Condition, FixedDuration, Name, QuarantineLimits, SavepointPolicy, SpecMapping
+from windowmill.windowing.fields import (
+    AirflowField,
+    Column,
+    Condition,
+    FixedDuration,
+    Name,
+    QuarantineLimits,
+    SavepointPolicy,
+    SpecMapping,
+)
 from windowmill.windowing.paths import path_problem, within
 from windowmill.windowing.redaction import as_written, redacted
 from windowmill.windowing.time_axis import TICKS_US, Time
@@ -177,6 +186,8 @@ class Pipeline(SpecMapping):
     #: Age from which on maintenance keeps only the newest revision of a window.
     fold_revisions: FixedDuration | None = None
     schedule: str | AssetSchedule | None = None
+    #: Settings of the DAGs; or ``own``: a DAG file of the user's builds them, and the files that ship leave the pipeline alone.
+    airflow: AirflowField | None = None
     #: Who computes a batch: Spark's tasks, this process where a batch is small and no cluster is configured, or this process alone.
     compute: Compute = "spark"
     #: Whether a run carries out a changed spec itself, if it only adds windows or aggregates; otherwise ``windowmill apply`` does.

@@ -46,6 +46,10 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "savepoints": ("How often maintenance makes a savepoint, and how many of them it keeps.", {"every": "7 days", "keep": 4}),
         "quarantine": ("Shares of a batch's rows above which quarantined rows are a warning, or hold it.", {"warn": "1 %", "hold": "10 %"}),
         "schedule": ("When Airflow runs it: five cron fields, a word such as `@hourly`, or an asset.", "*/30 * * * *"),
+        "airflow": (
+            "Settings of the pipeline's DAGs; or `own`: a DAG file of yours builds them, and those that ship leave the pipeline alone.",
+            {"retries": 2, "tags": ["delays"], "on_warning": "shop_alerts:tell"},
+        ),
         "compute": ("Who computes a batch: Spark, this process where a batch is small (`auto`), or this process alone (`local`).", "local"),
         "apply": ("Whether a run carries out a changed spec itself where it only adds windows or aggregates (`auto`).", "auto"),
     },
@@ -133,6 +137,18 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
     "SavepointPolicy": {
         "every": ("Time after which maintenance makes the next savepoint.", "7 days"),
         "keep": ("Number of savepoints of maintenance that stay; older ones are dropped.", 4),
+    },
+    "AirflowSettings": {
+        "catchup": ("Whether each interval since `start_date` gets a run of its own.", True),
+        "start_date": ("Start of the first data interval; UTC where no zone is named.", "2024-01-01"),
+        "retries": ("How often a failed task is tried again, where that may help; 3 unless given.", 2),
+        "owner": ("Owner of the tasks.", "data"),
+        "tags": ("Tags of the DAGs, beside `windowmill`.", ["delays"]),
+        "on_failure": (
+            "`module:name` of a function, or a notifier, that is called with the context of a task that has failed.",
+            "shop_alerts:tell",
+        ),
+        "on_warning": ("The same for a task that has committed a batch with warnings.", "shop_alerts:tell"),
     },
     "AssetSchedule": {"asset": ("Name of the Airflow asset whose updates start a run.", "flights")},
 }

@@ -357,7 +357,7 @@ _EXPECTED = {
     "finite_number": "a finite number",
     "string_unicode": "text of whole characters",
 }
-_UNION_STEPS = {"AssetSchedule", "str", "int", "float", "datetime"}
+_UNION_STEPS = {"AirflowSettings", "AssetSchedule", "str", "int", "float", "datetime"}
 
 
 def _fields_at(location: _Path) -> list[str]:

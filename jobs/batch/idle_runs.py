@@ -1,13 +1,43 @@
-"""Whether a run that finds no new rows has windows to show all the same."""
+"""How far a data interval vouches for the input, and whether a run that finds no new rows has windows to show all the same."""
 
 from __future__ import annotations
+
+import time
+from datetime import datetime
 
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.plans import RestatePlan
-from windowmill.windowing.errors import UnsupportedError
+from windowmill.windowing.axis import to_us
+from windowmill.windowing.durations import Duration
+from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
+
+
+def vouched_through(pipeline: Pipeline, interval_end: datetime | None) -> int | None:
+    """The instant (µs) through which the orchestrator vouches that the input is complete; null if the pipeline does not ask for it.
+
+    Raises
+    ------
+    SpecError
+        If it is missing, or further ahead of the clock than an event may be: every later row would be too late.
+    """
+    if pipeline.time.watermark != "data_interval_end":
+        return None
+    if interval_end is None:
+        raise SpecError(
+            f"pipeline {pipeline.pipeline}: time.watermark is data_interval_end, so each run needs the end of its interval; "
+            "give --data-interval-end (the DAG does), or use watermark: max_event_time"
+        )
+    vouched, skew = to_us(interval_end), pipeline.time.max_future_skew
+    ahead = Duration(days=1) if skew is None or skew.plain else skew
+    if vouched > time.time_ns() // 1_000 + ahead.elapsed():
+        raise SpecError(
+            f"pipeline {pipeline.pipeline}: --data-interval-end: got {interval_end.isoformat()}, which is more than {ahead} ahead of the "
+            "clock, so every row until then would be too late; give the end of an interval that is over"
+        )
+    return vouched
 
 
 def lags_behind(pipeline: Pipeline, last: Batch | None) -> bool:

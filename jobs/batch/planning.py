@@ -20,10 +20,11 @@ from windowmill.checkpoints.plans import BackfillPlan, Plan, RestatePlan, RunPla
 from windowmill.checkpoints.stores import forbidden_folder
 from windowmill.checkpoints.verification import refuse_landed, verify, verify_table_versions
 from windowmill.jobs import user_code
-from windowmill.jobs.batch.idle_runs import lags_behind, moves_on
+from windowmill.jobs.batch.idle_runs import lags_behind, moves_on, vouched_through
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.own_results import refuse_own_results
 from windowmill.jobs.sources.reading import (
     Arrival,
     History,
@@ -36,7 +37,6 @@ from windowmill.jobs.sources.reading import (
     refuse_purged,
 )
 from windowmill.jobs.spec_checks import check_conditions, check_expectations, check_functions
-from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import (
     OutOfTurnError,
     SourceReplacedError,
@@ -93,7 +93,7 @@ def next_run(
     ledger.check_meaning(pipeline)
     source, last = source_of(runnable, ledger), ledger.last_commit
     after = last.plan.to_version if last else -1
-    vouched = _vouched(pipeline, interval_end)
+    vouched = vouched_through(pipeline, interval_end)
     lags = lags_behind(pipeline, last)
     if source.version <= after and not lags and not moves_on(pipeline, ledger, vouched):
         verify_table_versions(ledger, own_tables(runnable))
@@ -333,6 +333,7 @@ def source_of(runnable: Runnable, ledger: Ledger) -> SourceTable:
     plan = newest.plan if newest else None
     source = open_source(runnable.pipeline).fitted(runnable.pipeline, plan, last.plan.to_version if last else -1)
     path = source.path
+    refuse_own_results(runnable.pipeline, source)
     if newest and newest.plan.source_id != source.table_id:
         raise SourceReplacedError(
             f"source {path}: this is another table (Delta id {source.table_id}), not the one that the pipeline has read "
@@ -349,17 +350,6 @@ def source_of(runnable: Runnable, ledger: Ledger) -> SourceTable:
             "copy of the table that others have written to; put the old table back, or give the pipeline a new sink and backfill it there"
         )
     return source
-
-
-def _vouched(pipeline: Pipeline, interval_end: datetime | None) -> int | None:
-    if pipeline.time.watermark != "data_interval_end":
-        return None
-    if interval_end is None:
-        raise SpecError(
-            f"pipeline {pipeline.pipeline}: time.watermark is data_interval_end, so each run needs the end of its interval; "
-            "give --data-interval-end (the DAG does), or use watermark: max_event_time"
-        )
-    return to_us(interval_end)
 
 
 def last_change(runnable: Runnable, ledger: Ledger) -> int | None:

@@ -7,11 +7,15 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from windowmill.checkpoints import protocol, savepoints
 from windowmill.checkpoints.batches import Batch, Changes, Commit, standing
 from windowmill.checkpoints.committer import beyond_delta_rs
-from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, FoldPlan, PurgePlan, RestatePlan, RestorePlan
-from windowmill.checkpoints.savepoints import Savepoint
+from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of
+from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, FoldPlan, Plan, PurgePlan, RestatePlan, RestorePlan
+from windowmill.checkpoints.replacing import ReplacedRange
+from windowmill.checkpoints.savepoints import Savepoint, replaced_files
 from windowmill.checkpoints.state.replacement import replacing
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.checkpoints.undoing import UndoneFiles
@@ -25,6 +29,7 @@ from windowmill.jobs.sources.changed_rows import changed_rows
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.reading import Reach, check_readable, next_change
 from windowmill.windowing.errors import NonAppendCommitError, OutOfTurnError, RefusedError, SavepointError, SourceError, first_line
+from windowmill.windowing.meanings import describe_difference
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.ledger import Ledger
@@ -142,12 +147,12 @@ def restore(
         If there is no such savepoint, or the pipeline cannot go back to it.
     """
     with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, _):
-        plan, entry = _planned(runnable, ledger, name, accepted, progress)
+        plan, entry, applied = _planned(runnable, ledger, name, accepted, progress)
         progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=not pipeline.time.integer_axis)}")
         tables, changes = tables_of(runnable), dict[str, Changes]()
         try:
             with progress.step("restore", f"the state and position of batch {entry.batch}"):
-                changes |= _changes(runnable, plan, entry)
+                changes |= _changes(runnable, ledger, plan, entry, applied)
         except BaseException:
             protocol.discard_files(changes, tables)
             raise
@@ -171,23 +176,27 @@ def _named(runnable: Runnable, name: str) -> Savepoint:
 
 def _planned(
     runnable: Runnable, ledger: Ledger, name: str, accepted: planning.Acceptance, progress: Progress
-) -> tuple[RestorePlan, Savepoint]:
+) -> tuple[RestorePlan, Savepoint, list[Batch]]:
+    """The plan, the savepoint, and the batches whose replaced rows come back."""
     pipeline = runnable.pipeline
-    ledger.check_meaning(pipeline)
     entry, last = _named(runnable, name), ledger.last_commit
     planning.refuse_held(runnable, ledger, "restore")
     batches = ledger.batches()
-    _check_savepoint(pipeline, ledger, entry, batches)
+    _check_savepoint(ledger, entry, batches)
     assert last is not None  # the savepoint is of a batch of this ledger
+    own = next(batch.plan for batch in batches if batch.number == entry.batch)
+    meant = _meant(pipeline, ledger, own)
     undone = [batch for batch in standing(batches) if batch.number > entry.batch]
-    backfills = [batch.number for batch in undone if isinstance(batch.plan, BackfillPlan)]
-    _check_undone(pipeline, entry, undone)
+    _check_undone(meant, entry, undone)
+    applied = min((batch.number for batch in undone if isinstance(batch.plan, ApplyPlan)), default=ledger.count)
+    # Rows of later ones mean something else: what these have replaced comes back instead.
+    backfills = [batch.number for batch in undone if isinstance(batch.plan, BackfillPlan) and batch.number < applied]
     source = planning.source_of(runnable, ledger)
     planning.check_tables(runnable, ledger, accepted)
     _check_source(runnable, source, entry, last.plan.to_version, progress)
-    pinned = planning.pinned(pipeline, ledger, source, Reach(last.plan.to_version, entry.to_version))
+    pinned = planning.pinned(meant, ledger, source, Reach(last.plan.to_version, entry.to_version))
     plan = RestorePlan(
-        **pinned,
+        **pinned | {"meaning": own.meaning, "definition": own.definition, "modules": entry.modules},
         seen=last.outcome.seen,
         savepoint=name,
         kept_batch=entry.batch,
@@ -195,18 +204,32 @@ def _planned(
         through=entry.emitted,
         totals=entry.totals,
     )
-    return plan, entry
+    later = [batch for batch in undone if isinstance(batch.plan, ApplyPlan | BackfillPlan) and batch.number >= applied]
+    return plan, entry, later
 
 
-def _check_savepoint(pipeline: Pipeline, ledger: Ledger, entry: Savepoint, batches: list[Batch]) -> None:
+def _meant(pipeline: Pipeline, ledger: Ledger, own: Plan) -> Pipeline:
+    """The pipeline as it was when it made the batch of ``own``; refuses a spec that means neither this nor what runs now."""
+    if pipeline.means(own.definition, own.meaning):
+        return pipeline
+    ledger.check_meaning(pipeline)
+    try:
+        meant = pipeline.meaning_as(own.definition)
+    except ValueError:
+        meant = None
+    if meant is None or not meant.means(own.definition, own.meaning):
+        differs = describe_difference(own.definition, pipeline.shown_meaning(), pipeline.meaning())
+        raise SavepointError(
+            f"pipeline {pipeline.pipeline}: what the spec meant at batch {own.batch} needs variables that it does not name any more: "
+            f"{differs}; put the old ones back, and restore again"
+        )
+    return meant
+
+
+def _check_savepoint(ledger: Ledger, entry: Savepoint, batches: list[Batch]) -> None:
     where = f"savepoint {entry.name}"
     if entry.generation != ledger.generation:
         raise SavepointError(f"{where}: it is of another ledger than {ledger.path}, which was made anew since; drop it")
-    if entry.meaning not in (pipeline.meaning_hash(), ledger.newest_kept.plan.meaning if ledger.newest_kept else None):
-        raise SavepointError(
-            f"{where}: keys, time, windows, aggregates, filter or emit differ from those of batch {entry.batch}, of which it is; put the "
-            "old ones back, or restore a later savepoint"
-        )
     if entry.batch not in {batch.number for batch in standing(batches, restorations=True)}:
         raise SavepointError(
             f"{where}: batch {entry.batch}, of which it is, was undone by a restoration since, and its rows are gone; restore an older one"
@@ -216,11 +239,6 @@ def _check_savepoint(pipeline: Pipeline, ledger: Ledger, entry: Savepoint, batch
 def _check_undone(pipeline: Pipeline, entry: Savepoint, undone: list[Batch]) -> None:
     """Refuse to go back over batches whose rows cannot be told from those that they replaced."""
     for batch in undone:
-        if isinstance(batch.plan, ApplyPlan):
-            raise SavepointError(
-                f"savepoint {entry.name}: batch {batch.number} has applied a changed spec since; restore a later savepoint, or rebuild in "
-                "a new sink"
-            )
         if isinstance(batch.plan, PurgePlan):
             raise SavepointError(
                 f"savepoint {entry.name}: batch {batch.number} has purged keys since, whose rows a restoration would bring back; drop it, "
@@ -281,26 +299,27 @@ def _check_versions(runnable: Runnable, source: SourceTable, after: int, through
         check_readable(runnable, source, Reach(after, after, after), again=False)
 
 
-def _changes(runnable: Runnable, plan: RestorePlan, entry: Savepoint) -> dict[str, Changes]:
+def _changes(runnable: Runnable, ledger: Ledger, plan: RestorePlan, entry: Savepoint, applied: list[Batch]) -> dict[str, Changes]:
     places, changes = runnable.places, dict[str, Changes]()
     built = savepoints.restored(places.savepoints, entry, places.state, batch=plan.batch, attempt=plan.attempt)
     state = replacing(places.state, built)
     if state is not None and (state.files or state.removes):
         changes["state"] = state
     for role, path in (("sink", runnable.sink_path), ("quarantine", places.quarantine)):
-        undone = _undone(role, path, plan)
+        own = {} if role != "sink" else {each.number: found for each in applied if (found := ledger.changes_of(each).get("sink"))}
+        undone = _undone(role, path, plan, places.savepoints, own)
         if undone is not None:
             changes[role] = undone
     return changes
 
 
-def _undone(role: str, path: str, plan: RestorePlan) -> Changes | None:
-    """The changes by which the rows of later batches go from a table; null if it has none."""
+def _undone(role: str, path: str, plan: RestorePlan, folder: str, replacing: Mapping[int, Changes]) -> Changes | None:
+    """The changes by which rows of later batches go from a table, and those come back that they have replaced; null for none."""
     if not is_table(path):
         return None
     table = table_at(path)
     files = UndoneFiles.of(path, table, plan.undo(role))
-    if not files.files:
+    if not files.files and not any(each.removes for each in replacing.values()):
         return None
     reason = beyond_delta_rs(role, table, Changes(removes=files.files))
     if reason is not None:
@@ -308,4 +327,23 @@ def _undone(role: str, path: str, plan: RestorePlan) -> Changes | None:
             f"savepoint {plan.savepoint}: {role} {path}: {reason}, so rows of later batches cannot be removed from it; drop the feature "
             "(ALTER TABLE … DROP FEATURE), and restore again"
         )
-    return Changes(kept=files.keep(batch=plan.batch, attempt=plan.attempt), removes=files.files)
+    back = _brought_back(folder, path, files, plan, replacing)
+    return Changes(kept=(*files.keep(batch=plan.batch, attempt=plan.attempt), *back), removes=files.files)
+
+
+def _brought_back(folder: str, path: str, files: UndoneFiles, plan: RestorePlan, replacing: Mapping[int, Changes]) -> tuple[DataFile, ...]:
+    """Write the rows that stay of those that batches of a changed spec have replaced."""
+    with FileWriter(path, files.schema, batch=plan.batch, attempt=plan.attempt, task=1) as writer:
+        for number, changes in replacing.items():
+            kept, names = replaced_files(folder, number)
+            if len(names) != len(changes.removes):
+                raise SavepointError(
+                    f"savepoint {plan.savepoint}: batch {number} has replaced rows since, by a changed spec, and {len(names)} of their "
+                    f"{len(changes.removes)} files are in {kept}; restore a later savepoint, or rebuild in a new sink"
+                )
+            assert changes.replaces is not None or not names
+            begin, end = changes.replaces or (0, 0)
+            replaced = ReplacedRange(path, files.schema, begin, end, changes.windows)
+            for rows in rows_of(kept, names, files.schema):
+                writer.write(rows.filter(pc.and_(replaced.within(rows), files.stays(rows))))
+    return writer.close()

@@ -22,6 +22,7 @@ from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, RunPlan
+from windowmill.checkpoints.savepoints import keep_replaced
 from windowmill.checkpoints.state.reading import open_state
 from windowmill.checkpoints.state.replacement import replacing
 from windowmill.jobs.batch import engine
@@ -236,6 +237,9 @@ class _Steps:
             if quality is not None:
                 self.changes["quality"] = quality
             outcome = self._outcome(computed, verdict.status)
+            if isinstance(self.plan, ApplyPlan | BackfillPlan) and "sink" in self.changes:
+                folder, replaced = self.runnable.places.savepoints, self.changes["sink"].removes
+                keep_replaced(folder, self.runnable.sink_path, replaced, batch=self.plan.batch)
             changes, self.changes = self.changes, {}  # from here on the protocol decides which files are left over
             protocol.record(self.ledger, self.plan, outcome, changes, self.tables, at, shared=self.finished is not None)
             if self.finished is not None:

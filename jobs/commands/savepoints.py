@@ -13,6 +13,7 @@ from windowmill.jobs.commands.terminal import Answer, in_bytes
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SpecError
+from windowmill.windowing.meanings import describe_difference
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.savepoints import Savepoint
@@ -47,6 +48,9 @@ def savepoint_of(pipeline: Pipeline, progress: Progress, action: Action, name: s
 def _restore(pipeline: Pipeline, progress: Progress, name: str, accepted: Acceptance) -> Answer:
     done = savepoints.restore(pipeline, progress, name, accepted=accepted)
     plan = done.plan
+    differs = None
+    if not pipeline.means(plan.definition, plan.meaning):
+        differs = describe_difference(plan.definition, pipeline.shown_meaning(), pipeline.meaning())
     data = {
         "pipeline": pipeline.pipeline,
         "status": "restored",
@@ -54,11 +58,13 @@ def _restore(pipeline: Pipeline, progress: Progress, name: str, accepted: Accept
         "batch": plan.batch,
         "from_version": plan.from_version,
         "to_version": plan.to_version,
-    }
+    } | ({} if differs is None else {"spec_differs": differs})
     text = (
         f"{pipeline.pipeline}: back at the savepoint {name} (batch {plan.batch} of the ledger); the next run reads the source's versions "
         f"after {plan.to_version}, of which {plan.from_version} had been read last"
     )
+    if differs is not None:
+        text += f"; the spec meant something else then: {differs}; put the old values into its file before the next run, or apply it again"
     return Answer(data, text)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from windowmill.jobs.spec_checks import Problem, problems_of, source_problems
+from windowmill.jobs.spec_checks import Problem, alert_problems, problems_of, source_problems
 from windowmill.windowing.errors import SpecError, WindowmillError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import ReadSpec, read_spec
@@ -44,7 +44,7 @@ def checked(spec: Path, *, source: bool) -> Checked:
 
 def _checked(read: ReadSpec, spec: Path, *, source: bool) -> Checked:
     pipeline = read.pipeline
-    problems = problems_of(pipeline) or (list(source_problems(pipeline)) if source else [])
+    problems = [*problems_of(pipeline), *alert_problems(pipeline)] or (list(source_problems(pipeline)) if source else [])
     looked: dict[str, Any] = {}
     lines: list[str] = []
     if source and not problems:

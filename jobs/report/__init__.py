@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from windowmill.checkpoints.batches import undone_of
 from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
@@ -73,8 +74,10 @@ def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None 
     use_options_of(pipeline)
     places = Places.of(pipeline)
     ledger = Ledger.open(pipeline)
-    batches = ledger.recent(BATCHES_SHOWN)
-    first_shown = batches[0].number if batches else 0
+    recent = ledger.recent(BATCHES_SHOWN)
+    first_shown = recent[0].number if recent else 0
+    undone = undone_of(recent)
+    batches = [batch for batch in recent if batch.number not in undone]
     table = located(pipeline).sink
     sink = open_table(table.path) if table and table.path else None
     now, last = datetime.now(UTC), ledger.last_commit
@@ -83,6 +86,7 @@ def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None 
         pipeline=pipeline,
         places=places,
         batches=batches,
+        undone=len(undone),
         last_advance=last,
         last_ended=last_ended,
         freshness=freshness_of(pipeline, last.seen if last else None, last_ended, now, lambda: Waiting.of(pipeline, ledger).n),
@@ -90,7 +94,7 @@ def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None 
         published=rows_of(sink) if sink else 0,
         curves=read_curves(pipeline, sink, choice) if sink else Curves([], [], [], [], []),
         quarantine=read_quarantine(places.quarantine, first_shown, (*pipeline.keys, pipeline.time.column, *pipeline.time.tie_break)),
-        quality=read_quality(places.quality, first_shown),
+        quality=read_quality(places.quality, first_shown, undone),
         held=read_held(ledger.held_batch, pipeline, places),
         spec=redacted(spec),
         made_at=now,

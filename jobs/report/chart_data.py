@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windowmill.jobs.report.curves import Curves, WindowCurves
-from windowmill.jobs.report.result_rows import Figure, Key, Point, key_text
+from windowmill.jobs.report.result_rows import Figure, Key, KeyFigures, Point, key_text
 from windowmill.windowing.spec import Pipeline
 
 #: Decimal digits to which values are rounded that are no integers.
@@ -49,7 +49,7 @@ def _window(window: WindowCurves, keys: Sequence[Key], aggregates: Sequence[str]
     unit = math.gcd(*ends, window.near - window.low, window.high - window.low) or 1
     times: dict[tuple[int, ...], int] = {}
     lines = [[_line(window.lines[name].get(key), window.low, unit, times) for key in keys] for name in aggregates]
-    figures = {figure.key: figure for figure in window.figures}
+    ranks = [_ranks(figures, keys) for figures in (window.near_figures, window.figures)]
     return {
         "name": window.name,
         "low": window.low,
@@ -59,10 +59,14 @@ def _window(window: WindowCurves, keys: Sequence[Key], aggregates: Sequence[str]
         "gaps": [None if math.isinf(gap) else gap / unit for gap in (window.gap_far, window.gap_near)],
         "times": list(times),
         "lines": lines,
-        "ranks": [
-            [rounded(found.volume), [_rank(figure) for figure in found.figures]] if (found := figures.get(key)) else None for key in keys
-        ],
+        "ranks": ranks[0 if window.near > window.low else 1 :],
     }
+
+
+def _ranks(figures: Sequence[KeyFigures], keys: Sequence[Key]) -> list[list[Any] | None]:
+    """By key its volume, and by aggregate its rank; null for a key without figures."""
+    by_key = {figure.key: figure for figure in figures}
+    return [[rounded(found.volume), [_rank(figure) for figure in found.figures]] if (found := by_key.get(key)) else None for key in keys]
 
 
 def _line(points: Sequence[Point] | None, low: int, unit: int, times: dict[tuple[int, ...], int]) -> list[Any] | None:

@@ -77,6 +77,8 @@ class WindowCurves:
         By aggregate, the points of each key.
     figures
         Figures of the keys drawn, highest rank first.
+    near_figures
+        The same over the near stretch, which the page shows first; of keys without a row in it there are none.
     """
 
     name: str
@@ -90,6 +92,7 @@ class WindowCurves:
     gap_near: float
     lines: dict[str, Lines]
     figures: list[KeyFigures]
+    near_figures: list[KeyFigures]
     worst: list[Worst]
 
 
@@ -159,11 +162,18 @@ def read_curves(pipeline: Pipeline, table: DeltaTable, choice: Choice | None = N
     volume = next((i for i, name in enumerate(drawn) if pipeline.aggregates[name].function == "count"), None)
     rows = {name: ResultRows(table, pipeline, name, drawn, volume, choice.conditions) for name in shown}
     figures = {name: rows[name].figures(extents[name].keys) for name in shown}
-    keys = choose_keys(figures.values(), KEYS_SHOWN)
+    stretches = {name: _Stretch.of(pipeline, extents[name], name) for name in shown}
+    nearly = {
+        name: rows[name].figures(extents[name].keys, each.near) if each.is_part else figures[name] for name, each in stretches.items()
+    }
+    # Where keys come and go, those that matter on the whole have no row in the stretch that is shown first.
+    keys = choose_keys([*nearly.values(), *figures.values()], KEYS_SHOWN)
     lines = len(drawn) * len(shown)
     detailed = min(len(keys), _KEYS_DETAILED)
     points = [_points(detailed * lines, *_DETAILED), _points((len(keys) - detailed) * lines, *_BRIEF)]
-    windows = [_read_window(pipeline, extents[name], rows[name], figures[name], keys, points) for name in shown]
+    windows = [
+        _read_window(pipeline, extents[name], stretches[name], rows[name], figures[name], nearly[name], keys, points) for name in shown
+    ]
     return Curves(windows, drawn, keys, left_out, names[_WINDOWS_SHOWN:], choice.describe())
 
 
@@ -179,16 +189,36 @@ def _extents(pipeline: Pipeline, table: DeltaTable, choice: Choice) -> dict[str,
     return {row["w"]: _Extent(row["n"], row["keys"], row["low"], row["high"]) for row in found.to_pylist()}
 
 
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """The stretch of a window that the page shows first: from ``near`` on; a part of it, or the whole."""
+
+    near: int
+    is_part: bool
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, extent: _Extent, window: str) -> _Stretch:
+        _, size, step = _grid(pipeline, window)
+        low, high = extent.low, extent.high
+        pace = step or max((high - low) * extent.keys // max(extent.rows, 1), 1)
+        length = max(_NEAR_STEPS * pace, _NEAR_SIZES * (size or 0))
+        return cls(high - length, True) if length < 0.6 * (high - low) else cls(low, False)
+
+
 def _read_window(
-    pipeline: Pipeline, extent: _Extent, rows: ResultRows, figures: Sequence[KeyFigures], keys: Sequence[Key], points: Sequence[int]
+    pipeline: Pipeline,
+    extent: _Extent,
+    stretch: _Stretch,
+    rows: ResultRows,
+    figures: Sequence[KeyFigures],
+    near_figures: Sequence[KeyFigures],
+    keys: Sequence[Key],
+    points: Sequence[int],
 ) -> WindowCurves:
-    about, size, step = _grid(pipeline, rows.window)
-    low, high = extent.low, extent.high
-    pace = step or max((high - low) * extent.keys // max(extent.rows, 1), 1)
-    length = max(_NEAR_STEPS * pace, _NEAR_SIZES * (size or 0))
-    near = high - length if length < 0.6 * (high - low) else low
-    here = {figure.key: figure for figure in figures}
-    detailed = set(choose_keys([figures], _KEYS_DETAILED))
+    about, _, step = _grid(pipeline, rows.window)
+    low, near, high = extent.low, stretch.near, extent.high
+    here, nearly = {figure.key: figure for figure in figures}, {figure.key: figure for figure in near_figures}
+    detailed = set(choose_keys([near_figures, figures], _KEYS_DETAILED))
     kinds = [key for key in keys if key in detailed], [key for key in keys if key in here and key not in detailed]
     lines: list[Lines] = [{} for _ in rows.aggregates]
     for some, most in zip(kinds, points, strict=True):
@@ -211,6 +241,7 @@ def _read_window(
         gap_near=max(breaks, 2.5 * (high - near) / (points[-1] // 4)),
         lines=dict(zip(rows.aggregates, lines, strict=True)),
         figures=[here[key] for key in keys if key in here],
+        near_figures=[nearly[key] for key in keys if key in nearly],
         worst=worst_values(pipeline, rows.aggregates, figures),
     )
 

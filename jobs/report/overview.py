@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +17,7 @@ from windowmill.jobs.report.page import link_to, templates, verdict_of
 from windowmill.jobs.report.tables import BATCHES_SHOWN
 from windowmill.jobs.report.texts import moment
 from windowmill.jobs.report.writing import write_page
+from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import AssetSchedule, Pipeline
 
 #: Tones of verdicts, what needs somebody first.
@@ -34,7 +35,9 @@ class PipelineRow:
     error
         Why spec or ledger cannot be read; then most other fields have no meaning.
     next
-        The command that comes next for a held batch.
+        The commands that come next: for a held batch, or for a spec that means something else than what runs.
+    place, others
+        Where the pipeline's ledger is, and further specs of the same pipeline: those that :func:`merged` has left out.
     ended
         End of the newest batch.
     event, batch, missed
@@ -54,7 +57,9 @@ class PipelineRow:
     tone: str
     verdict: str
     error: str = ""
-    next: str = ""
+    next: tuple[str, ...] = ()
+    place: str = ""
+    others: tuple[str, ...] = ()
     event: str = "–"
     ended: str = "–"
     batch: str = ""
@@ -86,6 +91,10 @@ def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
     tone, verdict, trend = *verdict_of(batches), trend_of(batches)
     month = Month.of(pipeline, batches)
     ended = batches[-1].ended_at if batches else None
+    kept = ledger.newest_kept
+    commands: tuple[str, ...] = ("release", "discard") if ledger.held_batch else ()
+    if kept is not None and not pipeline.means(kept.plan.definition, kept.plan.meaning):
+        commands = ("plan",)
     fresh = freshness_of(pipeline, last.seen if last else None, ended, now, lambda: Waiting.of(pipeline, ledger).n)
     schedule = pipeline.schedule
     return PipelineRow(
@@ -93,7 +102,8 @@ def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
         spec=spec,
         tone=tone,
         verdict=verdict,
-        next=f"windowmill release {spec}" if ledger.held_batch else "",
+        next=tuple(f"windowmill {command} {spec}" for command in commands),
+        place=redacted(ledger.path),
         event=fresh.event,
         ended=moment(ended),
         batch=fresh.batch,
@@ -110,9 +120,21 @@ def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
     )
 
 
+def merged(rows: Sequence[PipelineRow]) -> list[PipelineRow]:
+    """One row for each pipeline: of several specs with the same name and ledger the one that means what runs, else the first."""
+    groups: dict[tuple[str, str], list[PipelineRow]] = {}
+    for row in rows:
+        groups.setdefault((row.name, row.place or row.spec), []).append(row)
+    found = []
+    for group in groups.values():
+        chosen = next((row for row in group if not any(command.startswith("windowmill plan ") for command in row.next)), group[0])
+        found.append(replace(chosen, others=tuple(row.spec for row in group if row is not chosen)))
+    return found
+
+
 def overview_page(folder: str, rows: Sequence[PipelineRow]) -> tuple[list[PipelineRow], str]:
-    """The rows as the page orders them, what needs somebody first; and the page of ``folder`` as HTML."""
-    ordered = sorted(rows, key=lambda row: (_TONES.index(row.tone), row.name))
+    """The rows as the page orders them, what needs somebody first, one for each pipeline; and the page of ``folder`` as HTML."""
+    ordered = sorted(merged(rows), key=lambda row: (_TONES.index(row.tone), row.name))
     counts = {words: sum(row.verdict == words for row in ordered) for words in dict.fromkeys(row.verdict for row in ordered)}
     tones = {row.verdict: row.tone for row in ordered}
     html = (

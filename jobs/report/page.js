@@ -49,7 +49,8 @@
       this.search = "";
       this.everyPanel = false;
       this.sameScale = true;
-      this.known = data.keys.map((name, key) => key).filter((key) => this.window.ranks[key]);
+      // The ranks of each view: of the near stretch, and of the whole.
+      this.known = data.keys.map((name, key) => key).filter((key) => this.window.ranks[this.window.ranks.length - 1][key]);
       const { near, end } = this.window;
       this.views = near > 0 ? [[this.x(near), this.x(end)], [this.x(0), this.x(end)]] : [[this.x(0), this.x(end)]];
       this.view = 0;
@@ -70,10 +71,10 @@
       return [low - room, high + room];
     }
 
-    // Keys by volume, by the highest value of the aggregate shown, or by its change.
+    // Keys by volume, by the highest value of the aggregate shown, or by its change, in the stretch shown; last those without a row in it.
     order() {
       const of = (key) => {
-        const [volume, figures] = this.window.ranks[key];
+        const [volume, figures] = this.window.ranks[this.view][key] ?? [-Infinity, []];
         return this.rank === 0 ? volume : figures[this.aggregate]?.[this.rank - 1] ?? -Infinity;
       };
       return [...this.known].sort((a, b) => of(b) - of(a));
@@ -158,6 +159,8 @@
 
     look(view) {
       this.view = view;
+      this.ranked = this.order();
+      this.choose(this.ranked.slice(0, CHOSEN));
       this.zoom(null);
     }
 
@@ -255,10 +258,12 @@
       this.found = this.ranked.filter((key) => data.keys[key].toLowerCase().includes(this.search));
       const lines = this.found.map((key) => [key, this.points(this.aggregate, key)]).filter(([, line]) => line);
       const constant = lines.filter(([, line]) => line.constant);
-      const changing = lines.filter(([, line]) => !line.constant);
+      const varying = lines.filter(([, line]) => !line.constant);
+      const seen = varying.map(([key, line]) => [key, this.visible(line)]).filter(([, ys]) => ys.length);
+      const here = new Set(seen.map(([key]) => key));
+      const changing = varying.filter(([key]) => here.has(key));
       const panels = PANEL_ROWS * Math.max(2, Math.floor(this.grid.clientWidth / PANEL_WIDTH));
       const shown = changing.slice(0, this.everyPanel ? changing.length : panels);
-      const seen = changing.map(([key, line]) => [key, this.visible(line)]);
       const scale = sharedScale(seen.map(([, ys]) => ys));
       const ends = new Map(seen.map(([key, ys]) => [key, [ys.reduce((a, b) => Math.min(a, b), Infinity), ys.reduce((a, b) => Math.max(a, b), -Infinity)]]));
       const beyond = [...ends.values()].filter(([low, high]) => low < scale.low || high > scale.high);
@@ -267,6 +272,7 @@
       if (shown.length && this.sameScale && beyond.length) {
         told.push(`${figure(beyond.length)} go${beyond.length === 1 ? "es" : ""} beyond it, marked with the farthest value.`);
       }
+      if (varying.length > changing.length) told.push(`${figure(varying.length - changing.length)} have no values in this stretch.`);
       if (constant.length) {
         const named = constant.slice(0, 12).map(([key, line]) => `${data.keys[key]} = ${figure(line.last)}`).join(", ");
         told.push(`Constant: ${named}${constant.length > 12 ? ` and ${figure(constant.length - 12)} more` : ""}.`);
@@ -284,7 +290,8 @@
         panel.dataset.key = key;
         panel.title = "Draw above, or leave out";
         panel.classList.toggle("on", this.chosen.includes(key));
-        const title = panel.appendChild(made("span", "name", data.keys[key]));
+        const title = panel.appendChild(made("span", "name"));
+        title.append(made("span", "", data.keys[key]));
         const [low, high] = ends.get(key);
         const farthest = high > scale.high ? `↑ ${charts.tick(high)}` : low < scale.low ? `↓ ${charts.tick(low)}` : "";
         const marked = this.sameScale && farthest;

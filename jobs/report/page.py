@@ -54,8 +54,10 @@ class Facts:
 
     pipeline: Pipeline
     places: Places
-    #: The newest batches, oldest first.
+    #: The newest batches that count, oldest first.
     batches: list[Batch]
+    #: Number of those among the newest that a restoration has undone.
+    undone: int
     last_advance: Batch | None
     #: When the newest batch of those that have ended did.
     last_ended: datetime | None
@@ -112,7 +114,8 @@ def render(facts: Facts, target: str) -> str:
         windows=[_window(window, facts) for window in facts.curves.windows],
         curves=facts.curves,
         batches=facts.batches,
-        batch_count=facts.batches[-1].number + 1 if facts.batches else 0,
+        batch_count=facts.totals.batches + sum(batch.status != "committed" for batch in facts.batches),
+        undone=facts.undone,
         bars=bars,
         data={"bars": bars} | charts_of(facts.curves, facts.pipeline),
         quarantine=facts.quarantine,

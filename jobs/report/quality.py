@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -70,15 +70,19 @@ class Quality:
     failures: list[Failure] = field(default_factory=list)
 
 
-def read_quality(path: str, first_batch: int = 0) -> Quality:
-    """Read the newest batches from ``first_batch`` on, of each its last attempt. The answer is small whatever the table's size."""
+def read_quality(path: str, first_batch: int = 0, undone: Collection[int] = ()) -> Quality:
+    """Read the newest batches from ``first_batch`` on without those ``undone``, of each its last attempt.
+
+    The answer is small whatever the table's size.
+    """
     table = open_table(path)
     if table is None:
         return Quality()
+    without = f" AND batch NOT IN ({', '.join(map(str, sorted(undone)))})" if undone else ""
     newest = query(
         table,
         # Not `at` itself: pyarrow loads pandas to convert an instant.
-        f"SELECT generation, batch FROM t WHERE batch >= {first_batch:d} GROUP BY generation, batch ORDER BY max(at) DESC "
+        f"SELECT generation, batch FROM t WHERE batch >= {first_batch:d}{without} GROUP BY generation, batch ORDER BY max(at) DESC "
         f"LIMIT {_BATCHES_SHOWN}",
     ).to_pylist()
     if not newest:

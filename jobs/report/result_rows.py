@@ -104,9 +104,12 @@ class ResultRows:
         latest = f"SELECT {one}, {newest} FROM ({rows}) GROUP BY {one}"
         return f"SELECT * FROM ({latest}) WHERE NOT d" if retracts else latest
 
-    def figures(self, keys_count: int) -> list[KeyFigures]:
-        """Figures of each key; of more than ``KEYS_COUNTED`` keys, of some with the most rows. One scan, or two."""
-        rows = self._sql()
+    def figures(self, keys_count: int, start: int | None = None) -> list[KeyFigures]:
+        """Figures of each key, of window ends from ``start`` on; of more than ``KEYS_COUNTED`` keys, of some with the most rows.
+
+        One scan, or two.
+        """
+        rows = self._sql(start)
         if keys_count > KEYS_COUNTED:
             # Figures of all take memory per key. Keys with many rows fall into bins with many rows, so only the fullest bins are read.
             rows = f"SELECT *, substr(md5({joined(self._key_names)}), 1, 3) AS bin FROM ({rows})"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import sys
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pendulum
+import pyarrow as pa
 import pytest
 from airflow.sdk import CronDataIntervalTimetable, RetryAction, task
 from airflow.sdk.definitions.asset import AssetNameRef
 from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
+from deltalake import write_deltalake
 
+from windowmill.dags.alerts import Callback
 from windowmill.dags.backfill import build_backfill_dag
 from windowmill.dags.factory import build_dag
 from windowmill.dags.maintenance import build_maintenance_dag
@@ -99,6 +106,82 @@ def test_default_args_are_merged(write_spec):
     batch = build_dag(write_spec(), default_args={"retries": 7}).get_task("micro_batch")
     assert batch.retries == 7
     assert batch.owner == "windowmill"
+
+
+SETTINGS = (
+    "airflow: {catchup: true, start_date: 2024-01-01, retries: 1, owner: data, tags: [delays], on_failure: 'own_alerts:failed', "
+    "on_warning: 'own_alerts:warned'}\nsource:"
+)
+
+
+def test_settings_of_the_spec_are_those_of_its_dags(write_spec):
+    spec = write_spec(**{"source:": SETTINGS})
+    dag, *others = build_dag(spec), build_backfill_dag(spec), build_maintenance_dag(spec)
+    assert (dag.catchup, dag.start_date, dag.tags) == (True, datetime(2024, 1, 1, tzinfo=UTC), {"windowmill", "delays"})
+    assert [(other.catchup, other.start_date.year, "delays" in other.tags) for other in others] == [(False, 2020, True)] * 2
+    for task_ in (task_ for each in (dag, *others) for task_ in each.tasks):
+        assert (task_.retries, task_.owner) == (1, "data")
+        assert [callback.place for callback in task_.on_failure_callback] == ["own_alerts:failed"]
+    given = build_dag(spec, catchup=False, start_date=datetime(2025, 1, 1, tzinfo=UTC), default_args={"retries": 5})
+    assert (given.catchup, given.start_date.year, given.get_task("announce").retries, given.get_task("announce").owner) == (
+        False,
+        2025,
+        5,
+        "data",
+    )
+    stored = [json.dumps(DagSerialization.to_dict(build_dag(spec)), sort_keys=True, default=str) for _ in range(2)]
+    assert stored[0] == stored[1], "each parse gives the same DAG, or Airflow would store a version for each"
+
+
+def test_without_settings_the_dags_are_what_they_were(write_spec):
+    dag = build_dag(write_spec())
+    assert (dag.catchup, dag.start_date, dag.tags) == (False, datetime(2020, 1, 1, tzinfo=UTC), {"windowmill"})
+    assert {(task_.retries, task_.owner) for task_ in dag.tasks} == {(3, "windowmill")}
+    assert not any(task_.has_on_failure_callback for task_ in dag.tasks)
+
+
+@pytest.fixture
+def alerts(tmp_path, monkeypatch):
+    """A module of the user's whose functions keep what they are told."""
+    (tmp_path / "own_alerts.py").write_text(
+        "told = []\nwarned = failed = told.append\ndef broken(context): raise RuntimeError('no network')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_alerts", raising=False)
+    return importlib.import_module("own_alerts")
+
+
+def test_a_failed_task_calls_what_the_spec_names(alerts, caplog):
+    Callback("own_alerts:failed")({"ti": 1})
+    assert alerts.told == [{"ti": 1}]
+    for place in ("own_alerts:broken", "own_alerts:nothing", "no_alerts:failed"):
+        Callback(place)({})
+    assert caplog.text.count("could not be called") == 3
+
+
+def test_a_batch_with_warnings_tells_what_the_spec_names(write_spec, tmp_path, alerts, land):
+    rule = "expectations: [{type: expect_column_values_to_be_between, column: flights, max_value: 1, severity: warning}]\ncompute: local\n"
+    spec = write_spec(**{"source:": SETTINGS, "schedule:": rule + "schedule:"})
+    batch, context = (
+        MicroBatchOperator(task_id="micro_batch", spec=spec),
+        {"dag_run": SimpleNamespace(run_type="manual", conf=None), "ti": 7},
+    )
+    land(1)
+    assert [each["verdict"] for each in batch.execute(context)["batches"]] == ["passed"]
+    assert alerts.told == []
+    times = pa.array(
+        [datetime(2024, 1, 2, hour, minute, tzinfo=UTC) for hour in range(6) for minute in range(2)], pa.timestamp("us", "UTC")
+    )
+    write_deltalake(str(tmp_path / "events"), pa.table({"origin": ["JFK"] * 12, "departed_at": times}), mode="append")
+    assert [each["verdict"] for each in batch.execute(context)["batches"]] == ["warned"]
+    [called] = alerts.told
+    assert called["ti"] == 7
+    told = called["windowmill"]
+    assert (told["pipeline"], told["batches"]) == ("delays", [1])
+    assert told["report"].endswith("/windowmill/pipelines/delays/report.html")
+    [broken] = told["rules"]
+    assert (broken["batch"], broken["column"], broken["severity"]) == (1, "flights", "warning")
+    assert broken["message"]
 
 
 def test_the_sink_is_the_outlet_of_the_announcement_alone(write_spec, tmp_path):

@@ -54,7 +54,7 @@ def get(write_spec, tmp_path, monkeypatch):
     for module in (pages, security):
         monkeypatch.setattr(module, "get_auth_manager", Gate)
     monkeypatch.setattr(security.DagModel, "get_team_name", lambda dag_id: None)
-    spec = write_spec(folder=tmp_path / "specs", **{'schedule: "*/30 * * * *"\n': RULE})
+    spec = write_spec(folder=tmp_path / "specs", **{'schedule: "*/30 * * * *"\n': RULE + "airflow: own\n"})
     write_spec("spoilt", tmp_path / "specs", **{"size: 1 hour": "size: soon"})
     land(tmp_path, range(6))
     assert main(["run", str(spec)]) == 3

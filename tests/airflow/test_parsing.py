@@ -145,6 +145,65 @@ def test_an_id_used_twice_is_refused(specs, write_spec):
     assert f"later.yaml: pipeline: 'delays' is also the id in {first}" in errors["broken_pipelines.py"]
 
 
+OWN_DAGS = """
+from windowmill.dags.factory import build_dag
+from windowmill.dags.backfill import build_backfill_dag
+from windowmill.dags.maintenance import build_maintenance_dag
+SPEC = {spec!r}
+for build in (build_dag, build_backfill_dag, build_maintenance_dag):
+    build(SPEC)
+"""
+
+
+def own_file(folder: Path, spec: Path, **changed: str) -> tuple[Path, list[str], dict[str, str]]:
+    """A DAG file of the user's over ``spec``, and what Airflow finds in it."""
+    path = folder / "own" / "orders_dag.py"  # of airflow and dag
+    path.parent.mkdir(exist_ok=True)
+    text = OWN_DAGS.format(spec=str(spec))
+    for old, new in changed.items():
+        text = text.replace(old, new)
+    path.write_text("# airflow dag\n" + text)
+    bag = DagBag(path.parent)
+    return path, sorted(bag.dag_ids), dict(bag.import_errors)
+
+
+def test_a_spec_that_says_own_is_left_alone_by_the_files_that_ship(specs, write_spec, tmp_path):
+    write_spec("other", specs)
+    spec = write_spec("delays", specs, **{"source:": "airflow: own\nsource:"})
+    assert parsed() == (dags_of("other"), {})
+    _, ids, errors = own_file(tmp_path, spec)
+    assert (ids, errors) == (dags_of("delays"), {})
+
+
+@pytest.mark.parametrize("where", ["same", "elsewhere", "renamed", "own id"])
+def test_a_dag_that_two_files_build_is_an_import_error_that_names_both(specs, write_spec, tmp_path, where, monkeypatch):
+    spec = write_spec("delays", specs)
+    used = spec if where in ("same", "own id") else write_spec("delays" if where == "elsewhere" else "arrivals", tmp_path / "mine")
+    path, ids, errors = own_file(tmp_path, used, **({"build(SPEC)": "build(SPEC, dag_id=build.__name__)"} if where == "own id" else {}))
+    if where in ("renamed", "own id"):
+        assert (len(ids), errors) == (3, {})
+        return
+    assert ids == []
+    [error] = errors.values()
+    said = (
+        f"the DAG delays is built twice: by {path}, and by {DAGS / 'pipelines.py'} from {spec}; write `airflow: own` into {spec}, or take"
+    )
+    assert said in error.replace("src/windowmill/", "")
+    assert parsed() == (dags_of("delays"), {})
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "delays")
+    assert own_file(tmp_path, used)[2] == {}, "a task that starts does not look"
+
+
+def test_two_specs_do_not_build_one_dag(specs, write_spec):
+    first = write_spec("delays", specs)
+    second = write_spec("delays__backfill", specs)
+    ids, errors = parsed()
+    assert ids == dags_of("delays")
+    assert (
+        f"{second}: pipeline: the DAG delays__backfill is also built from {first}; rename one of the two" in errors["broken_pipelines.py"]
+    )
+
+
 def test_a_missing_folder_is_an_import_error(monkeypatch, tmp_path):
     monkeypatch.setenv("WINDOWMILL_PIPELINES", str(tmp_path / "nowhere"))
     ids, errors = parsed()

@@ -128,6 +128,33 @@ def test_overview_of_a_folder(specs, tmp_path, capsys):
     assert capsys.readouterr().out == f"{tmp_path}/overview.html: 3 pipelines (1 cannot be read, 1 never run, 1 passed)\n"
 
 
+def test_the_overview_has_a_row_for_each_pipeline_with_what_comes_next(specs, tmp_path, capsys):
+    Path(tmp_path / "[x].yaml").unlink()
+    fields = yaml.safe_load(Path(specs[0]).read_text())
+    assert main(["run", specs[0]]) == 0
+    for name, changes in (("a_copy", {}), ("0_old", {"windows": [WINDOWS[0] | {"size": 20}]})):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(fields | changes))
+    (tmp_path / "elsewhere.yaml").write_text(yaml.safe_dump(fields | {"sink": {"path": str(tmp_path / "other_sink")}}))
+    never = [{"type": "expect_column_values_to_be_between", "column": "n", "max_value": 0, "severity": "critical"}]
+    Path(specs[2]).write_text(yaml.safe_dump(yaml.safe_load(Path(specs[2]).read_text()) | {"expectations": never}))
+    assert main(["run", specs[2]]) == 3
+    Path(specs[1]).unlink()
+    capsys.readouterr()
+
+    def rows() -> list[tuple[str, str, list[str], list[str]]]:
+        assert main(["report", "--all", str(tmp_path), "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)["pipelines"]
+        return [(row["name"], Path(row["spec"]).stem, [Path(other).stem for other in row["others"]], row["next"]) for row in answer]
+
+    held = [f"windowmill release {specs[2]}", f"windowmill discard {specs[2]}"]
+    assert rows() == [("c", "c", [], held), ("a", "elsewhere", [], []), ("a", "a", ["0_old", "a_copy"], [])]
+    for gone in (specs[0], tmp_path / "a_copy.yaml"):
+        Path(gone).unlink()
+    assert rows()[2] == ("a", "0_old", [], [f"windowmill plan {tmp_path / '0_old.yaml'}"])
+    page = (tmp_path / "overview.html").read_text()
+    assert f"<code>{held[0]}</code> or <code>{held[1]}</code>" in page
+
+
 def test_report_tells_where_its_page_is(spec, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["report", spec, "--out", str(page), "--json"]) == 0

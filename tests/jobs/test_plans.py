@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ from windowmill.checkpoints.plans import Plan
 from windowmill.jobs.batch.planning import Acceptance, next_backfill, next_run
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing import errors
+from windowmill.windowing.axis import to_us
 from windowmill.windowing.specfile import parse_pipeline
 
+DAY = timedelta(days=1)
 MODULE = """
 class Half:
     result = "double"
@@ -279,6 +281,22 @@ def test_only_the_last_part_of_a_backlog_is_vouched_for(tmp_path):
         vouched.append(bench.plan(interval_end=datetime(1970, 1, 1, 1, tzinfo=UTC)).interval_end)
         bench.commit()
     assert vouched == [None, None, 3_600 * 1_000_000]
+
+
+@pytest.mark.parametrize(
+    ("skew", "ahead"),
+    [({}, DAY), ({"max_future_skew": "2 hours"}, timedelta(hours=2)), ({"max_future_skew": None}, DAY), ({"max_future_skew": 600}, DAY)],
+    ids=["default", "2 hours", "no limit", "ticks"],
+)
+def test_nobody_vouches_for_the_time_to_come(tmp_path, skew, ahead):
+    bench = Bench(tmp_path, time={"column": "t", "unit": "s", "watermark": "data_interval_end"} | skew)
+    bench.land(1)
+    soon, later = (datetime.now(UTC) + ahead + timedelta(minutes=minutes) for minutes in (-5, 5))
+    for end in (later, datetime(2042, 1, 1, tzinfo=UTC), datetime(9999, 12, 31)):  # noqa: DTZ001 - as the command gives it
+        with pytest.raises(errors.SpecError, match=r"--data-interval-end: got .* ahead of the clock, so every row until then .* too late"):
+            bench.plan(interval_end=end)
+    assert bench.plan(interval_end=soon).interval_end == to_us(soon)
+    assert Bench(tmp_path, time={"column": "t", "unit": "s"}).plan(interval_end=later).interval_end is None
 
 
 @pytest.mark.covers("P8")

@@ -215,3 +215,66 @@ def test_a_condition_on_a_column_that_is_not_there_is_refused_before_a_batch_is_
     assert status["next_run_exit_code"] == 2
     assert app.run(["run", str(bench.spec)]) == 2
     assert not Ledger.open(load_pipeline(bench.spec)).count
+
+
+@pytest.mark.parametrize(
+    ("first", "filter_", "says"),
+    [
+        ({}, None, None),
+        (
+            {"windows": [TENS, TENS | {"name": "z", "size": 20}]},
+            None,
+            "has rows of the windows w, z, all of which would count: source.pipeline",
+        ),
+        ({"windows": [TENS, TENS | {"name": "z", "size": 20}]}, "window_end > 0", "source.filter, such as \"window = 'w'\""),
+        ({"windows": [TENS, TENS | {"name": "z", "size": 20}]}, "n > 0 and `window` = 'w'", None),
+        ({"emit": "revise"}, None, "has rows of revisions, each of which would count: source.pipeline"),
+        ({"emit": "revise"}, "window = 'w'", "revisions"),
+    ],
+)
+def test_results_of_several_windows_or_revisions_are_no_events(tmp_path, capsys, first, filter_, says):
+    def write(name: str, **fields: Any) -> str:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(a_spec(tmp_path, pipeline=name, keys=["k"], compute="local", windows=[TENS]) | fields))
+        return str(path)
+
+    upper = write("upper", time=SECONDS, **first)
+    write_deltalake(str(tmp_path / "source"), pa.table({"t": [1, 12, 99], "k": ["a", "b", "a"]}))
+    assert app.run(["run", upper]) == 0
+    time = {"column": "window_end", "unit": "s"}
+    over = {"path": str(tmp_path / "sink")} | ({"filter": filter_} if filter_ else {})
+    lower = write("lower", source=over, time=time, sink={"path": str(tmp_path / "lower")}, aggregates={"s": {"sum": "n"}})
+    DeltaTable(str(tmp_path / "sink")).optimize.compact()
+    for command in (["validate", lower, "--source"], ["backfill", lower, "--from", "0", "--to", "50"], ["run", lower]):
+        capsys.readouterr()
+        assert app.run(command) == (0 if says is None else 2), command
+        told = " ".join(capsys.readouterr().err.split())
+        assert says is None or (says in told and "source.path: " in told)
+    # A copy of what the view shows is a table like any other, also one that has all columns.
+    rows = DeltaTable(str(tmp_path / "sink")).to_pyarrow_table()
+    write_deltalake(str(tmp_path / "copy"), rows)
+    copied = write("copied", source={"path": str(tmp_path / "copy")}, time=time, sink={"path": str(tmp_path / "copied")})
+    assert app.run(["run", copied]) == 0
+
+
+def test_a_sink_that_a_restatement_has_revised_is_no_source_any_more(tmp_path, capsys):
+    def write(name: str, **fields: Any) -> str:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(a_spec(tmp_path, pipeline=name, keys=["k"], compute="local", windows=[TENS]) | fields))
+        return str(path)
+
+    source = str(tmp_path / "source")
+    upper = write(
+        "upper", time=SECONDS, windows=[TENS], source={"path": source, "changes": "restate"}, checkpoints={"path": str(tmp_path / "own")}
+    )
+    write_deltalake(source, pa.table({"t": [1, 12, 99], "k": ["a", "a", "a"]}))
+    assert app.run(["run", upper]) == 0
+    lower = write(
+        "lower", source={"path": str(tmp_path / "sink")}, time={"column": "window_end", "unit": "s"}, sink={"path": str(tmp_path / "lower")}
+    )
+    assert app.run(["run", lower]) == 0
+    DeltaTable(source).update({"t": "2"}, predicate="t = 12")
+    assert app.run(["run", upper]) == 0
+    capsys.readouterr()
+    assert app.run(["run", lower]) == 2
+    assert "has rows of revisions, each of which would count: source.pipeline" in capsys.readouterr().err

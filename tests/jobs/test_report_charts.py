@@ -80,6 +80,34 @@ def test_a_choice_that_cannot_be_drawn_is_told_in_one_line(pipeline, aggregates,
     assert str(caught.value) == told
 
 
+def test_keys_come_and_go_and_those_of_the_stretch_shown_first_are_drawn(pipeline, monkeypatch):
+    monkeypatch.setattr("windowmill.jobs.report.curves.KEYS_SHOWN", 12)
+    rows = [result_row(START + n * HOUR, origin=f"O{n // 20:02}", flights=1_000 - n, mean_delay=n % 20 + 0.5) for n in range(600)]
+    publish(pipeline, [*rows, *(result_row(START + n * HOUR, origin=f"new{n % 4}", flights=1) for n in range(560, 600))])
+    page = Page.of(pipeline)
+    [window] = page.data["windows"]
+    assert 0 < window["near"] < window["end"]
+    here = {*(f"O{n // 20:02} · UA" for n in range(600 - 97, 600)), *(f"new{n} · UA" for n in range(4))}
+    near, whole = window["ranks"]
+    keys = page.data["keys"]
+    assert {key for key, rank in zip(keys, near, strict=True) if rank} <= here
+    assert sum(rank is not None for rank in near) >= len(keys) // 2, "those of the first view, and of the whole, in turn"
+    assert all(whole)
+    of_newest = keys.index("O29 · UA")
+    assert near[of_newest] == whole[of_newest] == [sum(1_000 - n for n in range(580, 600)), near[of_newest][1]]
+    by_time = {key: (min(ends), max(ends)) for key, ends in _ends(window, keys).items()}
+    assert all(by_time[key][1] >= window["near"] for key, rank in zip(keys, near, strict=True) if rank), "and have points in it"
+
+
+def _ends(window, keys):
+    """The instants of each key's line of the first aggregate."""
+    found = {}
+    for key, line in zip(keys, window["lines"][0], strict=True):
+        distances = window["times"][line[0]]
+        found[key] = [sum(distances[: place + 1]) for place in range(len(distances))]
+    return found
+
+
 def test_keys_that_matter_are_drawn(pipeline, monkeypatch):
     """Of volume, highest value and change in turn; the page says how many are left out."""
     monkeypatch.setattr("windowmill.jobs.report.curves.KEYS_SHOWN", 6)
@@ -137,6 +165,7 @@ def test_lines_share_their_instants_in_the_data(pipeline):
     assert window["low"] == to_us(START)
     assert window["unit"] == 3_600_000_000
     assert (window["near"], window["end"]) == (0, 9)
+    assert len(window["ranks"]) == 1
     assert window["times"] == [[0, 1, 3, 5]]
     assert window["lines"][1] == [[0, [0, 1, 2, 3]], [0, [0, 1, 2, 3]]]
     assert window["gaps"][1] == pytest.approx(4, rel=0.01)

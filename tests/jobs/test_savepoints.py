@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,19 +17,24 @@ from deltalake import DeltaTable
 
 from tests.faults.dying import DiedError, arm
 from tests.faults.pipelines import PIPELINES, Story
+from tests.jobs.reporting import Page
 from tests.latest import latest
-from tests.spark.harness import differences, place, quiet
+from tests.spark.harness import AGGREGATES, differences, place, quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import store_of
 from windowmill.jobs.batch import loop, savepoints
+from windowmill.jobs.batch.planning import NOTHING_ACCEPTED
 from windowmill.jobs.cli import main
+from windowmill.jobs.commands import savepoints as savepoints_command
 from windowmill.jobs.commands.answers import history_of, status_of
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.windowing.errors import OutOfTurnError, SavepointError, SpecError, StateError
+from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.errors import OutOfTurnError, SavepointError, SpecChangedError, SpecError, StateError
 
+FEW = PIPELINES["slices"]["aggregates"]
 #: The end of an interval, not the source, moves the watermark of the last: batches that read the same again in another cut differ.
 NAMES = [name for name in PIPELINES if name != "vouched"]
 
@@ -180,6 +187,64 @@ def test_a_restatement_in_between_is_undone(tmp_path):
     check_equal(story, clean)
 
 
+#: Fields of a changed spec, applied between a savepoint and the way back to it, by the windows of the old one.
+CHANGED: dict[str, Callable[[list[Any]], dict[str, Any]]] = {
+    "another aggregate": lambda _: {"aggregates": AGGREGATES},
+    "fewer aggregates": lambda _: {"aggregates": {name: FEW[name] for name in ("n", "low")}},
+    "another window": lambda windows: {"windows": [*windows, {"name": "more", "type": "tumbling", "size": "20 minutes"}]},
+    "a window less": lambda windows: {"windows": windows[1:]},
+    "a window of another size": lambda windows: {"windows": [{**windows[0], "size": "20 minutes"}, *windows[1:]]},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), [*(("slices", change) for change in CHANGED), ("mixed", "a window of another size"), ("revise", "fewer aggregates")]
+)
+def test_a_savepoint_brings_its_spec_back_over_an_applied_change(tmp_path, monkeypatch, name, change):
+    monkeypatch.setattr("windowmill.checkpoints.upkeep.RETENTION_HOURS", 0)
+    clean, story = undisturbed(name, tmp_path / "clean"), saved(name, tmp_path / "story")
+    bench, old = story.bench, dict(story.bench.changes)
+    new = CHANGED[change](bench.spec["windows"])
+    bench.changes |= new
+    assert loop.apply(bench.pipeline, quiet(), history=AXIS_BEGIN) is not None
+    if change == "another aggregate":
+        bench.changes["aggregates"] = FEW  # and a change back, which replaces what the first has published
+        assert loop.apply(bench.pipeline, quiet(), history=AXIS_BEGIN) is not None
+        bench.changes |= new
+        assert loop.apply(bench.pipeline, quiet(), history=AXIS_BEGIN) is not None
+    maintain(bench.pipeline, quiet())
+    for path in (bench.sink, Places.of(bench.pipeline).state):
+        DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    done = savepoints_command.savepoint_of(bench.pipeline, quiet(), "restore", "first", NOTHING_ACCEPTED)
+    assert "put the old values into its file before the next run" in done.text
+    assert ("windows" if "windows" in new else "aggregates") in done.data["spec_differs"]
+    with pytest.raises(SpecChangedError, match="put the old ones back, or see what the change does by `windowmill plan SPEC`"):
+        story.run()
+    bench.changes.clear()
+    bench.changes |= old
+    finish(story)
+    mine, others = story.bench.rows(), clean.bench.rows()
+    shown = [[{name: row[name] for name in others[0]} for row in rows] for rows in (mine, others)]
+    assert differences(*shown, tolerance=1e-11) == []
+    assert quarantined(story) == quarantined(clean)
+    savepoints.drop(bench.pipeline, quiet(), "first")
+    assert not any(path.is_file() for path in Path(Places.of(bench.pipeline).savepoints).rglob("*"))
+
+
+def test_an_old_file_that_is_back_already_is_restored_too(tmp_path):
+    clean, story = undisturbed("slices", tmp_path / "clean"), saved("slices", tmp_path / "story")
+    story.bench.changes["aggregates"] = AGGREGATES
+    assert loop.apply(story.bench.pipeline, quiet(), history=AXIS_BEGIN) is not None
+    ends = [row["window_end"] for row in story.bench.rows()]
+    loop.backfill(story.bench.pipeline, quiet(), begin=min(ends), end=max(ends))
+    story.bench.changes["aggregates"] = FEW
+    done = savepoints_command.savepoint_of(story.bench.pipeline, quiet(), "restore", "first", NOTHING_ACCEPTED)
+    assert "spec_differs" not in done.data
+    finish(story)
+    others = clean.bench.rows()
+    assert differences([{name: row[name] for name in others[0]} for row in story.bench.rows()], others, tolerance=1e-11) == []
+
+
 def corrected(name: str, folder: Path) -> Story:
     """As :func:`saved`, with rows of both versions changed and restated since, and rows appended and changed after that."""
     story = saved(name, folder)
@@ -297,11 +362,10 @@ def test_what_cannot_be_gone_back_to_is_refused_and_nothing_changes(tmp_path):
 def test_another_meaning_or_a_damaged_savepoint_is_refused(tmp_path):
     story = saved("slices", tmp_path / "story")
     pipeline, folder = story.bench.pipeline, Path(Places.of(story.bench.pipeline).savepoints, "first")
-    entry = json.loads((folder / "savepoint.json").read_text())
-    (folder / "savepoint.json").write_text(json.dumps(entry | {"meaning": "other"}))
-    with pytest.raises(SavepointError, match="keys, time, windows, aggregates, filter or emit differ"):
-        savepoints.restore(pipeline, quiet(), "first")
-    (folder / "savepoint.json").write_text(json.dumps(entry))
+    story.bench.changes["keys"] = []
+    with pytest.raises(SpecChangedError, match="keys, time, windows, aggregates, filter or emit differ"):
+        savepoints.restore(story.bench.pipeline, quiet(), "first")
+    del story.bench.changes["keys"]
     kept = next(folder.glob("*.parquet"))
     kept.unlink()
     kept.write_bytes(b"damaged")
@@ -384,6 +448,22 @@ def test_no_savepoint_before_the_first_batch(tmp_path):
     story.land(0)
     with pytest.raises(OutOfTurnError, match="has committed no batch"):
         savepoints.create(story.bench.pipeline, quiet(), "early")
+
+
+def test_the_report_counts_no_batch_that_a_savepoint_has_undone(tmp_path):
+    story = saved("slices", tmp_path / "story")
+    pipeline = story.bench.pipeline
+    before = Page.of(pipeline)
+    assert before.data["bars"]["read"]["labels"] == [0, 1]
+    savepoints.restore(pipeline, quiet(), "first")
+    story.run()
+    page = Page.of(pipeline)
+    read = page.data["bars"]["read"]
+    assert (read["labels"], read["series"][0]["values"]) == ([0, 2, 3], [80, 0, 80])
+    assert "1 batch that a savepoint has undone is not counted on this page; windowmill history SPEC lists all" in page.words
+    assert page.values("id", "tr") == ["batch-3", "batch-2", "batch-0"], "the restoration among them"
+    passed = [int(re.search(r"passed (\d+)", each.words)[1]) for each in (before, page)]
+    assert passed[0] == passed[1], "outcomes of rules"
 
 
 def test_the_command_makes_lists_restores_and_drops(tmp_path, capsys):

@@ -128,6 +128,41 @@ def test_a_path_in_python_holds_no_variable():
         Table(path="${WAREHOUSE}/flights")
 
 
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ("own", None),
+        ("{}", None),
+        ("{catchup: true, start_date: 2024-01-01, retries: 0, owner: data, tags: [a, b], on_failure: 'a.b:c', on_warning: 'a:B.c'}", None),
+        ("{start_date: 2024-01-01T06:00:00+02:00}", None),
+        ("other", "airflow: got 'other'; expected one of 'own'"),
+        ("[own]", "airflow: got ['own']; expected fields"),
+        ("{catchup: true}", "airflow: start_date: missing; with catchup: true it says where the runs begin"),
+        ("{start_date: soon}", "airflow.start_date: got 'soon'; expected an instant"),
+        ("{start_date: 20240101}", "airflow.start_date: got 20240101; expected an instant"),
+        ("{retries: -1}", "airflow.retries: got -1; expected a number from 0"),
+        ("{retries: true}", "airflow.retries: got true; expected a whole number"),
+        ("{tags: delays}", "airflow.tags: got 'delays'; expected a list"),
+        ("{owner: ''}", "airflow.owner: got ''; expected at least 1 character"),
+        ("{on_failure: alerts}", "airflow.on_failure: got 'alerts'; expected text matching"),
+        ("{on_warnings: 'a:b'}", "airflow.on_warnings: unknown field; did you mean 'on_warning'?"),
+    ],
+)
+def test_a_spec_has_settings_of_its_dags_which_change_no_meaning(tmp_path, written, problem):
+    text = f"{MINIMAL}airflow: {written}\n"
+    if problem is not None:
+        with pytest.raises(SpecError) as refused:
+            load(tmp_path, text)
+        assert problem in str(refused.value)
+        assert len(str(refused.value).splitlines()) == 1
+        return
+    pipeline = load(tmp_path, text)
+    assert pipeline.meaning() == load(tmp_path, MINIMAL).meaning()
+    assert pipeline.means(load(tmp_path, MINIMAL).shown_meaning(), load(tmp_path, MINIMAL).meaning_hash())
+    again = parse_pipeline(json.loads(json.dumps(pipeline.model_dump(mode="json", exclude_unset=True))))
+    assert again.airflow == pipeline.airflow
+
+
 def test_a_file_that_is_not_there_or_too_large(tmp_path):
     with pytest.raises(SpecError, match="cannot be read"):
         load_pipeline(tmp_path / "none.yaml")
