@@ -65,8 +65,8 @@ def build_backfill_dag(
     }
     arguments |= dag_kwargs
     arguments["default_args"] = retrying() | defaults_of(pipeline) | dict(dag_kwargs.get("default_args") or {})
+    refuse_clash(arguments["dag_id"], spec)
     with DAG(**arguments) as dag:
-        refuse_clash(dag.dag_id, spec)
         backfill = batch_operator("backfill", spec, pipeline, conn_id, connect_conn_id, storage_conn_id, submit)
         backfill >> AnnounceOperator(task_id="announce", spec=spec, storage_conn_id=storage_conn_id, asset=sink_asset(pipeline))
     if "params" not in dag_kwargs:

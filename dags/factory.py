@@ -65,8 +65,7 @@ def build_dag(
     spec
         Path of the pipeline's YAML file, or the pipeline itself.
     start_date
-        Start of the first data interval; unless given, that of the spec's ``airflow``, else :data:`START`. Intervals before now get runs
-        only with ``catchup=True``.
+        Start of the first data interval; by default that of the spec. Intervals before now get runs only with ``catchup=True``.
     before
         Steps that must succeed before the micro-batch starts, such as landing its data.
     conn_id
@@ -90,18 +89,16 @@ def build_dag(
     Raises
     ------
     SpecError
-        With file, line and field of each problem. In a DAG file it becomes the import error.
+        With file, line and field of each problem, or both files of a DAG that is built twice. In a DAG file it becomes the import error.
     """
     pipeline = read_pipeline(spec)
     check_options(name_of(spec), pipeline, conn_id, connect_conn_id, submit, new_versions, approve_changes, ask_when_held)
     dag_kwargs["default_args"] = retrying() | defaults_of(pipeline) | dict(dag_kwargs.get("default_args") or {})
-    begin = {} if start_date is None else {"start_date": start_date}
-    with DAG(**_arguments(spec, pipeline, watched=new_versions == "watch") | begin | dag_kwargs) as dag:
-        refuse_clash(dag.dag_id, spec)
+    arguments = _arguments(spec, pipeline, start_date, watched=new_versions == "watch") | dag_kwargs
+    refuse_clash(arguments["dag_id"], spec)
+    with DAG(**arguments) as dag:
         batch = batch_operator("micro_batch", spec, pipeline, conn_id, connect_conn_id, storage_conn_id, submit)
-        first = _waiting(spec, batch) if new_versions == "wait" else batch
-        for step in before:
-            _added(step, dag) >> first
+        _add_steps(before, _waiting(spec, batch) if new_versions == "wait" else batch, dag)
         _add_followers(batch, spec, pipeline, ask_when_held, approve_changes, storage_conn_id, connect_conn_id)
     if "params" not in dag_kwargs:
         # As arguments each operator would copy them, and DAG validate them: two fifths of the time to build a DAG.
@@ -165,14 +162,16 @@ def sink_asset(pipeline: Pipeline) -> Asset:
     return Asset(name=pipeline.pipeline, uri=uri, group="windowmill")
 
 
-def _arguments(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, *, watched: bool) -> dict[str, Any]:
+def _arguments(
+    spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, start_date: datetime | None, *, watched: bool
+) -> dict[str, Any]:
     """Arguments of ``DAG`` that follow from the pipeline."""
     settings = settings_of(pipeline)
     return {
         "dag_id": pipeline.pipeline,
         "description": redacted(f"Sliding-window aggregates of {pipeline.source.place if pipeline.source else 'no source'}"),
         "schedule": [source_asset(spec, pipeline)] if watched else timetable_of(spec, pipeline),
-        "start_date": settings.begins or START,
+        "start_date": start_date or settings.begins or START,
         "catchup": settings.catchup,
         # Batches of a pipeline run one at a time; the pool also excludes backfills, which Airflow counts separately.
         "max_active_runs": 1,
@@ -225,11 +224,14 @@ def _waiting(spec: str | os.PathLike[str] | Pipeline, batch: BaseOperator) -> Ba
     return sensor
 
 
-def _added(step: Step, dag: DAG) -> Any:
-    if isinstance(step, BaseOperator):
-        dag.add_task(step)
-        return step
-    return step()
+def _add_steps(steps: Sequence[Step], first: BaseOperator, dag: DAG) -> None:
+    """Add the ``steps`` before the task ``first``."""
+    for step in steps:
+        if isinstance(step, BaseOperator):
+            dag.add_task(step)
+            step >> first
+        else:
+            step() >> first
 
 
 def _doc(pipeline: Pipeline) -> str:

@@ -8,7 +8,7 @@ Pipelines whose intervals alone complete windows (``watermark: data_interval_end
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -124,7 +124,6 @@ def build_all(build: Callable[[ParsedFile], Sequence[DAG]], wanted: str | None =
     """
     dags: dict[str, DAG] = {}
     owners: dict[str, Path] = {}
-    files_by_dag: dict[str, Path] = {}
     problems: list[str] = []
     pipeline = None if wanted is None else pipeline_of(wanted)
     try:
@@ -137,12 +136,7 @@ def build_all(build: Callable[[ParsedFile], Sequence[DAG]], wanted: str | None =
                 continue
             spec = ParsedFile.of(path)
             name = spec.pipeline.pipeline
-            if name in owners:
-                raise SpecError(f"{path}: pipeline: {name!r} is also the id in {owners[name]}; each pipeline needs its own")
-            # Before any of them is built, as Airflow takes each DAG then.
-            twice = next((dag_id for dag_id in dag_ids_of(name) if dag_id in files_by_dag), None)
-            if twice is not None:
-                raise SpecError(f"{path}: pipeline: the DAG {twice} is also built from {files_by_dag[twice]}; rename one of the two")
+            _refuse_taken(path, name, owners)  # before any of them is built, as Airflow takes each DAG then
             built = [] if spec.pipeline.airflow == "own" else build(spec)
             for dag in built:
                 # Airflow validates too, but reports a failure for the file and every DAG in it.
@@ -152,7 +146,15 @@ def build_all(build: Callable[[ParsedFile], Sequence[DAG]], wanted: str | None =
         except Exception as err:  # noqa: BLE001 - no spec may cost other pipelines their DAGs; the error is reported
             problems.append(redacted(f"{path}: {type(err).__name__}: {err}"))
         else:
-            owners[name] = path
+            owners |= dict.fromkeys(dag_ids_of(name), path)
             dags |= {dag.dag_id: dag for dag in built}
-            files_by_dag |= dict.fromkeys(dag_ids_of(name), path)
     return BuiltDags(dags, tuple(problems))
+
+
+def _refuse_taken(path: Path, name: str, owners: Mapping[str, Path]) -> None:
+    """Raise ``SpecError`` if a DAG of the pipeline ``name`` has an id that another spec's has; ``owners`` has the specs by DAG."""
+    taken = [dag_id for dag_id in dag_ids_of(name) if dag_id in owners]
+    if len(taken) == len(dag_ids_of(name)):
+        raise SpecError(f"{path}: pipeline: {name!r} is also the id in {owners[name]}; each pipeline needs its own")
+    if taken:
+        raise SpecError(f"{path}: pipeline: the DAG {taken[0]} is also built from {owners[taken[0]]}; rename one of the two")

@@ -52,8 +52,8 @@ def build_maintenance_dag(
     }
     arguments |= dag_kwargs
     arguments["default_args"] = retrying() | defaults_of(pipeline) | dict(dag_kwargs.get("default_args") or {})
+    refuse_clash(arguments["dag_id"], spec)
     with DAG(**arguments) as dag:
-        refuse_clash(dag.dag_id, spec)
         shared: dict[str, Any] = {"spec": spec, "storage_conn_id": storage_conn_id, "pool": pool_of(pipeline.pipeline)}
         maintain = MaintainOperator(task_id="maintain", **shared)
         if verify is not None:
