@@ -41,7 +41,6 @@ from windowmill.windowing.errors import (
     OutOfTurnError,
     SourceReplacedError,
     SpecChangedError,
-    SpecError,
     UnsupportedError,
 )
 from windowmill.windowing.spec import Pipeline
