@@ -297,17 +297,9 @@ class FolderSource(SourceTable):
     def corrected(self, names: Sequence[str], read_through: int) -> tuple[FolderSource, list[str], int]:
         """The source with changes of the files ``names`` first among the new versions; the files' paths, and the last of their changes.
 
-        Parameters
-        ----------
-        names
-            Paths of files that batches have read, relative to the folder or as a whole.
-        read_through
-            The last version that a batch which counts has read; the version that is given is at least this one.
-
-        Raises
-        ------
-        SpecError
-            If no batch has read one of them, or all rows of one count as they are.
+        ``names`` are paths of files that batches have read, relative to the folder or as a whole; ``read_through`` is the last version that
+        a batch which counts has read, and the version that is given is at least this one. Raises ``SpecError`` if no batch has read one of
+        them, or all rows of one count as they are.
         """
         known, root = self.seen[: self.recorded], self.path.rstrip("/")
         paths = list(dict.fromkeys(name.removeprefix(f"{root}/") for name in names))
