@@ -24,6 +24,7 @@ from windowmill.checkpoints.stores import remedy, says_missing, store_of
 from windowmill.windowing.columnar.added_columns import BATCH, LAST, SLICE
 from windowmill.windowing.columnar.checksums import REMEDY, RowCheck
 from windowmill.windowing.errors import StateCorruptError, StateMissingError, WindowmillError, first_line
+from windowmill.windowing.kernels.layout import HIGH
 
 #: Size in bytes up to which a table is read whole; that takes about 0.1 s.
 WHOLE_BYTES = 16 << 20
@@ -90,10 +91,15 @@ def _same(uri: str, path: str, what: str, actual: Any, logged: Any) -> None:
 
 
 def require_columns(path: str, found: Collection[str], wanted: Collection[str]) -> None:
-    """Raise ``StateCorruptError`` if a ``wanted`` column is not among those ``found``."""
-    missing = [name for name in wanted if name not in found]
+    """Raise ``StateCorruptError`` if a ``wanted`` column is not among those ``found``, unless it is one that may be lacking."""
+    missing = [name for name in wanted if name not in found and not may_lack(name)]
     if missing:
         raise StateCorruptError(f"state {path}: column {missing[0]!r} is missing, perhaps because another release made the table; {REMEDY}")
+
+
+def may_lack(column: str) -> bool:
+    """Whether tables may lack the ``column``, which is null there: files that were written before sums had high bits."""
+    return column.endswith(f"__{HIGH}")
 
 
 def open_state(path: str, *, left_at: int | None) -> RowCheck:

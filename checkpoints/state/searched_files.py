@@ -196,8 +196,13 @@ class SearchedRows:
         schema = pa.schema([self._schema.field(name) for name in columns])
         together = min(_TOGETHER, max(1, self._limit.rows))
         for file, numbers in groups:
+            lacking = [name for name in columns if name not in file.places]
+            own = [name for name in columns if name not in lacking]
             for part in _in_parts(file.parquet.metadata, numbers, together):
-                rows = file.parquet.read_row_groups(part, columns=list(columns)).select(list(columns)).cast(schema)
+                rows = file.parquet.read_row_groups(part, columns=own)
+                for name in lacking:
+                    rows = rows.append_column(name, pa.nulls(rows.num_rows, schema.field(name).type))
+                rows = rows.select(list(columns)).cast(schema)
                 before = pc.and_(pc.less(rows.column(BATCH), self._stage.batch), rows.column(SEQUENCE).is_valid())
                 yield rows if pc.all(before).as_py() else rows.filter(before)
 

@@ -31,7 +31,7 @@ from windowmill.windowing.aggregates import argument_types
 from windowmill.windowing.algebra import close
 from windowmill.windowing.catalogue import DECLARED, parse_aggregate
 from windowmill.windowing.columnar.results import result_types
-from windowmill.windowing.errors import SpecError
+from windowmill.windowing.errors import AggregateOverflowError, SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -366,3 +366,51 @@ def test_json_lines_are_taken_as_columns_are():
     outcome = try_pipeline(pipeline_of(aggregates), rows, engines=["kernel", "reference"], batches=5)
     assert outcome.quarantined == []
     check(outcome.rows, aggregates, len(WINDOWS))
+
+
+#: Whole numbers whose sum, a small one, leaves 64 bits on its way, whatever stretch of them is combined first.
+GREAT = [2**63 - 1, 2**63 - 1, 2**63 - 1, 5, -(2**63), -(2**63), -(2**63), 4]
+GREAT_WINDOWS = [
+    {"name": "slices", "type": "hopping", "size": 100, "hop": 50},
+    {"name": "positions", "type": "sliding", "evict": {"count": 8}, "trigger": {"count": 8}},
+    {"name": "near", "type": "sliding", "evict": {"delta": {"column": "t", "by": 90}}, "trigger": {"count": 8}},
+    {"name": "visits", "type": "session", "gap": 20},
+]
+
+
+def great_rows() -> list[dict[str, Any]]:
+    return [{"k": "a", "t": 4 * place, "v": value, "narrow": place % 2} for place, value in enumerate(GREAT)]
+
+
+def great(**fields: Any) -> dict[str, Any]:
+    aggregates = {"total": {"sum": "v"}, "mean": {"mean": "v"}, "narrow": {"sum": "narrow"}}
+    return a_spec(keys=["k"], time=TICKS, windows=GREAT_WINDOWS, aggregates=aggregates) | fields
+
+
+def check_great(rows: Sequence[Mapping[str, Any]]) -> None:
+    whole = [row for row in rows if row["narrow"] == 4]
+    assert {row["window"] for row in whole} == {window["name"] for window in GREAT_WINDOWS}
+    assert {(row["total"], row["mean"]) for row in whole} == {(sum(GREAT), sum(GREAT) / 8)}
+
+
+def test_a_sum_may_leave_64_bits_on_its_way():
+    check_great(try_pipeline(great(), great_rows(), engines=["kernel", "reference"], batches=["each", 3]).rows)
+
+
+@pytest.mark.parametrize("rows_a_run", [8, 1])
+def test_runs_sum_alike_however_the_rows_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_a_run: int):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    places = {"source": {"path": str(tmp_path / "source")}, "sink": {"path": str(tmp_path / "sink")}}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(great() | places))
+    rows = [*great_rows(), {"k": "z", "t": 1000, "v": 0, "narrow": 0}]
+    for first in range(0, len(rows), rows_a_run):
+        write_deltalake(tmp_path / "source", pa.Table.from_pylist(rows[first : first + rows_a_run]), mode="append")
+        assert main(["run", str(tmp_path / "spec.yaml")]) == 0
+    check_great(pa.table(DeltaTable(tmp_path / "sink").to_pyarrow_table()).to_pylist())
+
+
+def test_a_window_whose_own_sum_leaves_64_bits_is_an_error_in_any_cut():
+    rows = great_rows()[:3]
+    for rows_a_batch in ("whole", "each"):
+        with pytest.raises(AggregateOverflowError, match=r"aggregates\.total: sum over a window is 27670116110564327421, beyond its type"):
+            try_pipeline(great(windows=GREAT_WINDOWS[:1]), rows, batches=rows_a_batch)

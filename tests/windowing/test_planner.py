@@ -131,7 +131,7 @@ def test_a_type_that_is_not_known_is_assumed_and_what_else_it_may_be_is_said():
     known = planned({"type": "tumbling", "size": "1 hour"}, aggregates=aggregates, types={"x": "int64", "b": "bool"})
     assert "subtract" in known.aggregates[0].admissible
     assert all(aggregate.deducted_if == () for aggregate in known.aggregates)
-    assert known.aggregates[0].partial == ("count_x", "sum_int_x")
+    assert known.aggregates[0].partial == ("count_x", "sum_int_x", "sum_int_x__high")
     with pytest.raises(SpecError, match="column 'x' holds string; expected numbers"):
         planned({"type": "tumbling", "size": "1 hour"}, aggregates=aggregates, types={"x": "string", "b": "bool"})
 

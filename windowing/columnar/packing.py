@@ -197,6 +197,9 @@ class Packing:
         columns[-1] = keys
         for bit, name in enumerate(self.numbers):
             column = slices.column(name).combine_chunks()
+            if column.null_count == len(column):
+                columns[0] |= np.int64(1) << bit
+                continue
             if column.null_count:
                 columns[0] |= np.left_shift((~valid_of(column)).astype(np.int64), bit)
                 column = column.fill_null(0)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.errors import AggregateOverflowError
 from windowmill.windowing.kernels.combine import AT, KEY, PICKED, ROW, TIE, TIMES, Bools, Floats, Ints
-from windowmill.windowing.kernels.layout import NUMBERS, Layout
+from windowmill.windowing.kernels.layout import HIGH, NUMBERS, Layout
 
 
 def arenas(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
@@ -28,8 +28,10 @@ def arenas(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
                 for column, role in enumerate(fractional):
                     floats[:, f + column] = float64_of(fields[role])
             case "sum_int":
-                ints[:, i] = int64_of(fields[""])
-                ints[:, i + 1] = ints[:, i] >> 63
+                low, high = int64_of(fields[""]), fields[HIGH]
+                ints[:, i], ints[:, i + 1] = low, low >> 63
+                if high.null_count < len(high):
+                    ints[:, i + 1] = np.where(valid_of(high), int64_of(high), low >> 63)
             case "sum_decimal":
                 ints[:, i : i + 2] = limbs_of(fields[""])
             case "histogram":
@@ -68,7 +70,7 @@ def stored(
     Raises
     ------
     AggregateOverflowError
-        If an integer sum does not fit.
+        If a sum of decimals does not fit.
     """
     of_rows = time is not None
     program = (layout.lifting if of_rows else layout).program()
@@ -81,13 +83,10 @@ def stored(
                 found |= {fields[role].name: pa.array(ints[:, i + column]) for column, role in enumerate(whole)}
                 found |= {fields[role].name: pa.array(floats[:, f + column]) for column, role in enumerate(fractional)}
             case "sum_int":
-                if (ints[:, i + 1] != ints[:, i] >> 63).any():
-                    of = next(result for result in layout.results if index in result.atoms)
-                    raise AggregateOverflowError(
-                        f"aggregates.{of.name}: {of.function} over one partial of the state leaves the range of a 64-bit integer; cast the "
-                        f"column {atom.columns[0]!r} to double in a view of the source"
-                    )
-                found[fields[""].name] = pa.array(ints[:, i])
+                low, high = ints[:, i], ints[:, i + 1]
+                wide = high != low >> 63
+                found[fields[""].name] = pa.array(low)
+                found[fields[HIGH].name] = pa.array(high, mask=~wide) if wide.any() else pa.nulls(len(low), pa.int64())
             case "sum_decimal":
                 found[fields[""].name] = decimals_of(ints[:, i : i + 2], fields[""].type)
             case "histogram":

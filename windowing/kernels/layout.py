@@ -40,6 +40,8 @@ NUMBERS: Mapping[str, tuple[tuple[str, pa.DataType], ...]] = {
     "comoments": (("n", _INT), *((role, _FLOAT) for role in ("anchor_x", "mean_x", "anchor_y", "mean_y", "m_xx", "m_xy", "m_yy"))),
     **dict.fromkeys(("product", "magnitude"), (("n", _INT), ("zeros", _INT), ("exponent", _INT), ("mantissa", _FLOAT), ("error", _FLOAT))),
 }
+#: Role of the high 64 bits of a sum of whole numbers, null where they only repeat the sign of the low ones: of all but very great sums.
+HIGH = "high"
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +340,7 @@ def _roles(atom: Atom, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> 
     if atom.kind in NUMBERS:
         return list(NUMBERS[atom.kind])
     if atom.kind == "sum_int":
-        return [("", pa.int64())]
+        return [("", pa.int64()), (HIGH, pa.int64())]
     if atom.kind == "sum_decimal":
         return [("", pa.decimal128(38, types[atom.columns[0]].scale))]
     if atom.kind == "histogram":

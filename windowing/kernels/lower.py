@@ -107,9 +107,13 @@ def mean(result: Result, partials: Partials) -> pa.Array:
         totals = zip(_integers(result, partials), n.tolist(), strict=True)
         return _decimals(result, [_rounded(total * finer, count) if count else None for total, count in totals])
     low, high = partials.ints_of(result.atoms[1]).T
-    fits = high == low >> 63
-    whole = np.where(fits, low.astype(np.float64), high * 2.0**64 + low.astype(np.uint64).astype(np.float64))
-    return pa.array(whole / np.maximum(n, 1), mask=n == 0)
+    means = low / np.maximum(n, 1)
+    great = np.flatnonzero((high != low >> 63) | (low > 2**53) | (low < -(2**53)))
+    if len(great):
+        # Python rounds the quotient of two whole numbers once.
+        totals = _integers(result, partials)
+        means[great] = [totals[row] / max(int(n[row]), 1) for row in great]
+    return pa.array(means, mask=n == 0)
 
 
 def weighted_mean(result: Result, partials: Partials) -> pa.Array:

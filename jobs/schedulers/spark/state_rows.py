@@ -24,7 +24,8 @@ from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND
 from windowmill.windowing.columnar.log import KEY_ENTRY
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 #: Greatest number of keys, by the rows that may name them, for which Spark sends the keys to the log's rows. By its own estimate, which
 #: counts the log's bytes, it would shuffle a log of 10 MB for the join, and once more for the windows: a fifth of a run's time.
@@ -54,9 +55,14 @@ def restored(spark: SparkSession, path: str, wanted: StateWanted, touched: DataF
             return needed(table.select(*_columns(table, path, wanted.schema)), wanted.stage, touched)
 
 
-def _columns(table: DataFrame, path: str, schema: pa.Schema) -> list[str]:
+def _columns(table: DataFrame, path: str, schema: pa.Schema) -> list[Column]:
     require_columns(path, table.columns, schema.names)
-    return [backquoted(name) for name in schema.names]
+    types = {field.name: field.dataType for field in from_arrow_schema(schema)}
+    return [_column(table, name, kind) for name, kind in types.items()]
+
+
+def _column(table: DataFrame, name: str, kind: DataType) -> Column:
+    return F.col(backquoted(name)) if name in table.columns else F.lit(None).cast(kind).alias(name)
 
 
 def _entries(table: DataFrame, path: str, wanted: EntriesWanted, touched: DataFrame | None, n_touched: int) -> DataFrame:
@@ -65,9 +71,7 @@ def _entries(table: DataFrame, path: str, wanted: EntriesWanted, touched: DataFr
     stored = table.where(entries_before(table.columns, wanted.before_batch).sql)
     require_columns(path, [*stored.columns, *wanted.may_lack], wanted.schema.names)
     types = {field.name: field.dataType for field in from_arrow_schema(wanted.schema)}
-    log = stored.select(
-        *(F.col(backquoted(name)) if name in stored.columns else F.lit(None).cast(kind).alias(name) for name, kind in types.items())
-    )
+    log = stored.select(*(_column(stored, name, kind) for name, kind in types.items()))
     if not keys:
         return log
     columns = [F.col(backquoted(label)) for label in keys.values()]
