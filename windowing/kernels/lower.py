@@ -111,8 +111,8 @@ def mean(result: Result, partials: Partials) -> pa.Array:
     great = np.flatnonzero((high != low >> 63) | (low > 2**53) | (low < -(2**53)))
     if len(great):
         # Python rounds the quotient of two whole numbers once.
-        totals = _integers(result, partials)
-        means[great] = [totals[row] / max(int(n[row]), 1) for row in great]
+        sums = _integers(result, partials)
+        means[great] = [sums[row] / max(int(n[row]), 1) for row in great]
     return pa.array(means, mask=n == 0)
 
 
