@@ -28,7 +28,7 @@ from windowmill.windowing.fields import (
     SpecMapping,
 )
 from windowmill.windowing.paths import path_problem, within
-from windowmill.windowing.redaction import as_written, redacted
+from windowmill.windowing.redaction import as_written, holds_secret, redacted
 from windowmill.windowing.time_axis import TICKS_US, Time
 from windowmill.windowing.windows.base import ByType, Window
 from windowmill.windowing.yamltext import VARIABLE
@@ -46,6 +46,8 @@ def _path(value: str) -> str:
 LABELS = 2
 #: Key of the validation context under which a reader of specs passes the texts that it filled from the environment.
 VARIABLES = "variables"
+#: Key under which it passes them by the path of the field that they fill.
+FIELDS_OF_VARIABLES = "fields"
 #: Columns of the sink that windowmill writes; no key or aggregate may have these names.
 RESERVED_COLUMNS = ("window", "window_start", "window_end", "trigger", "revision", "retracted", "batch")
 
@@ -194,11 +196,14 @@ class Pipeline(SpecMapping):
     apply: Literal["manual", "auto"] = "manual"
     #: Text with variables as written -> the text with their values.
     _variables: dict[str, str] = PrivateAttr(default_factory=dict)
+    #: The same by the path of the field that they fill.
+    _variables_of: dict[tuple[str | int, ...], dict[str, str]] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, context: Any, /) -> None:
         """Keep what the reader of the spec filled from the environment, so that it can be shown and stored as written."""
         if isinstance(context, Mapping):
             self._variables = dict(context.get(VARIABLES, {}))
+            self._variables_of = dict(context.get(FIELDS_OF_VARIABLES, {}))
 
     def __eq__(self, other: object) -> bool:
         """Equal by the fields: it makes no difference which of them came from the environment."""
@@ -301,17 +306,29 @@ class Pipeline(SpecMapping):
         return kept
 
     def shown_meaning(self) -> dict[str, Any]:
-        """:meth:`meaning` for the ledger and for messages: ``${NAME}`` in place of its value, and no credentials."""
+        """:meth:`meaning` for the ledger and for messages: ``${NAME}`` in place of its value in fields that name it, and no credentials."""
 
-        def shown(value: Any) -> Any:
+        def shown(value: Any, path: tuple[str | int, ...]) -> Any:
             if isinstance(value, str):
-                return redacted(as_written(value, self._variables))
+                filling = self._filling(path)
+                whole = next((written for written, filled in filling.items() if filled == value), None)
+                return redacted(as_written(value, filling) if whole is None else whole)
             if isinstance(value, dict):
-                return {name: shown(item) for name, item in value.items()}
-            return [shown(item) for item in value] if isinstance(value, list) else value
+                return {name: shown(item, (*path, name)) for name, item in value.items()}
+            return [shown(item, (*path, index)) for index, item in enumerate(value)] if isinstance(value, list) else value
 
-        written: dict[str, Any] = shown(self.meaning())
+        written: dict[str, Any] = shown(self.meaning(), ())
         return written
+
+    def _filling(self, path: tuple[str | int, ...]) -> dict[str, str]:
+        """The variables that fill the field ``path`` of the meaning, and those that hold secrets wherever they are."""
+        path = ("source", "filter") if path == ("filter",) else path
+        # What lies deeper in a window or an aggregate may have another path there than in the spec.
+        depth = {"windows": 3, "aggregates": 2}.get(str(path[0]), len(path))
+        found = {text: value for text, value in self._variables.items() if any(map(holds_secret, VARIABLE.findall(text)))}
+        for place, named in self._variables_of.items():
+            found |= named if place[:depth] == path[:depth] else {}
+        return found
 
     def meaning_hash(self) -> str:
         """SHA-256 of :meth:`meaning` and of :data:`LABELS` in hexadecimal, independent of the order of mappings."""

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import as_written, holds_credentials, holds_secret, names_secret, redacted
 from windowmill.windowing.small_files import MAX_BYTES, read_small
-from windowmill.windowing.spec import VARIABLES, Pipeline
+from windowmill.windowing.spec import FIELDS_OF_VARIABLES, VARIABLES, Pipeline
 from windowmill.windowing.suite_files import rules_of
 from windowmill.windowing.windows.base import TYPES
 from windowmill.windowing.yamltext import MAX_DEPTH, VARIABLE, parse_yaml
@@ -136,7 +136,7 @@ def _read(value: object, name: str, environment: Mapping[str, str] | None, lines
     if filling.problems:
         raise SpecError(_joined(filling.problems))
     try:
-        pipeline = Pipeline.model_validate(filled, context={VARIABLES: filling.filled})
+        pipeline = Pipeline.model_validate(filled, context={VARIABLES: filling.filled, FIELDS_OF_VARIABLES: filling.fields})
     except ValidationError as err:
         errors = err.errors(include_url=False)
         # pydantic also reports a list whose items failed as too short; only the items' own errors help.
@@ -180,6 +180,7 @@ class _Filling:
         self.problems: list[str] = []
         self._missing: set[str] = set()
         self.filled: dict[str, str] = {}
+        self.fields: dict[_Path, dict[str, str]] = {}
         self.secret: dict[str, str] = {}
         self.hidden: dict[str, str] = {}
 
@@ -239,6 +240,7 @@ class _Filling:
         if VARIABLE.search(text):
             named = {f"${{{name}}}": self._environment[name] for name in VARIABLE.findall(text) if name in self._environment}
             self.filled |= {text: filled_text, **named}
+            self.fields[path] = {text: filled_text, **named}
             secret = {mark: value for mark, value in named.items() if holds_secret(mark[2:-1])}
             if secret:
                 self.secret |= {text: filled_text, **secret}

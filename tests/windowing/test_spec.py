@@ -284,3 +284,30 @@ def test_an_integer_axis_takes_plain_integers():
     assert parse_pipeline(spec).windows[0].size.ticks == 60
     with pytest.raises(SpecError, match="expected a plain integer"):
         parse_pipeline(spec | {"time": {"column": "t", "unit": "none"}, "windows": [{"name": "w", "type": "tumbling", "size": "1 minute"}]})
+
+
+def test_a_variable_is_written_in_the_fields_that_name_it():
+    """Another field of the same value stays what it is, whatever the variable is next time."""
+    spec = {
+        "pipeline": "p",
+        "source": {"path": "/in", "filter": "site = '${SITE}' and kind = 'north'"},
+        "keys": ["${KEY_COLUMN}", "shop"],
+        "time": {"column": "t", "disorder": "${WAIT}", "lateness": "1 hour"},
+        "windows": [
+            {"name": "w", "type": "hopping", "size": "${WAIT}", "hop": "1 hour"},
+            {"name": "v", "type": "tumbling", "evict": {"punctuation": "k = '${SITE}'"}},
+        ],
+        "aggregates": {"n": {"count": "*", "where": "k = '${SITE}'"}, "m": {"count": "*", "where": "k = 'north'"}},
+    }
+    environment = {"WAIT": "1 hour", "SITE": "north", "KEY_COLUMN": "region"}
+    pipeline = parse_pipeline(spec, environment=environment)
+    shown = pipeline.shown_meaning()
+    assert shown["time"] == {"column": "t", "disorder": "${WAIT}", "lateness": "1 hour"}
+    assert {name: shown["windows"][0][name] for name in ("size", "hop")} == {"size": "${WAIT}", "hop": "1 hour"}
+    assert shown["windows"][1]["evict"] == {"punctuation": "k = '${SITE}'"}
+    assert shown["keys"] == ["${KEY_COLUMN}", "shop"]
+    assert shown["filter"] == "site = '${SITE}' and kind = 'north'"
+    assert [shown["aggregates"][name]["where"] for name in "nm"] == ["k = '${SITE}'", "k = 'north'"]
+    assert pipeline.has_variables_of(shown, pipeline.meaning_hash())
+    later = parse_pipeline(spec, environment=environment | {"WAIT": "2 hours"})
+    assert later.meaning_as(shown).windows[0].hop == pipeline.windows[0].hop
