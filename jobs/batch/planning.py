@@ -22,6 +22,7 @@ from windowmill.checkpoints.verification import refuse_landed, verify, verify_ta
 from windowmill.jobs import user_code
 from windowmill.jobs.batch.idle_runs import lags_behind, moves_on, vouched_through
 from windowmill.jobs.sources.base import Reading, SourceTable
+from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.own_results import refuse_own_results
@@ -102,7 +103,12 @@ def next_run(
     if last and (restates or runnable.source.changes == "restate") and not lags and (change := next_change(source, after)):
         through = change[0] - 1
         if not any(version.added for version in source.versions(after, through)):
-            return next_restatement(runnable, ledger, changed=change, through=change[1], accepted=accepted)
+            last_corrected = change[1]
+            if isinstance(source, DeltaSource):
+                from windowmill.jobs.batch.redelivery import last_redelivery  # imports numba
+
+                last_corrected = last_redelivery(pipeline, source, change, last.outcome.seen)
+            return next_restatement(runnable, ledger, changed=(change[0], last_corrected), through=last_corrected, accepted=accepted)
     reach = Reach(after, after)
     if not lags:
         reach = next_reach(

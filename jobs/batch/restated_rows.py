@@ -20,6 +20,7 @@ from windowmill.checkpoints.plans import RestatePlan
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.state.replacement import rows_numbered
 from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.jobs.batch.redelivery import appended_rows
 from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.changed_rows import changed_rows, queried
@@ -225,7 +226,7 @@ def touched_rows(
         return None, {}
     axis = EventTimes(pipeline, None)
     columns = list(dict.fromkeys([*pipeline.keys, *axis.axis]))
-    parts = [] if plan.changed is None else [_chosen_by_filter(pipeline, rows, plan.changed, columns)]
+    parts = [] if plan.changed is None else [_chosen_by_filter(pipeline, rows, plan, plan.changed, columns)]
     taken: Mapping[Known, int] = {}
     if plan.late:
         _, counting = quarantined(runnable, rows, plan.to_version, late=True, delivered_again=delivered_again)
@@ -240,12 +241,16 @@ def touched_rows(
     return found.group_by(found.column_names, use_threads=False).aggregate([]), taken
 
 
-def _chosen_by_filter(pipeline: Pipeline, rows: TableRows, changed: tuple[int, int], columns: list[str]) -> pa.Table:
-    """The ``columns`` of the rows that versions changed, without those that the filter leaves out; all where only Spark evaluates it."""
+def _chosen_by_filter(pipeline: Pipeline, rows: TableRows, plan: RestatePlan, changed: tuple[int, int], columns: list[str]) -> pa.Table:
+    """The ``columns`` of the rows that versions changed, without those that the filter leaves out; all where only Spark evaluates it.
+
+    Rows that unread ones of these versions have appended were deleted before, and are delivered again.
+    """
     plain = _filtering(pipeline, rows.source)
-    if plain is None:
-        return changed_rows(rows, *changed, columns)
-    return plain.evaluated(changed_rows(rows, *changed, plain.needed(columns)), columns, [], None).select(columns)
+    needed = columns if plain is None else plain.needed(columns)
+    appended = [each for each in rows.source.versions(plan.from_version, changed[1]) if each.added and not each.changes]
+    found = pa.concat_tables([changed_rows(rows, *changed, needed), *(appended_rows(rows, version, needed) for version in appended)])
+    return found if plain is None else plain.evaluated(found, columns, [], None).select(columns)
 
 
 def _filtering(pipeline: Pipeline, source: SourceTable) -> PlainRows | None:

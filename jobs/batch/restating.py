@@ -22,6 +22,7 @@ from windowmill.checkpoints.state.replacement import keep, replacing
 from windowmill.checkpoints.stores import is_table, remove_folder, table_at
 from windowmill.jobs.batch.corrections import Corrections, corrections
 from windowmill.jobs.batch.job import ComputedBatch
+from windowmill.jobs.batch.progress import late_missed
 from windowmill.jobs.batch.restated_rows import Known, Scope, only_of_filter, restated_folder, touched_rows, untaken, write_rows
 from windowmill.jobs.batch.row_reader import table_rows
 from windowmill.jobs.batch.window_history import shown_after
@@ -112,6 +113,8 @@ class Restatement:
         rows = table_rows(runnable.pipeline, replace(source, schema_json=plan.source_schema), progress)
         again = frozenset(_delivered_again(plan, ledger))
         touched, taken = touched_rows(runnable, rows, plan, again)
+        if plan.late and _were_missed(ledger):
+            touched = None  # which keys rows missed windows of is not stored
         types = Columns.of(plan.source_schema).arrow
         current = not taken and _state_is_current(plan, source, ledger)
         scope, since = Scope.of(runnable.pipeline, plan, types, touched), shown_after(runnable.pipeline, ledger)
@@ -249,6 +252,18 @@ def _delivered_again(plan: RestatePlan, ledger: Ledger) -> Iterator[str]:
         if isinstance(batch.plan, RestatePlan):
             yield from batch.plan.files
     yield from plan.files
+
+
+def _were_missed(ledger: Ledger) -> bool:
+    """Whether rows have come too late for a window that holds them, and no restatement of all windows has counted them since."""
+    batches = standing(ledger.batches())
+    whole = [place for place, batch in enumerate(batches, 1) if isinstance(batch.plan, RestatePlan) and _is_whole(batch.plan)]
+    return bool(late_missed(batches[max(whole, default=0) :]))
+
+
+def _is_whole(plan: RestatePlan) -> bool:
+    """Whether it has computed all windows that rows may have missed."""
+    return plan.late or (plan.changed is None and plan.range_from is None and plan.range_to is None and not plan.files)
 
 
 def _state_is_current(plan: RestatePlan, source: SourceTable, ledger: Ledger) -> bool:

@@ -54,6 +54,8 @@ class Progress:
         The greatest event time, and the one through which windows have been shown.
     restated
         The newest version that a restatement has read; null for none.
+    missed
+        Whether rows came too late for a window that holds them, and have not been restated since.
     """
 
     events: dict[str, dict[Key, list[Event]]] = field(default_factory=dict)
@@ -63,7 +65,7 @@ class Progress:
     shown: float = BEFORE
     position: int = -1
     restated: int | None = None
-    missed: set[str] = field(default_factory=set)
+    missed: bool = False
 
 
 class Contract:
@@ -112,13 +114,13 @@ class Contract:
         elif isinstance(plan, BackfillPlan):
             self._backfill(pipeline, plan, publish)
         else:
-            self._run(pipeline, plan.from_version, plan.to_version, publish)
+            self._run(pipeline, plan.from_version, plan.to_version, publish, late_missed=batch.late_missed)
         now.position = plan.to_version
         self._meanings = {window["name"]: window for window in _windows_of(plan.definition)}
 
     # What batches do
 
-    def _run(self, pipeline: Pipeline, after: int, through: int, publish: bool) -> None:
+    def _run(self, pipeline: Pipeline, after: int, through: int, publish: bool, *, late_missed: Mapping[str, int]) -> None:
         now, before = self.now, {}
         fresh, seen = self._arriving(pipeline, range(after + 1, through + 1), now.seen)
         for window in pipeline.windows:
@@ -137,6 +139,7 @@ class Contract:
                     for bounds in old.keys() - found.keys():
                         view.pop(bounds, None)
                     view.update({bounds: row for bounds, row in found.items() if old.get(bounds) != row})
+        now.missed = now.missed or bool(late_missed)
         numbers = {event.number for event in fresh}
         now.lost += [event.record.values for event in fresh if event.number in (refused - counted) & numbers]
 
@@ -148,9 +151,11 @@ class Contract:
         if plan.changed is not None:
             for version in self.versions[plan.changed[0] : plan.changed[1] + 1]:
                 touched += filter(self._chosen, version.changed)
+            for number in range(plan.from_version + 1, plan.changed[1] + 1):
+                touched += filter(self._chosen, self.versions[number].appended)
         if plan.late:
             late = [row for row in now.lost if table.get(row["x"]) == row]
-            touched += late
+            touched = None if now.missed else [*touched, *late]
             now.lost = [row for row in now.lost if row not in late]
         keys = {self._key(pipeline, row) for row in (table.values() if touched is None else touched)}
         if touched is None:
@@ -163,7 +168,12 @@ class Contract:
                 times = None if touched is None or not _plain_grid(window) else self._times(pipeline, touched, key)
                 if publish:
                     self._replace(window, key, found, plan.range_from, plan.range_to, times)
+        if plan.late or (plan.changed, plan.range_from, plan.range_to) == (None,) * 3:
+            now.missed = False
         inserted = [row for version in self._changed(plan) for row in version.inserted if self._chosen(row)]
+        inserted += [
+            row for version in self.versions[plan.from_version + 1 : plan.to_version + 1] for row in filter(self._chosen, version.appended)
+        ]
         now.seen = max([now.seen, *(row["t"] for row in inserted)])
         now.restated = plan.to_version
 
@@ -173,7 +183,7 @@ class Contract:
     def _backfill(self, pipeline: Pipeline, plan: BackfillPlan, publish: bool) -> None:
         now = self.now
         if plan.builds_state:
-            self._run(pipeline, -1, plan.to_version, publish)
+            self._run(pipeline, -1, plan.to_version, publish, late_missed={})
             return
         events = self._read_again(pipeline, plan.snapshot, plan.to_version)
         for window in pipeline.windows:

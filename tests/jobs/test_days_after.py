@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.latest import shown
 from tests.spark.harness import quiet
+from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.windowing.axis import AXIS_BEGIN, to_us
 from windowmill.windowing.specfile import parse_pipeline
@@ -270,3 +271,41 @@ def test_a_window_whose_bounds_late_rows_move_is_retracted(tmp_path, kind, cut):
         "count": [("a", "08:00", "08:20", 2, 5), ("a", "08:20", "08:40", 2, 9), ("a", "08:40", "09:00", 2, 7)],
     }[kind]
     assert found == wanted
+
+
+@pytest.mark.parametrize("window", [HOURLY, VISIT, LAST_2], ids=lambda window: window["type"])
+def test_rows_that_take_the_place_of_deleted_ones_are_corrections(tmp_path, window):
+    days = Days(tmp_path, window, time={"lateness": "30 minutes"}, quarantine={"hold": "1 %"})
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (3, "a", "10:05", 3), (4, "b", "09:10", 4), (5, "b", "15:00", 5))
+    days.run()
+    days.source.delete("t < '2024-03-29T11:00:00Z'")
+    days.append((1, "a", "08:05", 11), (2, "a", "09:05", 12), (6, "a", "09:50", 6), (3, "a", "10:05", 13), (4, "b", "09:10", 14))
+    days.run()
+    assert [batch.action for batch in Ledger.open(days.pipeline).batches()] == ["run", "restate"]
+    n = {"tumbling": {"a": [1, 2, 1], "b": [1]}, "session": {"a": [1, 1, 2], "b": [1]}, "sliding": {"a": [1, 2, 2, 2], "b": [1]}}
+    found = days.latest(window["name"])
+    assert {key: [row[3] for row in found if row[0] == key] for key in "ab"} == n[window["type"]]
+    assert sum(row[4] for row in found if row[0] == "b") == 14
+
+
+def test_late_rows_behind_a_deletion_of_others_are_late_as_ever(tmp_path):
+    days = Days(tmp_path, HOURLY)
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (5, "b", "15:00", 5))
+    days.run()
+    days.source.delete("id = 2")
+    days.append((6, "a", "10:05", 6), (7, "b", "15:30", 7))
+    days.run()
+    assert days.latest("hourly") == [("a", "08:00", "09:00", 1, 1)]
+
+
+def test_late_takes_the_rows_that_missed_some_of_their_windows(tmp_path):
+    days = Days(tmp_path, HOURLY, {"name": "day", "type": "tumbling", "size": "1 day"})
+    days.append((1, "a", "08:05", 1), (2, "a", "10:05", 2))
+    days.append((3, "a", "08:30", 3))  # the day takes it, the hour does not
+    days.run()
+    assert days.latest("hourly") == [("a", "08:00", "09:00", 1, 1)]
+    days.restate(late=True)
+    assert days.latest("hourly") == [("a", "08:00", "09:00", 2, 4)]
+    before = Ledger.open(days.pipeline).count
+    days.restate(late=True)
+    assert Ledger.open(days.pipeline).count == before, "nothing is left to restate"

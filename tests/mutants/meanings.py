@@ -31,7 +31,7 @@ MUTANTS = {
         ),
     ],
     f"{SESSION_BATCHES}a_late_row_joins_two_sessions_that_have_been_shown": [
-        ("shown-version-of-a-session-numbered-again", "windowing.kernels.fragments:_join", without("1 if _ else 0")),
+        ("shown-version-of-a-session-numbered-again", "windowing.kernels.fragments:_join", instead("max(_1, _2 + _)", "max(_1, _2)")),
         (
             "stored-session-shown-again",
             "windowing.columnar.session_batch:_joined",

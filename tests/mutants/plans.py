@@ -17,7 +17,7 @@ MUTANTS = {
         ("columns-of-new-aggregates-missed", "jobs.batch.compute:_computed", without("widens=_")),
     ],
     f"{CHANGES}rows_that_have_been_quarantined_are_not_quarantined_again": [
-        ("future-rows-taken-by-a-changed-spec", "jobs.ways.input:TableInput.of", never("isinstance(plan, ApplyPlan) and _")),
+        ("future-rows-taken-by-a-changed-spec", "jobs.ways.input:TableInput.of", never("(_ or isinstance(plan, ApplyPlan)) and _")),
     ],
     f"{CHANGES}vouched_intervals_close_windows_to_the_rows_that_they_closed_them_to": [
         ("closed-as-by-the-last-batch", "jobs.ways.input:_closed_by_file", instead("BackfillPlan | ApplyPlan", "BackfillPlan")),
@@ -72,11 +72,7 @@ MUTANTS = {
         ("progress-forgotten", "jobs.batch.planning:pinned", instead("_.emitted", "None")),
     ],
     f"{PLANS}a_backfill_reads_no_further_than_the_schedule_has_come": [
-        (
-            "backfill-judges-by-the-newest-event",
-            "jobs.batch.planning:next_backfill",
-            instead("seen=None", "seen=last.outcome.seen if last and last.outcome else None"),
-        ),
+        ("backfill-without-a-watermark", "jobs.batch.planning:next_backfill", instead("None if last is None else _", "None")),
     ],
     f"{PLANNING}a_later_interval_without_new_rows_moves_on_what_ends_by_then": [
         ("later-interval-of-open-windows", "jobs.batch.idle_runs:moves_on", instead("(_1, _2 - _)", "(_1, _2)")),

@@ -1,0 +1,82 @@
+"""Finds versions of a Delta source that deliver deleted rows again: with those that deleted them they are one correction. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Never
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.jobs.sources.base import LoggedVersion
+from windowmill.jobs.sources.changed_rows import changed_rows
+from windowmill.jobs.sources.columns import REASON
+from windowmill.jobs.sources.delta_log import DeltaSource
+from windowmill.jobs.sources.event_times import EventTimes
+from windowmill.jobs.sources.plain_files import NotPlainError
+from windowmill.jobs.sources.table_rows import TableRows, live_rows
+from windowmill.windowing.columnar.added_columns import TIME
+from windowmill.windowing.columnar.rows import codes_of
+from windowmill.windowing.spec import Pipeline
+
+
+def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, int], seen: int | None) -> int:
+    """The last version of the correction that the versions ``change`` begin.
+
+    A version that appends belongs to it, too, if one of its rows takes the place of a deleted one: it is behind the watermark after
+    ``seen``, and lies between the first and the last event time of the deleted rows of its key.
+    """
+    last, rows = change[1], TableRows.of(pipeline, source, _refuse)
+    if seen is None:
+        return last
+    try:
+        gone = _timed(pipeline, rows, changed_rows(rows, *change, _columns(pipeline), removed=True))
+        for version in source.versions(last, source.version) if len(gone) else ():
+            if version.changes:
+                break
+            new = _timed(pipeline, rows, appended_rows(rows, version, _columns(pipeline)))
+            if len(new) and not _takes_place(pipeline, new, gone, seen - pipeline.time.disorder.elapsed()):
+                break
+            last = version.version if len(new) else last
+    except NotPlainError:  # only Spark reads them: the rows are judged as any
+        return change[1]
+    return last
+
+
+def appended_rows(rows: TableRows, version: LoggedVersion, columns: Sequence[str]) -> pa.Table:
+    """The ``columns`` of the rows that ``version`` appended."""
+    live = live_rows(rows.source, version.version) if rows.source.deletion_vectors else {}
+    empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()
+    found: Iterator[pa.Table] = (part.select(list(columns)) for _, part in rows.of_files(version.added, live, columns))
+    return pa.concat_tables([empty, *found])
+
+
+def _refuse(why: str) -> Never:
+    raise NotPlainError(why)
+
+
+def _columns(pipeline: Pipeline) -> list[str]:
+    return list(dict.fromkeys([*pipeline.keys, *EventTimes(pipeline, None).axis]))
+
+
+def _timed(pipeline: Pipeline, rows: TableRows, found: pa.Table) -> pa.Table:
+    """Keys and event times of the rows ``found`` that have one."""
+    timed = EventTimes(pipeline, None).of(found) if len(found) else None
+    if timed is None:
+        return pa.table({**{key: pa.array([], rows.types[key]) for key in pipeline.keys}, TIME: pa.array([], pa.int64())})
+    return timed.filter(pc.is_null(timed.column(REASON))).select([*pipeline.keys, TIME])
+
+
+def _takes_place(pipeline: Pipeline, new: pa.Table, gone: pa.Table, watermark: int) -> bool:
+    """Whether one of the ``new`` rows behind the ``watermark`` lies among those that are ``gone`` of its key; O(n log n)."""
+    late = new.filter(pc.less(new.column(TIME), watermark))
+    keys, n = list(pipeline.keys), len(gone)
+    codes, n_keys = np.zeros(n + len(late), np.int64), 1
+    if keys:
+        codes, n_keys = codes_of([gone.select(keys), late.select(keys)], keys)
+    first, last = np.full(n_keys, np.iinfo(np.int64).max), np.full(n_keys, np.iinfo(np.int64).min)
+    np.minimum.at(first, codes[:n], gone.column(TIME).to_numpy())
+    np.maximum.at(last, codes[:n], gone.column(TIME).to_numpy())
+    times = late.column(TIME).to_numpy()
+    return bool(((first[codes[n:]] <= times) & (times <= last[codes[n:]])).any())

@@ -1,0 +1,63 @@
+"""What commands behind one another show: bugs that a fast test has to notice."""
+
+from tests.mutants.edits import instead, never, without
+
+DAYS = "tests/jobs/test_days_after.py::test_"
+
+#: Name, function and edit of each mutant, by the tests of which one has to fail.
+MUTANTS = {
+    f"{DAYS}a_restatement_leaves_rows_of_windows_that_the_spec_has_dropped": [
+        (
+            "dropped-windows-retracted",
+            "jobs.batch.restating:Restatement._shown_where",
+            instead("' AND '.join([_, *_1])", "' AND '.join(['true', *_1])"),
+        ),
+    ],
+    f"{DAYS}a_restatement_leaves_rows_of_a_window_that_ended_before_the_history_that_another_meaning_of_it_was_asked_for": [
+        ("windows-of-another-meaning-restated", "jobs.batch.restating:Restatement._restated", instead("_1 & ~_.to_numpy()", "_1")),
+    ],
+    f"{DAYS}a_backfill_leaves_rows_of_windows_that_the_spec_has_dropped": [
+        ("dropped-windows-replaced", "jobs.batch.window_history:has_dropped_windows", never("any(_)")),
+    ],
+    (
+        f"{DAYS}a_backfill_gives_windows_that_are_shown_but_not_closed",
+        f"{DAYS}a_backfill_does_not_bring_a_superseded_trigger_back",
+    ): [
+        ("open-windows-not-backfilled", "jobs.ways.emission:_of_recomputed", without("_.time.lateness.elapsed()")),
+    ],
+    f"{DAYS}a_backfill_gives_what_the_pipeline_has_shown_where_the_newest_rows_were_deleted": [
+        ("backfilled-by-rows-that-are-left", "jobs.ways.emission:emission_of", never("isinstance(_, BackfillPlan) and not _.builds_state")),
+    ],
+    f"{DAYS}a_row_that_the_filter_leaves_out_does_not_move_the_watermark": [
+        (
+            "watermark-moved-by-rows-left-out",
+            "jobs.batch.restated_rows:_chosen_by_filter",
+            instead("_1 if _ is None else _.select(_)", "_1"),
+        ),
+    ],
+    (
+        f"{DAYS}a_changed_spec_keeps_the_state_of_kept_windows_behind_a_restatement",
+        f"{DAYS}a_changed_spec_keeps_open_sessions_behind_a_restatement",
+    ): [
+        ("kept-state-built-anew", "jobs.batch.from_state:kept_ways", instead("tuple(found)", "()")),
+    ],
+    f"{DAYS}the_latest_view_shows_a_closed_session_beside_one_that_overlaps_it_and_was_revised": [
+        (
+            "moved-sessions-not-retracted",
+            "windowing.columnar.session_batch:advance",
+            instead("(_1.results(_2), _1.retractions(_2))", "(_1.results(_2),)"),
+        ),
+    ],
+    f"{DAYS}a_window_whose_bounds_late_rows_move_is_retracted": [
+        ("moved-windows-not-retracted", "windowing.slicing.replay:EmittedVersions.settle", never("_ >= 0 and _ not in _")),
+    ],
+    f"{DAYS}rows_that_take_the_place_of_deleted_ones_are_corrections": [
+        ("redelivered-rows-late", "jobs.batch.redelivery:_takes_place", never("bool(_)")),
+    ],
+    f"{DAYS}late_rows_behind_a_deletion_of_others_are_late_as_ever": [
+        ("all-rows-behind-a-deletion-in-time", "jobs.batch.redelivery:_takes_place", instead("bool(_)", "len(late) > 0")),
+    ],
+    f"{DAYS}late_takes_the_rows_that_missed_some_of_their_windows": [
+        ("rows-that-missed-windows-left-out", "jobs.batch.restating:_were_missed", never("bool(_)")),
+    ],
+}
