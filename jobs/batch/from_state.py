@@ -167,7 +167,7 @@ class _SliceCheck:
     Attributes
     ----------
     low, high
-        All stored slices start in [low, high).
+        All stored slices start in [low, high), and all events that they hold lie there.
     since
         The instant from which on all slices are stored.
     emitted
@@ -200,6 +200,8 @@ class _SliceCheck:
                 low, high = min(low, least), max(high, greatest + 1)
         last = ledger.last_commit
         emitted = None if last is None else last.outcome.emitted
+        if low < high and last is not None and last.outcome.seen is not None:
+            high = max(high, last.outcome.seen + 1)  # the last slice reaches at least to there
         since = AXIS_BEGIN if emitted is None else old.first_slice_after(emitted)
         return cls(runnable, standing(ledger.batches()), new, old, low, high, since, emitted)
 

@@ -309,3 +309,12 @@ def test_late_takes_the_rows_that_missed_some_of_their_windows(tmp_path):
     before = Ledger.open(days.pipeline).count
     days.restate(late=True)
     assert Ledger.open(days.pipeline).count == before, "nothing is left to restate"
+
+
+def test_a_new_window_is_not_filled_from_a_slice_that_it_begins_within(tmp_path):
+    day = {"name": "day", "type": "hopping", "size": "2 days", "hop": "1 day"}
+    days = Days(tmp_path, day)
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (3, "a", "12:05", 3))
+    days.run()
+    days.apply(day, HOURLY)
+    assert days.latest("hourly") == [("a", "08:00", "09:00", 1, 1), ("a", "09:00", "10:00", 1, 2)]
