@@ -250,7 +250,8 @@ def _chosen_by_filter(pipeline: Pipeline, rows: TableRows, plan: RestatePlan, ch
     needed = columns if plain is None else plain.needed(columns)
     appended = [each for each in rows.source.versions(plan.from_version, changed[1]) if each.added and not each.changes]
     found = pa.concat_tables([changed_rows(rows, *changed, needed), *(appended_rows(rows, version, needed) for version in appended)])
-    return found if plain is None else plain.evaluated(found, columns, [], None).select(columns)
+    found = found.append_column(ROW, pa.array(np.arange(len(found))))
+    return found.select(columns) if plain is None else plain.evaluated(found, columns, [], None).select(columns)
 
 
 def _filtering(pipeline: Pipeline, source: SourceTable) -> PlainRows | None:

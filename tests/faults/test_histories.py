@@ -137,6 +137,11 @@ class History:
         lost = DeltaTable(place).to_pyarrow_table()["reason"].to_pylist() if DeltaTable.is_deltatable(place) else []
         assert len(lost) == len(self.contract.now.lost), f"{len(lost)} rows in quarantine instead of {len(self.contract.now.lost)}"
 
+    def _same(self, one: Row | None, other: Row) -> bool:
+        """Whether the pipeline sees no difference."""
+        used = ["t", "x", "i", *self.spec["keys"], *(["s"] if self.filtered else [])]
+        return one is not None and [one[name] for name in used] == [other[name] for name in used]
+
     def _looked_up(self) -> None:
         """Take up the versions that the source has got."""
         while len(self.versions) <= self.source.version():
@@ -146,7 +151,7 @@ class History:
             now = {row["x"]: row for row in table.to_pylist()}
             then = self.versions[-1].table if self.versions else {}
             operation = DeltaTable(self.spec["source"]["path"], number).history(1)[0]["operation"]
-            come, gone = ([row for x, row in one.items() if other.get(x) != row] for one, other in ((now, then), (then, now)))
+            come, gone = ([row for x, row in one.items() if not self._same(other.get(x), row)] for one, other in ((now, then), (then, now)))
             if operation == "OPTIMIZE":
                 self.versions.append(Version(now))
             elif operation == "WRITE" and not gone:

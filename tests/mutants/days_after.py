@@ -32,7 +32,7 @@ MUTANTS = {
         (
             "watermark-moved-by-rows-left-out",
             "jobs.batch.restated_rows:_chosen_by_filter",
-            instead("_1 if _ is None else _.select(_)", "_1"),
+            instead("_1.select(_2) if _ is None else _.evaluated(_, _, [], None).select(_)", "_1.select(_2)"),
         ),
     ],
     (
