@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 import pytest
@@ -10,7 +11,11 @@ from tests.jobs.practice import PRACTICE
 from tests.jobs.practice import ROWS as PRACTICE_ROWS
 from tests.spark.both_roads import by_arrow, by_spark, differing, frame_of
 from tests.spark.generated_conditions import FUNCTIONS, ROWS, Grammar
+from tests.spark.harness import BASE, MINUTE, Bench
 from windowmill.jobs.conditions.checks import condition_problem
+from windowmill.jobs.schedulers.spark import numbered_rows
+from windowmill.jobs.sources import rows
+from windowmill.jobs.ways import limits
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic]
 
@@ -68,3 +73,27 @@ def test_conditions_as_people_write_them(spark):
 @pytest.mark.parametrize("text", NOT_HERE)
 def test_what_is_left_to_spark(text):
     assert by_arrow([text], ROWS) == {}
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["one task", "tasks"])
+def test_spark_is_asked_once_about_what_only_it_evaluates(spark, tmp_path, monkeypatch, here):
+    if not here:
+        monkeypatch.setattr(limits, "MAX_ROWS", 0)
+    monkeypatch.setattr(rows, "read_rows", None)  # Spark does not read the rows themselves
+    monkeypatch.setattr(numbered_rows, "read_rows", None)
+    labels = [f"label {n}" for n in range(40)]
+    told = spark.createDataFrame([(label,) for label in labels], "s string").selectExpr("s", "hash(s) % 3 = 0 h").collect()
+    chosen = {row.s: row.h for row in told}
+    windows = [{"name": "w", "type": "tumbling", "size": "1 hour"}]
+    aggregates = {"n": {"count": "*"}, "some": {"count": "*", "where": "hash(label) % 3 = 0"}, "few": {"count": "*", "where": "v > 5"}}
+    spec = {"keys": ["k"], "time": {"column": "t"}, "windows": windows, "aggregates": aggregates}
+    bench = Bench(tmp_path, spec | {"source": {"path": str(tmp_path / "source"), "filter": "sha2(LABEL, 256) > '4'"}})
+    row = {"k": "a", "site": 1, "t": BASE, "i": 1, "id": "e"}
+    bench.land([row | {"v": float(n), "label": label} for n, label in enumerate(labels[:25])])
+    later = row | {"t": BASE + 600 * MINUTE, "v": 0.0, "label": "y"}
+    bench.land([*(row | {"v": float(n), "label": label} for n, label in enumerate(labels[25:])), later])
+    [done] = bench.run()
+    read = [(n % 25, label) for n, label in enumerate(labels) if hashlib.sha256(label.encode()).hexdigest() > "4"]
+    found = bench.rows()[0]
+    assert (found["n"], found["some"], found["few"]) == (len(read), sum(chosen[label] for _, label in read), sum(n > 5 for n, _ in read))
+    assert done.commit.rows_applied == done.commit.rows_read
