@@ -19,6 +19,7 @@ from rich.text import Text
 
 from windowmill.jobs.commands.dates_in_zones import shifted_dates
 from windowmill.jobs.commands.terminal import Answer, as_written, in_bytes, wrapped
+from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.sources.kinds import caveat_of
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SpecError, TableUnlocatedError
@@ -53,10 +54,15 @@ def explain(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     found = _as_spec_writes(plan(pipeline, refusal=refusal))
     lines = [WindowLine.of(window, keeps_state=found.command == "run") for window in found.windows]
     caveat = caveat_of(pipeline.source)
-    dates = shifted_dates(pipeline, is_date=False)
+    dates, outside = shifted_dates(pipeline, is_date=False), outside_by_field(pipeline)
     data = asdict(found) | {"done_by": _done_by(found), "lines": [asdict(line) for line in lines], "source": caveat, "dates": dates}
+    if outside:
+        data["only_by_spark"] = outside
+    conditions = "\n".join(f"{where}: {why}" for where, why in outside.items()) or None
     page = [
-        *_first_page(found, lines, [as_written(key) for key in pipeline.keys], {"source": caveat, "dates": dates}),
+        *_first_page(
+            found, lines, [as_written(key) for key in pipeline.keys], {"source": caveat, "dates": dates, "conditions": conditions}
+        ),
         *(_details(found) if verbose else [Text(_MORE, style="dim")]),
     ]
     return Answer(data, Group(*page))

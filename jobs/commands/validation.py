@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from windowmill.jobs.conditions.checks import conditions_by_field
 from windowmill.jobs.spec_checks import Problem, alert_problems, problems_of, source_problems
 from windowmill.windowing.errors import SpecError, WindowmillError
 from windowmill.windowing.spec import Pipeline
@@ -60,8 +61,19 @@ def _checked(read: ReadSpec, spec: Path, *, source: bool) -> Checked:
     )
     names = {"windows": [window.name for window in pipeline.windows], "aggregates": list(pipeline.aggregates)}
     data: dict[str, Any] = {"pipeline": pipeline.pipeline, "status": "valid", **names, "missing": missing}
-    data |= looked
+    outside = looked.pop("outside") if "outside" in looked else _outside(pipeline)
+    data |= looked | ({"only_by_spark": outside} if outside else {})
+    lines += [f"{where}: {why}" for where, why in outside.items()]
     return Checked(data, [f"{spec}: pipeline {pipeline.pipeline} is valid: {counts}{note}", *(f"  {line}" for line in lines)])
+
+
+def _outside(pipeline: Pipeline, types: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """As :func:`.outside_by_field`, whose modules a spec without conditions does not need."""
+    if not any(conditions_by_field(pipeline)):
+        return {}
+    from windowmill.jobs.conditions.truths import outside_by_field
+
+    return outside_by_field(pipeline, types)
 
 
 def _look(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Problem]]:
@@ -76,7 +88,10 @@ def _look(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Problem]]
     opened = open_source(pipeline)
     seen = measured(pipeline, opened)
     wrong = None if seen is None else seen.problem(pipeline)
-    is_date = Columns.of(opened.schema_json).type_of(pipeline.time.column).typeName() == "date"
+    columns = Columns.of(opened.schema_json)
+    is_date = columns.type_of(pipeline.time.column).typeName() == "date"
     note = shifted_dates(pipeline, is_date=True) if is_date else None
     lines = ["its rows can be read by Spark only; none was read" if seen is None else seen.describe(), *([] if note is None else [note])]
-    return {"rows": None if seen is None else seen.as_json(), "dates": note}, lines, [] if wrong is None else [wrong]
+    outside = _outside(pipeline, columns.in_conditions)
+    found = {"rows": None if seen is None else seen.as_json(), "dates": note, "outside": outside}
+    return found, lines, [] if wrong is None else [wrong]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.conditions.checks import parts_problem
+from windowmill.jobs.conditions.checks import conditions_by_field, parts_problem
 from windowmill.jobs.conditions.syntax import columns_of, parsed
 from windowmill.windowing.errors import SpecError, UnsupportedError
 
@@ -169,16 +169,31 @@ def _outside(condition: str, types: tuple[tuple[str, pa.DataType], ...]) -> tupl
         return "its parts lie too deep within one another; write it flat", False
 
 
-def functions_outside(condition: str) -> Iterator[str]:
-    """Names of the functions in ``condition`` that only Spark evaluates, whatever the types of the columns."""
+def outside_by_field(pipeline: Pipeline, types: Mapping[str, pa.DataType] | None = None) -> dict[str, str]:
+    """Why only Spark evaluates a condition, by the path of its field; without the columns' ``types``, as far as they do not decide."""
+    told = (
+        (where, _outside_whatever(text) if types is None else outside_problem(text, types)) for where, text in conditions_by_field(pipeline)
+    )
+    return {where: f"{why}; `compute: local` and `windowmill try` refuse it" for where, why in told if why is not None}
+
+
+@lru_cache(1_000)
+def _outside_whatever(condition: str) -> str | None:
+    """Why only Spark evaluates ``condition`` whatever the types of its columns; null if that is not known."""
     from sqlglot import exp
 
-    from windowmill.jobs.conditions import evaluator  # which registers all functions
+    from windowmill.jobs.conditions.evaluator import Evaluation
     from windowmill.jobs.conditions.functions import FUNCTIONS
+    from windowmill.jobs.conditions.values import NoValueError, OutsideError
 
-    assert evaluator
     try:
-        calls = parsed(condition).find_all(exp.Anonymous)
-    except SpecError:
-        return
-    yield from dict.fromkeys(name for call in calls if (name := str(call.this).lower()) not in FUNCTIONS)
+        tree = parsed(condition)
+        names = [f"{name}()" for call in tree.find_all(exp.Anonymous) if (name := str(call.this).lower()) not in FUNCTIONS]
+        if names:
+            return f"only Spark evaluates {', '.join(dict.fromkeys(names))}"
+        Evaluation({name: pa.nulls(0) for name in columns_of(condition)}, 0).truth(tree)
+    except OutsideError as err:
+        return None if err.by_type else f"only Spark evaluates {err}"
+    except (SpecError, NoValueError, RecursionError):
+        pass
+    return None

@@ -19,7 +19,14 @@ Computed: TypeAlias = "pa.Array | tuple[pa.Array, Mask | None]"
 
 
 class OutsideError(Exception):
-    """An expression is not evaluated here as Spark does it; the message names the part, and what to write instead if there is something."""
+    """An expression is not evaluated here as Spark does it; the message names the part, and what to write instead if there is something.
+
+    ``by_type`` says whether that is for the types of its operands.
+    """
+
+    def __init__(self, what: str, *, by_type: bool = False) -> None:
+        super().__init__(what)
+        self.by_type = by_type
 
 
 class NoValueError(Exception):
@@ -184,4 +191,4 @@ def by_value(array: pa.Array, function: Callable[[Any], Any], kind: pa.DataType)
 def outside(what: str, *kinds: pa.DataType, instead: str | None = None) -> OutsideError:
     """The error for a part of an expression, over operands of these types, that only Spark evaluates."""
     of = f" of {' and '.join(dict.fromkeys(map(name_of, kinds)))}" if kinds else ""
-    return OutsideError(f"{what}{of}" + (f" (write {instead})" if instead else ""))
+    return OutsideError(f"{what}{of}" + (f" (write {instead})" if instead else ""), by_type=bool(kinds))

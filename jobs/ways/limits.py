@@ -84,8 +84,12 @@ def are_few_rows(n_rows: int, layout: Layout | None) -> bool:
 
 def check_rows(n_rows: int, layout: Layout | None) -> None:
     """Raise ``TooLargeError`` if ``n_rows`` new rows are too many for this process."""
-    if not are_few_rows(n_rows, layout):
-        raise too_many(n_rows, "new rows", rows_within(MAX_ROWS, layout))
+    if are_few_rows(n_rows, layout):
+        return
+    most = rows_within(MAX_ROWS, layout)
+    if layout is None or most == MAX_ROWS:
+        raise too_many(n_rows, "new rows", MAX_ROWS)
+    raise too_many(n_rows, f"new rows, whose aggregates keep {_width(layout):,} numbers a row and window", most)
 
 
 def are_few_partials(n_partials: int, n_rows: int, layout: Layout) -> bool:
@@ -121,7 +125,10 @@ def check_files(files: Sequence[AddedFile], layout: Layout | None) -> None:
 def state_beyond(path: str) -> TooLargeError:
     """The error for state at ``path`` of which a batch needs more than :func:`state_read` allows."""
     most = f"{MAX_STATE_BYTES >> 20} MB or {MAX_STATE_ROWS:,} rows"
-    return TooLargeError(f"the batch needs more of the state {path} than the {most} that one process reads")
+    return TooLargeError(
+        f"the batch needs more of the state {path} than the {most} that one process reads; `windowmill maintain` compacts it, "
+        "which may be enough"
+    )
 
 
 def state_read(layout: Layout | None, *, limited: bool) -> ReadLimit:

@@ -20,7 +20,7 @@ from tests.spark.generated_conditions import ROWS as GENERATED
 from windowmill.jobs.conditions.evaluator import Evaluation
 from windowmill.jobs.conditions.functions import FUNCTIONS
 from windowmill.jobs.conditions.syntax import columns_of, parsed
-from windowmill.jobs.conditions.truths import Conditions, evaluate, functions_outside
+from windowmill.jobs.conditions.truths import Conditions, evaluate
 from windowmill.jobs.conditions.written import OF_ONE_ROW
 from windowmill.windowing.errors import SpecError, UnsupportedError
 
@@ -158,7 +158,6 @@ def test_it_is_known_beforehand_what_may_fail():
 
 def test_every_function_is_one_of_one_row():
     assert FUNCTIONS.keys() - {"timestampadd", "timestampdiff"} <= OF_ONE_ROW
-    assert list(functions_outside("lower(s) = 'a' and hash(s) > exp(f) and hash(i) > 1")) == ["hash", "exp"]
 
 
 def test_numbers_are_read_as_spark_reads_them():
