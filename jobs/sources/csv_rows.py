@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
@@ -27,12 +28,12 @@ class Syntax:
     null: str
 
     @cached_property
-    def _regular(self) -> re.Pattern[bytes]:
-        """A line in which quotes surround whole fields, and are doubled in them."""
-        s, q = re.escape(self.separator.encode()), re.escape(self.quote.encode())
-        doubled = b"|" + q + q if self.escape in ("", self.quote) else b""
-        field = b"(?:" + q + b"(?:[^" + q + b"]" + doubled + b")*+" + q + b"(?=" + s + b"|\\Z)|(?!" + q + b")[^" + s + b"]*+)"
-        return re.compile(b"(?s:" + field + b"(?:" + s + field + b")*+)\\Z")
+    def _regular(self) -> str:
+        """A line in which quotes surround whole fields, and are doubled in them, in the syntax of RE2."""
+        s, q = (f"\\x{ord(letter):02x}" for letter in (self.separator, self.quote))
+        doubled = f"|{q}{q}" if self.escape in ("", self.quote) else ""
+        field = f"(?:{q}(?:[^{q}]{doubled})*{q}|[^{s}{q}][^{s}]*|)"
+        return f"^{field}(?:{s}{field})*$"
 
     @cached_property
     def _quoted(self) -> re.Pattern[str]:
@@ -46,11 +47,16 @@ class Syntax:
         blank = "".join(re.escape(chr(code)) for code in BLANK if chr(code) != self.separator)
         return re.compile(f"[{blank}]*+(?={re.escape(self.separator)}|\\Z)")
 
-    def is_regular(self, line: bytes) -> bool:
-        """Whether Arrow parses ``line`` as Spark does."""
-        if self.escape not in ("", self.quote) and self.escape.encode() in line:
-            return False
-        return not self.quote or self.quote.encode() not in line or self._regular.match(line) is not None
+    def irregular(self, lines: Sequence[bytes], joined: bytes) -> list[int]:
+        """Indices of those of ``lines`` that Arrow may not parse as Spark does."""
+        escape = self.escape.encode() if self.escape != self.quote else b""
+        if not any(letter and letter in joined for letter in (self.quote.encode(), escape)):
+            return []
+        every = pa.array(lines, pa.binary())
+        regular = pc.match_substring_regex(every, self._regular) if self.quote else pa.repeat(True, len(lines))
+        if escape:
+            regular = pc.and_not(regular, pc.match_substring(every, escape))
+        return np.flatnonzero(~regular.to_numpy(zero_copy_only=False)).tolist()
 
     def fields(self, line: str) -> list[str | None]:
         """The fields of a line or record; null for a missing value."""
@@ -114,8 +120,9 @@ def parse_csv(lines: Sequence[bytes], syntax: Syntax, names: Sequence[str], colu
 
     A field that a line lacks is null, and one that it has more is left out. Lines that Arrow does not parse come last.
     """
-    odd = [index for index, line in enumerate(lines) if not syntax.is_regular(line)]
-    if not b"".join(lines).isascii():
+    joined = b"\n".join(lines)
+    odd = syntax.irregular(lines, joined)
+    if not joined.isascii() and not _is_text(joined):
         odd = sorted({*odd, *(index for index, line in enumerate(lines) if not _is_text(line))})
     left_out = set(odd)
     regular = [index for index in range(len(lines)) if index not in left_out] if odd else range(len(lines))
