@@ -119,7 +119,8 @@ class PlainFile:
     text
         How a text file, or messages, are read; null for Parquet.
     casts
-        Whether values are cast to the source's types, as those of a folder's files, whose types and spellings of columns may differ.
+        What is used of rows whose values are cast to the source's types, as those of a folder's files, whose types and spellings of
+        columns may differ; null where values are read as they are.
     """
 
     path: str
@@ -127,7 +128,7 @@ class PlainFile:
     constants: Mapping[str, str | None]
     least: Mapping[str, int] = field(default_factory=dict)
     text: TextForm | MessageForm | None = None
-    casts: bool = False
+    casts: Expected | None = None
 
 
 @dataclass(frozen=True)

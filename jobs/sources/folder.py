@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from windowmill.checkpoints.source_files import SeenFile, SeenFiles
+from windowmill.jobs.column_names import UNREAD
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.folder_listing import Stat, check_folders, listed_files
 from windowmill.jobs.sources.folder_options import LOGICAL, declared, lacks_column
@@ -153,7 +154,7 @@ class FolderSource(SourceTable):
 
     @property
     def has_unread(self) -> bool:
-        return self.settings.format != "parquet"
+        return True
 
     def used_by(self, pipeline: Pipeline) -> FolderSource:
         # What is recorded stays: results of it may have been published.
@@ -263,7 +264,7 @@ class FolderSource(SourceTable):
                     {name: name for name in own},
                     {name: folders[name] for name in names if name in folders},
                     text=text_form(self.settings, own, self.expected),
-                    casts=True,
+                    casts=self.expected,
                 )
             )
         return found
@@ -329,9 +330,11 @@ class FolderSource(SourceTable):
 
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
         if self.settings.format == "parquet" and self._is_read_by_spark(reading.files):
+            from pyspark.sql import functions as F
+
             from windowmill.jobs.sources.delta_rows import rows_of
 
-            return rows_of(spark, self, reading)
+            return rows_of(spark, self, reading).withColumn(UNREAD, F.lit(None).cast("string"))
         from windowmill.jobs.sources.arrow_rows import rows_by_arrow
 
         return rows_by_arrow(spark, self, self.plain_files(reading), reading)

@@ -325,6 +325,14 @@ def cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
         return _each_cast(values, kind)
 
 
+def may_not_fit(stored: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether a value of a column that is ``stored`` in this type may be none of ``kind``, as far as types tell."""
+    own = readable(stored)
+    if own is None or own == kind:
+        return own is None
+    return not (_is_number(own) and not pa.types.is_decimal(kind) and wider(own, kind) == kind)
+
+
 def _check_cast(stored: pa.DataType, kind: pa.DataType) -> None:
     """Raise ``ArrowNotImplementedError`` where Arrow's cast has another meaning, or writes texts in another form, than Spark's."""
     of_days = pa.types.is_timestamp(stored) or pa.types.is_date(stored)

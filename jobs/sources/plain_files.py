@@ -18,10 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from windowmill.checkpoints.stores import filesystem_of
+from windowmill.jobs.column_names import UNREAD
 from windowmill.jobs.sources.base import PlainFile
-from windowmill.jobs.sources.parquet_columns import cast
+from windowmill.jobs.sources.folder_options import ddl_of
+from windowmill.jobs.sources.parquet_columns import cast, may_not_fit
+from windowmill.jobs.sources.unread_rows import unread_of
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.errors import SourceError, SourceSchemaError
+from windowmill.windowing.errors import SourceError, SourceFileError
 
 #: Metadata keys. Spark 2 wrote dates and instants before 1582 by the Julian calendar, and later releases mark files that still do.
 _LEGACY, _LEGACY_INT96 = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
@@ -138,7 +141,7 @@ class OpenFile:
         doubtful, since = {}, _INT96_SURE_SINCE if self._is_int96_sure else _INT96_AGREES_SINCE
         for column, name in self.names(columns).items():
             is_int96 = name in self._int96
-            if not self._file.casts:
+            if self._file.casts is None:
                 _check_type(self._opened.schema_arrow.field(name).type, self._form.types[column], int96=is_int96)
             if is_int96 and self._file.least.get(column, since - 1) < since:
                 doubtful[name] = column
@@ -164,7 +167,7 @@ class OpenFile:
         """The name in the file of each of ``columns`` that it stores."""
         there = self._opened.schema_arrow.names
         folded = [name.lower() for name in there]
-        if self._file.casts:
+        if self._file.casts is not None:
             # Another spelling is the same column; where a file has two, none of them is read.
             spelt = {name.lower(): name for name in there if folded.count(name.lower()) == 1}
             wanted = {column: name.lower() for column in columns if (name := self._file.names.get(column)) is not None}
@@ -197,6 +200,7 @@ class OpenFile:
     def batches(self, columns: Sequence[str], row_groups: Sequence[int] | None = None) -> Iterator[pa.RecordBatch]:
         """The ``columns`` of the rows of ``row_groups``, of all by default, which have been checked."""
         names, groups = self.names(columns), row_groups if row_groups is not None else range(self.metadata.num_row_groups)
+        names |= self.names(self._doubtful) if UNREAD in columns else {}
         stored = list(dict.fromkeys(names.values()))
         if not stored:
             for number in groups:
@@ -208,30 +212,48 @@ class OpenFile:
                 yield self._batch(dict(zip(batch.schema.names, batch.columns, strict=True)), names, columns, batch.num_rows)
 
     def _batch(self, stored: Mapping[str, pa.Array], names: Mapping[str, str], columns: Sequence[str], n_rows: int) -> pa.RecordBatch:
-        cells: list[pa.Array] = []
+        cells = {column: self._values(column, stored[own], own) for column, own in names.items()}
         for column in columns:
-            kind, own = self._form.types[column], names.get(column)
-            if own is None:
-                cell = pa.repeat(constant(self._file.constants.get(column), kind), n_rows)
-            else:
-                cell = self._cast(column, stored[own]) if self._file.casts else _as_it_is(stored[own], kind, int96=own in self._int96)
+            if column == UNREAD:
+                cells[UNREAD] = self._unread({name: stored[names[name]] for name in self._doubtful if name in names}, cells, n_rows)
+            elif column not in cells:
+                cells[column] = pa.repeat(constant(self._file.constants.get(column), self._form.types[column]), n_rows)
             if column in self._form.fixed_lengths:
-                cell = pc.utf8_rpad(cell, self._form.fixed_lengths[column])
-            cells.append(cell)
-        return pa.record_batch(cells, names=list(columns))
+                cells[column] = pc.utf8_rpad(cells[column], self._form.fixed_lengths[column])
+        return pa.record_batch([cells[column] for column in columns], names=list(columns))
 
-    def _cast(self, column: str, cell: pa.Array) -> pa.Array:
-        kind, place = self._form.types[column], f"source file {self._file.path}: column {column!r}"
+    def _values(self, column: str, cell: pa.Array, own: str) -> pa.Array:
+        """The values of a column that is stored by the name ``own``; with casts, null for one that does not fit its type."""
+        kind, casts = self._form.types[column], self._file.casts
+        if casts is None:
+            return _as_it_is(cell, kind, int96=own in self._int96)
         try:
-            values = cast(cell, kind)
+            return cast(cell, kind)
         except pa.ArrowNotImplementedError as err:
-            raise SourceSchemaError(
-                f"{place} is {cell.type}, which is not read as {kind}; write it in another type, or correct source.options.schema"
+            if column not in casts.names:
+                return pa.nulls(len(cell), kind)
+            raise SourceFileError(
+                f"source file {self._file.path}: column {column!r} is {cell.type}, which is not read as {ddl_of(kind)}; write it in "
+                "another type, or give source.options.schema"
             ) from err
-        if values.null_count > cell.null_count:
-            wrong = cell.filter(pc.and_(pc.is_valid(cell), pc.is_null(values)))[0].as_py()
-            raise SourceSchemaError(f"{place}: {wrong!r} does not fit {kind}; write it in this type, or rebuild in a new sink")
-        return values
+
+    @cached_property
+    def _doubtful(self) -> list[str]:
+        """The columns that the pipeline uses of which a value may not fit the type."""
+        names = self.names(self._file.casts.names) if self._file.casts is not None else {}
+        return [
+            column
+            for column, own in names.items()
+            if own not in self._int96 and may_not_fit(self._opened.schema_arrow.field(own).type, self._form.types[column])
+        ]
+
+    def _unread(self, texts: Mapping[str, pa.Array], values: Mapping[str, pa.Array], n_rows: int) -> pa.Array:
+        """What of the pipeline's columns could not be read of each row, as of :func:`.unread_of`."""
+        casts = self._file.casts
+        if casts is None or not texts:
+            return pa.nulls(n_rows, pa.string())
+        found = unread_of(texts, values, casts.among(texts), {}, lambda _: f"source file {self._file.path}", lambda _: b"")
+        return pa.nulls(n_rows, pa.string()) if found is None else found
 
 
 def _as_it_is(cell: pa.Array, kind: pa.DataType, *, int96: bool) -> pa.Array:

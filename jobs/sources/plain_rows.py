@@ -200,7 +200,7 @@ def batches_of(file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[
             opened.check(columns)
             yield from opened.batches(columns)
     except (OSError, pa.ArrowException) as err:
-        if not file.casts:
+        if file.casts is None:
             raise
         raise unreadable(file.path, err) from err
 

@@ -85,8 +85,8 @@ class TableRows:
     ) -> Iterator[tuple[AddedFile, pa.Table]]:
         """The rows of ``files`` in their order, some of one file at a time, with ``ROW`` behind their columns.
 
-        Of ``columns`` values are those that runs read; of ``others`` those of types that Arrow does not read so are null. Rows of text have
-        ``UNREAD`` too.
+        Of ``columns`` values are those that runs read; of ``others`` those of types that Arrow does not read so are null. Rows of a
+        folder have ``UNREAD`` too.
         """
         waiting: list[AddedFile] = []
         plain_files: Sequence[PlainFile | None] = self.source.plain_files(Reading(tuple(files))) or [None] * len(files)
@@ -135,9 +135,11 @@ class TableRows:
     def _read(self, opened: OpenFile, readable: Sequence[str], columns: Sequence[str]) -> Iterator[pa.Table]:
         first = 0
         with opened:
-            for batch in opened.batches(readable):
+            unread = [UNREAD] if self.source.has_unread else []
+            for batch in opened.batches([*readable, *unread]):
                 rows = pa.Table.from_batches([batch])
-                rows = pa.table({name: rows[name] if name in readable else pa.nulls(len(rows), self.types[name]) for name in columns})
+                own = {name: rows[name] if name in readable else pa.nulls(len(rows), self.types[name]) for name in columns}
+                rows = pa.table(own | {name: rows[name] for name in unread})
                 yield rows.append_column(ROW, pa.array(np.arange(first, first + batch.num_rows)))
                 first += batch.num_rows
 

@@ -132,6 +132,28 @@ def test_a_file_that_lacks_a_column_of_the_spec_is_refused_by_name_or_allowed(tm
     assert pipe.results("total", "n") == [(1, 1), (None, 1)]
 
 
+def test_a_value_that_does_not_fit_the_type_of_earlier_files_is_quarantined_with_it(tmp_path, capsys):
+    pipe = Pipe(tmp_path, aggregates={"total": {"sum": "v"}, "top": {"max": "w"}})
+    pipe.land("0", 0, v=pa.array([1, 2]), w=pa.array(["a", "b"]), unused=pa.array([1, 2]))
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    other = pa.array([b"x", b"\xff", b"y"])
+    pipe.land("1", 1, v=pa.array([0.5, 30.0, 7.0]), w=other, unused=pa.array(["no number", "3", None]))
+    pipe.land("2", 2, v=pa.array(["7", "8.0", "many"]), w=pa.array(["c", "d", "e"]), unused=pa.array([True, False, None]))
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    pipe.land("3", 3, v=pa.array([0]))
+    spec = yaml.safe_load(pipe.path.read_text())
+    spec["source"]["options"] = {"mergeSchema": "true"}
+    pipe.path.write_text(yaml.safe_dump(spec))
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    assert pipe.results("total", "top") == [(3, "b"), (7, "y"), (15, "d")]
+    refused = DeltaTable(f"{pipe.sink}.windowmill/quarantine").to_pyarrow_table().sort_by("detail").to_pylist()
+    assert [(row["reason"], row["detail"].rpartition("/")[2]) for row in refused] == [
+        ("cannot_cast", '1.parquet: v: got "0.5"; expected BIGINT'),
+        ("cannot_cast", """1.parquet: w: got "b'\\\\xff'"; expected STRING"""),
+        ("cannot_cast", '2.parquet: v: got "many"; expected BIGINT'),
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [("x.parquet", b"PAR1 but no footerPAR1"), ("x.csv", b"k,t\n"), ("cut.parquet", None)],
