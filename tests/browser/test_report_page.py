@@ -112,6 +112,37 @@ def test_a_panel_beyond_the_shared_scale_is_marked(browser, tmp_path):
     page.close()
 
 
+def test_the_stretch_that_is_shown_first_has_panels_of_its_own_keys(browser, tmp_path):
+    """Where keys come and go, those of the greatest volume have no row in it."""
+    step = np.arange(1_200)
+    key = step // 20
+    pipeline = published(tmp_path, key, step, 2_000 - step, np.sin(step) * 30)
+    page = opened(browser)
+    page.goto(Path(write_report(pipeline)).as_uri())
+    page.wait_for_selector(".overview canvas")
+    shown = names(page)
+    assert len(shown) >= 4
+    assert all(int(name[1:]) >= (1_200 - 97) // 20 for name in [*shown, *chips(page)[:4]])
+    assert re.search(r"\d+ have no values in this stretch\.", page.locator(".told").first.inner_text())
+    page.get_by_role("button", name="All", exact=True).first.click()
+    page.wait_for_function("document.querySelectorAll('.tab .small').length > 12")
+    assert chips(page)[0] == "K000"
+    page.close()
+
+
+def test_a_long_key_leaves_room_for_its_value(page):
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.wait_for_selector(".small .name b")
+    cut = page.evaluate(
+        """() => [...document.querySelectorAll(".small .name")].filter((name) => {
+            name.firstChild.textContent = "a key with a very long name";
+            const value = name.querySelector("b");
+            return value.scrollWidth > value.clientWidth || value.getBoundingClientRect().right > name.getBoundingClientRect().right + 1;
+        }).length"""
+    )
+    assert cut == 0
+
+
 def test_readings_follow_the_pointer(page):
     plot = page.locator(".overview .u-over").first
     plot.hover(position={"x": 200, "y": 60})
