@@ -21,13 +21,14 @@ EXAMPLE = Example(
         "How often visits were shown": """
             select revision, count(*)::int as rows, sum(clicks)::int as clicks
             from shop_visits
+            where not retracted
             group by revision
             order by revision
         """,
         "A visit that was two until the clicks between them came": """
             select
               visitor, batch, revision, strftime(window_start, '%H:%M') as "from", strftime(window_end, '%H:%M') as until,
-              clicks, pages, left_at
+              clicks, pages, left_at, retracted
             from shop_visits
             where visitor = (
               select visitor from shop_visits first join shop_visits second using (visitor)
@@ -38,7 +39,7 @@ EXAMPLE = Example(
                 )
               order by visitor limit 1
             )
-            order by batch, window_start
+            order by batch, retracted desc, window_start
         """,
         "The latest revision of every visit, by the hour in which it began": f"""
             select
