@@ -125,7 +125,9 @@ def _chosen(look: Look, asked: Asked, question: Ask) -> Chosen:
         time = question(f"Which column says when an event happened? ({_some(times)})", time or "") or None
     if time is None:
         names = ", ".join(look.columns.struct.names)
-        raise SpecError(f"--time: no column of {look.settings.place} looks like a time; name one of {names}")
+        raise SpecError(
+            f"--time: no column of {look.settings.place} looks like a time; name one of {names}, or say how its texts are written: --option timestampFormat=…"
+        )
     check_column(look, "--time", time)
     if look.columns.type_of(time).typeName() not in _TIMES:
         kind = look.columns.type_of(time).simpleString()

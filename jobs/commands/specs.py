@@ -29,7 +29,7 @@ def validate(
     wrong = [each.error for each in found if each.error is not None]
     if len(files) > 1 or specs[0].is_dir():
         every = [{"spec": str(spec), **each.data} for spec, each in zip(files, found, strict=True)]
-        counted = f"{len(files)} spec{'s' if len(files) != 1 else ''}, {len(wrong) or 'none'} of them not valid"
+        counted = f"{len(files)} spec{'s' if len(files) != 1 else ''}: {f'{len(wrong)} not valid' if wrong else 'all valid'}"
         show(Answer({"specs": every}, Text("\n".join([*(line for each in found for line in each.lines), counted]))), as_json)
     elif not wrong:
         show(Answer(found[0].data, Text("\n".join(found[0].lines))), as_json)

@@ -121,7 +121,7 @@ def test_many_specs_and_folders(tmp_path, capsys):
     assert main(["validate", good, bad]) == 2
     told = capsys.readouterr()
     assert "a.yaml: pipeline p is valid" in told.out
-    assert "2 specs, 1 of them not valid" in told.out
+    assert "2 specs: 1 not valid" in told.out
     assert told.err.startswith(f"windowmill: {bad}:")
     assert main(["validate", str(tmp_path), "--json"]) == 2
     told = capsys.readouterr()
