@@ -126,7 +126,8 @@ def _chosen(look: Look, asked: Asked, question: Ask) -> Chosen:
     if time is None:
         names = ", ".join(look.columns.struct.names)
         raise SpecError(
-            f"--time: no column of {look.settings.place} looks like a time; name one of {names}, or say how its texts are written: --option timestampFormat=…"
+            f"--time: no column of {look.settings.place} looks like a time; name one of {names}, or say how its texts are "
+            "written: --option timestampFormat=…"
         )
     check_column(look, "--time", time)
     if look.columns.type_of(time).typeName() not in _TIMES:
