@@ -93,12 +93,21 @@ class FileWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
-            self.close()
-            return
-        with suppress(Exception):  # the first error is reported
+            try:
+                self.close()
+            except BaseException:
+                self._give_up()
+                raise
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Remove what has been written. The error that led here is reported, not that of a store which refuses this too."""
+        with suppress(Exception):
             if self._writer is not None:
                 self._writer.close()
-        _delete(self._fs, [f"{self._root}/{path}" for path in self._paths])
+        with suppress(OSError):
+            _delete(self._fs, [f"{self._root}/{path}" for path in self._paths])
 
     def write(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Add ``rows``, which have the columns of the schema, in any order.

@@ -319,11 +319,11 @@ def remove_manifest(ledger: str, name: str) -> None:
 
 
 def prune_manifests(ledger: str, hours: int) -> int:
-    """Remove manifests that are older than so many ``hours``, except the newest one; returns how many."""
+    """Remove manifests that are older than so many ``hours``, all of them for 0, except the newest one; returns how many."""
     store = store_of(_manifests_of(ledger))
     found = sorted(store.get_file_info(pa_fs.FileSelector("", allow_not_found=True)), key=lambda info: str(info.base_name))
     limit = datetime.now(UTC) - timedelta(hours=hours)
-    old = [info for info in found[:-1] if info.mtime is not None and info.mtime < limit]
+    old = [info for info in found[:-1] if not hours or (info.mtime is not None and info.mtime < limit)]
     for info in old:
         store.delete_file(info.path)
     return len(old)

@@ -209,6 +209,11 @@ class RestatePlan(_ReplacingPlan):
     late: bool = False
     files: list[str] = field(default_factory=list)
 
+    @property
+    def passes_over(self) -> bool:
+        """Whether it takes up versions that no batch has read, whatever they changed, as rows that they removed are gone."""
+        return self.changed is None and not self.files and self.to_version > self.from_version
+
     def describe(self, *, instants: bool) -> str:
         about = f"the files {', '.join(self.files)}" if self.files else "rows quarantined as too late" if self.late else "all keys"
         if self.changed is not None:

@@ -30,7 +30,7 @@ from windowmill.checkpoints.own_tables import LandedCommit, OwnTable
 from windowmill.checkpoints.plans import Plan, PurgePlan, RestorePlan
 from windowmill.checkpoints.stores import is_disk_full, is_forbidden
 from windowmill.checkpoints.undoing import UndoneFiles
-from windowmill.checkpoints.verification import EXPENDABLE, ORDER, REBUILD, check_table_version, refuse_foreign
+from windowmill.checkpoints.verification import EXPENDABLE, ORDER, REBUILD, check_table_version, refuse_foreign, reread
 from windowmill.windowing.errors import (
     FencedError,
     ForeignWriteError,
@@ -127,6 +127,11 @@ def settle(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
     LedgerBehindError
         If a table contains a later batch than the ledger.
     """
+    with reread(ledger):
+        return _settle(ledger, tables, accept_changes=accept_changes)
+
+
+def _settle(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool) -> int:
     batch, made = ledger.newest, 0
     if batch is None:
         return 0

@@ -21,6 +21,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
+from windowmill.checkpoints.data_files import remove
 from windowmill.checkpoints.delta_tables import KeptTable, actions_of, entry_name, floor_of
 from windowmill.checkpoints.records import (
     FAN,
@@ -177,7 +178,14 @@ class DeltaRecords:
         with _readable(self._path):
             properties = CommitProperties(custom_metadata={"records": str(self._count)})
             removed = self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False, commit_properties=properties, full=True)
-        return len(removed)
+            ahead = [] if hours else self._superseded()
+            remove(self._path, ahead)
+        return len(removed) + len(ahead)
+
+    def _superseded(self) -> list[str]:
+        """Files of records that the log does not list, as those that count as removed later than now, by a clock that is ahead."""
+        there = store_of(self._path).get_file_info(pa_fs.FileSelector("", allow_not_found=True))
+        return sorted({info.path for info in there if info.path.endswith(".parquet")} - {file.path for file in self._files})
 
     @property
     def _count(self) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
+from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.fs as pa_fs
 
 from windowmill.checkpoints.committer import checkpoint
@@ -21,6 +23,8 @@ MERGED_BYTES = 8 << 20
 #: Hours after which uncommitted files are leftovers of dead attempts, and files of older versions are no longer read: longer than any
 #: run, backfill or query takes.
 RETENTION_HOURS = 168
+#: A file that delta-rs wrote, as a compaction does.
+_BY_DELTA_RS = re.compile(r"part-\d{5}-[0-9a-f-]{36}-c\d{3}(?:\.\w+)?\.parquet")
 #: A log entry or checkpoint, by its version.
 _ENTRY = re.compile(r"(\d{20})\.")
 
@@ -62,7 +66,24 @@ def vacuum(path: str, kept: Collection[str] = (), retention_hours: int = RETENTI
     """Remove files that no version within ``retention_hours`` needs; returns how many.
 
     Uncommitted files are removed too, except those ``kept``. If the table's folder also contains other data, only those of batches are.
+    Without a retention those go, too, that count as removed later than now, by a clock that is ahead of this one.
     """
+    removed = _vacuumed(path, kept, retention_hours)
+    ahead = [] if retention_hours else old_files(path, kept)
+    remove(path, ahead)
+    return removed + len(ahead)
+
+
+def old_files(path: str, kept: Collection[str] = ()) -> list[str]:
+    """Files of the table at ``path`` that its newest version does not need, and that are its own, except those ``kept``."""
+    table, store = table_at(path), store_of(path)
+    removed = {info.path for info in store.get_file_info(pa_fs.FileSelector("", recursive=True)) if info.type == pa_fs.FileType.File}
+    removed -= {unquote(str(file)) for file in pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()} | {*kept}
+    ours = [file for file in sorted(removed) if file.endswith(".parquet") and not file.startswith(("_delta_log/", "_"))]
+    return [file for file in ours if is_ours(file) or _BY_DELTA_RS.fullmatch(file)]
+
+
+def _vacuumed(path: str, kept: Collection[str], retention_hours: int) -> int:
     table = table_at(path)
     every = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
     # deltalake 1.6.6 does not know deletion vector files: a full vacuum would remove them as leftovers.

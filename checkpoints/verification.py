@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from windowmill.checkpoints.batches import LastWrite
@@ -11,11 +12,13 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import Change, OwnTable, TableVersion
 from windowmill.checkpoints.plans import Plan
 from windowmill.windowing.errors import (
+    FencedError,
     ForeignWriteError,
     LedgerBehindError,
     SinkRefusedError,
     StateCorruptError,
     StateMissingError,
+    WindowmillError,
 )
 
 REBUILD = "restore the folder from a copy, or give the pipeline a new sink and backfill it there"
@@ -48,19 +51,21 @@ def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
     SinkRefusedError
         If the sink exists although the ledger is empty.
     """
-    if not ledger.count:
-        _refuse_orphans(ledger, tables)
-    for role, written in ledger.written().items():
-        _verify_table(ledger, tables[role], written, accept_changes=accept_changes and role != "state")
+    with reread(ledger):
+        if not ledger.count:
+            _refuse_orphans(ledger, tables)
+        for role, written in ledger.written().items():
+            _verify_table(ledger, tables[role], written, accept_changes=accept_changes and role != "state")
 
 
 def verify_table_versions(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
     """Look cheaply, where there is nothing new to do, whether sink and state are still there; raises as :func:`verify`."""
-    for role in ("sink", "state"):
-        written = ledger.written().get(role)
-        # One small read of the last write's log entry shows table and commit; where it has been cleaned up, the table is opened.
-        if written is not None and not _is_last_write(tables[role].change_at(written.version), written):
-            check_table_version(tables[role], written)
+    with reread(ledger):
+        for role in ("sink", "state"):
+            written = ledger.written().get(role)
+            # One small read of the last write's log entry shows table and commit; where it has been cleaned up, the table is opened.
+            if written is not None and not _is_last_write(tables[role].change_at(written.version), written):
+                check_table_version(tables[role], written)
 
 
 def _is_last_write(change: Change | None, written: LastWrite) -> bool:
@@ -188,12 +193,37 @@ def refused(table: OwnTable, written: LastWrite, foreign: Change) -> ForeignWrit
     )
 
 
-def refuse_landed(plan: Plan, tables: Mapping[str, OwnTable]) -> None:
+@contextmanager
+def reread(ledger: Ledger) -> Iterator[None]:
+    """Read the ledger again before a table is said not to fit it, which is read after it: another run may have gone on since.
+
+    Raises
+    ------
+    FencedError
+        If one has.
+    """
+    count, attempt = ledger.count, ledger.newest.attempt if ledger.newest else None
+    try:
+        yield
+    except FencedError:
+        raise
+    except WindowmillError as err:
+        ledger.refresh()
+        if (ledger.count, ledger.newest.attempt if ledger.newest else None) != (count, attempt):
+            raise FencedError(
+                f"ledger {ledger.path}: another run has recorded batch {ledger.count - 1} meanwhile, and this one stops without effect; "
+                "run again"
+            ) from err
+        raise
+
+
+def refuse_landed(plan: Plan, ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
     """Raise ``LedgerBehindError`` if a table already contains the batch number of ``plan``."""
-    for role in ORDER:
-        found = tables[role].newest_batch(plan.app_id(role))
-        if found is not None and found >= plan.batch:
-            raise LedgerBehindError(
-                f"{role} {tables[role].place}: batch {found} has landed already, but the ledger does not contain it; the ledger was "
-                "restored from an older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
-            )
+    with reread(ledger):
+        for role in ORDER:
+            found = tables[role].newest_batch(plan.app_id(role))
+            if found is not None and found >= plan.batch:
+                raise LedgerBehindError(
+                    f"{role} {tables[role].place}: batch {found} has landed already, but the ledger does not contain it; the ledger was "
+                    "restored from an older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
+                )

@@ -37,6 +37,7 @@ from windowmill.jobs.sources.reading import (
     next_reach,
     refuse_purged,
 )
+from windowmill.jobs.sources.still_there import first_readable, unchanged_since
 from windowmill.jobs.spec_checks import check_conditions, check_expectations, check_functions
 from windowmill.windowing.errors import (
     OutOfTurnError,
@@ -214,13 +215,16 @@ def next_restatement(
 
         source, files, through = corrected(runnable, ledger, source, files, last.plan.to_version, ends)
     after = last.plan.to_version
-    if through is None:
-        _refuse_unread(runnable, changed, after)
+    _refuse_unread(runnable, changed, after if through is None else through)
     check_tables(runnable, ledger, accepted)
     first, to_version = _first_plan(runnable, ledger), after if through is None else through
-    reach = Reach(after, to_version, to_version)
     if isinstance(source, FolderSource):
+        reach = Reach(after, to_version, to_version)
         on_reading(source, check_readable(runnable, source, reach, again=False))
+    else:
+        if source.is_restatable and changed is None and not late:
+            to_version = first_readable(source, after)
+        reach = Reach(after, to_version, unchanged_since(source, to_version))
     plan = RestatePlan(
         **pinned(runnable.pipeline, ledger, source, reach),
         seen=last.outcome.seen,
@@ -318,7 +322,7 @@ def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Pl
         from windowmill.windowing.ways import check_strict
 
         check_strict(pipeline)
-    refuse_landed(plan, own_tables(runnable))
+    refuse_landed(plan, ledger, own_tables(runnable))
 
 
 def check_owner(pipeline: Pipeline, ledger: Ledger) -> None:

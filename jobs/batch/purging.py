@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -288,7 +289,8 @@ def _run_batch(
                     changes[role] = Changes(kept=files.keep(batch=plan.batch, attempt=plan.attempt), removes=files.files)
     except BaseException:
         protocol.discard_files(changes, tables)
-        file.remove()
+        with suppress(OSError):  # the first error is reported; the next purge removes it
+            file.remove()
         raise
     outcome = Commit(seen=last.outcome.seen, emitted=last.outcome.emitted, verdict="passed", rows_ignored=ignored)
     with progress.step("record", f"batch {plan.batch}"):

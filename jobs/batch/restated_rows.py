@@ -77,7 +77,13 @@ class Scope:
         if touched is not None and not touched.num_rows:
             return cls(touched, rebuilds=False)
         slices = divide(pipeline, types).slices
-        if slices is None or len(slices.pipeline.windows) < len(pipeline.windows) or slices.grids.known or slices.grids.lasting:
+        if (
+            plan.passes_over
+            or slices is None
+            or len(slices.pipeline.windows) < len(pipeline.windows)
+            or slices.grids.known
+            or slices.grids.lasting
+        ):
             return cls(touched)
         longest = max(grid.longest for grid in slices.grids.grids)
         begin, end = (None if plan.range_from is None else plan.range_from - longest), plan.range_to
@@ -229,9 +235,9 @@ def touched_rows(
     parts = [] if plan.changed is None else [_chosen_by_filter(pipeline, rows, plan, plan.changed, columns)]
     taken: Mapping[Known, int] = {}
     if plan.late:
-        _, counting = quarantined(runnable, rows, plan.to_version, late=True, delivered_again=delivered_again)
+        _, counting = quarantined(runnable, rows, read_as_of(plan), late=True, delivered_again=delivered_again)
         before = Counter(counting.left)
-        every = rows.at(plan.to_version, rows.used) if before else iter(())
+        every = rows.at(read_as_of(plan), rows.used) if before else iter(())
         parts += [counting.split(file, part)[1].select(columns) for file, part in every]
         taken = before - counting.left
     empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()
@@ -284,10 +290,10 @@ def write_rows(
         If a row of a file that was delivered again cannot be read.
     """
     pipeline, place, source = runnable.pipeline, restated_folder(runnable, plan), rows.source
-    staying, _ = quarantined(runnable, rows, plan.to_version, late=plan.late, delivered_again=delivered_again)
+    staying, _ = quarantined(runnable, rows, read_as_of(plan), late=plan.late, delivered_again=delivered_again)
     with FileWriter(place, pa.schema(list(rows.types.items())), batch=plan.batch, attempt=plan.attempt, task=0) as writer:
         if scope.touched is None or scope.touched.num_rows:
-            for file, part in rows.at(plan.to_version, rows.used, rows.others, chosen=scope.files(source, pipeline.time)):
+            for file, part in rows.at(read_as_of(plan), rows.used, rows.others, chosen=scope.files(source, pipeline.time)):
                 own = scope.of_keys(scope.within(part, pipeline.time), pipeline.keys)
                 left = staying.split(file, own)[0]
                 if UNREAD in left.column_names and left.column(UNREAD).null_count < len(left):
@@ -300,6 +306,11 @@ def write_rows(
     # Rows of keys that are not touched may have numbers of the same commit, by an earlier restatement or a changed spec.
     first_row = 0 if scope.touched is None else rows_numbered(runnable.places.state, plan.to_version)
     return written, Reading(files, len(files), first_row=first_row)
+
+
+def read_as_of(plan: RestatePlan) -> int:
+    """The version of the source that ``plan`` reads: that to which it goes, or one with the same rows."""
+    return plan.to_version if plan.snapshot is None else plan.snapshot
 
 
 def restated_folder(runnable: Runnable, plan: RestatePlan) -> str:

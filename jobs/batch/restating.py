@@ -23,7 +23,7 @@ from windowmill.checkpoints.stores import is_table, remove_folder, table_at
 from windowmill.jobs.batch.corrections import Corrections, corrections
 from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.progress import late_missed
-from windowmill.jobs.batch.restated_rows import Known, Scope, only_of_filter, restated_folder, touched_rows, untaken, write_rows
+from windowmill.jobs.batch.restated_rows import Known, Scope, only_of_filter, read_as_of, restated_folder, touched_rows, untaken, write_rows
 from windowmill.jobs.batch.row_reader import table_rows
 from windowmill.jobs.batch.window_history import shown_after
 from windowmill.jobs.schedulers.spark.task_output import read_files
@@ -241,7 +241,7 @@ class Restatement:
     def _quarantine(self, added: tuple[DataFile, ...]) -> Changes:
         """The quarantine without the rows that count from now on, and with those that the batch has ``added``."""
         place = self.runnable.places.quarantine
-        rows, paths = untaken(place, self.rows, self.plan.to_version, Counter(self.taken))
+        rows, paths = untaken(place, self.rows, read_as_of(self.plan), Counter(self.taken))
         with FileWriter(place, rows.schema, batch=self.plan.batch, attempt=self.plan.attempt, task=0) as writer:
             writer.write(rows)
         return Changes.of(rows.schema, added, kept=writer.close(), removes=paths)
@@ -269,7 +269,8 @@ def _is_whole(plan: RestatePlan) -> bool:
 def _state_is_current(plan: RestatePlan, source: SourceTable, ledger: Ledger) -> bool:
     """Whether all versions through that of ``plan`` that changed rows, after those of the first batch, have been restated."""
     building = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
-    restated = [each.changed for each in building if isinstance(each, RestatePlan) and each.changed is not None]
+    # One without versions has read the table as it was behind all that it passed over.
+    restated = [each.changed or (each.from_version + 1, each.to_version) for each in building if isinstance(each, RestatePlan)]
     begin = max(building[0].from_version, -1 if building[0].snapshot is None else building[0].snapshot)
     try:
         changed = [version.version for version in source.versions(begin, plan.to_version) if version.changes]

@@ -277,7 +277,8 @@ class _Steps:
         if self.finished is None:
             protocol.discard_files(self.changes, self.tables)
         if self.restatement is not None:
-            self.restatement.remove_rows()
+            with suppress(OSError):  # what led here is reported
+                self.restatement.remove_rows()
 
     def _outcome(self, computed: ComputedBatch, verdict: str) -> Commit:
         emission = computed.emission

@@ -50,6 +50,7 @@ class TableMaintenance:
     files_before: int = 0
     files_after: int = 0
     files_vacuumed: int = 0
+    files_left: int = 0
 
 
 def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold: Duration | None = None) -> Answer:
@@ -90,7 +91,7 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
         made, dropped = keep_periodic(runnable, ledger)
     lines = [
         f"{each.table}: {each.rows_expired:,} rows expired, {each.files_before} files now {each.files_after}, "
-        f"{each.files_vacuumed} old files removed"
+        f"{each.files_vacuumed} old files removed" + (f", {each.files_left} stay" if each.files_left else "")
         for each in done
     ]
     lines += [folded.describe()] if folded is not None else []
@@ -164,7 +165,8 @@ def _tidy(name: str, path: str, compact: Callable[[str], int], kept: Collection[
     rows = compact(path)
     removed = upkeep.vacuum(path, kept, 0 if now else upkeep.RETENTION_HOURS)
     _shorten(path, now=now)
-    return TableMaintenance(name, rows, before, len(table_at(path).file_uris()), removed)
+    left = len(upkeep.old_files(path, kept)) if now else 0
+    return TableMaintenance(name, rows, before, len(table_at(path).file_uris()), removed, left)
 
 
 def _shorten(path: str, *, now: bool) -> None:

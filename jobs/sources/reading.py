@@ -18,6 +18,7 @@ from typing import Literal
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan, PurgePlan
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
+from windowmill.jobs.sources.still_there import unchanged_since
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
     NonAppendCommitError,
@@ -124,12 +125,12 @@ def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Pla
     if not before:
         return _first(runnable, source, "event_time" if history == "event_time" else "log", Limits())
     first, through = before[0], before[-1].to_version
-    as_arrived = Reach(first.from_version, through, None if first.snapshot is None else _held(source, first.snapshot))
+    as_arrived = Reach(first.from_version, through, None if first.snapshot is None else unchanged_since(source, first.snapshot))
     if history == "log":
         return as_arrived
     restated = next((plan.snapshot for plan in reversed(before) if plan.replaces_state and plan.snapshot is not None), None)
     current = history == "current"
-    reach = _current(runnable, source, as_arrived, restated) if current else Reach(-1, through, _held(source, through))
+    reach = _current(runnable, source, as_arrived, restated) if current else Reach(-1, through, unchanged_since(source, through))
     if reach.after < first.from_version:
         asked = "--arrival event_time" if history == "event_time" else reach.why
         raise UnsupportedError(
@@ -167,9 +168,9 @@ def _current(runnable: Runnable, source: SourceTable, as_arrived: Reach, restate
     if known and changed is None and restated is None:
         return replace(as_arrived, why=later)
     newest = max(-1 if changed is None else changed.version, -1 if restated is None else restated)
-    snapshot = _held(source, newest if known else through)
+    snapshot = unchanged_since(source, newest if known else through)
     if not _is_readable(runnable, source, Reach(-1, through, snapshot)):
-        snapshot = _held(source, max(through, snapshot))
+        snapshot = unchanged_since(source, max(through, snapshot))
     what = "the order in which earlier batches read the rows is no longer known"
     if changed is not None:
         what = _said(changed)
@@ -274,24 +275,6 @@ def _first(runnable: Runnable, source: SourceTable, arrival: Arrival, limits: Li
     if not _log_order_known(source, versions):
         return whole
     return Reach(-1, _within(runnable, source, versions, source.version, limits))
-
-
-def _held(source: SourceTable, version: int) -> int:
-    """A version with the rows of ``version`` whose files still exist: ``version`` itself, or a later one that only rewrote files."""
-    try:
-        if source.missing(source.snapshot(version)) is None:
-            return version
-    except SourceRangeGoneError:
-        pass
-    later = version
-    try:
-        for logged in source.versions(version, source.version):
-            if logged.changes or logged.added:
-                break
-            later = logged.version
-    except SourceRangeGoneError:
-        pass
-    return later
 
 
 def _log_order_known(source: SourceTable, versions: Sequence[LoggedVersion]) -> bool:

@@ -22,6 +22,7 @@ from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.plain_files import Form, NotPlainError, OpenFile, constant
 from windowmill.jobs.sources.plain_rows import batches_of
+from windowmill.windowing.errors import SourceRangeGoneError
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -75,6 +76,12 @@ class TableRows:
     ) -> Iterator[tuple[AddedFile, pa.Table]]:
         """The rows of the table at ``version``, of ``chosen`` files; see :meth:`of_files`."""
         files = [file for file in self.source.snapshot(version) if chosen(file)]
+        gone = self.source.missing(files) if isinstance(self.source, DeltaSource) else None
+        if gone is not None:
+            raise SourceRangeGoneError(
+                f"source {self.source.path}: the file {gone.path} of version {version} is gone (VACUUM); `windowmill restate … --from … "
+                "--to …` computes the windows that are named from the table as it is now"
+            )
         yield from self.of_files(files, self._live(version), columns, others)
 
     def _live(self, version: int) -> Live:

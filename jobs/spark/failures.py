@@ -7,9 +7,10 @@ import sysconfig
 import traceback
 from pathlib import PurePath
 
+from windowmill.checkpoints.stores import is_disk_full
 from windowmill.windowing import errors
 from windowmill.windowing.columnar.checksums import REMEDY
-from windowmill.windowing.errors import ServerGoneError, StateCorruptError, StateMissingError, WindowmillError
+from windowmill.windowing.errors import ServerGoneError, StateCorruptError, StateMissingError, StorageFullError, WindowmillError, first_line
 
 #: Messages about a missing file, and about a damaged one.
 _GONE = r"FILE_NOT_EXIST|FileNotFoundException|PATH_NOT_FOUND|does not exist"
@@ -22,6 +23,10 @@ _KNOWN = (
     (
         _GONE,
         "a file of a table is gone (vacuumed or deleted by hand); restore it, or backfill into a new sink",
+    ),
+    (
+        r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied|Forbidden|SlowDown|UnknownHost|Connection reset|timed? ?out",
+        "storage did not answer, or refused access; run again; if it stays, check the connection, the credentials and their permissions",
     ),
     (
         _DAMAGED,
@@ -73,6 +78,8 @@ def typed(err: Exception, state: str) -> WindowmillError | None:
     ours = raised_in_worker(err)
     if ours is not None:
         return ours
+    if is_disk_full(err):
+        return StorageFullError(f"{_disk_full(err)}; nothing of this batch counts until it is committed")
     text = str(err)
     if gone := re.search(_SERVER_GONE, text):
         return ServerGoneError(f"the Spark Connect server has died or lost its session ({gone[0]})")
@@ -84,8 +91,18 @@ def typed(err: Exception, state: str) -> WindowmillError | None:
     return None
 
 
+def _disk_full(err: BaseException) -> str:
+    """What a full disk says, whichever error of a library hides it."""
+    cause: BaseException | None = err
+    while cause is not None and not (isinstance(cause, OSError) and is_disk_full(cause)):
+        cause = cause.__cause__ or cause.__context__
+    return f"{first_line(cause or err)[:300]}: the disk is full or a quota is used up; free some space, and run again"
+
+
 def explain(err: Exception) -> str:
     """One line for an error that windowmill did not raise: the first line of its message, and advice."""
+    if is_disk_full(err):
+        return _disk_full(err)
     text = f"{type(err).__name__}: {err}"
     advice = next((advice for pattern, advice in _KNOWN if re.search(pattern, text)), None)
     first = next((line.strip() for line in str(err).splitlines() if line.strip()), type(err).__name__)

@@ -61,7 +61,7 @@ class Pipeline:
         ledger = self.ledger()
         settle(ledger, self.tables)
         planned = self.plan(ledger)
-        refuse_landed(planned, self.tables)
+        refuse_landed(planned, ledger, self.tables)
         changes = self.changes(planned, roles, **options)
         record(ledger, planned, Commit(10, 5, verdict, rows_published=1), changes, self.tables, NOW)
         return ledger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -87,6 +88,26 @@ def test_files_that_no_commit_names_go_by_age(tmp_path):
 
 
 @pytest.mark.covers("D6", "S4")
+@pytest.mark.covers("D9")
+@pytest.mark.parametrize("years", [0, 20])
+def test_without_a_retention_files_go_that_a_clock_ahead_has_removed(tmp_path, years):
+    path = str(tmp_path / "t")
+    for batch in range(3):
+        write_deltalake(path, rows(batch), mode="append" if batch else "overwrite")
+    old, new = sorted(DeltaTable(path).file_uris()), time.time_ns() // 1_000_000 + years * 366 * 86_400_000
+    DeltaTable(path).optimize.compact()
+    entry = tmp_path / "t" / "_delta_log" / f"{3:020d}.json"
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in (each["remove"] for each in actions if "remove" in each):
+        action["deletionTimestamp"] = new - 1
+    entry.write_text("\n".join(map(json.dumps, actions)))
+    time.sleep(0.002)
+    assert sorted(f"{path}/{name}" for name in upkeep.old_files(path)) == [uri.removeprefix("file://") for uri in old]
+    assert upkeep.vacuum(path, retention_hours=0) == len(old)
+    assert upkeep.old_files(path) == []
+    assert batches_in(path) == [0, 0, 1, 1, 2, 2]
+
+
 def test_deletion_vectors_are_not_taken_for_leftovers(tmp_path):
     path = tmp_path / "t"
     write_deltalake(path, rows(0), configuration={"delta.enableDeletionVectors": "true"})

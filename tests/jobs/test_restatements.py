@@ -15,7 +15,7 @@ from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, cut, differences, e
 from windowmill.checkpoints.failpoints import FAILPOINTS, InjectedError, arm, disarm
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
-from windowmill.windowing.errors import NonAppendCommitError, OutOfTurnError
+from windowmill.windowing.errors import NonAppendCommitError, OutOfTurnError, SourceError, SourceRangeGoneError
 
 Row = dict[str, Any]
 WINDOWS: dict[str, Any] = {
@@ -284,6 +284,37 @@ def test_runs_take_up_appended_and_corrected_rows_in_the_order_of_versions(tmp_p
     assert [batch.plan.action for batch in bench.run()] == ["run", "restate", "run"]
     assert differences(bench.latest(), bench.truth()) == []
     assert bench.run() == []
+
+
+@pytest.mark.covers("S1")
+@pytest.mark.parametrize("changes", ["restate", "refuse"])
+@pytest.mark.parametrize("kind", ["grids", "mixed", "policies"])
+def test_rows_that_are_gone_are_restated_from_the_table_as_it_is_now(tmp_path, kind, changes):
+    bench, rows = bench_of(tmp_path, kind), events(1, 300)
+    bench.changes["source"] = {"path": bench.source, "changes": changes}
+    parts = cut(rows, 1, 4)
+    bench.run_in_parts(parts[:2])
+    bench.land(parts[2])
+    bench.update("id = 'e00003' or id = 'e00003x'", i="coalesce(i, 0) + 100")
+    bench.delete("id = 'e00005' or id = 'e00005x'")
+    DeltaTable(bench.source).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    for _ in range(2):
+        with pytest.raises(SourceRangeGoneError if changes == "restate" else SourceError):
+            bench.run()
+    assert bench.restate(ends=(None, bench.emitted() + 10_000 * MINUTE)).restated.windows > 0
+    bench.run()
+    assert differences(bench.latest(), bench.truth()) == []
+    bench.run_in_parts(parts[3:])
+    assert differences(bench.latest(), bench.truth()) == []
+    assert loop.restate(bench.pipeline, quiet(), ends=(None, bench.emitted())) == []
+
+
+def test_a_compacted_source_is_restated_as_before(tmp_path):
+    bench = bench_of(tmp_path, "mixed")
+    bench.run_in_parts(cut(events(1, 300), 1, 3))
+    DeltaTable(bench.source).optimize.compact()
+    DeltaTable(bench.source).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert loop.restate(bench.pipeline, quiet(), ends=(None, bench.emitted())) == []
 
 
 def test_rows_that_a_merge_inserts_move_the_watermark(tmp_path):
