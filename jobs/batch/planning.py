@@ -36,8 +36,8 @@ from windowmill.jobs.sources.reading import (
     next_change,
     next_reach,
     refuse_purged,
+    restated_reach,
 )
-from windowmill.jobs.sources.still_there import first_readable, unchanged_since
 from windowmill.jobs.spec_checks import check_conditions, check_expectations, check_functions
 from windowmill.windowing.errors import (
     OutOfTurnError,
@@ -217,14 +217,9 @@ def next_restatement(
     after = last.plan.to_version
     _refuse_unread(runnable, changed, after if through is None else through)
     check_tables(runnable, ledger, accepted)
-    first, to_version = _first_plan(runnable, ledger), after if through is None else through
+    first, reach = _first_plan(runnable, ledger), restated_reach(source, after, through, goes_on=changed is None and not late)
     if isinstance(source, FolderSource):
-        reach = Reach(after, to_version, to_version)
         on_reading(source, check_readable(runnable, source, reach, again=False))
-    else:
-        if source.is_restatable and changed is None and not late:
-            to_version = first_readable(source, after)
-        reach = Reach(after, to_version, unchanged_since(source, to_version))
     plan = RestatePlan(
         **pinned(runnable.pipeline, ledger, source, reach),
         seen=last.outcome.seen,

@@ -18,7 +18,7 @@ from typing import Literal
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan, PurgePlan
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
-from windowmill.jobs.sources.still_there import unchanged_since
+from windowmill.jobs.sources.still_there import first_readable, unchanged_since
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
     NonAppendCommitError,
@@ -139,6 +139,19 @@ def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Pla
             + ("" if history == "event_time" else ", or give --as-arrived to read what earlier batches read")
         )
     return reach
+
+
+def restated_reach(source: SourceTable, after: int, through: int | None, *, goes_on: bool) -> Reach:
+    """What a restatement reads behind version ``after``: the rows at ``through``, or at ``after`` itself if that is null.
+
+    With ``goes_on`` it goes on to the rows that have taken the place of those, where they are gone.
+    """
+    to_version = after if through is None else through
+    if not source.is_restatable:
+        return Reach(after, to_version, to_version)
+    if goes_on:
+        to_version = first_readable(source, after)
+    return Reach(after, to_version, unchanged_since(source, to_version))
 
 
 def refuse_purged(runnable: Runnable, before: Sequence[Plan], history: History) -> None:
