@@ -319,6 +319,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "window_end": "end of the window; of windows with policies the time at which it fired",
         "trigger": "number of the result of a key, of windows with policies; else null",
         "revision": "0, and one more each time that the window is shown again",
+        "retracted": "true in a row that takes its window out of the latest view, else false",
         "pages": "an aggregate",
         "mean_spent": "an aggregate",
         "last_page": "an aggregate",
