@@ -18,7 +18,14 @@ _YEAR = re.compile(r"^-?\d+")
 
 def takes(kinds: Iterable[pa.DataType]) -> bool:
     """Whether :func:`to_json` takes columns of these types."""
-    return all(pa.types.is_timestamp(kind) or pa.types.is_date32(kind) or any(holds(kind) for holds, _ in _FORMS) for kind in kinds)
+    return all(map(_takes, kinds))
+
+
+def _takes(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        known = pa.types.is_list(kind) or pa.types.is_struct(kind) or pa.types.is_map(kind)
+        return known and all(_takes(kind.field(at).type) for at in range(kind.num_fields))
+    return pa.types.is_timestamp(kind) or pa.types.is_date32(kind) or any(holds(kind) for holds, _ in _FORMS)
 
 
 def to_json(rows: pa.Table) -> list[str]:
@@ -33,6 +40,8 @@ def to_json(rows: pa.Table) -> list[str]:
 def _texts(column: pa.ChunkedArray) -> list[str]:
     """Each value as JSON."""
     kind = column.type
+    if pa.types.is_nested(kind):
+        return _nested(column.combine_chunks())
     if pa.types.is_timestamp(kind):
         millis = pc.fill_null(column.cast(pa.int64()), 0).to_numpy() // 1_000  # Spark cuts off microseconds
         return _instants(millis.view("M8[ms]"), column, "Z" if kind.tz else "")
@@ -43,6 +52,28 @@ def _texts(column: pa.ChunkedArray) -> list[str]:
         column = column.cast(pa.binary())  # Spark takes bytes that are not UTF-8 for U+FFFD
     text = next(text for holds, text in _FORMS if holds(kind))
     return ["null" if value is None else text(value) for value in column.to_pylist()]
+
+
+def _nested(values: pa.Array) -> list[str]:
+    if pa.types.is_struct(values.type):
+        pieces = []
+        for at, field in enumerate(values.type):
+            own = _texts(pa.chunked_array([pc.struct_field(values, at)]))
+            pieces.append([f"{json.dumps(field.name, ensure_ascii=False)}:{text}" for text in own])
+        rows = ["{" + ",".join(row) + "}" for row in zip(*pieces, strict=True)] if pieces else ["{}"] * len(values)
+        return [row if known else "null" for row, known in zip(rows, values.is_valid().to_pylist(), strict=True)]
+    offsets = values.offsets.to_numpy()
+    children = [values.keys, values.items] if pa.types.is_map(values.type) else [values.values]
+    inner = [_texts(pa.chunked_array([child[offsets[0] : offsets[-1]]])) for child in children]
+    if len(inner) > 1:
+        # A key is a text, whatever its type.
+        texts, ends = [f"{key if key.startswith(chr(34)) else json.dumps(key)}:{item}" for key, item in zip(*inner, strict=True)], "{}"
+    else:
+        texts, ends = inner[0], "[]"
+    return [
+        f"{ends[0]}{','.join(texts[begin:end])}{ends[1]}" if known else "null"
+        for begin, end, known in zip(offsets[:-1] - offsets[0], offsets[1:] - offsets[0], values.is_valid().to_pylist(), strict=True)
+    ]
 
 
 def _instants(values: npt.NDArray[np.datetime64], column: pa.ChunkedArray, zone: str) -> list[str]:

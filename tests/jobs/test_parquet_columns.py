@@ -83,6 +83,24 @@ def test_a_column_that_the_spec_does_not_use_never_matters_and_one_that_it_uses_
             assert "write it in one type that is read, or give the columns as source.options.schema" in told
 
 
+def test_rows_with_unused_columns_of_nested_types_are_quarantined_with_them(tmp_path, capsys):
+    pipe = Pipe(tmp_path)
+    nested = {
+        "tags": pa.array([["x", None], None, []]),
+        "parts": pa.array([{"a": 1, "b": None}, None, {"a": None, "b": [DAY]}], pa.struct([("a", pa.int8()), ("b", pa.list_(UTC_US))])),
+        "rates": pa.array([[('q"', 1.5), ("r", None)], [], None], pa.map_(pa.string(), pa.float64())),
+        "steps": pa.array([[(1, [True])], None, [(2, None)]], pa.map_(pa.int64(), pa.list_(pa.bool_()))),
+    }
+    pipe.land("0", 0, **nested)
+    pq.write_table(pa.table({"k": ["a"] * 3, "t": pa.array([DAY, None, None], UTC_US), **nested}), pipe.inputs / "0.parquet")
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    rows = DeltaTable(f"{pipe.sink}.windowmill/quarantine").to_pyarrow_table().column("row").to_pylist()
+    assert sorted(rows) == [
+        '{"k":"a","t":null,"tags":[],"parts":{"a":null,"b":["2023-03-01T00:00:00.000Z"]},"rates":null,"steps":{"2":null}}',
+        '{"k":"a","t":null,"tags":null,"parts":null,"rates":{},"steps":null}',
+    ]
+
+
 def test_a_schema_helps_where_files_have_no_type_in_common(tmp_path, capsys):
     given = {"int_text": "STRING", "time64": "BIGINT", "duration": "BIGINT", "decimal256": "DECIMAL(38, 2)", "bool_int": "INT"}
     schema = ", ".join(f"{name} {kind}" for name, kind in {"K": "STRING", "t": "TIMESTAMP", **given}.items())

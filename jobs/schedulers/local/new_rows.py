@@ -17,7 +17,7 @@ from windowmill.jobs.sources.plain_files import NotPlainError
 from windowmill.jobs.ways import lateness, limits
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.row_numbers import numbers_of
-from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import ORDER, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
@@ -104,9 +104,13 @@ class SourceRows(NewRows):
         here = self.whole()
         if here is None:
             raise limits.OnlySparkError("only Spark can write the rows to quarantine as JSON")
-        return here.drop_columns([name for name in (REASON, WATERMARK_OF) if name in here.column_names]).join(
-            refused, [FILE, ROW], join_type="inner"
-        )
+        # Arrow joins no columns of nested types.
+        at = here.select([FILE, ROW]).append_column(ORDER, pa.array(np.arange(len(here)))).join(refused, [FILE, ROW], join_type="inner")
+        rows = here.take(at.column(ORDER))
+        for name in refused.column_names[2:]:
+            found = rows.schema.get_field_index(name)
+            rows = rows.append_column(name, at.column(name)) if found < 0 else rows.set_column(found, name, at.column(name))
+        return rows
 
 
 def _whole(plain: PlainRows, latest: int | None) -> pa.Table | None:
