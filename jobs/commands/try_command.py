@@ -22,6 +22,7 @@ from windowmill.jobs.json_lines.write import result_lines
 from windowmill.jobs.spec_checks import check_conditions, check_functions
 from windowmill.windowing.aggregates import argument_types
 from windowmill.windowing.bounds import check_lengths
+from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
 
@@ -143,7 +144,13 @@ def attempt(
         run.feed(Batch(rows.table.slice(start, length), conditions, commits[start:stop]))
     results = run.finish(final=final)
     late = [RefusedRow(rows.lines[position], reason, None, rows.raw[position]) for position, reason in results.quarantined]
-    return Outcome(results.rows, sorted([*rows.refused, *late], key=lambda row: row.line))
+    shown = results.rows if pipeline.emit == "final" else _without_retractions(results.rows)
+    return Outcome(shown, sorted([*rows.refused, *late], key=lambda row: row.line))
+
+
+def _without_retractions(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that are shown: each version of a window, and no row that retracts one, as a sink has it."""
+    return [{name: value for name, value in row.items() if name != RETRACTED} for row in rows if not row[RETRACTED]]
 
 
 def _batches(commits: np.ndarray, size: int) -> Iterator[tuple[int, int]]:

@@ -69,7 +69,11 @@ def outcomes(spec: Pipeline, commits: Commits) -> Iterator[tuple[list[Shown], Re
     also_by_rows = divide(spec, {"k": pa.string(), "t": pa.int64()}).rows is None
     computed = (by_kernel(spec, commits, size, by_rows=rows) for size in (1, 2, len(commits)) for rows in {False, also_by_rows})
     for rows, refused in (by_reference(spec, commits), *computed):
-        shown = [tuple(row[name] for name in ("k", "window_start", "window_end", "revision", "times")) for row in rows]
+        shown = [
+            tuple(row[name] for name in ("k", "window_start", "window_end", "revision", "times"))
+            for row in rows
+            if not row.get("retracted")
+        ]
         yield sorted(shown), in_order((*arrived[number], reason) for number, reason in refused)
 
 
