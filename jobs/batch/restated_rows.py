@@ -9,17 +9,19 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pa_fs
 
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import RestatePlan
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.state.replacement import rows_numbered
-from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.checkpoints.stores import filesystem_of, is_local, is_table, table_at
 from windowmill.jobs.batch.redelivery import appended_rows
 from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
@@ -41,6 +43,8 @@ from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.time_axis import Time
 from windowmill.windowing.ways import divide
 
+#: Longer than any restatement takes.
+_LONGEST = timedelta(days=7)
 #: By what a row of the quarantine is known: its file and its number in it, or its values as JSON.
 Known = tuple[str, int] | str
 _QUARANTINED = {
@@ -289,7 +293,7 @@ def write_rows(
     SourceFileError
         If a row of a file that was delivered again cannot be read.
     """
-    pipeline, place, source = runnable.pipeline, restated_folder(runnable, plan), rows.source
+    pipeline, place, source = runnable.pipeline, runnable.places.restated, rows.source
     staying, _ = quarantined(runnable, rows, read_as_of(plan), late=plan.late, delivered_again=delivered_again)
     with FileWriter(place, pa.schema(list(rows.types.items())), batch=plan.batch, attempt=plan.attempt, task=0) as writer:
         if scope.touched is None or scope.touched.num_rows:
@@ -313,9 +317,13 @@ def read_as_of(plan: RestatePlan) -> int:
     return plan.to_version if plan.snapshot is None else plan.snapshot
 
 
-def restated_folder(runnable: Runnable, plan: RestatePlan) -> str:
-    """Where :func:`write_rows` writes: no other attempt does, as there may be one at once in object storage."""
-    return f"{runnable.places.restated}/{plan.attempt}"
+def remove_rows(runnable: Runnable, plan: RestatePlan) -> None:
+    """Remove the files of :func:`write_rows`, and those of attempts that have died; in object storage another may be at work."""
+    files, root = filesystem_of(runnable.places.restated)
+    alone, since = is_local(runnable.places.restated), datetime.now(UTC) - _LONGEST
+    for info in files.get_file_info(pa_fs.FileSelector(root, allow_not_found=True)):
+        if info.type == pa_fs.FileType.File and (alone or f"-{plan.attempt}-" in info.base_name or (info.mtime and info.mtime < since)):
+            files.delete_file(info.path)
 
 
 def untaken(place: str, rows: TableRows, version: int, taken: Counter[Known]) -> tuple[pa.Table, tuple[str, ...]]:

@@ -19,11 +19,11 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import RestatePlan
 from windowmill.checkpoints.quoting import sql_text
 from windowmill.checkpoints.state.replacement import keep, replacing
-from windowmill.checkpoints.stores import is_table, remove_folder, table_at
+from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.corrections import Corrections, corrections
 from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.progress import late_missed
-from windowmill.jobs.batch.restated_rows import Known, Scope, only_of_filter, read_as_of, restated_folder, touched_rows, untaken, write_rows
+from windowmill.jobs.batch.restated_rows import Known, Scope, only_of_filter, read_as_of, remove_rows, touched_rows, untaken, write_rows
 from windowmill.jobs.batch.row_reader import table_rows
 from windowmill.jobs.batch.window_history import shown_after
 from windowmill.jobs.schedulers.spark.task_output import read_files
@@ -136,7 +136,7 @@ class Restatement:
 
     def remove_rows(self) -> None:
         """Remove what :meth:`write_rows` has written."""
-        remove_folder(restated_folder(self.runnable, self.plan))
+        remove_rows(self.runnable, self.plan)
 
     def finished(self, computed: ComputedBatch) -> tuple[ComputedBatch, Restated]:
         """The batch with the changes that it makes, after its computation; result rows of windows that have not changed are left out."""

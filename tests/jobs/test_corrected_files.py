@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.harness import Bench, quiet
-from windowmill.jobs.batch import loop
+from windowmill.checkpoints.places import Places
+from windowmill.jobs.batch import loop, restated_rows
 from windowmill.windowing.errors import LocalComputeError
 
 Row = dict[str, Any]
@@ -289,6 +292,22 @@ def test_rows_in_quarantine_are_known_by_their_values_where_the_table_does_not_n
     table.commit(*map(removed, files), operation="DELETE")
     [done] = bench.run()
     assert (done.restated.retracted, shown(bench), len(bench.quarantine())) == (3, [], 2)
+
+
+@pytest.mark.covers("P7")
+@pytest.mark.parametrize("alone", [True, False], ids=["on this machine", "in object storage"])
+def test_a_restatement_removes_its_own_files_and_those_of_dead_attempts(tmp_path, monkeypatch, alone):
+    monkeypatch.setattr(restated_rows, "is_local", lambda _: alone)
+    table, bench, rows, files = landed(tmp_path, FORMS["plain"])
+    folder = Path(Places.of(bench.pipeline).restated)
+    folder.mkdir()
+    names = ["part-b000009-other-0-0123abcd-0.snappy.parquet", "part-b000009-dead-0-0123abcd-0.snappy.parquet"]
+    for name, age in zip(names, (0, 8 * 86_400), strict=True):
+        (folder / name).write_bytes(b"rows")
+        os.utime(folder / name, (time.time() - age,) * 2)
+    table.commit(*map(removed, files), *({"add": each} for each in table.files(rows[1:])), operation="DELETE")
+    bench.run()
+    assert [path.name for path in folder.rglob("*")] == ([] if alone else names[:1])
 
 
 def test_what_only_spark_reads_is_refused_without_it(tmp_path):

@@ -7,8 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.jobs.test_corrected_files import INSTANT_UNUSED, OLD, Form, landed, removed, shown
 from tests.jobs.test_restatements import Corrected, bench_of
-from tests.spark.harness import cut, differences, events
+from tests.spark.harness import cut, differences, events, quiet
+from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.planning import Acceptance
 from windowmill.jobs.ways import limits
 
@@ -48,6 +50,22 @@ def truth(spark: Any, bench: Corrected) -> list[dict[str, Any]]:
     """As :meth:`.Corrected.truth`, of a source that only Spark reads."""
     rows = spark.read.format("delta").load(bench.source).toArrow()
     return bench.truth(pa.table(rows))
+
+
+@pytest.mark.covers("S4")
+@pytest.mark.usefixtures("spark")
+def test_rows_that_arrow_would_read_otherwise_are_read_by_spark(tmp_path):
+    form = Form(unused=OLD, aggregates={"until": {"max": "u"}}, parted="k", **INSTANT_UNUSED)
+    table, bench, rows, files = landed(tmp_path, form)
+    until = {row["until"] for row in bench.rows()}
+    assert loop.restate(bench.pipeline, quiet(), ends=(None, None)) == []
+    corrected = [rows[0] | {"v": 100}, *rows[2:]]
+    table.commit(*map(removed, files), *({"add": each} for each in table.files(corrected)), operation="MERGE")
+    [done] = bench.run()
+    assert (done.restated.windows, shown(bench)) == (2, [("sesame", 60, 104), ("sesame", 70, 8)])
+    loop.restate(bench.pipeline, quiet(), late=True)
+    assert (shown(bench), bench.quarantine()) == ([("b", 20, 2_000), ("sesame", 60, 1_104), ("sesame", 70, 8)], [])
+    assert {row["until"] for row in bench.rows() if row["until"] is not None} == until
 
 
 def test_a_sink_with_constraints_is_widened_and_restated(spark, tmp_path):
