@@ -54,7 +54,8 @@ def explain(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     found = _as_spec_writes(plan(pipeline, refusal=refusal))
     lines = [WindowLine.of(window, keeps_state=found.command == "run") for window in found.windows]
     caveat = caveat_of(pipeline.source)
-    dates, outside = shifted_dates(pipeline, is_date=False), outside_by_field(pipeline)
+    dates = shifted_dates(pipeline, is_date=False)
+    outside = {where: as_written(why) for where, why in outside_by_field(pipeline).items()}
     data = asdict(found) | {"done_by": _done_by(found), "lines": [asdict(line) for line in lines], "source": caveat, "dates": dates}
     if outside:
         data["only_by_spark"] = outside

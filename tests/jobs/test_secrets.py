@@ -55,6 +55,10 @@ FULL: dict[str, Any] = {
     "savepoints": {"every": "7 days", "keep": 4},
     "fold_revisions": "30 days",
     "schedule": "@daily",
+    "airflow": {
+        "catchup": False, "start_date": "2024-01-01", "retries": 2, "owner": "data", "tags": ["delays"],
+        "on_failure": "tests.jobs.test_secrets:Own", "on_warning": "tests.jobs.test_secrets:Own",
+    },
 }  # fmt: skip
 
 

@@ -104,7 +104,7 @@ MUTANTS = {
     f"{SAVEPOINTS}a_savepoint_outlives_vacuum_and_compaction": [
         (
             "rows-of-undone-batches-kept-in-files-of-both",
-            "checkpoints.undoing:UndoneFiles._stays",
+            "checkpoints.undoing:UndoneFiles.stays",
             instead("pc.less_equal(_1, _2.after)", "pc.less_equal(_1, _2.after + 1)"),
         ),
     ],

@@ -236,7 +236,7 @@ class Run:
             return made > 0
         verify(ledger, tables)
         plan = _plan(ledger, after, len(world.source) - 1)
-        refuse_landed(plan, tables)
+        refuse_landed(plan, ledger, tables)
         outcome, changes = self._computed(plan, tables)
         record(ledger, plan, outcome, changes, tables, world.now())
         settle(ledger, tables)

@@ -22,7 +22,7 @@ from tests.windowing.test_columnar import BOUNDS, CUTS, SCHEMA, STREAMS, WINDOWS
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND
 from windowmill.windowing.columnar.log import GONE, ROW, StateLog
 from windowmill.windowing.columnar.partition_task import PartitionTask
-from windowmill.windowing.columnar.results import result_schema
+from windowmill.windowing.columnar.results import result_schema, with_retracted
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
@@ -96,7 +96,8 @@ class Logged:
         self.refused += places(worked.refused)
 
     def rows(self) -> list[dict[str, Any]]:
-        return pa.concat_tables(self.results).drop_columns(["batch"]).to_pylist() if self.results else []
+        results = [with_retracted(rows) for rows in self.results] if self.spec.emit == "revise" else self.results
+        return pa.concat_tables(results).drop_columns(["batch"]).to_pylist() if results else []
 
 
 def place(row: dict[str, Any]) -> tuple[Any, ...]:
