@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from windowmill.jobs.conditions.checks import conditions_by_field
 from windowmill.jobs.spec_checks import Problem, alert_problems, problems_of, source_problems
 from windowmill.windowing.errors import SpecError, WindowmillError
+from windowmill.windowing.redaction import as_written
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import ReadSpec, read_spec
 
@@ -59,12 +61,15 @@ def _checked(read: ReadSpec, spec: Path, *, source: bool) -> Checked:
         f"{len(found)} {what}{'s' * (len(found) != 1)}"
         for found, what in ((pipeline.windows, "window"), (pipeline.aggregates, "aggregate"))
     )
-    names = {"windows": [window.name for window in pipeline.windows], "aggregates": list(pipeline.aggregates)}
-    data: dict[str, Any] = {"pipeline": pipeline.pipeline, "status": "valid", **names, "missing": missing}
+    shown = partial(as_written, filled=read.hidden)
+    name = shown(pipeline.pipeline)
+    names = {"windows": [shown(window.name) for window in pipeline.windows], "aggregates": [shown(each) for each in pipeline.aggregates]}
+    data: dict[str, Any] = {"pipeline": name, "status": "valid", **names, "missing": missing}
     outside = looked.pop("outside") if "outside" in looked else _outside(pipeline)
+    outside = {where: shown(why) for where, why in outside.items()}
     data |= looked | ({"only_by_spark": outside} if outside else {})
     lines += [f"{where}: {why}" for where, why in outside.items()]
-    return Checked(data, [f"{spec}: pipeline {pipeline.pipeline} is valid: {counts}{note}", *(f"  {line}" for line in lines)])
+    return Checked(data, [f"{spec}: pipeline {name} is valid: {counts}{note}", *(f"  {line}" for line in lines)])
 
 
 def _outside(pipeline: Pipeline, types: Mapping[str, Any] | None = None) -> dict[str, str]:

@@ -136,11 +136,12 @@ def test_what_came_from_the_environment_is_not_told_wherever_it_stands(tmp_path,
 )
 @pytest.mark.parametrize("form", ["${SECRET}", "a ${SECRET} b", "${SECRET}:Own", "v > ${SECRET}"], ids=["text", "within", "use", "sql"])
 @pytest.mark.parametrize("output", [[], ["--json"]], ids=["text", "json"])
-def test_explain_does_not_tell_it_either(tmp_path, capsys, monkeypatch, spec, path, form, output):
+@pytest.mark.parametrize("command", ["explain", "validate"])
+def test_explain_and_validate_do_not_show_it_either(tmp_path, capsys, monkeypatch, spec, path, form, output, command):
     monkeypatch.setenv("SECRET", "hunter2hunter2")
     file = tmp_path / "p.yaml"
     file.write_text(yaml.safe_dump(changed(spec, path, form), sort_keys=False))
-    main(["explain", str(file), *output])
+    main([command, str(file), *output])
     captured = capsys.readouterr()
     assert "hunter2" not in captured.out + captured.err
 
