@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -269,21 +270,36 @@ class Customs:
 
 def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
     """The result rows of one key's ``events``; see :meth:`windowmill.windowing.windows.base.Window.reference_rows`."""
-    shown: list[WindowResult] = []  # emitted rows whose windows still take events
-    retracted: set[tuple[int | None, int, int]] = set()  # bounds and revisions of those whose windows have other bounds since
+    shown: list[WindowResult] = []  # emitted rows whose windows still take events, and those that have been retracted
+
+    def retract(spans: Sequence[EventWindow]) -> Iterator[WindowResult]:
+        bounds = {_bounds(span) for span in spans}
+        gone: dict[tuple[int | None, int], int] = {}
+        for fired in shown:
+            its = _bounds(fired.span)
+            if not fired.retracted and its not in bounds:
+                gone[its] = max(gone.get(its, 0), fired.revision + 1)
+        for place, fired in enumerate(shown):
+            if not fired.retracted and _bounds(fired.span) in gone:
+                shown[place] = replace(fired, retracted=True)
+        for (start, end), revision in gone.items():
+            yield WindowResult((), EventWindow(start, end, []), None, revision, retracted=True)
 
     def show(passed: float) -> Iterator[WindowResult]:
         spans = windows.spans()
-        for fired in shown:
-            version = (fired.span.start, fired.span.end, fired.revision)
-            if version not in retracted and all((span.start, span.end) != version[:2] for span in spans):
-                retracted.add(version)
-                yield WindowResult((), EventWindow(fired.span.start, fired.span.end, []), None, fired.revision + 1, retracted=True)
+        yield from retract(spans)
         for span in (span for span in spans if windows.complete(span, passed)):
             earlier = [fired for fired in shown if windows.replaces(span, fired.span)]
-            if not any(_same(span, fired.span) for fired in earlier):
-                fired = WindowResult((), span, None, 1 + max((fired.revision for fired in earlier), default=-1))
-                shown[:] = [other for other in shown if (other.span.start, other.span.end) != (span.start, span.end)]
+            if not any(_same(span, fired.span) and not fired.retracted for fired in earlier):
+                # A window that comes back follows its retraction.
+                numbers = (other.revision + (other.retracted and _bounds(other.span) == _bounds(span)) for other in earlier)
+                fired = WindowResult((), span, None, 1 + max(numbers, default=-1))
+                # A user's function may give two windows with these bounds: the row of the other one stays.
+                shown[:] = [
+                    other
+                    for other in shown
+                    if _bounds(other.span) != _bounds(span) or (not other.retracted and any(_same(other.span, each) for each in spans))
+                ]
                 shown.append(fired)
                 yield fired
 
@@ -306,6 +322,10 @@ def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, cou
             if windows.clips(event):
                 tally.partly.add(event.number)
     yield from settle(course.watermark, course.closed)
+
+
+def _bounds(span: EventWindow) -> tuple[int | None, int]:
+    return span.start, span.end
 
 
 def _same(one: EventWindow, other: EventWindow) -> bool:

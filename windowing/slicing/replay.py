@@ -7,7 +7,7 @@ A row is identified by its leaf index, so comparing indices compares (time, tie_
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -254,19 +254,21 @@ class EmittedVersions:
 
         A version whose window has other bounds since is retracted: it is emitted again, without rows.
         """
-        fresh, windows = [], replay.windows()
-        bounds = {(window.start, window.end) for window in windows}
-        for place, (revision, version) in enumerate(self.versions):
-            if revision >= 0 and (version.start, version.end) not in bounds:
-                fresh.append((revision + 1, version._replace(rows=())))
-                self.versions[place] = (~revision, version)
+        windows = replay.windows()
+        fresh = self._retracted({(window.start, window.end) for window in windows})
+        current = set(windows)
         for window in windows:
             if not replay.complete(window, watermark):
                 continue
             earlier = [(revision, version) for revision, version in self.versions if replay.replaces(window, version)]
             if all(version != window or revision < 0 for revision, version in earlier):
-                revision = 1 + max((max(revision, ~revision) for revision, _ in earlier), default=-1)
-                self.versions = [each for each in self.versions if (each[1].start, each[1].end) != (window.start, window.end)]
+                revision = 1 + max((_last_revision(number, version, window) for number, version in earlier), default=-1)
+                # A user's function may give two windows with these bounds: the version of the other one stays.
+                self.versions = [
+                    (number, version)
+                    for number, version in self.versions
+                    if (version.start, version.end) != (window.start, window.end) or (number >= 0 and version in current)
+                ]
                 self.versions.append((revision, window))
                 fresh.append((revision, window))
         ended = {(version.start, version.end) for version in replay.close(closed)}
@@ -278,3 +280,22 @@ class EmittedVersions:
             if (version.start, version.end) not in ended and not live.isdisjoint(version.rows)
         ]
         return fresh
+
+    def _retracted(self, bounds: Set[tuple[int, int]]) -> list[tuple[int, Version]]:
+        """Retract the versions that have none of ``bounds``: one revision without rows for the versions of one window."""
+        gone: dict[tuple[int, int], int] = {}
+        for revision, version in self.versions:
+            its = (version.start, version.end)
+            if revision >= 0 and its not in bounds:
+                gone[its] = max(gone.get(its, 0), revision + 1)
+        self.versions = [
+            (~revision if revision >= 0 and (version.start, version.end) in gone else revision, version)
+            for revision, version in self.versions
+        ]
+        return [(revision, Version(start, end, ())) for (start, end), revision in gone.items()]
+
+
+def _last_revision(number: int, version: Version, window: Version) -> int:
+    """The last revision under which ``version`` was emitted, as far as it counts for ``window``: its retraction has the window's bounds."""
+    same = (version.start, version.end) == (window.start, window.end)
+    return number if number >= 0 else ~number + same
