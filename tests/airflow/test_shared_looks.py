@@ -125,5 +125,5 @@ def test_pipelines_of_a_folder_share_its_listing(write_spec, tmp_path, monkeypat
     one, two = (SourceWatch(load_pipeline(write_spec(name, **form))) for name in ("one", "two"))
     assert one.source_identity == two.source_identity
     listed = SourceLook(one.source)()
-    monkeypatch.setattr("windowmill.jobs.sources.folder._listed", None)  # there is no other listing
+    monkeypatch.setattr("windowmill.jobs.sources.folder.listed_files", None)  # there is no other listing
     assert one.look(listed) == two.look(listed) == UnreadRows(version=0, planned=-1, open=False)
