@@ -111,7 +111,7 @@ def _of_text(kind: pa.DataType) -> Callable[[pa.Array, pa.DataType], Computed] |
     if is_whole(kind):
         return _whole_of_text
     if kind in (FLOAT, DOUBLE):
-        return lambda texts, kind: by_value(texts, _float_of_text if kind == DOUBLE else _single_of_text, kind)
+        return _float_of_texts
     if pa.types.is_decimal(kind):
         return lambda texts, kind: by_value(texts, lambda text: _fitting(_decimal_of_text(text), kind), kind)
     if kind == BOOL:
@@ -136,6 +136,12 @@ def _whole_of_text(texts: pa.Array, kind: pa.DataType) -> Computed:
         if pc.all(pc.match_substring_regex(texts, "^-?[0-9]+$")).as_py() is not False:
             return texts.cast(kind), None
     return by_value(texts, read, kind)
+
+
+def _float_of_texts(texts: pa.Array, kind: pa.DataType) -> Computed:
+    if kind == DOUBLE and pc.all(pc.match_substring_regex(texts, r"^-?[0-9]+(?:\.[0-9]+)?$")).as_py() is not False:
+        return texts.cast(kind), None  # the plainest texts at once
+    return by_value(texts, _float_of_text if kind == DOUBLE else _single_of_text, kind)
 
 
 def _float_of_text(text: str) -> float:

@@ -81,9 +81,9 @@ def _tried(call: Call) -> Value:
     left, right = call.values(2, 2)
     if not (is_number(left.kind) and is_number(right.kind)):
         raise call.refused(left, right)
-    own = arithmetic(_TRIED[call.name], Value(left.array, None, left.literal), Value(right.array, None, right.literal))
-    failed = either(left.failed, None if right.failed is None else right.failed & left.valid)
-    return Value(own.array, failed)
+    if left.failed is not None or right.failed is not None:
+        raise outside(f"{call.name}() of an operand that may fail, whose overflow Spark overlooks there")
+    return Value(arithmetic(_TRIED[call.name], left, right).array)
 
 
 def _double(value: Value) -> Value:
@@ -198,7 +198,10 @@ def _rounded_floats(array: pa.Array, scale: int, mode: str) -> Computed:
 
 @calls("greatest", "least")
 def _extreme(call: Call) -> Value:
-    values = alike(*call.values(2), what=call.name)
+    given = call.values(2)
+    if len({value.kind for value in given} - {NULL}) > 1 and TEXT in {value.kind for value in given}:
+        raise call.refused(*given)
+    values = alike(*given, what=call.name)
     kind = values[0].kind
     if not (is_number(kind) or is_time(kind) or kind in (TEXT, BOOL)):
         raise call.refused(*values)

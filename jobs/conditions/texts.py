@@ -204,7 +204,7 @@ def _ascii(texts: pa.Array) -> Computed:
 
 @function("md5", takes=[text])
 def _md5(texts: pa.Array) -> Computed:
-    return by_value(texts, lambda each: hashlib.md5(each.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest(), TEXT)
+    return by_value(texts, lambda each: hashlib.md5(each.encode(), usedforsecurity=False).hexdigest(), TEXT)
 
 
 @function("split_part", takes=[text, text, whole()])

@@ -111,7 +111,14 @@ def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:
 def spark_array(array: pa.Array) -> pa.Array:
     """``array`` in the type that Spark's type has here: texts and lists with small offsets, times in microseconds."""
     kind = spark_kind(array.type)
-    return array if kind == array.type else array.cast(kind)
+    array = array if kind == array.type else array.cast(kind)
+    if not pa.types.is_string(kind):
+        return array
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:  # bytes that are no UTF-8, of which Java makes the same characters
+        return pa.array([None if each is None else each.decode("utf-8", "replace") for each in array.cast(pa.binary()).to_pylist()], kind)
+    return array
 
 
 def spark_kind(kind: pa.DataType) -> pa.DataType:

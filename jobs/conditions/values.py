@@ -167,21 +167,16 @@ def chosen(conditions: Sequence[Mask], values: Sequence[Value], kind: pa.DataTyp
 def by_value(array: pa.Array, function: Callable[[Any], Any], kind: pa.DataType) -> tuple[pa.Array, Mask | None]:
     """``function`` of each different value in Python; a row fails where it raises ``ValueError``."""
     coded = array.dictionary_encode()
-    known = coded.dictionary
-    if pa.types.is_string(known.type):
-        given = [None if each is None else each.decode("utf-8", "surrogateescape") for each in known.cast(pa.binary()).to_pylist()]
-    else:
-        given = known.to_pylist()
     found: list[Any] = []
     bad: list[bool] = []
-    for each in given:
+    for each in coded.dictionary.to_pylist():
         try:
             value, wrong = function(each), False
         except ValueError:
             value, wrong = None, True
-        found.append(value.encode("utf-8", "surrogateescape") if isinstance(value, str) and kind != pa.binary() else value)
+        found.append(value)
         bad.append(wrong)
-    values = pa.array(found, pa.binary()).cast(kind, safe=False) if kind == pa.string() else pa.array(found, kind)
+    values = pa.array(found, kind)
     taken = values.take(coded.indices)
     if not any(bad):
         return taken, None

@@ -145,6 +145,21 @@ def test_the_page_lists_every_function():
     assert re.findall(r"`(\w+)`", listed) == sorted(FUNCTIONS)
 
 
+def test_bytes_that_are_no_text_stop_nothing():
+    odd = pa.array([b"a\xff", b"\xed\xa0\x80", b"5", None]).cast(pa.string(), safe=False)
+    texts = (
+        "contains(s, 'a')",
+        "length(s) > 1",
+        "substr(s, 1, 1) = 'a'",
+        "upper(trim(s)) like 'A%'",
+        "s rlike '^a.$'",
+        "split(s, 'x')[0] > ''",
+    )
+    found = evaluate([*texts, "cast(s as int) = 5"], pa.table({"s": odd}))
+    assert [found[text].holds.to_pylist()[0] for text in texts] == [True] * len(texts)
+    assert found["cast(s as int) = 5"].failed.to_pylist() == [True, True, False, False]
+
+
 def test_it_is_known_beforehand_what_may_fail():
     """Over no rows, an expression has failures if it has some over rows."""
     columns = {name: GENERATED.column(name).combine_chunks() for name in GENERATED.column_names}

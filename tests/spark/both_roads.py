@@ -29,12 +29,8 @@ Answers = tuple[str, list[Any]]
 FAILS = "fails"
 #: Rules by which Spark's optimizer evaluates less than is written, or sooner.
 _RULES = (
-    "ConvertToLocalRelation",
-    "ConstantFolding",
-    "NullPropagation",
-    "BooleanSimplification",
-    "SimplifyConditionals",
-    "CollapseProject",
+    *("ConvertToLocalRelation", "ConstantFolding", "NullPropagation", "BooleanSimplification", "SimplifyConditionals"),
+    *("ReorderAssociativeOperator", "UnwrapCastInBinaryComparison", "SimplifyCaseConversionExpressions", "CollapseProject"),
 )
 
 
@@ -139,7 +135,8 @@ def _value(bound: Any, row: Any, kind: str) -> Any:
 def differing(here: Answers, theirs: Answers | str) -> object:
     """What differs, if anything does."""
     if isinstance(theirs, str):
-        return theirs
+        # Spark may find while it plans that a constant fails.
+        return None if set(here[1]) == {FAILS} else theirs
     kinds = [kind.replace(" day to second", "").replace(" day", "") for kind in (here[0], theirs[0])]
     if kinds[0] != kinds[1]:
         return here[0], theirs[0]
