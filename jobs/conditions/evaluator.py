@@ -24,11 +24,12 @@ from windowmill.jobs.conditions.arithmetic import arithmetic, compared, negative
 from windowmill.jobs.conditions.casts import alike, cast, holds, try_cast
 from windowmill.jobs.conditions.choices import choice, is_null
 from windowmill.jobs.conditions.functions import FUNCTIONS, Call
-from windowmill.jobs.conditions.kinds import BOOL, DOUBLE, INT, INTERVAL, LONG, MONTHS, NULL, TEXT
+from windowmill.jobs.conditions.kinds import BOOL, DOUBLE, INT, INTERVAL, LONG, MAX_DIGITS, MONTHS, NULL, TEXT
 from windowmill.jobs.conditions.nested import field_of, item_of
 from windowmill.jobs.conditions.texts import like, trimmed
 from windowmill.jobs.conditions.times import shifted
 from windowmill.jobs.conditions.values import (
+    OutsideError,
     Value,
     applied,
     at,
@@ -141,13 +142,19 @@ def _literal(own: Evaluation, node: exp.Literal) -> Value:
         return own.constant(text, TEXT)
     if text.isdigit():
         whole = int(text)
-        kind = INT if whole < 1 << 31 else LONG if whole < 1 << 63 else pa.decimal128(len(str(whole)), 0)
+        kind = INT if whole < 1 << 31 else LONG if whole < 1 << 63 else _decimal(len(str(whole)), 0)
         return own.constant(Decimal(whole) if pa.types.is_decimal(kind) else whole, kind)
     if "e" in text.lower():
         return own.constant(float(text), DOUBLE)
     value = Decimal(text)
     scale = len(text.partition(".")[2])
-    return own.constant(value, pa.decimal128(max(scale, len(value.as_tuple().digits)), scale))
+    return own.constant(value, _decimal(max(scale, len(value.as_tuple().digits)), scale))
+
+
+def _decimal(precision: int, scale: int) -> pa.DataType:
+    if precision > MAX_DIGITS:
+        raise OutsideError(f"a number of {precision} digits")
+    return pa.decimal128(precision, scale)
 
 
 @rule(exp.Boolean, exp.Null)
