@@ -136,25 +136,29 @@ def test_status_says_beforehand_what_is_too_large_for_local(bench, capsys, monke
     assert status["next_run_error"] in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize(
-    ("values", "rules", "says"),
-    [
-        (
-            [1.0, 2.0],
-            [{"type": "unexpected_rows_expectation", "unexpected_rows_query": "SELECT * FROM {batch} WHERE low > 9"}],
-            "batch 0: only Spark evaluates expectations.1 (unexpected_rows_expectation); compute is local",
-        ),
-        ([float("nan"), 2.0], [], "batch 0: a result is NaN, which only Spark compares as a rule asks; compute is local"),
-    ],
-)
-def test_a_rule_that_only_spark_evaluates_is_named(tmp_path, capsys, monkeypatch, values, rules, says):
-    monkeypatch.setenv(COMPUTE.name, "local")
+def a_bounded_result(tmp_path, values, *rules):
+    """The path of a spec whose least values are to be 9 at most, over ``values`` of which the first is published."""
     rules = [{"type": "expect_column_values_to_be_between", "column": "low", "max_value": 9}, *rules]
     fields = a_spec(tmp_path, keys=["k"], time=SECONDS, windows=[TENS], aggregates={"low": {"min": "v"}}, expectations=rules)
     (tmp_path / "p.yaml").write_text(yaml.safe_dump(fields))
     write_deltalake(str(tmp_path / "source"), pa.table({"t": [3, 25], "v": values, "k": ["a", "a"]}))
-    assert app.run(["run", str(tmp_path / "p.yaml")]) == 2
+    return str(tmp_path / "p.yaml")
+
+
+def test_a_rule_that_only_spark_evaluates_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv(COMPUTE.name, "local")
+    query = {"type": "unexpected_rows_expectation", "unexpected_rows_query": "SELECT * FROM {batch} WHERE low > 9"}
+    assert app.run(["run", a_bounded_result(tmp_path, [1.0, 2.0], query)]) == 2
+    says = "batch 0: only Spark evaluates expectations.1 (unexpected_rows_expectation); compute is local"
     assert says in " ".join(capsys.readouterr().err.split())
+
+
+def test_nan_breaks_an_upper_bound_and_stops_no_pipeline(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv(COMPUTE.name, "local")
+    assert app.run(["run", a_bounded_result(tmp_path, [float("nan"), 2.0])]) == 3
+    assert "expect_column_values_to_be_between(low) failed [critical]: 1 of 1 rows break the rule" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_status_says_which_waiting_versions_change_rows(bench, capsys):
