@@ -93,12 +93,18 @@ def test_commits_of_lines_give_what_the_reference_says(seed):
     size = rng.choice([1, 2, 3, 7, len(case.rows)])
     case.commits = [number // size for number in range(len(case.rows))]
     wanted = case.expected(final=True)
+    shown = [without_retracted(row) for row in wanted.rows if not row.get("retracted")]
     for engine in ("kernel", "reference"):
         rows = case.permuted(rng)
         outcome = attempt(case.pipeline, lines(case, rows), rng.choice([None, 1, 4, 9]), engine, commit_rows=size)
-        assert differences(sorted((dict(row) for row in outcome.rows), key=case.place), wanted.rows) == []
+        assert differences(sorted((dict(row) for row in outcome.rows), key=case.place), shown) == []
         refused = [(row.line - 1, row.reason) for row in outcome.refused]
         assert refused_ids(case, rows, refused) == refused_ids(case, case.rows, wanted.quarantined)
+
+
+def without_retracted(row: Row) -> Row:
+    """``row`` as ``try`` prints it."""
+    return {name: value for name, value in row.items() if name != "retracted"}
 
 
 @pytest.mark.parametrize("seed", examples(60))
