@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 
 from windowmill.checkpoints.quoting import quoted
+from windowmill.checkpoints.state.base import files_of
 from windowmill.jobs.report.tables import clipped, literal, query
 from windowmill.windowing.spec import Pipeline
 
@@ -92,13 +93,13 @@ class ResultRows:
             where.append(f"window_end >= {instant}")
         if keys is not None and texts:
             where.append(f"{joined(texts)} IN ({', '.join(literal(_joined(key)) for key in keys)})")
-        # The column exists once a window has become empty that was published before.
+        if all(file.get("max.revision") == 0 for file in files_of(self.table)):
+            return f"SELECT {', '.join(columns)} FROM t WHERE {' AND '.join(where)}"
         retracts = any(field.name == "retracted" for field in self.table.schema().fields)
+        columns += ["CASE WHEN \"trigger\" IS NULL THEN arrow_cast(window_start, 'Int64') END AS b"]
         columns += ["coalesce(retracted, false) AS d"] if retracts else []
         rows = f"SELECT {', '.join(columns)} FROM t WHERE {' AND '.join(where)}"
-        if self.pipeline.emit == "final" and not retracts:
-            return rows
-        one = ", ".join(["e", "g", *self._key_names])
+        one = ", ".join(["b", "e", "g", *self._key_names])
         names = [f"v{i}" for i in range(len(self.aggregates))] + (["d"] if retracts else [])
         newest = ", ".join(f"last_value({name} ORDER BY r) AS {name}" for name in names)
         latest = f"SELECT {one}, {newest} FROM ({rows}) GROUP BY {one}"
