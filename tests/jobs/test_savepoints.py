@@ -307,7 +307,9 @@ def test_a_restoration_over_changed_rows_and_the_runs_after_it_may_die_anywhere(
         if place == "batch.before":
             savepoints.restore(story.bench.pipeline, quiet(), "first")
     if step == "run":
-        for _ in range(3):  # the run, the restatement and the run after it
+        # The run, the restatement and the run after it, which leaves the state as it is: the rows that were appended behind deleted ones
+        # have been restated with them.
+        for _ in range(2 if place.startswith("state") else 3):
             arm(place)
             with pytest.raises(DiedError):
                 story.run()
