@@ -254,10 +254,14 @@ def _remove(
 
 def _sink_schema(job: Job) -> pa.Schema:
     """The columns of the sink's files: ``retracted``, too, unless an earlier version of windowmill has made a sink that goes without it."""
-    schema, sink = job.input.sink_schema, job.runnable.sink_path
-    if is_table(sink) and not job.input.revises and RETRACTED not in (field.name for field in newest(sink).schema().fields):
-        return schema
-    return schema.append(pa.field(RETRACTED, pa.bool_()))
+    schema = job.input.sink_schema
+    return schema if not job.input.revises and _lacks_retracted(job) else schema.append(pa.field(RETRACTED, pa.bool_()))
+
+
+def _lacks_retracted(job: Job) -> bool:
+    """Whether an earlier version of windowmill has made the sink, without the column ``retracted``; results that revise add it."""
+    sink = job.runnable.sink_path
+    return is_table(sink) and RETRACTED not in (field.name for field in newest(sink).schema().fields)
 
 
 def _computed(
@@ -268,12 +272,13 @@ def _computed(
     results, schema = output.files.get("sink", ()), targets.of["sink"].schema
     kept = (*kept, *output.files.get("retracted", ()))
     ends, applies = _replaced_ends(plan, emission), isinstance(plan, ApplyPlan)
+    widens = applies or (job.input.revises and _lacks_retracted(job))
     if ends is not None or applies:
         removes = () if replaced is None else replaced.files
         windows = _replaced_windows(job)
-        changes["sink"] = Changes.of(schema, results, kept=kept, removes=removes, replaces=ends, windows=windows, widens=applies)
+        changes["sink"] = Changes.of(schema, results, kept=kept, removes=removes, replaces=ends, windows=windows, widens=widens)
     elif not is_table(job.runnable.sink_path) or results or kept:
-        changes["sink"] = Changes.of(schema, results, kept=kept)
+        changes["sink"] = Changes.of(schema, results, kept=kept, widens=widens)
     return ComputedBatch(
         emission,
         surveyed.rows_read,

@@ -253,7 +253,7 @@ def test_more_than_a_scan_is_sparks(spark, tmp_path, change):
     ("columns", "plain"),
     [
         ({"v": None}, True),
-        ({"v": lambda table: table.column("v").cast(pa.float32())}, False),
+        ({"v": lambda table: table.column("v").cast(pa.float32())}, True),
         ({"t": lambda table: table.column("t").cast(pa.timestamp("ns", "UTC"), safe=False)}, False),
         ({"t": lambda table: _in_time(table).cast(pa.timestamp("ms", "Europe/Paris"), safe=False)}, True),
         ({"t": lambda table: table.column("t").cast(pa.timestamp("us", "America/New_York"))}, True),

@@ -314,7 +314,7 @@ def test_quarantined_rows_have_the_form_that_spark_gives_them(spark, tmp_path):
     target = Target(str(tmp_path / "q"), quarantine.quarantine_schema(pipeline))
     written = spark_quarantine.write_by_tasks(frame, names, pipeline, plan, Targets(3, "a", {"quarantine": target}), [])
     by_spark = pa.Table.from_batches(read_files(target.table, written.files["quarantine"])).to_pylist()
-    here = quarantine.quarantined(refused, names, pipeline, plan)
+    here = quarantine.quarantined(refused, names, pipeline, plan, [])
     assert here.schema == target.schema
     assert sum(written.reasons.values()) == here.num_rows
     assert [dict(row, row=json.loads(row["row"])) for row in here.to_pylist()] == [
