@@ -43,13 +43,18 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def published(golden: Golden) -> list[dict[str, Any]]:
-    """The sink as the reference has it."""
+    """The versions of windows in the sink, as the reference has them."""
     table = DeltaTable(golden.folder / "sink").to_pyarrow_table()
     for name in ("window_start", "window_end"):
         table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(pa.int64()))
     pipeline = parse_pipeline(golden.spec())
     found = [flat(row) for row in table.drop_columns(["batch"]).to_pylist()]
-    return sorted(found, key=lambda row: str(place(pipeline, row)))
+    return sorted(versions(found), key=lambda row: str(place(pipeline, row)))
+
+
+def versions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """``rows`` without those that retract windows, which sinks of the released formats do not have of the batches before."""
+    return [{name: value for name, value in row.items() if name != "retracted"} for row in rows if not row.get("retracted")]
 
 
 def test_every_case_is_there():
@@ -71,7 +76,7 @@ def test_go_on_from_tables_of_a_released_format(spark, tmp_path, folder):
     pipeline = parse_pipeline(golden.spec())
     rows, commits = landed(golden.folder / "source")
     want = expected(pipeline, rows, commits=commits)
-    wanted = sorted(map(flat, want.rows), key=lambda row: str(place(pipeline, row)))
+    wanted = sorted(versions([flat(row) for row in want.rows]), key=lambda row: str(place(pipeline, row)))
     assert len(wanted) > 10
     assert differences(published(golden), wanted) == []
     quarantined = DeltaTable(golden.folder / "sink.windowmill" / "quarantine").to_pyarrow_table()
