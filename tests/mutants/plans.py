@@ -14,7 +14,7 @@ MUTANTS = {
     f"{CHANGES}only_windows_after_the_instant_asked_for_are_filled": [
         ("rows-of-dropped-windows-replaced", "checkpoints.replacing:ReplacedRange.within", never("self.windows is not None")),
         ("history-published-whole", "jobs.ways.output:Published.of", instead("rows.filter(_)", "rows")),
-        ("columns-of-new-aggregates-missed", "jobs.batch.compute:_computed", without("widens=_")),
+        ("columns-of-new-aggregates-missed", "jobs.batch.compute:_computed", instead("widens = applies or _1", "widens = _1")),
     ],
     f"{CHANGES}rows_that_have_been_quarantined_are_not_quarantined_again": [
         ("future-rows-taken-by-a-changed-spec", "jobs.ways.input:TableInput.of", never("(_ or isinstance(plan, ApplyPlan)) and _")),
