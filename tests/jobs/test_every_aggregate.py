@@ -291,10 +291,10 @@ OVER_TIME = [pair for pair in TAKEN if pair[0] == "time_weighted_mean"]
 ASKED = [(pipeline_of(POINTS), POINTS), (lasting(pipeline_of(OVER_TIME)), OVER_TIME)]
 
 
-def tried(pipeline: Pipeline, engine: str, rows_a_batch: int) -> Sequence[Mapping[str, Any]]:
+def tried(pipeline: Pipeline, engine: str, rows_a_batch: int, rows: pa.Table = ROWS) -> Sequence[Mapping[str, Any]]:
     run = ENGINES[engine](pipeline, math.inf)
-    for first in range(0, len(ROWS), rows_a_batch):
-        part = ROWS.slice(first, rows_a_batch)
+    for first in range(0, len(rows), rows_a_batch):
+        part = rows.slice(first, rows_a_batch)
         run.feed(Batch(part, {}, np.arange(first, first + len(part))))
     return run.finish(final=True).rows
 
@@ -382,6 +382,11 @@ GREAT_WINDOWS = [
 ]
 
 
+#: As many decimals of 38 digits, of which two leave them, and four leave 128 bits.
+_ENDS = ["99", "99", "99", "50", "99", "99", "99", "48"]
+GREATEST = [Decimal(f"{sign}{'9' * 36}.{digits}") for sign, digits in zip("++++----", _ENDS, strict=True)]
+
+
 def great_rows() -> list[dict[str, Any]]:
     return [{"k": "a", "t": 4 * place, "v": value, "narrow": place % 2} for place, value in enumerate(GREAT)]
 
@@ -411,6 +416,19 @@ def test_runs_sum_alike_however_the_rows_are_cut(tmp_path: Path, monkeypatch: py
         write_deltalake(tmp_path / "source", pa.Table.from_pylist(rows[first : first + rows_a_run]), mode="append")
         assert main(["run", str(tmp_path / "spec.yaml")]) == 0
     check_great(pa.table(DeltaTable(tmp_path / "sink").to_pyarrow_table()).to_pylist())
+
+
+@pytest.mark.parametrize("rows_a_batch", [8, 3, 1])
+def test_a_sum_of_decimals_may_leave_38_digits_on_its_way(rows_a_batch: int):
+    table = pa.table({"k": ["a"] * 8, "t": range(0, 32, 4), "v": pa.array(GREATEST, pa.decimal128(38, 2)), "narrow": [0, 1] * 4})
+    for engine in ("kernel", "reference"):
+        rows = tried(parse_pipeline(great()), engine, rows_a_batch, table)
+        whole = [row for row in rows if row["narrow"] == 4]
+        assert {row["window"] for row in whole} == {window["name"] for window in GREAT_WINDOWS}
+        assert {(row["total"], row["mean"]) for row in whole} == {(Decimal("0.02"), Decimal("0.0025"))}
+    for number in (2, 3, 4):
+        with pytest.raises(AggregateOverflowError, match="more than 38 digits"):
+            tried(parse_pipeline(great(windows=GREAT_WINDOWS[:1])), "kernel", rows_a_batch, table.slice(0, number))
 
 
 def test_a_window_whose_own_sum_leaves_64_bits_is_an_error_in_any_cut():

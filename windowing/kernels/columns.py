@@ -8,9 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.errors import AggregateOverflowError
 from windowmill.windowing.kernels.combine import AT, KEY, PICKED, ROW, TIE, TIMES, Bools, Floats, Ints
 from windowmill.windowing.kernels.layout import HIGH, NUMBERS, Layout
+from windowmill.windowing.kernels.lower import integer_of
+
+#: The number of unscaled decimals of 38 digits from 0 on, and a second limb of some of fewer digits.
+_DECIMALS, _FEW = 10**38, 10**37 >> 64
 
 
 def arenas(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
@@ -34,6 +37,9 @@ def arenas(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
                     ints[:, i + 1] = np.where(valid_of(high), int64_of(high), low >> 63)
             case "sum_decimal":
                 ints[:, i : i + 2] = limbs_of(fields[""])
+                ints[:, i + 2] = ints[:, i + 1] >> 63
+                for row in np.flatnonzero(valid_of(fields[HIGH])):
+                    ints[row, i : i + 3] = _limbs(integer_of(ints[row, i : i + 3].tolist()) + fields[HIGH][row].as_py() * _DECIMALS)
             case "histogram":
                 ints[:, i : i + width] = int64_of(fields[""].flatten()).reshape(-1, width)
             case "count_least" | "count_greatest":
@@ -66,11 +72,6 @@ def stored(
         What the partials point into.
     time, ties
         Columns of ``table`` where it holds rows.
-
-    Raises
-    ------
-    AggregateOverflowError
-        If a sum of decimals does not fit.
     """
     of_rows = time is not None
     program = (layout.lifting if of_rows else layout).program()
@@ -88,7 +89,9 @@ def stored(
                 found[fields[""].name] = pa.array(low)
                 found[fields[HIGH].name] = pa.array(high, mask=~wide) if wide.any() else pa.nulls(len(low), pa.int64())
             case "sum_decimal":
-                found[fields[""].name] = decimals_of(ints[:, i : i + 2], fields[""].type)
+                low, high = _parted(ints[:, i : i + 3])
+                found[fields[""].name] = decimals_of(low, fields[""].type)
+                found[fields[HIGH].name] = high
             case "histogram":
                 bins = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(ints[:, i : i + width]).reshape(-1)), int(width))
                 found[fields[""].name] = bins.cast(fields[""].type)
@@ -183,12 +186,25 @@ def limbs_of(column: pa.Array) -> Ints:
     return np.where(valid_of(column)[:, None], values, 0)
 
 
+def _limbs(whole: int) -> Ints:
+    """The inverse of :func:`.integer_of`, for three limbs."""
+    return np.frombuffer(whole.to_bytes(24, "little", signed=True), "<i8")
+
+
+def _parted(limbs: Ints) -> tuple[Ints, pa.Array]:
+    """Sums of decimals, shape (n, 3), as two limbs that 38 digits hold, and how many times 10**38 are to be added, null for none."""
+    low = limbs[:, :2].copy()
+    # Less than 10**37 / 2**64 in the second limb, and its sign alone in the third: fewer than 38 digits.
+    great = np.flatnonzero((limbs[:, 2] != low[:, 1] >> 63) | (low[:, 1] > _FEW) | (low[:, 1] < -_FEW))
+    times: list[int | None] = [None] * len(limbs)
+    for row in great.tolist():
+        whole = integer_of(limbs[row].tolist())
+        if abs(whole) >= _DECIMALS:
+            times[row], rest = divmod(whole, _DECIMALS)
+            low[row] = _limbs(rest)[:2]
+    return low, pa.array(times, pa.int64())
+
+
 def decimals_of(limbs: Ints, kind: pa.Decimal128Type) -> pa.Array:
-    """The inverse of :func:`limbs_of`; raises ``AggregateOverflowError`` for more digits than ``kind`` has."""
-    buffer = pa.py_buffer(np.ascontiguousarray(limbs))
-    array = pa.Array.from_buffers(kind, len(limbs), [None, buffer])
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid as err:
-        raise AggregateOverflowError("a sum of decimals has more than 38 digits; cast the column to double in the source") from err
-    return array
+    """The inverse of :func:`limbs_of`, of no more digits than ``kind`` has."""
+    return pa.Array.from_buffers(kind, len(limbs), [None, pa.py_buffer(np.ascontiguousarray(limbs))])

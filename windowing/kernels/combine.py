@@ -20,7 +20,8 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-ADD, SUM, MOMENTS, GREATEST, LEAST, WIDE, MOMENTS4, COMOMENTS, PRODUCT, PICK_GREATEST, PICK_LEAST, COUNT_GREATEST, COUNT_LEAST = range(13)
+ADD, SUM, MOMENTS, GREATEST, LEAST, WIDE, MOMENTS4, COMOMENTS, PRODUCT, PICK_GREATEST, PICK_LEAST = range(11)
+COUNT_GREATEST, COUNT_LEAST, WIDER = range(11, 14)
 #: Int columns of GREATEST and LEAST: order key, time, rank among ties, and the source row (−1: none).
 KEY, AT, TIE, ROW = 0, 1, 2, 3
 #: Second int column of PICK_* (row, −1: none; the smaller row wins a tie) and of COUNT_* (number of occurrences of the extreme).
@@ -307,6 +308,17 @@ def _combine_rare(
         carry = 1 if (low ^ _SIGN) < (left_low ^ _SIGN) else 0
         high = left_ints[older, i + 1] + right_ints[newer, i + 1] + carry
         ints[row, i], ints[row, i + 1] = low, high
+    elif operation == WIDER:
+        # Three limbs, all but the highest one unsigned; a limb that takes in a carry may itself carry by that alone.
+        carry = 0
+        for limb in range(i, i + 3):
+            left_limb, right_limb = left_ints[older, limb], right_ints[newer, limb]
+            total = left_limb + right_limb
+            after = 1 if (total ^ _SIGN) < (left_limb ^ _SIGN) else 0
+            if carry == 1:
+                total += 1
+                after = 1 if total == 0 else after
+            ints[row, limb], carry = total, after
     elif operation == MOMENTS4:
         _moments4(f, i, left_ints, left_floats, older, right_ints, right_floats, newer, ints, floats, row)
     elif operation == COMOMENTS:

@@ -40,7 +40,8 @@ NUMBERS: Mapping[str, tuple[tuple[str, pa.DataType], ...]] = {
     "comoments": (("n", _INT), *((role, _FLOAT) for role in ("anchor_x", "mean_x", "anchor_y", "mean_y", "m_xx", "m_xy", "m_yy"))),
     **dict.fromkeys(("product", "magnitude"), (("n", _INT), ("zeros", _INT), ("exponent", _INT), ("mantissa", _FLOAT), ("error", _FLOAT))),
 }
-#: Role of the high 64 bits of a sum of whole numbers, null where they only repeat the sign of the low ones: of all but very great sums.
+#: Role of what the first column of a sum has no room for, null of all but very great sums: of whole numbers the high 64 bits, where these
+#: do not only repeat the sign of the low ones; of decimals how many times 10**38, unscaled, are to be added.
 HIGH = "high"
 
 
@@ -342,7 +343,7 @@ def _roles(atom: Atom, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> 
     if atom.kind == "sum_int":
         return [("", pa.int64()), (HIGH, pa.int64())]
     if atom.kind == "sum_decimal":
-        return [("", pa.decimal128(38, types[atom.columns[0]].scale))]
+        return [("", pa.decimal128(38, types[atom.columns[0]].scale)), (HIGH, pa.int64())]
     if atom.kind == "histogram":
         return [("", pa.list_(pa.int64()))]
     if atom.kind in ("count_least", "count_greatest"):

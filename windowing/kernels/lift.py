@@ -87,7 +87,8 @@ def _lift(atom: Atom, table: pa.Table, ints: Ints, floats: Floats) -> None:
             ints[:, 0] = _masked(int64_of(columns[0]), counted, 0)
             ints[:, 1] = ints[:, 0] >> 63
         case "sum_decimal":
-            ints[:] = np.where(counted[:, None], limbs_of(columns[0]), 0)
+            ints[:, :2] = np.where(counted[:, None], limbs_of(columns[0]), 0)
+            ints[:, 2] = ints[:, 1] >> 63
         case "sum_float":
             _lift_sum(_masked(float64_of(columns[0]), counted, 0.0), ints, floats)
         case "sum_weight":

@@ -5,7 +5,7 @@ The functions of :data:`Lower`'s form are named by the recipes of the aggregates
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -278,8 +278,15 @@ def sum_over(high: Floats, low: Floats, carry: Ints, n: Floats | Ints) -> Floats
 
 def _integers(result: Result, partials: Partials) -> list[int]:
     """The exact sums, of whole numbers or of unscaled decimals, that the atoms (count, sum) hold."""
-    low, high = partials.ints_of(result.atoms[1]).T.tolist()
-    return [(upper << 64) + (lower & _MASK) for lower, upper in zip(low, high, strict=True)]
+    return [integer_of(limbs) for limbs in partials.ints_of(result.atoms[1]).tolist()]
+
+
+def integer_of(limbs: Sequence[int]) -> int:
+    """The integer whose limbs of 64 bits these are, the lowest first; all but the highest one are unsigned."""
+    whole = limbs[-1]
+    for limb in limbs[-2::-1]:
+        whole = (whole << 64) + (limb & _MASK)
+    return whole
 
 
 def _scale(atom: int, partials: Partials) -> int:

@@ -39,7 +39,8 @@ AtomKind = Literal[
 OPERATIONS: Mapping[str, tuple[int, int, int]] = {
     **dict.fromkeys(("rows", "count"), (op.ADD, 1, 0)),
     "histogram": (op.ADD, 0, 0),
-    **dict.fromkeys(("sum_int", "sum_decimal"), (op.WIDE, 2, 0)),
+    "sum_int": (op.WIDE, 2, 0),
+    "sum_decimal": (op.WIDER, 3, 0),
     **dict.fromkeys(("sum_float", "sum_product", "sum_weight", "area", "lasting"), (op.SUM, 1, 2)),
     "moments": (op.MOMENTS, 1, 3),
     "moments4": (op.MOMENTS4, 1, 5),
