@@ -211,6 +211,20 @@ def _comoments(
 
 
 @inner
+def _add_wider(i: int, left_ints: Ints, older: int, right_ints: Ints, newer: int, ints: Ints, row: int) -> None:
+    """Add three limbs of 64 bits, all but the highest one unsigned; a limb that takes in a carry may itself carry by that alone."""
+    carry = 0
+    for limb in range(i, i + 3):
+        left = left_ints[older, limb]
+        total = left + right_ints[newer, limb]
+        after = 1 if (total ^ _SIGN) < (left ^ _SIGN) else 0
+        if carry == 1:
+            total += 1
+            after = 1 if total == 0 else after
+        ints[row, limb], carry = total, after
+
+
+@inner
 def combine(
     program: Ints,
     left_ints: Ints,
@@ -309,16 +323,7 @@ def _combine_rare(
         high = left_ints[older, i + 1] + right_ints[newer, i + 1] + carry
         ints[row, i], ints[row, i + 1] = low, high
     elif operation == WIDER:
-        # Three limbs, all but the highest one unsigned; a limb that takes in a carry may itself carry by that alone.
-        carry = 0
-        for limb in range(i, i + 3):
-            left_limb, right_limb = left_ints[older, limb], right_ints[newer, limb]
-            total = left_limb + right_limb
-            after = 1 if (total ^ _SIGN) < (left_limb ^ _SIGN) else 0
-            if carry == 1:
-                total += 1
-                after = 1 if total == 0 else after
-            ints[row, limb], carry = total, after
+        _add_wider(i, left_ints, older, right_ints, newer, ints, row)
     elif operation == MOMENTS4:
         _moments4(f, i, left_ints, left_floats, older, right_ints, right_floats, newer, ints, floats, row)
     elif operation == COMOMENTS:
