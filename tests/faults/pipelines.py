@@ -17,8 +17,8 @@ from deltalake import DeltaTable, QueryBuilder
 from tests.spark.harness import AGGREGATES, BASE, Bench, Row, events, lasting
 from windowmill.checkpoints.ledger import Ledger
 
-#: Columns that tell attempts and instants apart, not what was computed.
-_PER_ATTEMPT = {"generation", "attempt", "at"}
+#: Columns that tell attempts, instants and names of files apart, not what was computed: each writer of a source names its files anew.
+_PER_ATTEMPT = {"generation", "attempt", "at", "source_file"}
 _AT_BASE = datetime.fromtimestamp(BASE / 1e6, UTC)
 _FEW = {name: AGGREGATES[name] for name in ("n", "total", "low", "worst", "closing")}
 _SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
