@@ -326,7 +326,7 @@ class FolderSource(SourceTable):
         )
 
     def _footers(self, files: Sequence[AddedFile]) -> list[Footer | SourceError]:
-        return footers_of(self.path.rstrip("/"), ((file.path, *self.listed[file.path]) for file in files))
+        return footers_of(self.path.rstrip("/"), ((file.path, *self.listed.get(file.path, (0, 0))) for file in files))
 
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
         if self.settings.format == "parquet" and self._is_read_by_spark(reading.files):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
@@ -17,34 +18,46 @@ from windowmill.windowing import reference
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks
+from windowmill.windowing.columnar.rows import are_among
 from windowmill.windowing.reference.events import ranks
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from windowmill.jobs.verify.plain import Plain
     from windowmill.jobs.verify.published import PublishedRow
     from windowmill.jobs.verify.source_rows import Arrival
     from windowmill.windowing.windows.base import Window
 
 #: Most rows of the sampled keys that the reference engine is given; it keeps every row and recomputes every window.
-MAX_ROWS = 50_000
-_COMMIT = "_commit"
+MAX_ROWS = 200_000
+_COMMIT, _COUNT = "_commit", "_count"
 
 
 def recomputed(
     plain: Plain, arrival: Arrival, sampled: Sequence[PublishedRow], keys: pa.Table
-) -> list[dict[str, RecomputedValue] | None] | None:
-    """The values of the rows ``sampled``, each null if there is no such window; null if their keys have too many rows."""
-    pipeline, read = plain.pipeline, plain.rows.read
-    rows, conditions = with_conditions(plain.of_keys(keys, arrival), pipeline, plain.types)
+) -> tuple[list[dict[str, RecomputedValue] | None], np.ndarray]:
+    """The values of the rows ``sampled``, each null if there is no such window; and a mask of those whose keys have too many rows."""
+    # Each window is computed by itself; others would cost time.
+    asked_for = {row.window for row in sampled}
+    whole, read = plain.pipeline, plain.rows.read
+    pipeline = whole.model_copy(update={"windows": tuple(window for window in whole.windows if window.name in asked_for)})
+    rows, conditions = with_conditions(plain.of_keys(keys, arrival), whole, plain.types)
     names = list(dict.fromkeys([*plain.rows.columns, TIME, UNTIL_OF, FILE, ROW, *conditions.values()]))
     found = rows.select(*map(backquoted, names)).limit(MAX_ROWS + 1).toArrow()
+    left_out = np.zeros(len(sampled), np.bool_)
     if found.num_rows > MAX_ROWS:
-        return None
+        if not whole.keys:
+            return [None] * len(sampled), ~left_out
+        fewest = _fewest(rows, whole.keys)
+        left_out = ~are_among(keys, fewest, whole.keys)
+        rows, _ = with_conditions(plain.of_keys(fewest, arrival), whole, plain.types)
+        found = rows.select(*map(backquoted, names)).toArrow()
     # What moves the watermark: a row of the greatest event time of each commit, whatever its key.
     latest = pa.table(
         {FILE: pa.array([file for file, _ in arrival.latest], pa.int32()), ROW: pa.array([n for _, n in arrival.latest], pa.int64())}
     )
-    others, _ = with_conditions(read(sorted({file for file, _ in arrival.latest}), arrival.closed), pipeline, plain.types)
+    others, _ = with_conditions(read(sorted({file for file, _ in arrival.latest}), arrival.closed), whole, plain.types)
     others = others.join(F.broadcast(plain.spark.createDataFrame(without_empty_chunks(latest))), [FILE, ROW], "left_semi")
     every = pa.concat_tables([found, others.select(*map(backquoted, names)).toArrow().cast(found.schema)])
     records, commits = _records(every, plain, conditions)
@@ -57,7 +70,14 @@ def recomputed(
     # In order of revisions, so that the latest one is left.
     newest = {_place(row, [row[name] for name in pipeline.keys]): row for row in outcome.rows}
     values = [newest.get(_place_of(row)) for row in sampled]
-    return [None if row is None else {name: RecomputedValue(row[name]) for name in pipeline.aggregates} for row in values]
+    return [None if row is None else {name: RecomputedValue(row[name]) for name in pipeline.aggregates} for row in values], left_out
+
+
+def _fewest(rows: DataFrame, keys: tuple[str, ...]) -> pa.Table:
+    """Those of the keys with the fewest ``rows`` whose rows together are not too many."""
+    counted = rows.groupBy(*map(backquoted, keys)).agg(F.count(F.lit(1)).alias(_COUNT)).toArrow().sort_by(_COUNT)
+    together = np.cumsum(counted.column(_COUNT).to_numpy())
+    return counted.slice(0, int(np.searchsorted(together, MAX_ROWS, side="right"))).select(list(keys))
 
 
 def _records(found: pa.Table, plain: Plain, conditions: Mapping[str, str]) -> tuple[list[reference.Record], list[int]]:

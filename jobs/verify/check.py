@@ -49,6 +49,8 @@ BY_SQL, BY_REFERENCE = "Spark SQL", "the reference engine"
 #: Origin and type of the rows of the quality table; the number of the rule, after those of a spec.
 ORIGIN, TYPE, RULE = "verify", "verify_published_rows", 1_000_000
 _NO_SQL = "has no form in SQL"
+_NO_WATERMARK = "the end of an interval is its watermark, which the source does not tell"
+_TOO_MANY = f"rows of their keys are more than {MAX_ROWS:,}, too many for the reference engine; keys with fewer rows are compared"
 _UNKNOWN_ORDER = (
     "rows came late, and since then files of the source were rewritten, or windows were computed anew in which no row is late, so which "
     "windows count them is not known"
@@ -160,9 +162,8 @@ class _Comparing:
         in_sql = {window.name: window.session_gap() if window.joins_by_gap else None for window in windows if self._has_sql(window)}
         rows, keys = self._of(in_sql)
         gaps = [in_sql[row.window] for row in rows]
-        others = [(window, *self._of({window.name})) for window in windows if window.name not in in_sql]
-        others = [(window, rows, keys) for window, rows, keys in others if rows]
-        arrival = self._arrival([row for row, gap in zip(rows, gaps, strict=True) if gap is None], surveyed=bool(others))
+        others = self._of({window.name for window in windows if window.name not in in_sql})
+        arrival = self._arrival([row for row, gap in zip(rows, gaps, strict=True) if gap is None], surveyed=bool(others[0]))
         if rows:
             read = self.plain.read_for(rows, gaps)
             with self.progress.step("compare", f"{len(rows)} rows by SQL: reads {self._told(read)}"):
@@ -170,10 +171,10 @@ class _Comparing:
             for row, gap, expected in zip(rows, gaps, found, strict=True):
                 query = self.plain.query(row, gap, without=self._too_late_for(row, arrival))
                 self.comparison.add(row, expected, query, BY_SQL, self.doubt)
-        for window, of_window, of_keys in others:
+        if others[0]:
             every = self._told(range(len(self._files.files)))
-            with self.progress.step("compare", f"{len(of_window)} rows of {window.name} by {BY_REFERENCE}: reads {every} for their keys"):
-                self._by_reference(window, of_window, of_keys, arrival)
+            with self.progress.step("compare", f"{len(others[0])} rows by {BY_REFERENCE}: reads {every} for their keys"):
+                self._by_reference(*others, arrival)
         self._name_left_out()
 
     def _has_sql(self, window: Window) -> bool:
@@ -200,19 +201,17 @@ class _Comparing:
         source, size = self._files.source, sum(self._files.files[n].size_bytes for n in chosen)
         return f"{len(chosen):,} of {len(self._files.files):,} files ({decimal(size)}) of {source.path} at version {source.version}"
 
-    def _by_reference(self, window: Window, rows: Sequence[PublishedRow], keys: pa.Table, arrival: Arrival) -> None:
+    def _by_reference(self, rows: Sequence[PublishedRow], keys: pa.Table, arrival: Arrival) -> None:
         pipeline = self.plain.pipeline
         if pipeline.time.watermark == "data_interval_end":
-            self.comparison.left_out[
-                f"rows of {window.name}", "the end of an interval is its watermark, which the source does not tell"
-            ] += len(rows)
+            for row in rows:
+                self.comparison.left_out[f"rows of {row.window}", _NO_WATERMARK] += 1
             return
-        found = recomputed(self.plain, arrival, rows, keys)
-        if found is None:
-            why = f"the sampled keys have more than {MAX_ROWS:,} rows, too many for the reference engine"
-            self.comparison.left_out[f"rows of {window.name}", why] += len(rows)
-            return
-        for row, expected in zip(rows, found, strict=True):
+        found, left_out = recomputed(self.plain, arrival, rows, keys)
+        for row, expected, many in zip(rows, found, left_out, strict=True):
+            if many:
+                self.comparison.left_out[f"rows of {row.window}", _TOO_MANY] += 1
+                continue
             own = None if expected is None else {name: value for name, value in expected.items() if pipeline.aggregates[name].use is None}
             self.comparison.add(row, own, None, BY_REFERENCE, self.doubt)
 

@@ -62,6 +62,13 @@ FORMS: dict[str, dict[str, Any]] = {
         ],
         "aggregates": FEW,
     },
+    "emptied": {
+        "windows": [
+            SLOTS,
+            {"name": "leaps", "type": "sliding", "evict": {"time": "10 seconds"}, "trigger": {"delta": {"column": "i", "by": 5}}},
+        ],
+        "aggregates": {name: FEW[name] for name in ("n", "total")},
+    },
     "spans": {"windows": [{"name": "spans", "type": "snapshot"}, {"name": "three", "type": "count", "count": 3}], "aggregates": FEW},
     "revise": {"windows": [SLOTS, VISITS], "aggregates": FEW, "emit": "revise"},
 }
@@ -95,6 +102,8 @@ def test_published_rows_are_what_plain_operators_make_of_the_source(spark, tmp_p
     assert not found.comparison.left_out
     assert all(found.comparison.equal[name] == n for name, n in found.comparison.compared.items())
     assert set(found.comparison.compared) == set(bench.pipeline.aggregates)
+    if form == "emptied":
+        assert any(row.row.start is None for row in found.comparison.rows), "a window of a policy may be empty when it fires"
     if form == "grids":
         assert found.missed == bench.expected(events(21, 700)).missed
         assert any("late rows are left out of the windows" in line for line in _lines(found, bench.pipeline))
