@@ -250,7 +250,8 @@ class Ledger:
             self._store.append(record)
             reach(f"{kind}.lost")
         except Exception:
-            # The append may have succeeded and only its response been lost.
+            # The append may have succeeded and only its response been lost, whatever the error: those of object stores, of delta-rs and of
+            # Arrow have no base of their own, and taking a recorded batch for one that is not would compute it twice.
             with suppress(LedgerError):  # the original error is reported
                 self.refresh()
             if not self._holds(record):

@@ -214,6 +214,14 @@ def quarantined(
     return stays, taken
 
 
+def kept_out(runnable: Runnable, used: Sequence[str], files: Collection[str], reasons: Collection[str]) -> QuarantinedRows:
+    """The rows in quarantine for one of ``reasons``, to be found among those of ``files``; the pipeline uses the columns ``used``."""
+    rows = _read_quarantine(runnable.places.quarantine, _QUARANTINED)
+    return QuarantinedRows(
+        runnable.pipeline, used, files, rows.filter(pc.is_in(rows.column("reason"), pa.array(list(reasons), pa.string())))
+    )
+
+
 def _read_quarantine(place: str, types: Mapping[str, pa.DataType]) -> pa.Table:
     """All rows of the quarantine table at ``place``, with columns of ``types``, of which an older table may lack some."""
     parts = [pa.table({name: pa.array([], kind) for name, kind in types.items()})]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,20 +25,27 @@ from windowmill.expectations.history import SCHEMA
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import late_missed
+from windowmill.jobs.column_names import FILE, ROW
 from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.spark import launch
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.session import spark_session
 from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.jobs.verify.by_reference import MAX_ROWS, recomputed
-from windowmill.jobs.verify.compare import ComparedRow, Comparison
+from windowmill.jobs.verify import by_reference
+from windowmill.jobs.verify.by_reference import MAX_ROWS
+from windowmill.jobs.verify.compare import ComparedRow, Comparison, RecomputedValue
 from windowmill.jobs.verify.plain import Plain
 from windowmill.jobs.verify.published import PublishedRow, Sample, sample
+from windowmill.jobs.verify.sampled_rows import SampledRows
 from windowmill.jobs.verify.source_files import SourceFiles
 from windowmill.jobs.verify.source_rows import Arrival, SourceRows
+from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.errors import OutOfTurnError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from windowmill.checkpoints.batches import Batch
     from windowmill.checkpoints.places import Runnable
     from windowmill.jobs.batch.progress import Progress
@@ -102,15 +110,11 @@ def verify(
     if not any(plan.builds_state for plan in plans) or "sink" not in _written(runnable, ledger):
         return Verification(None, seed, source.version, Comparison())
     files = SourceFiles.of(pipeline, source, plans)
-    with progress.step("start", "Spark"):
-        shipment = shipment_of(pipeline)
-        spark = spark_session(f"windowmill verify {pipeline.pipeline}", shipment=shipment, say=progress.say)
-        access_to(spark).ship(shipment)
     newest = committed[-1]
     with progress.step("sample", f"{number} rows of {runnable.sink_path}"):
-        chosen = sample(spark, pipeline, number=number, seed=seed, ends=ends, through=newest.number)
+        chosen = sample(runnable.sink_path, pipeline, number=number, seed=seed, ends=ends, through=newest.number)
     late = sum(batch.rows_late for batch in committed if batch.plan.builds_state) > 0
-    plain = Plain(SourceRows(spark, runnable, files, time.time_ns() // 1_000))
+    plain = Plain(SourceRows(partial(_started, pipeline, progress), runnable, files, time.time_ns() // 1_000))
     comparing = _Comparing(plain, chosen, Comparison(), late, progress)
     if chosen.rows:
         comparing.run()
@@ -118,6 +122,15 @@ def verify(
     if chosen.rows:
         _keep(runnable, newest, found, progress.say)
     return found
+
+
+def _started(pipeline: Pipeline, progress: Progress) -> SparkSession:
+    """Spark, as the verification of ``pipeline`` needs it."""
+    with progress.step("start", "Spark"):
+        shipment = shipment_of(pipeline)
+        spark = spark_session(f"windowmill verify {pipeline.pipeline}", shipment=shipment, say=progress.say)
+        access_to(spark).ship(shipment)
+    return spark
 
 
 def _missed(committed: Sequence[Batch]) -> Mapping[str, int]:
@@ -157,25 +170,42 @@ class _Comparing:
         return _UNKNOWN_ORDER if self.late and not self._files.order_known else None
 
     def run(self) -> None:
-        """Compare the rows: those that SQL recomputes by one reading of the files that they need, each other window by one of all."""
+        """Compare the rows: those that SQL recomputes, and all others by the reference engine; each file is read once."""
         windows = self.plain.pipeline.windows
         in_sql = {window.name: window.session_gap() if window.joins_by_gap else None for window in windows if self._has_sql(window)}
         rows, keys = self._of(in_sql)
         gaps = [in_sql[row.window] for row in rows]
-        others = self._of({window.name for window in windows if window.name not in in_sql})
-        arrival = self._arrival([row for row, gap in zip(rows, gaps, strict=True) if gap is None], surveyed=bool(others[0]))
+        others, others_keys = self._others([window.name for window in windows if window.name not in in_sql])
         if rows:
-            read = self.plain.read_for(rows, gaps)
-            with self.progress.step("compare", f"{len(rows)} rows by SQL: reads {self._told(read)}"):
-                found = self.plain.recomputed(rows, keys, gaps, arrival)
-            for row, gap, expected in zip(rows, gaps, found, strict=True):
-                query = self.plain.query(row, gap, without=self._too_late_for(row, arrival))
-                self.comparison.add(row, expected, query, BY_SQL, self.doubt)
-        if others[0]:
-            every = self._told(range(len(self._files.files)))
-            with self.progress.step("compare", f"{len(others[0])} rows by {BY_REFERENCE}: reads {every} for their keys"):
-                self._by_reference(*others, arrival)
+            launch.begin(brief=False)  # Spark starts while this process reads
+        on_grids = [row for row, gap in zip(rows, gaps, strict=True) if gap is None]
+        spans = [(row.start, row.end) for row in on_grids if row.start is not None]
+        arrival = self.plain.rows.arrival(spans, surveyed=bool(others))
+        chosen = range(len(self._files.files)) if arrival is None else self.plain.read_for(rows, gaps)
+        reaches = [self.plain.reaches(rows, keys, gaps), by_reference.reaches(others, others_keys, self.plain.types)]
+        with self.progress.step("read", self._told(chosen)):
+            found = self.plain.rows.local.read(chosen, self.plain.rows.columns, reaches)
+        if found is None:
+            self._start_spark()
+        arrival = self._arrival(found) if arrival is None else arrival
+        by_engine = self._by_reference(others, others_keys, arrival, found)
+        self._by_sql(rows, keys, gaps, arrival, found)
+        for row, expected in by_engine:
+            self.comparison.add(row, expected, None, BY_REFERENCE, self.doubt)
         self._name_left_out()
+
+    def _start_spark(self) -> None:
+        """Start Spark, unless it runs, which is a step of its own: steps are not within others."""
+        _ = self.plain.spark
+
+    def _others(self, names: Collection[str]) -> tuple[list[PublishedRow], pa.Table]:
+        """The sampled rows that the reference engine recomputes, of windows with these ``names``, and their keys."""
+        rows, keys = self._of(names)
+        if self.plain.pipeline.time.watermark != "data_interval_end":
+            return rows, keys
+        for row in rows:
+            self.comparison.left_out[f"rows of {row.window}", _NO_WATERMARK] += 1
+        return [], keys.slice(0, 0)
 
     def _has_sql(self, window: Window) -> bool:
         plain_session = window.joins_by_gap and window.greatest_size() is None and self.plain.pipeline.time.end is None
@@ -187,12 +217,14 @@ class _Comparing:
         numbers = [n for n, row in enumerate(self.sample.rows) if row.window in windows]
         return [self.sample.rows[n] for n in numbers], self.sample.keys.take(pa.array(numbers, pa.int64()))
 
-    def _arrival(self, on_grids: Sequence[PublishedRow], *, surveyed: bool) -> Arrival:
-        """How the rows of the source arrived: as far as it matters to ``on_grids``, or by a survey of all files."""
-        spans = [(row.start, row.end) for row in on_grids if row.start is not None]
-        known = self.plain.rows.arrival(spans, surveyed=surveyed)
-        if known is not None:
-            return known
+    def _arrival(self, found: SampledRows | None) -> Arrival:
+        """How the rows of the source arrived, by a survey of all files, of which ``found`` has been read here."""
+        if found is not None:
+            latest = (found.latest.column(name).to_pylist() for name in (FILE, TIME, ROW))
+            greatest: dict[int, tuple[int, int]] = {}
+            for file, at, row in zip(*latest, strict=True):
+                greatest[file] = max(greatest.get(file, (at, row)), (at, row))
+            return self.plain.rows.arrived(greatest)
         with self.progress.step("survey", f"the event times of {self._told(range(len(self._files.files)))}"):
             return self.plain.rows.survey()
 
@@ -201,19 +233,35 @@ class _Comparing:
         source, size = self._files.source, sum(self._files.files[n].size_bytes for n in chosen)
         return f"{len(chosen):,} of {len(self._files.files):,} files ({decimal(size)}) of {source.path} at version {source.version}"
 
-    def _by_reference(self, rows: Sequence[PublishedRow], keys: pa.Table, arrival: Arrival) -> None:
-        pipeline = self.plain.pipeline
-        if pipeline.time.watermark == "data_interval_end":
-            for row in rows:
-                self.comparison.left_out[f"rows of {row.window}", _NO_WATERMARK] += 1
+    def _by_sql(
+        self, rows: Sequence[PublishedRow], keys: pa.Table, gaps: Sequence[int | None], arrival: Arrival, found: SampledRows | None
+    ) -> None:
+        if not rows:
             return
-        found, left_out = recomputed(self.plain, arrival, rows, keys)
-        for row, expected, many in zip(rows, found, left_out, strict=True):
+        self._start_spark()
+        with self.progress.step("compare", f"{len(rows)} rows by SQL"):
+            values = self.plain.recomputed(rows, keys, gaps, arrival, None if found is None else found.rows)
+        for row, gap, expected in zip(rows, gaps, values, strict=True):
+            query = self.plain.query(row, gap, without=self._too_late_for(row, arrival))
+            self.comparison.add(row, expected, query, BY_SQL, self.doubt)
+
+    def _by_reference(
+        self, rows: Sequence[PublishedRow], keys: pa.Table, arrival: Arrival, found: SampledRows | None
+    ) -> list[tuple[PublishedRow, Mapping[str, RecomputedValue] | None]]:
+        """Each of ``rows`` that the reference engine recomputes, with what it gives; null if there is no such window."""
+        if not rows:
+            return []
+        aggregates = self.plain.pipeline.aggregates
+        with self.progress.step("recompute", f"{len(rows)} rows by {BY_REFERENCE}"):
+            values, left_out = by_reference.recomputed(self.plain, arrival, rows, keys, found)
+        compared: list[tuple[PublishedRow, Mapping[str, RecomputedValue] | None]] = []
+        for row, expected, many in zip(rows, values, left_out, strict=True):
             if many:
                 self.comparison.left_out[f"rows of {row.window}", _TOO_MANY] += 1
                 continue
-            own = None if expected is None else {name: value for name, value in expected.items() if pipeline.aggregates[name].use is None}
-            self.comparison.add(row, own, None, BY_REFERENCE, self.doubt)
+            own = None if expected is None else {name: value for name, value in expected.items() if aggregates[name].use is None}
+            compared.append((row, own))
+        return compared
 
     def _too_late_for(self, row: PublishedRow, arrival: Arrival) -> list[str]:
         """Files whose rows found the window closed."""

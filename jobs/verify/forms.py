@@ -5,8 +5,9 @@ None of it is shared with the engines. The rows have the columns of the source, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import pairwise
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from windowmill.windowing.spec import Pipeline
 QUANTILE_BOUND = 0.008
 #: Five times the standard error of an approximate count (docs/numerics.md).
 DISTINCT_BOUND = 5 * 0.016
+#: Digits of Spark's decimals.
+_DIGITS = 38
 _NAN, _INFINITY = "double('NaN')", "double('Infinity')"
 
 
@@ -34,11 +37,14 @@ class SqlForm:
         SQL of the size of the values that cancel one another out in the result, to which the tolerance is relative; null: the result's own.
     bound
         Documented relative error of a sketch, beside the tolerance; 0 for all others.
+    joined
+        Whether the SQL gives values whose texts, one after the other, are the result.
     """
 
     sql: str
     scale: str | None = None
     bound: float = 0.0
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +98,11 @@ class Terms:
 
 def form_of(spec: AggregateSpec, pipeline: Pipeline, types: Mapping[str, pa.DataType], holds: str | None) -> SqlForm | None:
     """``spec`` in SQL; null if it has no such form. ``holds`` is the SQL of its ``where``."""
-    build = _FORMS.get(spec.function) if spec.use is None else None
-    if build is None or (spec.function == "concat" and not _is_text(types[spec.columns[0]])):
+    build = FORMS.get(spec.function) if spec.use is None else None
+    if build is None:
         return None
+    if spec.function == "concat" and not _has_same_text(types[spec.columns[0]]):
+        build = _concat_of_values
     numeric = spec.function not in _AS_THEY_ARE
     values = tuple(_number(name, types[name]) if numeric else backquoted(name) for name in spec.columns)
     ties = [f"{backquoted(name)} AS _tie{n}" for n, name in enumerate(pipeline.time.tie_break)]
@@ -102,7 +110,8 @@ def form_of(spec: AggregateSpec, pipeline: Pipeline, types: Mapping[str, pa.Data
     return build(Terms(values, () if holds is None else (f"({holds})",), order, spec.options))
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def _has_same_text(kind: pa.DataType) -> bool:
+    """Whether Spark's text of a value of this type is that which `concat` takes."""
     return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean))
 
 
@@ -194,6 +203,16 @@ def _concat(t: Terms) -> SqlForm:
     )
 
 
+def _concat_of_values(t: Terms) -> SqlForm:
+    form = _in_order("$")(t)
+    return SqlForm(form.sql, joined=True)
+
+
+def joined(values: Iterable[object]) -> str:
+    """The texts of ``values``, one after the other, as `concat` gives them."""
+    return "".join(f"{value:f}" if isinstance(value, Decimal) else str(value) for value in values)
+
+
 def _spread(function: str) -> Callable[[Terms], SqlForm]:
     return lambda t: SqlForm(f"{function}({_double(t.v)}){t.full}")
 
@@ -227,11 +246,17 @@ def _quantile(t: Terms) -> SqlForm:
     return SqlForm(sql, bound=0.0 if t.options.get("exact") else QUANTILE_BOUND)
 
 
+def _exact(edge: object) -> str:
+    """A number as the spec writes it: whole numbers and decimals are compared with it exactly."""
+    text = f"{Decimal(str(edge)):f}"
+    return f"{text}BD" if sum(map(str.isdigit, text)) <= _DIGITS else f"{edge}D"
+
+
 def _histogram(t: Terms) -> SqlForm:
     edges = t.options["edges"]
     assert isinstance(edges, list)
-    last, v = len(edges) - 2, _double(t.v)
-    bins = [f"{v} >= {low}D AND {v} {'<=' if n == last else '<'} {high}D" for n, (low, high) in enumerate(pairwise(edges))]
+    last, v = len(edges) - 2, t.v
+    bins = [f"{v} >= {low} AND {v} {'<=' if n == last else '<'} {high}" for n, (low, high) in enumerate(pairwise(map(_exact, edges)))]
     counts = ", ".join(f"count(1){t.where(within)}" for within in bins)
     return SqlForm(f"CASE WHEN count(1){t.full} > 0 THEN array({counts}) END")
 
@@ -241,7 +266,7 @@ _AS_THEY_ARE = (
     *("count", "count_distinct", "approx_distinct", "concat", "min", "max", "first", "last", "min_count", "max_count", "collect"),
     *("collect_distinct", "bool_and", "bool_or", "arg_min", "arg_max", "top_k", "bottom_k"),
 )
-_FORMS: Mapping[str, Callable[[Terms], SqlForm]] = {
+FORMS: Mapping[str, Callable[[Terms], SqlForm]] = {
     "count": _count,
     "count_distinct": lambda t: SqlForm(f"count(DISTINCT {t.v}){t.full}"),
     "approx_distinct": lambda t: SqlForm(f"count(DISTINCT {t.v}){t.full}", bound=DISTINCT_BOUND),

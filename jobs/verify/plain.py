@@ -17,12 +17,14 @@ from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.object_storage import spark_path
 from windowmill.jobs.verify.compare import RecomputedValue
-from windowmill.jobs.verify.forms import SqlForm, form_of
+from windowmill.jobs.verify.forms import SqlForm, form_of, joined
 from windowmill.jobs.verify.published import PublishedRow
-from windowmill.jobs.verify.source_rows import CLOSED, Arrival, SourceRows, with_conditions
+from windowmill.jobs.verify.sampled_rows import Reaches
+from windowmill.jobs.verify.source_rows import CLOSED, Arrival, SourceRows, condition_names, with_conditions
 from windowmill.windowing.axis import from_us, to_us
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks
+from windowmill.windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -70,21 +72,47 @@ class Plain:
         return self.rows.files.overlapping([_reach(row, gap) for row, gap in zip(sampled, gaps, strict=True)])
 
     def recomputed(
-        self, sampled: Sequence[PublishedRow], keys: pa.Table, gaps: Sequence[int | None], arrival: Arrival
+        self, sampled: Sequence[PublishedRow], keys: pa.Table, gaps: Sequence[int | None], arrival: Arrival, found: pa.Table | None
     ) -> list[dict[str, RecomputedValue] | None]:
         """The values of the windows with the bounds of the rows ``sampled``, of which ``keys`` are the keys.
 
-        ``gaps`` are those of sessions, null for windows on a grid. The value of a session is null if none begins and ends there.
+        ``gaps`` are those of sessions, null for windows on a grid. The value of a session is null if none begins and ends there. ``found``
+        are the rows of :meth:`reaches` that this process has read; null if Spark reads them.
         """
+        rows, conditions = (
+            self._by_spark(sampled, keys, gaps, arrival) if found is None else self._here(sampled, keys, gaps, arrival, found)
+        )
+        rows = rows.where(F.col(_GAP).isNotNull() | F.col(CLOSED).isNull() | (F.col(CLOSED) < F.col(_END)))
+        if any(gap is not None for gap in gaps):
+            rows = _of_sessions(rows)
+        return self._values(rows, conditions, gaps)
+
+    def reaches(self, sampled: Sequence[PublishedRow], keys: pa.Table, gaps: Sequence[int | None]) -> Reaches:
+        """The rows by which the windows of ``sampled`` are recomputed."""
+        return Reaches.of(keys, [_reach(row, gap) for row, gap in zip(sampled, gaps, strict=True)], self.types)
+
+    def _here(
+        self, sampled: Sequence[PublishedRow], keys: pa.Table, gaps: Sequence[int | None], arrival: Arrival, found: pa.Table
+    ) -> tuple[DataFrame, Mapping[str, str]]:
+        """The rows of each window among those ``found``, with its bounds, and the column of each condition."""
+        windows, places = self.reaches(sampled, keys, gaps).pairs(found)
+        rows = found.take(pa.array(places))
+        closed = pa.array(arrival.closed, pa.int64()).take(rows.column(FILE))
+        for name, column in (_bounds(sampled, gaps) | {_ID: pa.array(range(len(sampled)), pa.int64())}).items():
+            rows = rows.append_column(name, column.take(pa.array(windows)))
+        conditions = condition_names(self.pipeline)
+        rows = rows.append_column(CLOSED, closed).rename_columns({condition_column(text): name for text, name in conditions.items()})
+        return self.spark.createDataFrame(without_empty_chunks(rows)), conditions
+
+    def _by_spark(
+        self, sampled: Sequence[PublishedRow], keys: pa.Table, gaps: Sequence[int | None], arrival: Arrival
+    ) -> tuple[DataFrame, Mapping[str, str]]:
+        """As :meth:`_here`, of rows that Spark reads."""
         windows = _frame(self.spark, sampled, keys, gaps)
         read = self.rows.read(self.read_for(sampled, gaps), arrival.closed, lambda rows: rows.join(windows, self._near(), "left_semi"))
         within = (F.col(TIME) < F.col(_TO)) & (F.greatest(F.col(UNTIL_OF), F.col(TIME) + 1) > F.col(_FROM))
         rows = read.join(windows, within & _same_key(self.pipeline), "inner")
-        rows = self.rows.without_quarantined(rows, [_ID])
-        rows = rows.where(F.col(_GAP).isNotNull() | F.col(CLOSED).isNull() | (F.col(CLOSED) < F.col(_END)))
-        if any(gap is not None for gap in gaps):
-            rows = _of_sessions(rows)
-        return self._values(rows, gaps)
+        return with_conditions(self.rows.without_quarantined(rows, [_ID]), self.pipeline, self.types)
 
     def _near(self) -> Column:
         """Whether a row of the source may be of a window: by its key, and by its time if Spark can tell it."""
@@ -103,8 +131,9 @@ class Plain:
         rows = self.rows.read(every, arrival.closed, lambda rows: rows.join(found, _same_key(self.pipeline), "left_semi"))
         return self.rows.without_quarantined(rows, [])
 
-    def _values(self, rows: DataFrame, gaps: Sequence[int | None]) -> list[dict[str, RecomputedValue] | None]:
-        rows, conditions = with_conditions(rows, self.pipeline, self.types)
+    def _values(
+        self, rows: DataFrame, conditions: Mapping[str, str], gaps: Sequence[int | None]
+    ) -> list[dict[str, RecomputedValue] | None]:
         forms = self.forms(conditions)
         asked = {f"v{n}": form.sql for n, form in enumerate(forms.values())}
         asked |= {f"s{n}": form.scale for n, form in enumerate(forms.values()) if form.scale is not None}
@@ -156,15 +185,21 @@ def _reach(row: PublishedRow, gap: int | None) -> tuple[int, int]:
 
 def _frame(spark: SparkSession, sampled: Sequence[PublishedRow], keys: pa.Table, gaps: Sequence[int | None]) -> DataFrame:
     reaches = [_reach(row, gap) for row, gap in zip(sampled, gaps, strict=True)]
-    columns: dict[str, pa.Array | pa.ChunkedArray] = {
+    own: dict[str, pa.Array | pa.ChunkedArray] = {
         _ID: pa.array(range(len(sampled)), pa.int64()),
-        _BEGIN: pa.array([row.start for row in sampled], pa.int64()),
-        _END: pa.array([row.end for row in sampled], pa.int64()),
         _FROM: pa.array([begin for begin, _ in reaches], pa.int64()),
         _TO: pa.array([end for _, end in reaches], pa.int64()),
+    }
+    return F.broadcast(spark.createDataFrame(without_empty_chunks(pa.table(own | _bounds(sampled, gaps) | _keys(keys)))))
+
+
+def _bounds(sampled: Sequence[PublishedRow], gaps: Sequence[int | None]) -> dict[str, pa.Array]:
+    """The bounds of each window, and the gap of a session."""
+    return {
+        _BEGIN: pa.array([row.start for row in sampled], pa.int64()),
+        _END: pa.array([row.end for row in sampled], pa.int64()),
         _GAP: pa.array(gaps, pa.int64()),
     }
-    return F.broadcast(spark.createDataFrame(without_empty_chunks(pa.table(columns | _keys(keys)))))
 
 
 def _keys(keys: pa.Table) -> dict[str, pa.ChunkedArray]:
@@ -196,7 +231,9 @@ def _same_key(pipeline: Pipeline) -> Column:
 
 
 def _expected(row: Mapping[str, Any], names: Sequence[str], forms: Mapping[str, SqlForm]) -> dict[str, RecomputedValue]:
-    return {name: RecomputedValue(row[f"v{n}"], row.get(f"s{n}"), forms[name].bound) for n, name in enumerate(names)}
+    values = {name: row[f"v{n}"] for n, name in enumerate(names)}
+    values |= {name: joined(values[name]) for name, form in forms.items() if form.joined and values[name] is not None}
+    return {name: RecomputedValue(values[name], row.get(f"s{n}"), forms[name].bound) for n, name in enumerate(names)}
 
 
 def _unbound(sql: str) -> str:

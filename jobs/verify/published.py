@@ -1,4 +1,7 @@
-"""A sample of the rows that a pipeline has published: the latest revisions, chosen by a hash, so that a seed gives the same rows again."""
+"""A sample of the rows that a pipeline has published: the latest revisions, chosen by a hash, so that a seed gives the same rows again.
+
+The table is never loaded whole: DataFusion scans it, and of the windows with the least hashes the rows are kept. No JVM.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
 
-from windowmill.checkpoints.quoting import backquoted
-from windowmill.jobs.views import latest
+from windowmill.checkpoints.stores import table_at
+from windowmill.jobs.sources.changed_rows import queried
+from windowmill.windowing.columnar.added_columns import RETRACTED
+from windowmill.windowing.columnar.checksums import row_checksums
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from deltalake import DeltaTable
 
+    from windowmill.windowing.kernels.checksums import Words
     from windowmill.windowing.spec import Pipeline
 
 #: Columns that tell windows of a key apart.
@@ -52,21 +59,71 @@ class Sample:
     keys: pa.Table
 
 
-def sample(spark: SparkSession, pipeline: Pipeline, *, number: int, seed: int, ends: tuple[int | None, int | None], through: int) -> Sample:
-    """``number`` rows of the sink that end in ``ends`` (begin, end], of the batches ``through`` this one."""
-    # What readers see first, and the range then: the newest revision of a window may end elsewhere than those before it.
-    rows = latest(spark, pipeline, batch=through)
-    if not pipeline.time.integer_axis:
-        for name in ("window_start", "window_end"):
-            rows = rows.withColumn(name, F.unix_micros(name))
-    begin, end = ends
-    rows = rows if begin is None else rows.where(F.col("window_end") > begin)
-    rows = rows if end is None else rows.where(F.col("window_end") <= end)
-    names = [*pipeline.keys, *PLACE, "revision", "batch", *pipeline.aggregates]
-    identity = [F.col(backquoted(name)) for name in (*pipeline.keys, *PLACE)]
-    chosen = rows.withColumn(_HASH, F.xxhash64(F.lit(seed), *identity)).orderBy(_HASH, *identity).limit(number)
-    found = chosen.select(*map(backquoted, names)).toArrow()
+def sample(table: str, pipeline: Pipeline, *, number: int, seed: int, ends: tuple[int | None, int | None], through: int) -> Sample:
+    """``number`` rows of the sink at ``table`` that end in ``ends`` (begin, end], of the batches ``through`` this one."""
+    sink, restarting = table_at(table), [window.name for window in pipeline.windows if window.restarts_triggers]
+    kept, whole = 4 * number, False
+    found = pa.table({})
+    # Rows that are superseded, retracted, or out of the range are among those with the least hashes, too.
+    while not whole:
+        rows, whole = _least(sink, pipeline, restarting, kept, seed, through)
+        found = _within(_newest(rows), ends)
+        if len(found) >= number:
+            break
+        kept *= 16
+    found = found.sort_by([(_HASH, "ascending"), *((name, "ascending") for name in PLACE)]).slice(0, number)
     return Sample([_row(row, pipeline) for row in found.to_pylist()], found.select(list(pipeline.keys)))
+
+
+def _least(sink: DeltaTable, pipeline: Pipeline, restarting: Sequence[str], number: int, seed: int, through: int) -> tuple[pa.Table, bool]:
+    """All rows of the ``number`` windows with the least hashes, at least; and whether these are all windows."""
+    there = {field.name: field.type for field in pa.schema(sink.schema().to_arrow())}
+    wanted = [*pipeline.keys, *PLACE, "revision", "batch", *pipeline.aggregates, *([RETRACTED] if RETRACTED in there else [])]
+    types = {name: there[name] for name in wanted}
+    rows, whole = pa.schema([*types.items(), (_HASH, pa.uint64())]).empty_table(), True
+    for part in queried(sink, types, f"batch <= {through}", {name: name for name in types}):
+        hashes = _hashes(part, pipeline.keys, restarting, seed)
+        rows = pa.concat_tables([rows, part.append_column(_HASH, pa.array(hashes))])
+        distinct = np.unique(rows.column(_HASH).to_numpy())
+        if len(distinct) > number:
+            rows, whole = rows.filter(pc.less(rows.column(_HASH), pa.scalar(distinct[number], pa.uint64()))), False
+    return rows.combine_chunks(), whole
+
+
+def _hashes(rows: pa.Table, keys: Sequence[str], restarting: Sequence[str], seed: int) -> Words:
+    """A number for each row, the same for all versions of a window (:meth:`.PublishedTable.latest_sql`)."""
+    numbered = pc.is_valid(rows.column("trigger"))
+    no_end = pc.and_(numbered, pc.invert(pc.is_in(rows.column("window"), pa.array(list(restarting), pa.string()))))
+    bounds = {name: rows.column(name) for name in ("window_start", "window_end")}
+    for name, hidden in (("window_start", numbered), ("window_end", no_end)):
+        bounds[name] = pc.if_else(hidden, pa.scalar(None, bounds[name].type), bounds[name])
+    known_by = rows.select([*keys, "window", "trigger"])
+    for name, column in bounds.items():
+        known_by = known_by.append_column(name, column)
+    # The finalizer of splitmix64, which makes another order of each seed.
+    mixed = row_checksums(known_by).to_numpy().view(np.uint64) + np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)), np.uint64)
+
+
+def _newest(rows: pa.Table) -> pa.Table:
+    """Of each window the version that readers see, without windows that are retracted."""
+    order = np.lexsort((rows.column("revision").to_numpy(), rows.column(_HASH).to_numpy()))
+    hashes = rows.column(_HASH).to_numpy()[order]
+    newest = rows.take(pa.array(order[np.append(hashes[1:] != hashes[:-1], True)[: len(order)]]))
+    if RETRACTED not in rows.column_names:
+        return newest
+    return newest.filter(pc.invert(pc.fill_null(newest.column(RETRACTED), False))).drop_columns([RETRACTED])
+
+
+def _within(rows: pa.Table, ends: tuple[int | None, int | None]) -> pa.Table:
+    """Those of ``rows`` that end in ``ends``, with instants as integers on the axis."""
+    for name in ("window_start", "window_end"):
+        rows = rows.set_column(rows.schema.get_field_index(name), name, rows.column(name).cast(pa.int64()))
+    begin, end = ends
+    rows = rows if begin is None else rows.filter(pc.greater(rows.column("window_end"), begin))
+    return rows if end is None else rows.filter(pc.less_equal(rows.column("window_end"), end))
 
 
 def _row(row: Mapping[str, Any], pipeline: Pipeline) -> PublishedRow:

@@ -18,18 +18,17 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.column_names import FILE, REASON, ROW
-from windowmill.jobs.conditions.spark import any_failure, truth
-from windowmill.jobs.conditions.syntax import columns_of
-from windowmill.jobs.conditions.truths import conditions_of, every_condition
+from windowmill.jobs.conditions.spark import truth
+from windowmill.jobs.conditions.truths import Conditions, conditions_of, every_condition
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.changed_rows import queried
-from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.columns import Columns, used_columns
 from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spark.object_storage import reader_options, spark_path
+from windowmill.jobs.verify.sampled_rows import LocalReader
 from windowmill.jobs.verify.source_files import SourceFiles, Span
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks
-from windowmill.windowing.columnar.keyed import live_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -62,12 +61,22 @@ class Arrival:
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Reads rows of the ``files`` of a source, which are usable at the instant ``now_us``."""
+    """Reads rows of the ``files`` of a source, which are usable at the instant ``now_us``; ``start`` starts Spark where it has to."""
 
-    spark: SparkSession
+    start: Callable[[], SparkSession]
     runnable: Runnable
     files: SourceFiles
     now_us: int
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session, which is started when it is first asked for."""
+        return self.start()
+
+    @cached_property
+    def local(self) -> LocalReader:
+        """Reads rows in this process, as far as Arrow can."""
+        return LocalReader(self.runnable, self.files, self.now_us, frozenset(self._refused))
 
     @property
     def source(self) -> SourceTable:
@@ -76,11 +85,7 @@ class SourceRows:
     @cached_property
     def columns(self) -> list[str]:
         """The source's columns by which results are computed; rows that agree in them are the same to a pipeline."""
-        pipeline, names = self.runnable.pipeline, self._struct.struct.names
-        axis = [name for name in (pipeline.time.column, pipeline.time.end) if name is not None]
-        named = {name.lower() for condition in every_condition(pipeline) for name in columns_of(condition)}
-        used = {*pipeline.keys, *axis, *live_columns(pipeline, names)}
-        return [name for name in names if name in used or name.lower() in named]
+        return used_columns(self.runnable.pipeline, self._struct.struct.names)
 
     @cached_property
     def _struct(self) -> Columns:
@@ -114,7 +119,7 @@ class SourceRows:
             self.runnable.source.filter is not None,
             self.source.deletion_vectors,
             pipeline.time.end is not None,
-            any_failure(pipeline, self._struct.in_conditions) is not None,
+            Conditions.of(every_condition(pipeline), self._struct.in_conditions).may_fail,
             "future_time" in self._refused,
         )
         closed = None if surveyed else self.files.closed_by_statistics(windows, every_row_counts=not any(left_out))
@@ -125,7 +130,10 @@ class SourceRows:
         every = range(len(self.files.files))
         rows = self.read(every, [None] * len(every))
         # For each file its greatest event time, and a row that has it.
-        greatest = {row[0]: (row[1][0], row[1][1]) for row in rows.groupBy(FILE).agg(F.max(F.struct(TIME, ROW))).collect()}
+        return self.arrived({row[0]: (row[1][0], row[1][1]) for row in rows.groupBy(FILE).agg(F.max(F.struct(TIME, ROW))).collect()})
+
+    def arrived(self, greatest: Mapping[int, tuple[int, int]]) -> Arrival:
+        """How the rows arrived, given for each file its greatest event time and the index of a row that has it."""
         latest = dict[int | None, tuple[int, int, int]]()
         for file, (time, row) in greatest.items():
             commit = self.files.commits[file] if self.files.order_known else None
@@ -184,9 +192,14 @@ def _text_of(columns: Sequence[str]) -> Column:
     return F.to_json(F.struct(*(F.col(backquoted(name)) for name in columns)), {"ignoreNullFields": "false"})
 
 
+def condition_names(pipeline: Pipeline) -> Mapping[str, str]:
+    """For each condition of the spec the name of the column that says where it holds."""
+    return {condition: f"_holds{n}" for n, condition in enumerate(conditions_of(pipeline))}
+
+
 def with_conditions(rows: DataFrame, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> tuple[DataFrame, Mapping[str, str]]:
     """``rows`` with a column for each condition of the spec, whose name is given by the condition."""
-    names = {condition: f"_holds{n}" for n, condition in enumerate(conditions_of(pipeline))}
+    names = condition_names(pipeline)
     held = {name: F.coalesce(truth(text, types), F.lit(False)) for text, name in names.items()}
     # Over Connect no columns are none that can be added.
     return (rows.withColumns(held) if held else rows), names

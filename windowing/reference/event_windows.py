@@ -82,7 +82,8 @@ class SessionWindows:
 
     def accept(self, event: Event) -> bool:
         self._live.append(event)
-        if any(not self.complete(span, event.closed) for span in self.spans() if event in span.events):
+        # A session ends behind its events: it is open where one of them comes in time.
+        if event.time >= event.closed or any(not self.complete(span, event.closed) for span in self.spans() if event in span.events):
             return True
         self._live.remove(event)
         return False
@@ -179,6 +180,8 @@ class CountWindows:
 
     def accept(self, event: Event) -> bool:
         self._events.append(event)
+        if event.time >= event.closed:  # the window that begins with it ends behind it
+            return True
         unfinished = self._starts()[1 - self._count :] if self._count > 1 else []
         if any(event.stop > start for start in unfinished) or any(span.end > event.closed for span in self.spans() if event in span.events):
             return True
@@ -196,6 +199,8 @@ class CountWindows:
     def close(self, closed: float) -> list[EventWindow]:
         ended = [span for span in self.spans() if span.end <= closed]
         self._begun = max([self._begun, *(span.start for span in ended if span.start is not None)])
+        # Windows that are still open begin later.
+        self._events = [event for event in self._events if event.stop > self._begun + 1]
         return ended
 
     def takes(self, shown: EventWindow) -> bool:
