@@ -30,6 +30,7 @@ from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.delta_tables import floor_of, newest
 from windowmill.checkpoints.features import FORMAT, FORMATS, Features, check_format, own_commit
 from windowmill.checkpoints.stores import create_table, is_local, table_at, write_table
+from windowmill.checkpoints.widening import wider_fields
 from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError, WindowmillError
 
 #: Commits by others that a commit gives way to, one after another.
@@ -322,12 +323,14 @@ def _misfit(role: str, table: DeltaTable, changes: Changes) -> str | None:
     if changes.schema is None:
         return None
     written = {each["name"]: each for each in json.loads(changes.schema)["fields"]}
+    # The batch widens these before it reads or writes.
+    wider = wider_fields(table, {field.name: field.type for field in pa.schema(DeltaSchema.from_json(changes.schema).to_arrow())})
     missed = lacking(table, changes.schema) if role == "sink" and not changes.widens else []
     if missed:
         return f"has no column {missed[0].name}, which the results have; put it back"
     for stored in json.loads(table.schema().to_json())["fields"]:
         name, own = stored["name"], written.get(stored["name"])
-        if own is not None and not _takes(stored["type"], own["type"]):
+        if own is not None and not _takes(stored["type"], own["type"]) and not (changes.widens and name in wider):
             return (
                 f"its column {name} is now of type {_named(stored['type'])}, the results have {_named(own['type'])}; change it back, or "
                 "give the pipeline a new sink and backfill it there"

@@ -27,6 +27,9 @@ from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.state.base import files_of, order_of
 from windowmill.checkpoints.stores import filesystem_of, is_table, make_folder, remedy, store_of
+from windowmill.checkpoints.widening import widens
+from windowmill.windowing.columnar.added_columns import SUM
+from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
 from windowmill.windowing.errors import SavepointError, SpecError, StateError, first_line
 
 #: The format that this release writes and reads.
@@ -172,7 +175,10 @@ def restored(folder: str, entry: Savepoint, state: str, *, batch: int, attempt: 
     """
     if entry.schema is None:
         return None
-    schema = pa.schema(Schema.from_json(entry.schema).to_arrow())
+    saved = pa.schema(Schema.from_json(entry.schema).to_arrow())
+    # Columns of the state may have become wider since.
+    now = {field.name: field.type for field in (pa.schema(newest(state).schema().to_arrow()) if is_table(state) else ())}
+    schema = pa.schema([field.with_type(kind) if widens(field.type, kind := now.get(field.name, field.type)) else field for field in saved])
     fs, root = filesystem_of(f"{folder}/{entry.name}")
     adds: list[DataFile] = []
     for number, (name, rows) in enumerate(entry.files.items()):
@@ -187,6 +193,9 @@ def restored(folder: str, entry: Savepoint, state: str, *, batch: int, attempt: 
             lacking = [field for field in schema if field.name not in table.column_names]
             for each in lacking:
                 table = table.append_column(each, pa.nulls(table.num_rows, each.type))
+            if schema != saved and SUM in schema.names:
+                RowCheck(f"{folder}/{entry.name}").verify(table)
+                table = with_checksums(table.select(schema.names).cast(schema))
             writer.write(table)
         adds += writer.close()
     return Changes.of(schema, adds)

@@ -196,7 +196,7 @@ def _planned(
     _check_source(runnable, source, entry, last.plan.to_version, progress)
     pinned = planning.pinned(meant, ledger, source, Reach(last.plan.to_version, entry.to_version))
     plan = RestorePlan(
-        **pinned | {"meaning": own.meaning, "definition": own.definition, "modules": entry.modules},
+        **pinned | {"meaning": own.meaning, "definition": own.definition, "modules": entry.modules, "source_schema": own.source_schema},
         seen=last.outcome.seen,
         savepoint=name,
         kept_batch=entry.batch,

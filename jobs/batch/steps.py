@@ -33,6 +33,7 @@ from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.batch.resources import Resources
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.task import compute_in_a_task
+from windowmill.jobs.batch.widening import widen_tables
 from windowmill.jobs.batch.window_history import has_dropped_windows
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import reading_of
@@ -105,6 +106,7 @@ class _Steps:
         others = isinstance(plan, BackfillPlan) and has_dropped_windows(pipeline, ledger)
         windows = tuple(window.name for window in pipeline.windows) if others else None
         self.job = Job.of(runnable, plan, source, reading, check, windows)
+        widen_tables(self.job, ledger, progress)
 
     def _start_spark(self) -> SparkSession:
         if engine.compute_of(self.pipeline) == "local":

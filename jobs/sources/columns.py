@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructField, StructType, VariantType
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, IntegralType, MapType, StructField, StructType, VariantType
 
 from windowmill.jobs.column_names import ADDED, FAILED, FILE, REASON, ROW, TAKEN, UNREAD, URI, VERSION
 from windowmill.jobs.conditions.checks import conditions_by_field
@@ -27,13 +27,6 @@ COLUMN_ID, PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalNam
 #: Metadata in which Spark keeps the declared type of a column of texts of limited or fixed length, or that holds such texts.
 DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
 _FIXED = re.compile(r"\bchar\((\d+)\)", re.IGNORECASE)
-#: For each type, the types that can represent all its values.
-_WIDER = {
-    "byte": ("short", "integer", "long", "double"),
-    "short": ("integer", "long", "double"),
-    "integer": ("long", "double"),
-    "float": ("double",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +141,7 @@ def used_columns(pipeline: Pipeline, names: Iterable[str]) -> list[str]:
 def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> None:
     """Check that the columns that the spec uses have not changed since the schema ``before``; raises ``SourceSchemaError`` naming one.
 
-    The source may add columns, rename those that the spec does not use, and widen a type if the columns of state and sink stay the same.
+    The source may add columns, rename those that the spec does not use, and widen a type as far as state and sink can follow.
     """
     old, new = Columns.of(before).struct, Columns.of(now).struct
     stored = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
@@ -163,10 +156,11 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
         is_padded_alike = _paddings(field) == _paddings(new[field.name])
         if is_padded_alike and (field.name not in stored or _plain(wider) == _plain(field.dataType)):
             continue
-        can_widen = is_padded_alike and _widens(field.dataType, wider)
-        if not (can_widen and _same_form(pipeline, Columns(old), Columns(new))):
+        alone = StructType([new[each.name] if each.name == field.name else each for each in old])
+        why = _why_not_wider(pipeline, Columns(old), Columns(alone), field.name) if is_padded_alike else ""
+        if why is not None:
             raise SourceSchemaError(
-                f"source {place}: column {field.name!r} was {_declared(field)} and is now {_declared(new[field.name])}; "
+                f"source {place}: column {field.name!r} was {_declared(field)} and is now {_declared(new[field.name])}{why}; "
                 "bring the type back, or rebuild in a new sink"
             )
 
@@ -258,20 +252,34 @@ def _plain(kind: DataType) -> DataType:
     return kind
 
 
-def _widens(old: DataType, new: DataType) -> bool:
-    """Whether ``new`` can represent every value of ``old``."""
-    if isinstance(old, DecimalType) and isinstance(new, DecimalType):
-        return new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale
-    return new.typeName() in _WIDER.get(old.typeName(), ())
+def _why_not_wider(pipeline: Pipeline, old: Columns, new: Columns, name: str) -> str | None:
+    """What follows the types in the message that refuses the column ``name``, all that differs in ``new``; null if it can be widened."""
+    from windowmill.checkpoints.widening import widens  # few batches find a type widened
+    from windowmill.windowing.columnar.widening import WiderPartials
+    from windowmill.windowing.ways import divide
+
+    kinds = [columns.arrow[name] for columns in (old, new)]
+    # Files of a folder are read as doubles where some hold whole numbers; no Delta table turns these into doubles.
+    if not widens(*kinds) and not (pa.types.is_int64(kinds[0]) and pa.types.is_float64(kinds[1])):
+        return ""
+    results = [result_schema(pipeline, columns.arrow) for columns in (old, new)]
+    for before, after in zip(*results, strict=True):
+        if not widens(before.type, after.type):
+            return f", by which {before.name} of the results would turn from {in_sql(before.type)} into {in_sql(after.type)}"
+    narrow, wide = (divide(pipeline, columns.arrow).layout for columns in (old, new))
+    # Policies and partials that are objects hold values themselves: 1 and 1.0, or 1.5 and 1.50, would be two.
+    holding = {use.column for window in pipeline.windows for use in window.columns().values()}
+    holding |= {column for held in (narrow.objects if narrow is not None else ()) for column in held.spec.columns}
+    if WiderPartials.between(narrow, wide) is None or (name in holding and _form(kinds[0]) != _form(kinds[1])):
+        return ", and the state holds partials of its values in the type that they had"
+    return None
 
 
-def _same_form(pipeline: Pipeline, old: Columns, new: Columns) -> bool:
-    """Whether sink and state have the same columns for ``old`` and ``new``; false if it stores the source's types with rows."""
-    from windowmill.windowing.ways import divide  # few batches find a type widened
+def _form(kind: pa.DataType) -> tuple[bool, int | None]:
+    """What values of a type have in common with those of another one in which they are the same in Python."""
+    return pa.types.is_integer(kind), kind.scale if pa.types.is_decimal(kind) else None
 
-    parts = [divide(pipeline, columns.arrow) for columns in (old, new)]
-    if any(part.positions is not None or part.rows is not None for part in parts):
-        return False
-    layouts = [part.layout for part in parts if part.layout is not None]
-    forms = [(layout.stored_columns, [held.types for held in layout.objects]) for layout in layouts]
-    return forms[0] == forms[1] and result_schema(pipeline, old.arrow) == result_schema(pipeline, new.arrow)
+
+def in_sql(kind: pa.DataType) -> str:
+    """The name of a type in Spark's SQL, as ``BIGINT``."""
+    return str(from_arrow_type(kind).simpleString()).upper()

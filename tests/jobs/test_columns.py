@@ -27,6 +27,10 @@ from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
+SESSION = {"name": "w", "type": "session", "gap": 3}
+COUNTED = {"name": "w", "type": "count", "count": 3}
+DELTA = {"name": "w", "type": "sliding", "evict": {"delta": {"column": "v", "by": 3}}}
+
 
 def _pipeline(**changes: Any) -> Pipeline:
     spec: dict[str, Any] = a_spec(keys=["k"], time=SECONDS, windows=[TENS], aggregates={"total": {"sum": "v"}, "average": {"mean": "f"}})
@@ -49,9 +53,11 @@ def _schema(**types: Any) -> str:
     [{"v": LongType()}, {"f": DoubleType()}, {"t": LongType()}, {"rest": StringType()}, {"rest": None}, {"added": StringType()}],
     ids=str,
 )
-def test_wider_added_and_unused_columns_change_nothing(types):
-    check_unchanged(_schema(), _schema(**types), _pipeline(), "s")
-    check_unchanged(_schema(), _schema(**types), _pipeline(windows=[{"name": "w", "type": "session", "gap": 3}]), "s")
+@pytest.mark.parametrize(
+    "changes", [{}, {"windows": [SESSION]}, {"windows": [COUNTED]}, {"keys": ["v"]}, {"aggregates": {"a": {"max": "v"}}}]
+)
+def test_wider_added_and_unused_columns_change_nothing(types, changes):
+    check_unchanged(_schema(), _schema(**types), _pipeline(**changes), "s")
 
 
 @pytest.mark.covers("S3")
@@ -61,8 +67,10 @@ def test_wider_added_and_unused_columns_change_nothing(types):
         ({"v": StringType()}, {}, "'v' was int and is now string"),
         ({"k": IntegerType()}, {}, "'k' was string and is now int"),
         ({"v": None}, {}, "'v' is gone"),
-        ({"v": LongType()}, {"windows": [{"name": "w", "type": "count", "count": 3}]}, "'v' was int and is now bigint"),
-        ({"v": LongType()}, {"keys": ["v"]}, "'v' was int and is now bigint"),
+        ({"v": DoubleType()}, {}, "'v' was int and is now double, by which total of the results would turn from BIGINT into DOUBLE"),
+        ({"v": DoubleType()}, {"windows": [COUNTED]}, "'v' was int and is now double, by which total"),
+        ({"v": DoubleType()}, {"windows": [DELTA], "aggregates": {"n": {"count": "*"}}}, "'v' was int .* partials of its values"),
+        ({"v": DoubleType()}, {"aggregates": {"a": {"count_distinct": "v"}}}, "'v' was int .* partials of its values"),
     ],
     ids=str,
 )

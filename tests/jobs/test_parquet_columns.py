@@ -118,19 +118,19 @@ def test_a_schema_helps_where_files_have_no_type_in_common(tmp_path, capsys):
 
 
 def test_later_files_widen_a_type_and_add_columns_where_the_state_allows_it(tmp_path, capsys):
-    pipe = Pipe(tmp_path, aggregates={"total": {"sum": "v"}, "mean": {"mean": "w"}})
+    pipe = Pipe(tmp_path, aggregates={"total": {"sum": "v"}, "mean": {"mean": "w"}, "high": {"max": "v"}})
     pipe.land("0", 0, v=pa.array([1], pa.int32()), w=pa.array([1], pa.int32()))
     assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
-    pipe.land("1", 1, V=pa.array([2**40], pa.int64()), w=pa.array([4.0]), other=pa.array([1], pa.time64("us")))
+    pipe.land("1", 1, V=pa.array([2**40], pa.int64()), w=pa.array([4.5]), other=pa.array([1], pa.time64("us")))
     assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
     pipe.land("2", 2, v=pa.array([None], pa.null()), w=pa.array([2], pa.int8()), more=pa.array([1]))
     pipe.land("3", 3, v=pa.array([3], pa.int32()), w=pa.array([None], pa.null()))
     assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
-    assert pipe.results("total", "mean") == [(1, 1.0), (2**40, 4.0), (None, 2.0)]
+    assert pipe.results("total", "mean", "high") == [(1, 1.0, 1), (2**40, 4.5, 2**40), (None, 2.0, None)]
     source = open_source(parse_pipeline(yaml.safe_load(pipe.path.read_text())))
     assert {name: str(kind) for name, kind in Columns.of(source.schema_json).arrow.items() if name not in "kt"} == {
         "v": "int64",
-        "w": "int32",
+        "w": "double",
         "more": "int64",
     }
 

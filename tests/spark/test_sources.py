@@ -148,7 +148,7 @@ def test_partition_values_have_the_types_of_their_columns(spark, tmp_path, colum
 @pytest.mark.usefixtures("either_reader")
 def test_renamed_widened_and_reordered_columns(spark, tmp_path):
     rows = events(65, 400)
-    bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}, "whole": {"sum": "i"}, "average": {"mean": "v"}}})
+    bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}, "whole": {"sum": "i"}, "high": {"max": "i"}, "average": {"mean": "v"}}})
     narrow = SCHEMA.set(SCHEMA.get_field_index("i"), pa.field("i", pa.int32()))
     bench.append(pa.Table.from_pylist(rows[:100], schema=narrow))
     table = f"delta.`{bench.source}`"
