@@ -121,23 +121,31 @@ def is_sure_to_use_spark(runnable: Runnable, source: SourceTable, reading: Readi
 
 
 def has_brief_use(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
-    """Whether Spark's JVM has little to do: the batch is small, or tasks read its files by Arrow and evaluate no condition.
+    """Whether Spark's JVM has little to do: the batch is small, or tasks read its files and evaluate all its conditions by Arrow.
 
     The answer is the same before and after the batch is planned.
     """
+    if is_short_run(reading.size_bytes):
+        return True
     pipeline = runnable.pipeline
-    conditions = pipeline.conditions() or (pipeline.source is not None and pipeline.source.filter)
-    return is_short_run(reading.size_bytes) or (not conditions and source.plain_files(reading) is not None)
+    if not (pipeline.conditions() or (pipeline.source is not None and pipeline.source.filter)):
+        return source.plain_files(reading) is not None
+    return _is_plain(pipeline, source, reading)
 
 
 def is_beyond_process(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
     """Whether only Spark can read the rows of ``reading``, or they are too many for this process, as far as the source's log shows."""
-    # Imports numba and pandas, which a run that finds nothing new does not need.
-    from windowmill.jobs.sources.plain_rows import PlainRows
-    from windowmill.jobs.ways import limits
+    from windowmill.jobs.ways import limits  # imports numba, which a run that finds nothing new does not need
 
     try:
         limits.check_files(reading.files, None)
     except limits.TooLargeError:
         return True
-    return PlainRows.of(runnable.pipeline, source, reading) is None
+    return not _is_plain(runnable.pipeline, source, reading)
+
+
+def _is_plain(pipeline: Pipeline, source: SourceTable, reading: Reading) -> bool:
+    """Whether Arrow reads the rows of ``reading`` and evaluates all conditions on them."""
+    from windowmill.jobs.sources.plain_rows import PlainRows  # imports numba and pandas
+
+    return PlainRows.of(pipeline, source, reading) is not None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -46,6 +49,16 @@ def specs(spec: str, tmp_path: Path) -> list[str]:
 def test_every_command_takes_json(name, capsys):
     assert main([name, "--help"]) == 0
     assert "--json" in capsys.readouterr().out
+
+
+def test_what_the_encoding_of_the_locale_lacks_is_written_as_its_code(spec):
+    fields = yaml.safe_load(Path(spec).read_text())
+    Path(spec).write_text(yaml.safe_dump(fields | {"keys": ["größe→"]}), encoding="utf-8")
+    command = [sys.executable, "-c", "import sys; from windowmill.jobs.cli import command; sys.exit(command())", "explain", spec]
+    latin = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "PYTHONIOENCODING": "iso-8859-1"}
+    done = subprocess.run(command, capture_output=True, check=False, env=latin, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "größe\\u2192" in done.stdout.decode("iso-8859-1")
 
 
 @pytest.mark.parametrize(("typed", "completed"), [("pl", ["plan"]), ("backfill --fr", ["--from"]), ("run --max", ["--max-batches"])])

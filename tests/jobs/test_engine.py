@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from tests.specs import a_spec
 from windowmill.jobs.batch import engine
 from windowmill.jobs.commands.answers import summary_of
+from windowmill.jobs.sources.base import Reading
+from windowmill.jobs.sources.kinds import open_source
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.settings import COMPUTE, MASTER
 from windowmill.windowing.spec import Pipeline
@@ -83,6 +89,20 @@ def test_auto_leaves_a_batch_to_a_spark_that_runs_elsewhere(monkeypatch, environ
     monkeypatch.setattr(engine, "_running_master", lambda: running)
     tries = {compute: engine.tries_this_process(parse_pipeline(SPEC | {"compute": compute})) for compute in ("spark", "auto", "local")}
     assert tries == {"spark": False, "auto": not elsewhere, "local": True}
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_small", "is_brief"),
+    [(None, False, True), ("v > 1", False, True), ("xxhash64(v) > 1", False, False), ("xxhash64(v) > 1", True, True)],
+)
+def test_conditions_that_arrow_evaluates_are_no_work_of_the_jvm(tmp_path, monkeypatch, condition, is_small, is_brief):
+    source = str(tmp_path / "source")
+    write_deltalake(source, pa.table({"k": ["a"], "t": [1], "v": [1.0]}))
+    pipeline = parse_pipeline(SPEC | {"source": {"path": source} | ({"filter": condition} if condition else {})})
+    monkeypatch.setattr(engine, "is_short_run", lambda _: is_small)
+    opened = open_source(pipeline)
+    reading = Reading(files=opened.snapshot(opened.version))
+    assert engine.has_brief_use(SimpleNamespace(pipeline=pipeline), opened, reading) is is_brief
 
 
 def test_a_run_without_batches_says_nothing_of_engines():
