@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, IntegralType, MapType, StructField, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    IntegralType,
+    MapType,
+    NumericType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from windowmill.jobs.column_names import ADDED, FAILED, FILE, REASON, ROW, TAKEN, UNREAD, URI, VERSION
 from windowmill.jobs.conditions.checks import conditions_by_field
@@ -103,7 +113,21 @@ class Columns:
                 )
         for where, name in axis:
             self._check_axis(pipeline, where, name)
+        self._check_windows(pipeline, [name for _, name in axis])
         self._check_conditions(pipeline, place)
+
+    def _check_windows(self, pipeline: Pipeline, axis: Sequence[str]) -> None:
+        uses = ((index, *each) for index, window in enumerate(pipeline.windows) for each in window.columns().items())
+        for index, field, use in uses:
+            kind = self.type_of(use.column)
+            is_number, is_instant = isinstance(kind, NumericType | BooleanType), kind.typeName() in ("timestamp", "timestamp_ntz", "date")
+            if use.column not in axis and not (is_number if use.required == "number" else is_instant):
+                expected = (
+                    "a number, or a duration as `by`" if is_instant else "a number" if use.required == "number" else "an instant or a date"
+                )
+                raise SourceSchemaError(
+                    f"pipeline {pipeline.pipeline}: windows.{index}.{field}: {use.column!r} is {kind.simpleString()}; expected {expected}"
+                )
 
     def _check_conditions(self, pipeline: Pipeline, place: str) -> None:
         # Where no column has the name, Spark takes `user` or `current_time` for the function.

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -16,14 +21,18 @@ from pyspark.sql.types import (
     MapType,
     StringType,
     StructType,
+    TimestampNTZType,
+    TimestampType,
     VariantType,
 )
 
+from tests.spark.harness import BASE, MINUTE, Bench
 from tests.specs import SECONDS, TENS, a_spec
 from windowmill.jobs.sources.columns import Columns, check_unchanged
 from windowmill.jobs.sources.delta_log import physical_names
 from windowmill.jobs.sources.delta_rows import _stored, literal_path
 from windowmill.windowing.errors import SourceSchemaError
+from windowmill.windowing.settings import COMPUTE
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -197,3 +206,43 @@ def test_a_tie_break_without_an_order_is_refused():
     Columns.of(_schema()).check(pipeline, "the source")
     with pytest.raises(SourceSchemaError, match=r"time.tie_break.1: 'rest' is array<int>; expected values that have an order"):
         Columns.of(_schema(rest=ArrayType(IntegerType()))).check(pipeline, "the source")
+
+
+#: By kind of column, whether a delta of a number, and one of a duration, takes it.
+_DELTAS: dict[DataType, tuple[bool, bool]] = {
+    **dict.fromkeys((IntegerType(), DoubleType(), DecimalType(10, 2), BooleanType()), (True, False)),
+    **dict.fromkeys((TimestampType(), TimestampNTZType(), DateType()), (False, True)),
+    **dict.fromkeys((StringType(), BinaryType(), ArrayType(IntegerType()), StructType(), VariantType()), (False, False)),
+}
+
+
+@pytest.mark.parametrize("policy", ["evict", "trigger"])
+def test_a_delta_over_a_column_that_has_no_differences_is_refused(policy):
+    for kind, taken in _DELTAS.items():
+        columns = Columns.of(_schema(t=TimestampType(), v=kind))
+        for by, is_taken in zip((3, "1 day"), taken, strict=True):
+            window = {"name": "w", "type": "sliding", "evict": {"count": 3}, policy: {"delta": {"column": "v", "by": by}}}
+            pipeline = _pipeline(time={"column": "t"}, windows=[window], aggregates={"n": {"count": "*"}})
+            if is_taken:
+                columns.check(pipeline, "s")
+                continue
+            with pytest.raises(SourceSchemaError, match=rf"^pipeline p: windows.0.{policy}.delta.column: 'v' is .*; expected a"):
+                columns.check(pipeline, "s")
+
+
+def test_a_delta_over_dates_is_one_over_their_instants(tmp_path, monkeypatch):
+    monkeypatch.setenv(COMPUTE.name, "local")
+    days = [19_000 + day for day in (0, 1, 3, 4, 9, 10)]
+    found = {}
+    for kind in (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        policies = {"evict": {"delta": {"column": "x", "by": "2 days"}}, "trigger": {"delta": {"column": "x", "by": "1 day"}}}
+        spec = {"keys": ["k"], "time": {"column": "t"}, "windows": [{"name": "w", "type": "sliding", **policies}]}
+        bench = Bench(tmp_path / str(len(found)), spec | {"aggregates": {"n": {"count": "*"}}})
+        for begin in (0, 3):
+            n = [*range(begin, begin + 3)]
+            values = pa.array([days[at] for at in n], pa.int32()).cast(pa.date32()).cast(kind)
+            times = pa.array([BASE + at * MINUTE for at in n], pa.timestamp("us", "UTC"))
+            bench.append(pa.table({"k": ["a"] * 3, "t": times, "x": values}))
+            bench.run()
+        found[kind] = [(row["trigger"], row["n"]) for row in bench.rows()]
+    assert set(map(tuple, found.values())) == {((0, 2), (1, 2))}

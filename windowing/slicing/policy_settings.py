@@ -210,6 +210,8 @@ def values_of(delta: Delta | None, table: pa.Table, rows: Ints) -> kernel.Values
     if delta is None:
         return kernel.Values(np.zeros(len(rows)), np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_))
     column = table.column(delta.column).combine_chunks().take(pa.array(rows))
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("us")).cast(pa.int64())  # as instants, in whose ticks the difference is
     floats = float64_of(column)
     ints = int64_of(column) if holds_integers(delta, table) else np.zeros(len(column), np.int64)
     return kernel.Values(floats, ints, valid_of(column) & ~np.isnan(floats))

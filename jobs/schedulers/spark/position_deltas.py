@@ -41,7 +41,7 @@ def values(stage: PositionStage, *, stored: bool) -> dict[str, Column]:
         if compares_as_float(kind):
             value = value.cast("double")
             found[name] = F.when(~F.isnan(value), value)
-        elif pa.types.is_timestamp(kind):
+        elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
             found[name] = F.unix_micros(value.cast("timestamp"))
         else:
             found[name] = value.cast("long")
