@@ -199,6 +199,13 @@ class Batch:
     used = property(lambda self: self.outcome.used)
 
     @property
+    def left_out(self) -> tuple[str, ...]:
+        """Roles of the tables that the ruling ``discarded`` leaves as they are: the state, too, where it is to fit rows of the past."""
+        if self.verdict != "discarded":
+            return ()
+        return ("sink", "state") if self.is_backfill and self.plan.replaces_state else ("sink",)
+
+    @property
     def is_backfill(self) -> bool:
         """Whether it is a backfill."""
         return isinstance(self.plan, BackfillPlan)

@@ -75,7 +75,7 @@ class Plan(ABC):
     @property
     @abstractmethod
     def builds_state(self) -> bool:
-        """Whether the batch builds the state: every run does, a backfill only as a pipeline's very first batch."""
+        """Whether the batch builds the state: every run does, a backfill as the first, or if it counts other rows than earlier batches."""
 
     @property
     def replaces_state(self) -> bool:
@@ -144,10 +144,13 @@ class BackfillPlan(Plan):
     Attributes
     ----------
     builds_state
-        Whether this is the pipeline's very first batch, which builds the state.
+        Whether this is the pipeline's very first batch, or replaces the state, as it counts other rows than earlier batches.
     found_closed
         With ``watermark: data_interval_end``: one pair for each earlier batch, oldest first. It holds the last source version that the
         batch read, and the instant through which windows were already closed to its rows; null if none were.
+    read_from
+        Where it replaces the state: the version after which it reads the source, through ``to_version``. It recomputes all windows that end
+        after ``range_from`` then, and stays where the last run has come to. Null for any other backfill.
     """
 
     action: ClassVar[str] = "backfill"
@@ -157,6 +160,19 @@ class BackfillPlan(Plan):
     # A bare annotation would take the inherited property for its default.
     builds_state: bool = field()
     found_closed: FoundClosed = field(default_factory=list)
+    read_from: int | None = None
+
+    @property
+    def replaces_state(self) -> bool:
+        return self.read_from is not None
+
+    @property
+    def rereads(self) -> bool:
+        return self.replaces_state or not self.builds_state
+
+    @property
+    def reads_from(self) -> int:
+        return self.from_version if self.read_from is None else self.read_from
 
     @property
     def range(self) -> tuple[int, int]:
@@ -285,21 +301,6 @@ class ApplyPlan(_ReplacingPlan):
         return f"{what}, reads nothing of the source" if self.carried is not None else f"{what}, from {self._versions()}"
 
 
-@dataclass(frozen=True, slots=True)
-class Undo:
-    """Which rows of a table with a column ``batch`` go: those of batches after ``after``.
-
-    Attributes
-    ----------
-    spared
-        Batches after it whose rows of windows that end at or before ``through`` stay: backfills, which replaced rows of earlier batches.
-    """
-
-    after: int
-    spared: tuple[int, ...] = ()
-    through: int | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan(_ReplacingPlan):
     """The plan of a restoration, which goes back to a savepoint. ``to_version`` is the savepoint's, before ``from_version``.
@@ -327,10 +328,6 @@ class RestorePlan(_ReplacingPlan):
     @property
     def goes_back(self) -> bool:
         return True
-
-    def undo(self, role: str) -> Undo:
-        """Which rows go from the table with this ``role``."""
-        return Undo(self.kept_batch, tuple(self.spared) if role == "sink" else (), self.through)
 
     def describe(self, *, instants: bool) -> str:  # noqa: ARG002 - it names no instants
         return f"back to the savepoint {self.savepoint} of batch {self.kept_batch}, at source version {self.to_version}"

@@ -29,7 +29,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import LandedCommit, OwnTable
 from windowmill.checkpoints.plans import Plan, PurgePlan, RestorePlan
 from windowmill.checkpoints.stores import is_disk_full, is_forbidden
-from windowmill.checkpoints.undoing import UndoneFiles
+from windowmill.checkpoints.undoing import Undo, UndoneFiles
 from windowmill.checkpoints.verification import EXPENDABLE, ORDER, REBUILD, check_table_version, refuse_foreign, reread
 from windowmill.windowing.errors import (
     FencedError,
@@ -206,7 +206,7 @@ def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[P
     due = [of("quality", changes["quality"])] if "quality" in changes else []
     due += [of("quality", each, f"quality/{n}") for n, each in enumerate(batch.validations, start=1)]
     if batch.status == "committed":
-        left_out = ("quality", "sink") if batch.verdict == "discarded" else ("quality",)
+        left_out = ("quality", *batch.left_out)
         due += [of(role, changes[role]) for role in (*ORDER, "held") if role in changes and role not in left_out]
     elif batch.status == "held" and "sink" in changes:
         due.append(of("held", replace(changes["sink"], kept=(), removes=(), replaces=None), replaces_all=True))
@@ -216,7 +216,7 @@ def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[P
 def _rewriting(ledger: Ledger, plan: Plan, role: str) -> Callable[[str, DeltaTable], Rewritten] | None:
     """How the files are found from which rows go by ``plan``; null if it takes none from the table with this ``role``."""
     if isinstance(plan, RestorePlan) and role in ("sink", "quarantine"):
-        return partial(UndoneFiles.of, undo=plan.undo(role))
+        return partial(UndoneFiles.of, undo=Undo.by(plan, role))
     if isinstance(plan, PurgePlan):
         return partial(ErasedFiles.of, role=role, keys=KeysFile(ledger.path, plan.attempt).read)
     return None
@@ -309,7 +309,7 @@ def _clear(batch: Batch, tables: Mapping[str, OwnTable], changes: Mapping[str, C
         for files, folder in _held_copies(role, each):
             if folder:
                 tables["held"].remove(files, folder)
-        if (batch.status == "abandoned" and role != "quality") or (batch.verdict == "discarded" and role == "sink"):
+        if (batch.status == "abandoned" and role != "quality") or role in batch.left_out:
             tables[role].remove(each.files)
 
 

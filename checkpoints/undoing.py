@@ -9,10 +9,30 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of
-from windowmill.checkpoints.plans import Undo
+from windowmill.checkpoints.plans import RestorePlan
 from windowmill.checkpoints.state.base import files_of
 
 _BATCH, _END = "batch", "window_end"
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """Which rows of a table with a column ``batch`` go: those of batches after ``after``.
+
+    Attributes
+    ----------
+    spared
+        Batches after it whose rows of windows that end at or before ``through`` stay: backfills, which replaced rows of earlier batches.
+    """
+
+    after: int
+    spared: tuple[int, ...] = ()
+    through: int | None = None
+
+    @classmethod
+    def by(cls, plan: RestorePlan, role: str) -> Undo:
+        """Which rows go from the table with this ``role`` by ``plan``."""
+        return cls(plan.kept_batch, tuple(plan.spared) if role == "sink" else (), plan.through)
 
 
 @dataclass(frozen=True, slots=True)

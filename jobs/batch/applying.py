@@ -177,9 +177,11 @@ def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, 
 def _reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -> tuple[Reach, Reading]:
     """What earlier batches have read: in the order in which they read it, or of event time where that order is no longer known.
 
-    Rows that have been restated or purged are read as the table holds them now.
+    Rows that have been restated or purged, or that a backfill has counted anew, are read as the table holds them now.
     """
-    as_read: History = "current" if any(isinstance(plan, RestatePlan | PurgePlan) for plan in before) else "log"
+    anew = [plan for plan in before if isinstance(plan, PurgePlan) or (plan.replaces_state and not isinstance(plan, ApplyPlan))]
+    as_arrived = not anew or (isinstance(anew[-1], BackfillPlan) and anew[-1].snapshot is None)
+    as_read: History = "log" if as_arrived else "current"
     try:
         reach = backfill_reach(runnable, source, before, as_read)
         return reach, check_readable(runnable, source, reach, again=True)

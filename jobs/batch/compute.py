@@ -17,7 +17,7 @@ from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile, remove
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import delta_rs_can_write
-from windowmill.checkpoints.plans import ApplyPlan, Plan
+from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.base import order_of
 from windowmill.checkpoints.state.compaction import joint_schema
@@ -228,6 +228,8 @@ def _replaced_ends(plan: Plan, emission: Emission) -> tuple[int, int] | None:
     """The range (begin, end] of window ends whose published rows the batch replaces; null for none."""
     if isinstance(plan, ApplyPlan):
         return plan.replaced
+    if isinstance(plan, BackfillPlan) and plan.replaces_state:
+        return plan.range_from, AXIS_END
     return None if plan.builds_state else (emission.after, emission.through)
 
 

@@ -7,7 +7,6 @@ from datetime import datetime
 
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.plans import RestatePlan
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SpecError, UnsupportedError
@@ -42,7 +41,7 @@ def vouched_through(pipeline: Pipeline, interval_end: datetime | None) -> int | 
 
 def lags_behind(pipeline: Pipeline, last: Batch | None) -> bool:
     """Whether rows of a restatement have moved the watermark, and their windows are still to be shown: by a batch without new rows."""
-    if last is None or not isinstance(last.plan, RestatePlan) or pipeline.time.watermark == "data_interval_end":
+    if last is None or not last.plan.replaces_state or pipeline.time.watermark == "data_interval_end":
         return False
     seen, emitted = last.outcome.seen, last.outcome.emitted
     behind = pipeline.time.disorder.elapsed() + pipeline.time.lateness.elapsed()

@@ -10,10 +10,11 @@ from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.sources.changed_rows import ends_in_sql, queried
+from windowmill.jobs.sources.reading import Reach
 from windowmill.windowing.errors import UnsupportedError
 
 
-def check_range(runnable: Runnable, begin: int, end: int, why: str) -> None:
+def check_range(runnable: Runnable, begin: int, end: int, reach: Reach) -> None:
     """Refuse to recompute windows in (``begin``, ``end``] from other rows than earlier batches read, unless they lie on grids or are all.
 
     Triggers are counted from a key's first tuple on, and where a window ends that is not on a grid follows from the rows. Rows outside
@@ -21,8 +22,8 @@ def check_range(runnable: Runnable, begin: int, end: int, why: str) -> None:
 
     Parameters
     ----------
-    why
-        Why other rows count, for the message.
+    reach
+        What is read, and why.
 
     Raises
     ------
@@ -38,9 +39,13 @@ def check_range(runnable: Runnable, begin: int, end: int, why: str) -> None:
     if _shown_outside(runnable, moving, begin, end):
         so.append(f"windows of {', '.join(moving)} could move into the range or out of it, and rows outside it stay as they are")
     if so:
+        why = reach.why or "rows count in event-time order"
+        instead = ", and --as-arrived reads what earlier batches read"
+        if reach.snapshot is None:
+            why, instead = "--as-arrived reads rows as they came, but batches have counted them as they were restated since", ""
         raise UnsupportedError(
             f"pipeline {runnable.name}: {why}, so {'; '.join(so)}; `windowmill restate` recomputes what has changed, a backfill of all "
-            "windows everything, and --as-arrived reads what earlier batches read"
+            f"windows everything{instead}"
         )
 
 

@@ -156,23 +156,33 @@ def next_backfill(
     before = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
     refuse_purged(runnable, before, history)
     reach = backfill_reach(runnable, source, before, history)
-    if before and reach != backfill_reach(runnable, source, before, "log"):
+    others = bool(before) and _counts_others(runnable, source, before, reach)
+    if others:
         from windowmill.jobs.batch.parted_history import check_range  # loads what a run without new rows does not need
 
-        check_range(runnable, begin, end, reach.why or "rows count in event-time order")
+        check_range(runnable, begin, end, reach)
     if reach.why is not None:
         on_other_rows(reach.why)
     on_reading(source, check_readable(runnable, source, reach, again=bool(before)))
+    # Numbers and bounds of windows that are not on a grid follow from all rows before: the state has to be of those that are published.
+    replaces = others and not all(window.on_grid for window in pipeline.windows)
     plan = BackfillPlan(
-        **pinned(pipeline, ledger, source, reach),
+        **pinned(pipeline, ledger, source, reach) | ({"from_version": reach.through} if replaces else {}),
         seen=None if last is None else last.outcome.seen,
         range_from=begin,
         range_to=end,
         found_closed=[(plan.to_version, plan.emitted) for plan in before] if pipeline.time.watermark == "data_interval_end" else [],
-        builds_state=last is None,
+        builds_state=last is None or replaces,
+        read_from=reach.after if replaces else None,
     )
     check_plan(runnable, ledger, source, plan)
     return plan
+
+
+def _counts_others(runnable: Runnable, source: SourceTable, before: Sequence[Plan], reach: Reach) -> bool:
+    """Whether a backfill by ``reach`` counts other rows than the batches of ``before``, or in another order."""
+    read_anew = any(plan.replaces_state and plan.snapshot is not None for plan in before)
+    return reach != backfill_reach(runnable, source, before, "log") or read_anew
 
 
 def next_restatement(

@@ -18,7 +18,7 @@ from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.savepoints import Savepoint, replaced_files
 from windowmill.checkpoints.state.replacement import replacing
 from windowmill.checkpoints.stores import is_table, table_at
-from windowmill.checkpoints.undoing import UndoneFiles
+from windowmill.checkpoints.undoing import Undo, UndoneFiles
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.loop import leased
 from windowmill.jobs.batch.progress import CommittedBatch
@@ -318,7 +318,7 @@ def _undone(role: str, path: str, plan: RestorePlan, folder: str, replacing: Map
     if not is_table(path):
         return None
     table = table_at(path)
-    files = UndoneFiles.of(path, table, plan.undo(role))
+    files = UndoneFiles.of(path, table, Undo.by(plan, role))
     if not files.files and not any(each.removes for each in replacing.values()):
         return None
     reason = beyond_delta_rs(role, table, Changes(removes=files.files))

@@ -228,7 +228,7 @@ class _RowCounts:
         for batch in batches:
             share = _share_after(batch, since)
             windows = {name: round(n * share) for name, n in batch.outcome.windows.items()} if batch.verdict != "discarded" else {}
-            if isinstance(batch.plan, ApplyPlan):  # publishes windows a second time
+            if batch.plan.builds_state and batch.plan.rereads:  # publishes windows a second time
                 published.update({name: max(0, n - published[name]) for name, n in windows.items()})
             elif batch.plan.builds_state:  # others replace rows
                 published.update(windows)

@@ -23,6 +23,7 @@ from windowmill.jobs.commands.terminal import Answer
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.ways import limits
+from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import windows_by_way
 
@@ -48,7 +49,7 @@ def backfill_preview(pipeline: Pipeline, begin: int, end: int, *, history: Histo
     [reading] = readings
     counts = [file.rows for file in reading.files]
     rows = None if None in counts else sum(count for count in counts if count is not None)
-    replaced = {} if plan.builds_state else _replaced(runnable, plan)
+    replaced = _replaced(runnable, plan) if plan.rereads else {}
     instants = not pipeline.time.integer_axis
     data: dict[str, Any] = {
         "pipeline": pipeline.pipeline,
@@ -58,7 +59,7 @@ def backfill_preview(pipeline: Pipeline, begin: int, end: int, *, history: Histo
         "to": bound(end, instants),
         "emitted": bound(plan.emitted, instants),
         "builds_state": plan.builds_state,
-        "versions": [plan.from_version + 1, plan.to_version],
+        "versions": [plan.reads_from + 1, plan.to_version],
         "snapshot": plan.snapshot,
         "reason": reasons[0] if reasons else None,
         "files": len(reading.files),
@@ -81,11 +82,12 @@ def _lines(data: dict[str, Any], plan: BackfillPlan, *, instants: bool) -> list[
     lines.append(f"  reads {counted} in {data['files']:,} files ({data['bytes'] / 1e6:,.1f} MB)")
     if data["pieces"] > 1:
         lines.append(f"  is computed in up to {data['pieces']} pieces; after a crash, those that are finished are not computed again")
-    if data["builds_state"]:
+    if not plan.rereads:
         lines.append("  replaces nothing: it is the pipeline's first batch, and builds the state")
     else:
         by_window = ", ".join(f"{window} {n:,}" for window, n in data["windows"].items())
-        lines.append(f"  replaces {data['rows_replaced']:,} rows in the sink{f' ({by_window})' if by_window else ''}")
+        state = ", and the state, which is to be of the same rows" if plan.replaces_state else ""
+        lines.append(f"  replaces {data['rows_replaced']:,} rows in the sink{f' ({by_window})' if by_window else ''}{state}")
     took = "no earlier batch tells how long it takes" if seconds is None else f"takes about {seconds:,.1f} s, by what earlier batches took"
     return [*lines, f"  {took}", f"{name}: nothing has been changed"]
 
@@ -102,6 +104,7 @@ def _replaced(runnable: Runnable, plan: BackfillPlan) -> dict[str, int]:
     if not is_table(runnable.sink_path):
         return {}
     begin, end = plan.range
+    end = AXIS_END if plan.replaces_state else end
     through = begin if plan.emitted is None else max(begin, min(end, plan.emitted))
     replaced = ReplacedRange.of(runnable.sink_path, table_at(runnable.sink_path), (begin, through))
     schema = pa.schema([replaced.schema.field(name) for name in ("window", "window_end")])

@@ -49,6 +49,8 @@ def emission_of(pipeline: Pipeline, plan: Plan, seen: int | None, *, stops_at_ra
     if plan.replaces_state:
         # All that earlier batches have shown, as they would show it now; neither moves on.
         through = AXIS_BEGIN if plan.emitted is None else plan.emitted
+        if isinstance(plan, BackfillPlan):
+            return Emission(plan.seen, plan.emitted, plan.range_from, max(plan.range_from, through))
         if isinstance(plan, RestatePlan) and plan.passes_over:  # rows that were appended, too
             return Emission(max((at for at in (plan.seen, seen) if at is not None), default=None), plan.emitted, AXIS_BEGIN, through)
         return Emission(plan.seen, plan.emitted, AXIS_BEGIN, through)

@@ -191,8 +191,7 @@ class TableInput(SourceInput):
     ) -> TableInput:
         """The input of ``plan``, from a ``source`` with the columns that it has pinned; ``check`` verifies rows of the state."""
         pipeline, latest = runnable.pipeline, runnable.pipeline.time.latest(plan.now_us)
-        recomputes = isinstance(plan, BackfillPlan) and not plan.builds_state
-        if (recomputes or isinstance(plan, ApplyPlan)) and plan.seen is not None:
+        if plan.rereads and plan.seen is not None:
             # Later ones were quarantined when they arrived, as they lay too far in the future, or have not been read.
             latest = plan.seen if latest is None else min(latest, plan.seen)
         return cls(
@@ -200,7 +199,7 @@ class TableInput(SourceInput):
             columns=Columns.of(plan.source_schema),
             batch=plan.batch,
             # A batch that replaces the state, or recomputes a range, computes everything as the pipeline's first batch would.
-            seen=None if recomputes or plan.replaces_state else plan.seen,
+            seen=None if plan.rereads or plan.replaces_state else plan.seen,
             emitted=None if plan.replaces_state else plan.emitted,
             builds_state=plan.builds_state,
             commits=reading.commits,

@@ -81,7 +81,7 @@ BACKFILL = (
     '{"batch": 0, "attempt": "a", "generation": "g", "source_id": "s", "from_version": -1, "to_version": 0, "now_us": 0, '
     '"meaning": "m", "source_schema": "{}", "seen": null, "emitted": null, "windowmill": "", "snapshot": null, "modules": {}, '
     '"tzdata": null, "zones": {"UTC": "34"}, "source_mark": null, "pipeline": "", "definition": {}, "range_from": -5, "range_to": 5, '
-    '"builds_state": false, "found_closed": [[1, null], [2, 7]], "action": "backfill"}'
+    '"builds_state": false, "found_closed": [[1, null], [2, 7]], "read_from": null, "action": "backfill"}'
 )
 
 

@@ -10,9 +10,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from windowmill.checkpoints.data_files import DataFile, rows_of
-from windowmill.checkpoints.plans import Undo
 from windowmill.checkpoints.replacing import ReplacedRange
-from windowmill.checkpoints.undoing import UndoneFiles
+from windowmill.checkpoints.undoing import Undo, UndoneFiles
 from windowmill.windowing.axis import to_us
 
 HOURS = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(4)]

@@ -182,16 +182,19 @@ class Contract:
 
     def _backfill(self, pipeline: Pipeline, plan: BackfillPlan, publish: bool) -> None:
         now = self.now
-        if plan.builds_state:
+        if not plan.rereads:
             self._run(pipeline, -1, plan.to_version, publish, late_missed={})
             return
         events = self._read_again(pipeline, plan.snapshot, plan.to_version)
-        for window in pipeline.windows:
+        for window in pipeline.windows if publish else ():
+            if plan.replaces_state:
+                now.events[window.name] = {key: list(own) for key, own in events.items()}
             own = now.view.setdefault(window.name, {})
             for key in {*events, *own}:
                 found, _ = self._shown(pipeline, window, events.get(key, []), now.shown)
-                if publish:
-                    self._replace(window, key, found, plan.range_from, plan.range_to, None)
+                self._replace(window, key, found, plan.range_from, None if plan.replaces_state else plan.range_to, None)
+        if plan.replaces_state and publish:
+            now.restated = plan.snapshot
 
     def _apply(self, pipeline: Pipeline, plan: ApplyPlan, publish: bool) -> None:
         now = self.now

@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.faults.corrected import UNMET
 from tests.latest import shown
 from tests.spark.harness import quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.windowing.axis import AXIS_BEGIN, to_us
+from windowmill.windowing.errors import HeldError, UnsupportedError
 from windowmill.windowing.specfile import parse_pipeline
 
 _DAY = datetime(2024, 3, 29, tzinfo=UTC)
@@ -159,6 +161,71 @@ def test_a_backfill_gives_windows_that_are_shown_but_not_closed(tmp_path, late):
     numbers = [row["trigger"] for row in sorted(days.rows("last_2"), key=lambda row: row["window_end"])]
     assert numbers == list(range(5 if late else 4)), "each number stands once"
     assert days.latest("last_2")[-1] == ("a", 4 if late else 3, "11:05", 2, 208)
+    days.append((7, "a", "13:05", 7), (8, "b", "14:05", 8))
+    days.run()
+    numbers = [row["trigger"] for row in sorted(days.rows("last_2"), key=lambda row: row["window_end"])]
+    assert numbers == list(range(7 if late else 6)), "later runs go on from what the backfill has published"
+    assert [row[2:] for row in days.latest("last_2")[-2:]] == [("12:05", 2, 211), ("13:05", 2, 113)]
+
+
+def test_sessions_go_on_from_the_rows_that_a_backfill_has_counted(tmp_path):
+    days = Days(tmp_path, VISIT, source={"changes": "ignore"})
+    days.append((1, "a", "08:00", 1), (2, "b", "08:40", 2))
+    days.append((3, "a", "08:25", 3))  # behind the session of 08:00, which is closed
+    days.run()
+    days.update("id = 1", v="v + 100")
+    days.run()
+    days.backfill()
+    assert days.latest("visit") == [], "the session that holds both rows is open"
+    days.append((4, "a", "08:50", 4), (5, "b", "12:00", 5))
+    days.run()
+    assert days.latest("visit") == [("a", "08:00", "09:20", 3, 108), ("b", "08:40", "09:10", 1, 2)]
+
+
+@pytest.mark.parametrize("window", [LAST_2, VISIT], ids=lambda window: window["type"])
+def test_a_backfill_of_rows_as_they_arrived_takes_a_restatement_back_as_a_whole_or_is_refused(tmp_path, window):
+    days = Days(tmp_path, window, source={"changes": "ignore"})
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (3, "b", "09:40", 3))
+    days.append((4, "a", "08:30", 4), (5, "a", "10:05", 5), (6, "b", "12:05", 6))
+    days.run()
+    as_arrived = days.latest(window["name"])
+    days.merge((2, "a", "08:20", 2))
+    days.run()
+    days.restate(changed=(2, 2))
+    days.restate(late=True)
+    restated = days.latest(window["name"])
+    assert restated != as_arrived
+    with pytest.raises(UnsupportedError, match=r"as they were restated since.*`windowmill restate` recomputes what has changed"):
+        days.backfill(end=to_us(at("09:00")), history="log")
+    assert days.latest(window["name"]) == restated
+    days.backfill(history="log")
+    assert days.latest(window["name"]) == as_arrived
+    days.append((7, "a", "13:05", 7), (8, "b", "15:05", 8))
+    days.run()
+    after = {"sliding": (3, "13:05", 2, 12), "session": ("13:05", "13:35", 1, 7)}[window["type"]]
+    assert [row[1:] for row in days.latest(window["name"]) if row[0] == "a"] == [*(row[1:] for row in as_arrived if row[0] == "a"), after]
+
+
+def test_a_backfill_that_is_discarded_leaves_the_state(tmp_path):
+    days = Days(tmp_path, LAST_2, source={"changes": "ignore"})
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (3, "b", "09:40", 3))
+    days.append((4, "a", "08:30", 4), (5, "a", "10:05", 5), (6, "b", "12:05", 6))
+    days.run()
+    days.update("id = 1", v="v + 100")
+    days.run()
+    before = days.latest("last_2")
+    days.spec["expectations"] = UNMET
+    with pytest.raises(HeldError):
+        days.backfill()
+    loop.run(days.pipeline, quiet(), ruling="discard")
+    del days.spec["expectations"]
+    assert days.latest("last_2") == before
+    days.append((7, "a", "13:05", 7), (8, "b", "15:05", 8))
+    days.run()
+    assert [row[1:] for row in days.latest("last_2") if row[0] == "a"] == [
+        *(row[1:] for row in before if row[0] == "a"),
+        (3, "13:05", 2, 12),
+    ]
 
 
 def test_a_backfill_gives_revised_windows_that_are_shown_but_not_closed(tmp_path):
