@@ -175,13 +175,11 @@ def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, 
 
 
 def _reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -> tuple[Reach, Reading]:
-    """What earlier batches have read: in the order in which they read it, or of event time where that order is no longer known.
+    """What earlier batches have counted: in the order in which they read it, or of event time where that order is no longer known.
 
-    Rows that have been restated or purged, or that a backfill has counted anew, are read as the table holds them now.
+    Behind a purge these are the rows that the table holds now.
     """
-    anew = [plan for plan in before if isinstance(plan, PurgePlan) or (plan.replaces_state and not isinstance(plan, ApplyPlan))]
-    as_arrived = not anew or (isinstance(anew[-1], BackfillPlan) and anew[-1].snapshot is None)
-    as_read: History = "log" if as_arrived else "current"
+    as_read: History = "current" if any(isinstance(plan, PurgePlan) for plan in before) else "counted"
     try:
         reach = backfill_reach(runnable, source, before, as_read)
         return reach, check_readable(runnable, source, reach, again=True)

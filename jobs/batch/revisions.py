@@ -29,15 +29,16 @@ def going_on(runnable: Runnable, plan: Plan, schema: pa.Schema, changes: Changes
         return changes
     own = [*pipeline.keys, "window", "window_start", "window_end", "trigger", "revision"]
     types = {name: schema.field(name).type for name in own}
+    wanted = []
+    if RETRACTED in (field.name for field in table.schema().fields):
+        # Triggers that were retracted may come again, and so may empty windows between the first and the last event of a key.
+        wanted.append(f"(revision > 0 AND {RETRACTED})")
     if pipeline.emit == "revise":
-        # Windows that are closed never come back.
-        where = "true" if plan.emitted is None else f"{ends_in_sql(timed=not pipeline.time.integer_axis)} >= {plan.emitted}"
-    elif RETRACTED in (field.name for field in table.schema().fields):
-        # Triggers that were retracted may come again.
-        where = f"revision > 0 AND {RETRACTED}"
-    else:
+        # Other windows that are closed never come back.
+        wanted.append("true" if plan.emitted is None else f"{ends_in_sql(timed=not pipeline.time.integer_axis)} >= {plan.emitted}")
+    if not wanted:
         return changes
-    shown = pa.concat_tables([_empty(types), *queried(table, types, where, {name: name for name in types})])
+    shown = pa.concat_tables([_empty(types), *queried(table, types, " OR ".join(wanted), {name: name for name in types})])
     new = pa.concat_tables([_empty(types), *(pa.Table.from_batches([rows]) for rows in _rows(runnable, changes.files, own))])
     revisions = int64_of(continued(pipeline, new, shown).column("revision").combine_chunks())
     shifted = revisions != int64_of(new.column("revision").combine_chunks())

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan, PurgePlan
+from windowmill.checkpoints.plans import ApplyPlan, Plan, PurgePlan
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.still_there import first_readable, unchanged_since
 from windowmill.windowing.errors import (
@@ -30,8 +30,9 @@ from windowmill.windowing.errors import (
 from windowmill.windowing.spec import Pipeline, Source
 
 Arrival = Literal["log", "event_time"]
-#: What a backfill of a running pipeline reads: the rows that the table holds now, those that earlier batches read, or a snapshot.
-History = Literal["current", "log", "event_time"]
+#: What a batch reads again: the rows that the table holds now, those that earlier batches read first, those that they count since the last
+#: restatement, or a snapshot.
+History = Literal["current", "log", "counted", "event_time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,10 @@ def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Pla
         return _first(runnable, source, "event_time" if history == "event_time" else "log", Limits())
     first, through = before[0], before[-1].to_version
     as_arrived = Reach(first.from_version, through, None if first.snapshot is None else unchanged_since(source, first.snapshot))
-    if history == "log":
+    anew = next((plan for plan in reversed(before) if plan.replaces_state and not isinstance(plan, ApplyPlan)), None)
+    if history == "counted" and anew is not None and anew.snapshot is not None:
+        return Reach(-1, through, unchanged_since(source, anew.snapshot))
+    if history in ("log", "counted"):
         return as_arrived
     restated = next((plan.snapshot for plan in reversed(before) if plan.replaces_state and plan.snapshot is not None), None)
     current = history == "current"

@@ -30,7 +30,7 @@ from windowmill.jobs.batch import loop, purging, savepoints
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.durations import Duration
-from windowmill.windowing.errors import HeldError, SavepointError, SpecError, UnsupportedError
+from windowmill.windowing.errors import HeldError, PurgeError, SavepointError, SpecError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -48,7 +48,7 @@ _STEPS = (
     *("restate", "restate_range", "restate_late", "save", "restore", "hold", "maintain", "fold", "purge", "optimize"),
 )
 #: What the product may refuse, because no command could give right rows.
-_REFUSED = (UnsupportedError, SavepointError)
+_REFUSED = (UnsupportedError, SavepointError, PurgeError)
 
 
 class History:
@@ -148,8 +148,8 @@ class History:
             number = len(self.versions)
             table = DeltaTable(self.spec["source"]["path"], number).to_pyarrow_table().cast(_SCHEMA)
             table = table.set_column(1, "t", table["t"].cast(pa.int64()))
-            now = {row["x"]: row for row in table.to_pylist()}
             then = self.versions[-1].table if self.versions else {}
+            now = {row["x"]: then[row["x"]] if self._same(then.get(row["x"]), row) else row for row in table.to_pylist()}
             operation = DeltaTable(self.spec["source"]["path"], number).history(1)[0]["operation"]
             come, gone = ([row for x, row in one.items() if not self._same(other.get(x), row)] for one, other in ((now, then), (then, now)))
             if operation == "OPTIMIZE":
@@ -311,7 +311,7 @@ class History:
             self._looked_up()
             self.saved.clear()
             self.contract.purged = {(gone,)}
-            purging.purge(self.pipeline, quiet(), [{"k": gone}])
+            purging.purge(self.pipeline, quiet(), [{"k": gone}])  # refused where the pipeline has no row of the key
 
 
 def live(seed: int, folder: Path, steps: int) -> History:

@@ -385,3 +385,46 @@ def test_a_new_window_is_not_filled_from_a_slice_that_it_begins_within(tmp_path)
     days.run()
     days.apply(day, HOURLY)
     assert days.latest("hourly") == [("a", "08:00", "09:00", 1, 1), ("a", "09:00", "10:00", 1, 2)]
+
+
+def test_empty_windows_that_were_retracted_come_back_under_greater_revisions(tmp_path):
+    days = Days(tmp_path, HALF | {"empty": "emit"}, emit="revise", time={"lateness": "5 minutes"})
+    days.append((1, "a", "08:05", 1), (2, "a", "10:40", 2))
+    days.run()
+    before = days.latest("half")
+    days.source.delete("id = 2")
+    days.run()
+    assert days.latest("half") == before[:1]
+    days.append((2, "a", "10:40", 2))
+    days.run()
+    assert days.latest("half") == before
+    assert {row["revision"] for row in days.rows("half") if not row["n"] and not row["retracted"]} == {0, 2}
+
+
+def test_a_changed_spec_counts_no_change_that_the_batches_have_ignored(tmp_path):
+    day = {"name": "day", "type": "tumbling", "size": "1 day"}
+    days = Days(tmp_path, HOURLY, day, source={"changes": "ignore"})
+    days.append((1, "a", "08:05", 1), (2, "a", "10:05", 2))
+    days.append((3, "a", "08:30", 3))  # too late for the hour
+    days.run()
+    days.restate(late=True)
+    days.update("id = 2", v="v + 100")
+    days.run()
+    days.apply(HOURLY, day, HALF)
+    days.append((4, "a", "25:05", 4))
+    days.run()
+    assert days.latest("day") == [("a", "00:00", "00:00", 3, 6)]
+    assert [row[4] for row in days.latest("half")] == [1, 3, 2]
+
+
+def test_a_changed_spec_behind_a_restatement_that_moved_the_watermark_shows_what_has_been_shown(tmp_path):
+    days = Days(tmp_path, HOURLY)
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2))
+    days.run()
+    days.merge((1, "a", "08:05", 101), (3, "b", "12:05", 3))
+    days.restate()
+    days.apply(HOURLY, LAST_2)
+    assert (days.latest("last_2"), days.latest("hourly")) == ([("a", 0, "08:05", 1, 101)], [("a", "08:00", "09:00", 1, 101)])
+    days.run()
+    assert days.latest("last_2") == [("a", 0, "08:05", 1, 101), ("a", 1, "09:05", 2, 103)]
+    assert days.latest("hourly") == [("a", "08:00", "09:00", 1, 101), ("a", "09:00", "10:00", 1, 2)]
