@@ -28,9 +28,18 @@ from tests.spark.harness import quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, purging, savepoints
 from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.sources.reading import History as Read
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.durations import Duration
-from windowmill.windowing.errors import HeldError, PurgeError, SavepointError, SpecError, UnsupportedError
+from windowmill.windowing.errors import (
+    ArrivalUnknownError,
+    HeldError,
+    NonAppendCommitError,
+    PurgeError,
+    SavepointError,
+    SpecError,
+    UnsupportedError,
+)
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -38,17 +47,16 @@ WANTED = os.environ.get("WINDOWMILL_HISTORIES")
 pytestmark = [pytest.mark.covers("P1", "P10", "P11")]
 if WANTED:
     pytestmark.append(pytest.mark.timeout(0))
-_SCHEMA = pa.schema(
-    [("k", pa.string()), ("t", pa.timestamp("us", "UTC")), ("x", pa.int64()), ("i", pa.int64()), ("s", pa.string()), ("u", pa.string())]
-)
+_COLUMNS = {"k": pa.string(), "t": pa.timestamp("us", "UTC"), "x": pa.int64(), "i": pa.int64(), "s": pa.string(), "u": pa.string()}
 _AGGREGATES = {"n": {"count": "*"}, "total": {"sum": "i"}, "ids": {"collect": "x"}}
 _OTHERS = {"low": {"min": "i"}, "closing": {"last": "i"}, "large": {"count": "*", "where": CONDITION}}
 _STEPS = (
     *("append", "append", "append", "run", "run", "change", "change", "change", "redeliver", "apply", "apply", "backfill", "backfill"),
-    *("restate", "restate_range", "restate_late", "save", "restore", "hold", "maintain", "fold", "purge", "optimize"),
+    *("backfill_as_arrived", "restate", "restate_range", "restate_versions", "restate_late", "save", "restore", "hold", "maintain"),
+    *("fold", "purge", "optimize"),
 )
 #: What the product may refuse, because no command could give right rows.
-_REFUSED = (UnsupportedError, SavepointError, PurgeError)
+_REFUSED = (UnsupportedError, SavepointError, PurgeError, NonAppendCommitError, ArrivalUnknownError)
 
 
 class History:
@@ -62,9 +70,13 @@ class History:
         self.saved: list[tuple[str, dict[str, Any]]] = []
         rng = self.rng
         emit = rng.choice(["final", "final", "revise"])
-        minutes: Callable[[int], str] = lambda n: f"{n} minutes"  # noqa: E731
+        self.integers = rng.random() < 0.25
+        self.tick, self.base = (1, 0) if self.integers else (MINUTE, BASE)
+        self.schema = pa.schema(list((_COLUMNS | ({"t": pa.int64()} if self.integers else {})).items()))
+        minutes: Callable[[int], Any] = lambda n: n if self.integers else f"{n} minutes"  # noqa: E731
         time = {
             "column": "t",
+            **({"unit": "none"} if self.integers else {}),
             "tie_break": ["x"],
             "disorder": minutes(rng.choice([0, 0, 3, 20])),
             "lateness": minutes(rng.choice([0, 5, 40, 200])),
@@ -76,7 +88,7 @@ class History:
             "pipeline": f"history_{seed}",
             "source": source,
             "keys": rng.choice([["k"], ["k"], []]),
-            "time": time | {"max_future_skew": None},
+            "time": time if self.integers else time | {"max_future_skew": None},
             "windows": [],
             "aggregates": dict(_AGGREGATES),
             "emit": emit,
@@ -92,7 +104,7 @@ class History:
 
     def _window(self, name: str | None = None) -> dict[str, Any]:
         self.named += name is None
-        window = random_pipelines.random_window(self.rng, integers=False, emit=self.spec["emit"])
+        window = random_pipelines.random_window(self.rng, integers=self.integers, emit=self.spec["emit"])
         return {"name": name or f"w{self.named}", **without_lives(window)}
 
     @property
@@ -146,7 +158,7 @@ class History:
         """Take up the versions that the source has got."""
         while len(self.versions) <= self.source.version():
             number = len(self.versions)
-            table = DeltaTable(self.spec["source"]["path"], number).to_pyarrow_table().cast(_SCHEMA)
+            table = DeltaTable(self.spec["source"]["path"], number).to_pyarrow_table().cast(self.schema)
             table = table.set_column(1, "t", table["t"].cast(pa.int64()))
             then = self.versions[-1].table if self.versions else {}
             now = {row["x"]: then[row["x"]] if self._same(then.get(row["x"]), row) else row for row in table.to_pylist()}
@@ -174,18 +186,18 @@ class History:
         }
 
     def _write(self, rows: list[Row]) -> None:
-        write_deltalake(self.spec["source"]["path"], pa.Table.from_pylist(rows, schema=_SCHEMA), mode="append")
+        write_deltalake(self.spec["source"]["path"], pa.Table.from_pylist(rows, schema=self.schema), mode="append")
         self._looked_up()
 
     def _append(self) -> None:
         rng, rows = self.rng, list[Row]()
         held = [row["t"] for row in self.versions[-1].table.values()] if self.versions else []
-        now = last = max(held, default=BASE)
+        now = last = max(held, default=self.base)
         behind = rng.choice([0, 10, 30, 120])
         for _ in range(rng.randint(1, 9)):
-            now += rng.choice([0, 1, 2, 4, 7, 25]) * MINUTE
+            now += rng.choice([0, 1, 2, 4, 7, 25]) * self.tick
             late = rng.random() < 0.3
-            rows.append(self._row(last - rng.randint(0, behind) * MINUTE if late and held else now))
+            rows.append(self._row(last - rng.randint(0, behind) * self.tick if late and held else now))
         self._write(rows)
 
     def _some(self) -> list[Row]:
@@ -205,9 +217,11 @@ class History:
         elif how == "delete":
             self.source.delete(where)
         else:
-            new = [self._row(rng.choice(list(self.versions[-1].table.values()))["t"] + rng.choice([0, 1, 500]) * MINUTE)]
-            moved = [{**some[0], "t": some[0]["t"] + rng.choice([-30, 5, 60]) * MINUTE}] if how == "move" else [{**some[0], "i": 5}, *new]
-            merging = self.source.merge(pa.Table.from_pylist(moved, schema=_SCHEMA), "s.x = t.x", source_alias="s", target_alias="t")
+            new = [self._row(rng.choice(list(self.versions[-1].table.values()))["t"] + rng.choice([0, 1, 500]) * self.tick)]
+            moved = (
+                [{**some[0], "t": some[0]["t"] + rng.choice([-30, 5, 60]) * self.tick}] if how == "move" else [{**some[0], "i": 5}, *new]
+            )
+            merging = self.source.merge(pa.Table.from_pylist(moved, schema=self.schema), "s.x = t.x", source_alias="s", target_alias="t")
             merging.when_matched_update_all().when_not_matched_insert_all().execute()
         self._looked_up()
 
@@ -237,29 +251,41 @@ class History:
         self.spec["expectations"] = UNMET
         try:
             with contextlib.suppress(HeldError):
-                loop.run(self.pipeline, quiet())
+                self.rng.choice([self._run, self._run, self._backfill, self._restate_range])()
             if self.ledger.held_batch is not None:
-                loop.run(self.pipeline, quiet(), ruling=self.rng.choice(["release", "release", "discard"]))
+                ruling = self.rng.choice(["release", "release", "discard", "abandon"])
+                loop.abandon(self.pipeline, quiet()) if ruling == "abandon" else loop.run(self.pipeline, quiet(), ruling=ruling)
         finally:
             del self.spec["expectations"]
 
     def _range(self) -> tuple[int, int]:
-        whole = (BASE - 10_000_000 * MINUTE, BASE + 10_000_000 * MINUTE)
+        whole = (self.base - 10_000_000 * self.tick, self.base + 10_000_000 * self.tick)
         times = sorted({row["t"] for version in self.versions for row in version.table.values()})
         if self.rng.random() < 0.5 or len(times) < 2 or not all(window.on_grid for window in self.pipeline.windows):
             return whole
         begin, end = sorted(self.rng.sample(times, 2))
         return begin, end
 
-    def _backfill(self) -> None:
+    def _backfill(self, history: Read = "current") -> None:
         begin, end = self._range()
-        loop.backfill(self.pipeline, quiet(), begin=begin, end=end)
+        loop.backfill(self.pipeline, quiet(), begin=begin, end=end, history=history)
+
+    def _backfill_as_arrived(self) -> None:
+        self._backfill("log")
 
     def _restate(self) -> None:
         loop.restate(self.pipeline, quiet())
 
     def _restate_range(self) -> None:
         loop.restate(self.pipeline, quiet(), ends=self._range())
+
+    def _restate_versions(self) -> None:
+        changed = [
+            number for number, version in enumerate(self.versions) if version.changes and number <= self.ledger.last_commit.to_version
+        ]
+        if changed:
+            first, last = sorted(self.rng.choices(changed, k=2))
+            loop.restate(self.pipeline, quiet(), changed=(first, last))
 
     def _restate_late(self) -> None:
         loop.restate(self.pipeline, quiet(), late=True)
