@@ -280,9 +280,7 @@ class History:
         loop.restate(self.pipeline, quiet(), ends=self._range())
 
     def _restate_versions(self) -> None:
-        changed = [
-            number for number, version in enumerate(self.versions) if version.changes and number <= self.ledger.last_commit.to_version
-        ]
+        changed = [number for number, version in enumerate(self.versions[: self.contract.now.position + 1]) if version.changes]
         if changed:
             first, last = sorted(self.rng.choices(changed, k=2))
             loop.restate(self.pipeline, quiet(), changed=(first, last))
