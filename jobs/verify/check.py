@@ -124,11 +124,11 @@ def verify(
     return found
 
 
-def _started(pipeline: Pipeline, progress: Progress) -> SparkSession:
-    """Spark, as the verification of ``pipeline`` needs it."""
+def _started(pipeline: Pipeline, progress: Progress, brief: bool) -> SparkSession:
+    """Spark, as the verification of ``pipeline`` needs it; ``brief`` where it has few rows to compute."""
     with progress.step("start", "Spark"):
         shipment = shipment_of(pipeline)
-        spark = spark_session(f"windowmill verify {pipeline.pipeline}", shipment=shipment, say=progress.say)
+        spark = spark_session(f"windowmill verify {pipeline.pipeline}", brief=brief, shipment=shipment, say=progress.say)
         access_to(spark).ship(shipment)
     return spark
 
@@ -177,7 +177,7 @@ class _Comparing:
         gaps = [in_sql[row.window] for row in rows]
         others, others_keys = self._others([window.name for window in windows if window.name not in in_sql])
         if rows:
-            launch.begin(brief=False)  # Spark starts while this process reads
+            launch.begin(brief=self.plain.rows.local.is_plain)  # Spark starts while this process reads
         on_grids = [row for row, gap in zip(rows, gaps, strict=True) if gap is None]
         spans = [(row.start, row.end) for row in on_grids if row.start is not None]
         arrival = self.plain.rows.arrival(spans, surveyed=bool(others))

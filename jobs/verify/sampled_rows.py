@@ -110,6 +110,11 @@ class LocalReader:
     def _pipeline(self) -> Pipeline:
         return self.runnable.pipeline
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether this process can read the rows, as far as is known without opening the files."""
+        return self._plain is not None
+
     @cached_property
     def _plain(self) -> PlainRows | None:
         return PlainRows.of(self._pipeline, self.files.source, Reading(tuple(self.files.files)))

@@ -61,9 +61,15 @@ class Arrival:
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Reads rows of the ``files`` of a source, which are usable at the instant ``now_us``; ``start`` starts Spark where it has to."""
+    """Reads rows of the ``files`` of a source, which are usable at the instant ``now_us``.
 
-    start: Callable[[], SparkSession]
+    Attributes
+    ----------
+    start
+        Starts Spark; its argument is whether this process can read the rows, so that Spark has few to compute.
+    """
+
+    start: Callable[[bool], SparkSession]
     runnable: Runnable
     files: SourceFiles
     now_us: int
@@ -71,7 +77,7 @@ class SourceRows:
     @cached_property
     def spark(self) -> SparkSession:
         """The session, which is started when it is first asked for."""
-        return self.start()
+        return self.start(self.local.is_plain)
 
     @cached_property
     def local(self) -> LocalReader:
