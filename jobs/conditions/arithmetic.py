@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.conditions import kinds
-from windowmill.jobs.conditions.casts import alike, cast, fitting
+from windowmill.jobs.conditions.casts import EXACT, alike, cast, fitting
 from windowmill.jobs.conditions.kinds import (
     BOOL,
     DOUBLE,
@@ -27,9 +27,20 @@ from windowmill.jobs.conditions.kinds import (
     is_whole,
     name_of,
 )
-from windowmill.jobs.conditions.values import Computed, Mask, Value, applied, array_of, either, mask_of, numbers_of, outside
+from windowmill.jobs.conditions.values import (
+    Computed,
+    Mask,
+    Value,
+    applied,
+    array_of,
+    by_rows,
+    either,
+    mask_of,
+    numbers_of,
+    outside,
+    without,
+)
 
-_PRECISE = Context(prec=200, Emax=10**6, Emin=-(10**6))
 _COMPARED: Mapping[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
     "=": pc.equal,
     "<>": pc.not_equal,
@@ -57,8 +68,7 @@ def same(left: Value, right: Value) -> Value:
     equal = pc.fill_null(_compare("=", left.array, right.array), False)
     both = pc.and_(pc.is_null(left.array), pc.is_null(right.array))
     failed = either(left.failed, right.failed)
-    found = pc.or_(equal, both)
-    return Value(found if failed is None else pc.if_else(pa.array(failed), pa.scalar(None, BOOL), found), failed)
+    return Value(without(pc.or_(equal, both), failed), failed)
 
 
 def _operands(left: Value, right: Value) -> list[Value]:
@@ -281,49 +291,35 @@ def _of_decimals(sign: str, left: Value, right: Value, order: tuple[int, int] | 
     if plain is not None and needed < kinds.MAX_DIGITS:
         # Arrow takes the operands to one scale first, for which 38 digits may be too few.
         return applied(lambda a, b: plain(_wide(a), _wide(b)).cast(kind), [left, right], order)
-    return applied(lambda a, b: _by_pairs(_DECIMALS[sign], a, b, kind), [left, right], order)
+    function = _DECIMALS[sign]
+    return applied(lambda a, b: by_rows(lambda one, other: fitting(function(one, other), kind), kind, a, b), [left, right], order)
 
 
 def _wide(array: pa.Array) -> pa.Array:
     return array.cast(pa.decimal256(array.type.precision, array.type.scale))
 
 
-def _by_pairs(function: Callable[[Decimal, Decimal], Decimal], one: pa.Array, other: pa.Array, kind: pa.DataType) -> Computed:
-    failed = np.zeros(len(one), np.bool_)
-    found: list[Decimal | None] = []
-    for number, (a, b) in enumerate(zip(one.to_pylist(), other.to_pylist(), strict=True)):
-        value = None
-        if a is not None and b is not None:
-            try:
-                value = fitting(function(a, b), kind)
-            except (ValueError, ZeroDivisionError):
-                failed[number] = True
-        found.append(value)
-    return pa.array(found, kind), failed
-
-
 def _decimal_quotient(a: Decimal, b: Decimal) -> Decimal:
     if not b:
-        raise ZeroDivisionError
-    scale = Decimal(1).scaleb(-_DIVIDED_SCALE)
-    return _PRECISE.divide(a, b).quantize(scale, ROUND_HALF_UP, _PRECISE)
+        raise ValueError(b)
+    return EXACT.divide(a, b).quantize(Decimal(1).scaleb(-_DIVIDED_SCALE), ROUND_HALF_UP, EXACT)
 
 
 def _decimal_rest(a: Decimal, b: Decimal) -> Decimal:
     if not b:
-        raise ZeroDivisionError
-    return _PRECISE.subtract(a, _PRECISE.multiply(_PRECISE.divide(a, b).to_integral_value(ROUND_DOWN), b))
+        raise ValueError(b)
+    return EXACT.subtract(a, EXACT.multiply(EXACT.divide(a, b).to_integral_value(ROUND_DOWN), b))
 
 
 def _positive_decimal_rest(a: Decimal, b: Decimal) -> Decimal:
     rest = _decimal_rest(a, b)
-    return _decimal_rest(_PRECISE.add(rest, b), b) if rest < 0 else rest
+    return _decimal_rest(EXACT.add(rest, b), b) if rest < 0 else rest
 
 
 _DECIMALS: Mapping[str, Callable[[Decimal, Decimal], Decimal]] = {
-    "+": _PRECISE.add,
-    "-": _PRECISE.subtract,
-    "*": _PRECISE.multiply,
+    "+": EXACT.add,
+    "-": EXACT.subtract,
+    "*": EXACT.multiply,
     "/": _decimal_quotient,
     "%": _decimal_rest,
     "pmod": _positive_decimal_rest,

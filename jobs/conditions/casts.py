@@ -54,7 +54,8 @@ _NAN = re.compile("[nN][aA][nN]|[+-]?NaN")
 _TRUE, _FALSE = ("t", "true", "y", "yes", "1"), ("f", "false", "n", "no", "0")
 #: Digits of a float that every version of Java prints alike, of which it makes a decimal.
 _PRINTED_DIGITS = {FLOAT: 6, DOUBLE: 15}
-_EXACT = Context(prec=200, Emax=10**6, Emin=-(10**6))
+#: Digits enough for every result of two decimals.
+EXACT = Context(prec=200, Emax=10**6, Emin=-(10**6))
 _PLAIN_INSTANT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?)?$"
 _DAY_US = 86_400_000_000
 
@@ -272,7 +273,7 @@ def _float_of_decimal(array: pa.Array, kind: pa.DataType) -> Computed:
 
 def fitting(value: Decimal, kind: pa.DataType) -> Decimal:
     """``value`` rounded to the scale of ``kind``; raises ``ValueError`` if it has too many digits."""
-    found = value.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP, _EXACT)
+    found = value.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP, EXACT)
     if found.adjusted() >= kind.precision - kind.scale and found:
         raise ValueError(value)
     return found

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.arithmetic import compared, same
 from windowmill.jobs.conditions.casts import alike, cast, holds
 from windowmill.jobs.conditions.functions import Call, calls
-from windowmill.jobs.conditions.kinds import BOOL, NULL
-from windowmill.jobs.conditions.values import OutsideError, Value, at, chosen, either
+from windowmill.jobs.conditions.kinds import NULL
+from windowmill.jobs.conditions.values import OutsideError, Value, at, chosen, either, without
 
 
 def choice(tests: Sequence[Value], values: Sequence[Value]) -> Value:
@@ -31,8 +30,7 @@ def choice(tests: Sequence[Value], values: Sequence[Value]) -> Value:
 
 def is_null(value: Value) -> Value:
     """Whether a value is null; where it fails, so does the answer."""
-    found = pc.is_null(value.array)
-    return Value(found if value.failed is None else pc.if_else(pa.array(value.failed), pa.scalar(None, BOOL), found), value.failed)
+    return Value(without(pc.is_null(value.array), value.failed), value.failed)
 
 
 @calls("coalesce", "nvl", "ifnull")

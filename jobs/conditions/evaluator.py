@@ -27,7 +27,7 @@ from windowmill.jobs.conditions.functions import FUNCTIONS, Call
 from windowmill.jobs.conditions.kinds import BOOL, DOUBLE, INT, INTERVAL, LONG, MAX_DIGITS, MONTHS, NULL, TEXT
 from windowmill.jobs.conditions.nested import field_of, item_of
 from windowmill.jobs.conditions.texts import like, trimmed
-from windowmill.jobs.conditions.times import shifted
+from windowmill.jobs.conditions.times import CLOCK, shifted
 from windowmill.jobs.conditions.values import (
     OutsideError,
     Value,
@@ -37,6 +37,7 @@ from windowmill.jobs.conditions.values import (
     mask_of,
     outside,
     repeated,
+    without,
 )
 
 _T = exp.DataType.Type
@@ -64,16 +65,7 @@ _BITS: Mapping[type, Callable[..., pa.Array]] = {
     exp.BitwiseOr: pc.bit_wise_or,
     exp.BitwiseXor: pc.bit_wise_xor,
 }
-#: Microseconds of an interval's unit, and months.
-_UNITS_US = {
-    "MICROSECOND": 1,
-    "MILLISECOND": 1_000,
-    "SECOND": 1_000_000,
-    "MINUTE": 60_000_000,
-    "HOUR": 3_600_000_000,
-    "DAY": 86_400_000_000,
-    "WEEK": 604_800_000_000,
-}
+#: Months of an interval's unit; other units are of :data:`.CLOCK`.
 _UNITS_MONTHS = {"MONTH": 1, "YEAR": 12}
 #: Arguments of a node that its rule handles.
 _ARGUMENTS = frozenset(
@@ -196,12 +188,15 @@ def _paren(own: Evaluation, node: exp.Paren) -> Value:
 
 @rule(exp.And, exp.Or)
 def _connection(own: Evaluation, node: exp.Connector) -> Value:
-    one, other = own.truth(node.left), own.truth(node.right)
-    conjunction = isinstance(node, exp.And)
-    settled = holds(pc.invert(one.array)) if conjunction else holds(one.array)
-    failed = either(one.failed, at(other.failed, ~settled if one.failed is None else ~settled & ~one.failed))
+    return _connected(own.truth(node.left), own.truth(node.right), conjunction=isinstance(node, exp.And))
+
+
+def _connected(one: Value, other: Value, *, conjunction: bool) -> Value:
+    """``one AND other``, or ``OR``; ``other`` is evaluated only where ``one`` does not decide."""
+    decided = holds(pc.invert(one.array) if conjunction else one.array)
+    failed = either(one.failed, at(other.failed, ~decided if one.failed is None else ~decided & ~one.failed))
     found = (pc.and_kleene if conjunction else pc.or_kleene)(one.array, other.array)
-    return Value(found if failed is None else pc.if_else(pa.array(failed), pa.scalar(None, BOOL), found), failed)
+    return Value(without(found, failed), failed)
 
 
 @rule(exp.Not)
@@ -234,11 +229,7 @@ def _compare_nulls(own: Evaluation, node: exp.Binary) -> Value:
 @rule(exp.Between)
 def _between(own: Evaluation, node: exp.Between) -> Value:
     value, low, high = (own.value(node.args[name]) for name in ("this", "low", "high"))
-    above, below = compared(">=", value, low), compared("<=", value, high)
-    settled = holds(pc.invert(above.array))
-    failed = either(above.failed, at(below.failed, ~settled if above.failed is None else ~settled & ~above.failed))
-    found = pc.and_kleene(above.array, below.array)
-    return Value(found if failed is None else pc.if_else(pa.array(failed), pa.scalar(None, BOOL), found), failed)
+    return _connected(compared(">=", value, low), compared("<=", value, high), conjunction=True)
 
 
 @rule(exp.In)
@@ -296,11 +287,11 @@ def _interval(own: Evaluation, node: exp.Interval) -> Value:
     unit = node.args.get("unit")
     name = unit.name.upper().removesuffix("S") if isinstance(unit, exp.Var) else ""
     text = node.this.name if isinstance(node.this, exp.Literal) else ""
-    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text) or name not in (*_UNITS_US, *_UNITS_MONTHS):
+    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text) or name not in (*CLOCK, *_UNITS_MONTHS):
         raise outside(node.sql("spark"), instead="interval 1 day, with a whole number and one unit")
     if name in _UNITS_MONTHS:
         return own.constant((int(text) * _UNITS_MONTHS[name], 0, 0), MONTHS, name)
-    return own.constant(int(text) * _UNITS_US[name], INTERVAL, "DAY" if name == "WEEK" else name)
+    return own.constant(int(text) * CLOCK[name], INTERVAL, "DAY" if name == "WEEK" else name)
 
 
 @rule(exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot)

@@ -16,7 +16,19 @@ from windowmill.jobs.conditions.arithmetic import absolute, arithmetic, compared
 from windowmill.jobs.conditions.casts import alike, cast, fitting, holds
 from windowmill.jobs.conditions.functions import Call, calls, function
 from windowmill.jobs.conditions.kinds import BOOL, DOUBLE, FLOAT, INT, LONG, NULL, TEXT, is_number, is_time, is_whole
-from windowmill.jobs.conditions.values import Computed, Value, applied, array_of, by_value, chosen, either, mask_of, numbers_of, outside
+from windowmill.jobs.conditions.values import (
+    Computed,
+    Value,
+    applied,
+    array_of,
+    by_value,
+    chosen,
+    either,
+    mask_of,
+    numbers_of,
+    outside,
+    without,
+)
 
 #: Casts by their types' names.
 _CASTS = {
@@ -107,8 +119,7 @@ def _sign(numbers: pa.Array) -> Computed:
 def _is_nan(call: Call) -> Value:
     [value] = call.values(1, 1)
     value = value if value.kind == FLOAT else _double(value)
-    found = pc.fill_null(pc.is_nan(value.array), False)
-    return Value(found if value.failed is None else pc.if_else(pa.array(value.failed), pa.scalar(None, BOOL), found), value.failed)
+    return Value(without(pc.fill_null(pc.is_nan(value.array), False), value.failed), value.failed)
 
 
 @calls("nanvl")
@@ -213,4 +224,4 @@ def _extreme(call: Call) -> Value:
 
     found = reduce(better, [Value(value.array) for value in values])
     failed = either(*(value.failed for value in values))
-    return found if failed is None else Value(pc.if_else(pa.array(failed), pa.scalar(None, kind), found.array), failed)
+    return Value(without(found.array, failed), failed)

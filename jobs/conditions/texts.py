@@ -5,31 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.functions import Call, calls, function, literal_of, text, whole
 from windowmill.jobs.conditions.kinds import BOOL, INT, TEXT
 from windowmill.jobs.conditions.patterns import like_pattern, pattern_of, replacement_of
-from windowmill.jobs.conditions.values import Computed, Value, applied, by_value, either, outside
+from windowmill.jobs.conditions.values import Computed, Value, applied, by_rows, by_value, either, outside, without
 
 _TEXTS = pa.list_(TEXT)
-
-
-def _rows(function: Callable[..., Any], kind: pa.DataType, *arrays: pa.Array) -> Computed:
-    """``function`` of each row's values in Python, none of which is null; a row fails where it raises ``ValueError``."""
-    failed = np.zeros(len(arrays[0]), np.bool_)
-    found: list[Any] = []
-    for number, values in enumerate(zip(*(array.to_pylist() for array in arrays), strict=True)):
-        try:
-            found.append(None if None in values else function(*values))
-        except ValueError:
-            found.append(None)
-            failed[number] = True
-    return pa.array(found, kind), failed if failed.any() else None
 
 
 @function("length", "char_length", "character_length", "len", takes=[text])
@@ -51,7 +36,7 @@ def _cased(ascii_kernel: Callable[[pa.Array], pa.Array], whole_text: Callable[[s
     return cased
 
 
-lowered = function("lower", "lcase", takes=[text])(_cased(pc.ascii_lower, str.lower))
+_lowered = function("lower", "lcase", takes=[text])(_cased(pc.ascii_lower, str.lower))
 function("upper", "ucase", takes=[text])(_cased(pc.ascii_upper, str.upper))
 
 
@@ -82,7 +67,7 @@ def _substring(call: Call) -> Value:
         first = max(0, bounds[0] - 1)
         stop = [min(first + bounds[1], 2**31 - 1)] if rest else []
         return applied(lambda texts, *_: pc.utf8_slice_codeunits(texts, first, *stop), [subject, start, *rest])
-    return applied(lambda *arrays: _rows(_sliced, TEXT, *arrays), [subject, start, *rest])
+    return applied(lambda *arrays: by_rows(_sliced, TEXT, *arrays), [subject, start, *rest])
 
 
 def _sliced(whole_text: str, start: int, length: int = 2**31 - 1) -> str:
@@ -92,12 +77,12 @@ def _sliced(whole_text: str, start: int, length: int = 2**31 - 1) -> str:
 
 @function("left", takes=[text, whole()])
 def _left(texts: pa.Array, lengths: pa.Array) -> Computed:
-    return _rows(lambda each, length: each[: max(0, length)], TEXT, texts, lengths)
+    return by_rows(lambda each, length: each[: max(0, length)], TEXT, texts, lengths)
 
 
 @function("right", takes=[text, whole()])
 def _right(texts: pa.Array, lengths: pa.Array) -> Computed:
-    return _rows(lambda each, length: each[-length:] if length > 0 else "", TEXT, texts, lengths)
+    return by_rows(lambda each, length: each[-length:] if length > 0 else "", TEXT, texts, lengths)
 
 
 @calls("concat")
@@ -118,44 +103,44 @@ def _concat_with(call: Call) -> Value:
         joined = pc.coalesce(both, joined, part)
     joined = pc.if_else(pc.is_null(separator), pa.scalar(None, TEXT), pc.fill_null(joined, ""))
     failed = either(*(value.failed for value in values))
-    return Value(joined if failed is None else pc.if_else(pa.array(failed), pa.scalar(None, TEXT), joined), failed)
+    return Value(without(joined, failed), failed)
 
 
 @function("replace", takes=[text, text, text], least=2)
 def _replace(texts: pa.Array, parts: pa.Array, others: pa.Array | None = None) -> Computed:
     others = pa.repeat(pa.scalar(""), len(texts)) if others is None else others
-    return _rows(lambda each, part, other: each.replace(part, other) if part else each, TEXT, texts, parts, others)
+    return by_rows(lambda each, part, other: each.replace(part, other) if part else each, TEXT, texts, parts, others)
 
 
 @function("startswith", takes=[text, text])
 def _starts(texts: pa.Array, parts: pa.Array) -> Computed:
-    return _rows(str.startswith, BOOL, texts, parts)
+    return by_rows(str.startswith, BOOL, texts, parts)
 
 
 @function("endswith", takes=[text, text])
 def _ends(texts: pa.Array, parts: pa.Array) -> Computed:
-    return _rows(str.endswith, BOOL, texts, parts)
+    return by_rows(str.endswith, BOOL, texts, parts)
 
 
 @function("contains", takes=[text, text])
 def _contains(texts: pa.Array, parts: pa.Array) -> Computed:
-    return _rows(lambda each, part: part in each, BOOL, texts, parts)
+    return by_rows(lambda each, part: part in each, BOOL, texts, parts)
 
 
 @function("instr", takes=[text, text])
 def _instr(texts: pa.Array, parts: pa.Array) -> Computed:
-    return _rows(lambda each, part: each.find(part) + 1, INT, texts, parts)
+    return by_rows(lambda each, part: each.find(part) + 1, INT, texts, parts)
 
 
 @function("locate", "position", takes=[text, text, whole()], least=2)
 def _locate(parts: pa.Array, texts: pa.Array, starts: pa.Array | None = None) -> Computed:
     starts = pa.repeat(pa.scalar(1, INT), len(texts)) if starts is None else starts
-    return _rows(lambda part, each, start: each.find(part, start - 1) + 1 if start > 0 else 0, INT, parts, texts, starts)
+    return by_rows(lambda part, each, start: each.find(part, start - 1) + 1 if start > 0 else 0, INT, parts, texts, starts)
 
 
 @function("repeat", takes=[text, whole()])
 def _repeat(texts: pa.Array, times: pa.Array) -> Computed:
-    return _rows(lambda each, count: each * max(0, count), TEXT, texts, times)
+    return by_rows(lambda each, count: each * max(0, count), TEXT, texts, times)
 
 
 @function("reverse", takes=[text])
@@ -165,14 +150,14 @@ def _reverse(texts: pa.Array) -> Computed:
 
 @function("lpad", takes=[text, whole(), text], least=2)
 def _left_pad(texts: pa.Array, lengths: pa.Array, pads: pa.Array | None = None) -> Computed:
-    return _rows(
+    return by_rows(
         lambda each, length, pad: _padding(each, length, pad) + each[: max(0, length)], TEXT, texts, lengths, _pads(pads, len(texts))
     )
 
 
 @function("rpad", takes=[text, whole(), text], least=2)
 def _right_pad(texts: pa.Array, lengths: pa.Array, pads: pa.Array | None = None) -> Computed:
-    return _rows(
+    return by_rows(
         lambda each, length, pad: each[: max(0, length)] + _padding(each, length, pad), TEXT, texts, lengths, _pads(pads, len(texts))
     )
 
@@ -194,7 +179,7 @@ def _translate(texts: pa.Array, found: pa.Array, others: pa.Array) -> Computed:
             table.setdefault(ord(character), other[number] if number < len(other) else None)
         return each.translate(table)
 
-    return _rows(translated, TEXT, texts, found, others)
+    return by_rows(translated, TEXT, texts, found, others)
 
 
 @function("ascii", takes=[text])
@@ -216,7 +201,7 @@ def _split_part(texts: pa.Array, delimiters: pa.Array, numbers: pa.Array) -> Com
         index = number - 1 if number > 0 else len(parts) + number
         return parts[index] if 0 <= index < len(parts) else ""
 
-    return _rows(part, TEXT, texts, delimiters, numbers)
+    return by_rows(part, TEXT, texts, delimiters, numbers)
 
 
 @function("substring_index", takes=[text, text, whole()])
@@ -229,7 +214,7 @@ def _substring_index(texts: pa.Array, delimiters: pa.Array, counts: pa.Array) ->
             return delimiter.join(parts[:count])
         return delimiter.join(each.rsplit(delimiter, -count)[count:])
 
-    return _rows(before, TEXT, texts, delimiters, counts)
+    return by_rows(before, TEXT, texts, delimiters, counts)
 
 
 def like(subject: Value, pattern: Value, escape: str, *, ignore_case: bool) -> Value:
@@ -237,11 +222,10 @@ def like(subject: Value, pattern: Value, escape: str, *, ignore_case: bool) -> V
     subject, written = text(subject), literal_of(pattern, "like")
     if len(escape) != 1:
         raise outside("an escape of other than one character")
-    lower = _cased(pc.ascii_lower, str.lower)
     own = like_pattern(written.lower() if ignore_case else written, escape)
 
     def matches(texts: pa.Array) -> Computed:
-        return pc.match_substring_regex(lower(texts) if ignore_case else texts, own)
+        return pc.match_substring_regex(_lowered(texts) if ignore_case else texts, own)
 
     return applied(matches, [subject])
 
@@ -312,7 +296,7 @@ def _split(call: Call) -> Value:
     def pieces(each: str) -> list[str]:
         return list(each) if not pattern and each and limit <= 0 else _split_by(compiled, each, limit)
 
-    return applied(lambda texts: _rows(pieces, _TEXTS, texts), [text(subject)])
+    return applied(lambda texts: by_rows(pieces, _TEXTS, texts), [text(subject)])
 
 
 def _split_by(compiled: re.Pattern[str], each: str, limit: int) -> list[str]:

@@ -16,7 +16,8 @@ from windowmill.jobs.conditions.values import Computed, Value, applied, array_of
 
 Ints = npt.NDArray[np.int64]
 DAY, HOUR, MINUTE, SECOND = 86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000
-_CLOCK = {"HOUR": HOUR, "MINUTE": MINUTE, "SECOND": SECOND, "MILLISECOND": 1_000, "MICROSECOND": 1, "DAY": DAY, "WEEK": 7 * DAY}
+#: Microseconds of units of time.
+CLOCK = {"HOUR": HOUR, "MINUTE": MINUTE, "SECOND": SECOND, "MILLISECOND": 1_000, "MICROSECOND": 1, "DAY": DAY, "WEEK": 7 * DAY}
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 #: Names of units in date_trunc and trunc.
 _TRUNCATED = {
@@ -29,7 +30,7 @@ _TRUNCATED = {
     "MM": "MONTH",
     "WEEK": "WEEK",
 }
-_TRUNCATED_CLOCK = {"DAY": "DAY", "DD": "DAY", **{name: name for name in _CLOCK if name not in ("DAY", "WEEK")}}
+_TRUNCATED_CLOCK = {"DAY": "DAY", "DD": "DAY", **{name: name for name in CLOCK if name not in ("DAY", "WEEK")}}
 #: 1970-01-01 was a Thursday.
 _THURSDAY = 3
 
@@ -150,7 +151,7 @@ def _date_trunc(call: Call) -> Value:
         return applied(lambda array: array_of(_truncated(_days(array), _TRUNCATED[name]) * DAY, INSTANT), [value])
     if name not in _TRUNCATED_CLOCK:
         return applied(lambda array: pa.nulls(len(array), INSTANT), [value])
-    length = _CLOCK[_TRUNCATED_CLOCK[name]]
+    length = CLOCK[_TRUNCATED_CLOCK[name]]
     return applied(lambda array: array_of(np.floor_divide(numbers_of(array), length) * length, INSTANT), [value])
 
 
@@ -211,7 +212,7 @@ def _date_difference(call: Call) -> Value:
 
 def _unit_of(call: Call) -> str:
     name = call.nodes[0].name.upper()
-    if name not in (*_CLOCK, *_MONTHS):
+    if name not in (*CLOCK, *_MONTHS):
         raise outside(f"{call.name}() by {name}")
     return name
 
@@ -227,7 +228,7 @@ def _add_units(call: Call) -> Value:
         return applied(
             lambda each, times: array_of(_add_months_us(numbers_of(times), numbers_of(each) * _MONTHS[unit]), kind), [count, value]
         )
-    return applied(lambda each, times: _later(times, numbers_of(each), _CLOCK[unit]), [count, value])
+    return applied(lambda each, times: _later(times, numbers_of(each), CLOCK[unit]), [count, value])
 
 
 def _later(times: pa.Array, counts: Ints, unit: int) -> Computed:
@@ -256,7 +257,7 @@ def _units_between(call: Call) -> Value:
         a, b = numbers_of(one).astype(np.int64), numbers_of(other).astype(np.int64)
         if unit in _MONTHS:
             return array_of(toward_zero(_whole_months(a, b), _MONTHS[unit]), LONG)
-        return array_of(toward_zero(b - a, _CLOCK[unit]), LONG)
+        return array_of(toward_zero(b - a, CLOCK[unit]), LONG)
 
     return applied(between, [start, end])
 

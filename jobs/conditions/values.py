@@ -56,10 +56,12 @@ class Value:
 
     @property
     def kind(self) -> pa.DataType:
+        """The type of its values, which is one of Spark's."""
         return self.array.type
 
     @property
     def valid(self) -> Mask:
+        """Where it is not null, shape (n,)."""
         return mask_of(self.array.is_valid())
 
 
@@ -181,6 +183,19 @@ def by_value(array: pa.Array, function: Callable[[Any], Any], kind: pa.DataType)
     if not any(bad):
         return taken, None
     return taken, mask_of(pc.fill_null(pa.array(bad).take(coded.indices), False))
+
+
+def by_rows(function: Callable[..., Any], kind: pa.DataType, *arrays: pa.Array) -> tuple[pa.Array, Mask | None]:
+    """``function`` of each row's values in Python, none of which is null; a row fails where it raises ``ValueError``."""
+    failed = np.zeros(len(arrays[0]), np.bool_)
+    found: list[Any] = []
+    for number, values in enumerate(zip(*(array.to_pylist() for array in arrays), strict=True)):
+        try:
+            found.append(None if None in values else function(*values))
+        except ValueError:
+            found.append(None)
+            failed[number] = True
+    return pa.array(found, kind), failed if failed.any() else None
 
 
 def outside(what: str, *kinds: pa.DataType, instead: str | None = None) -> OutsideError:
