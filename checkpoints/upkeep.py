@@ -77,10 +77,10 @@ def vacuum(path: str, kept: Collection[str] = (), retention_hours: int = RETENTI
 def old_files(path: str, kept: Collection[str] = ()) -> list[str]:
     """Files of the table at ``path`` that its newest version does not need, and that are its own, except those ``kept``."""
     table, store = table_at(path), store_of(path)
-    removed = {info.path for info in store.get_file_info(pa_fs.FileSelector("", recursive=True)) if info.type == pa_fs.FileType.File}
-    removed -= {unquote(str(file)) for file in pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()} | {*kept}
-    ours = [file for file in sorted(removed) if file.endswith(".parquet") and not file.startswith(("_delta_log/", "_"))]
-    return [file for file in ours if is_ours(file) or _BY_DELTA_RS.fullmatch(file)]
+    there = {info.path for info in store.get_file_info(pa_fs.FileSelector("", recursive=True)) if info.type == pa_fs.FileType.File}
+    needed = {unquote(str(file)) for file in pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()}
+    data = [file for file in sorted(there - needed - {*kept}) if file.endswith(".parquet") and not file.startswith("_")]
+    return [file for file in data if is_ours(file) or _BY_DELTA_RS.fullmatch(file)]
 
 
 def _vacuumed(path: str, kept: Collection[str], retention_hours: int) -> int:

@@ -43,14 +43,14 @@ def settings_of(pipeline: Pipeline) -> AirflowSettings:
 
 
 def defaults_of(pipeline: Pipeline) -> dict[str, Any]:
-    """Default arguments of the tasks of all of the pipeline's DAGs."""
+    """Those default arguments of the pipeline's tasks that its spec sets."""
     settings = settings_of(pipeline)
     given = {"retries": settings.retries, "owner": settings.owner}
     called = None if settings.on_failure is None else Callback(settings.on_failure)
     return {name: value for name, value in {**given, "on_failure_callback": called}.items() if value is not None}
 
 
-def tell_of_warnings(pipeline: Pipeline, batches: Iterable[Mapping[str, Any]], context: Mapping[str, Any]) -> None:
+def report_warnings(pipeline: Pipeline, batches: Iterable[Mapping[str, Any]], context: Mapping[str, Any]) -> None:
     """Call what ``on_warning`` names if some of ``batches``, as the summary of a command has them, have warnings."""
     place = settings_of(pipeline).on_warning
     warned = [batch["batch"] for batch in batches if batch["verdict"] == "warned"]

@@ -9,10 +9,10 @@ from typing import Any
 
 from airflow.sdk import DAG, Param
 
-from windowmill.dags.alerts import defaults_of, settings_of
+from windowmill.dags.alerts import settings_of
 from windowmill.dags.clashes import refuse_clash
 from windowmill.dags.factory import START, batch_operator, check_options, sink_asset
-from windowmill.dags.operators import AnnounceOperator, retrying
+from windowmill.dags.operators import AnnounceOperator, default_args_of
 from windowmill.dags.specs import BACKFILL, name_of, read_pipeline
 from windowmill.windowing.spec import Pipeline
 
@@ -64,7 +64,7 @@ def build_backfill_dag(
         ),
     }
     arguments |= dag_kwargs
-    arguments["default_args"] = retrying() | defaults_of(pipeline) | dict(dag_kwargs.get("default_args") or {})
+    arguments["default_args"] = default_args_of(pipeline, dag_kwargs.get("default_args"))
     refuse_clash(arguments["dag_id"], spec)
     with DAG(**arguments) as dag:
         backfill = batch_operator("backfill", spec, pipeline, conn_id, connect_conn_id, storage_conn_id, submit)

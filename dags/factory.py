@@ -11,9 +11,9 @@ from typing import Any, Literal, get_args
 
 from airflow.sdk import DAG, Asset, BaseOperator, Param
 
-from windowmill.dags.alerts import defaults_of, settings_of
+from windowmill.dags.alerts import settings_of
 from windowmill.dags.clashes import refuse_clash
-from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator, retrying
+from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator, default_args_of
 from windowmill.dags.pools import pool_of
 from windowmill.dags.schedules import check_new_versions, source_asset, timetable_of
 from windowmill.dags.specs import BACKFILL, identity_of, name_of, read_pipeline
@@ -93,7 +93,7 @@ def build_dag(
     """
     pipeline = read_pipeline(spec)
     check_options(name_of(spec), pipeline, conn_id, connect_conn_id, submit, new_versions, approve_changes, ask_when_held)
-    dag_kwargs["default_args"] = retrying() | defaults_of(pipeline) | dict(dag_kwargs.get("default_args") or {})
+    dag_kwargs["default_args"] = default_args_of(pipeline, dag_kwargs.get("default_args"))
     arguments = _arguments(spec, pipeline, start_date, watched=new_versions == "watch") | dag_kwargs
     refuse_clash(arguments["dag_id"], spec)
     with DAG(**arguments) as dag:

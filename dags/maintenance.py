@@ -8,9 +8,9 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from windowmill.dags.alerts import defaults_of, settings_of
+from windowmill.dags.alerts import settings_of
 from windowmill.dags.clashes import refuse_clash
-from windowmill.dags.operators import MaintainOperator, VerifyOperator, retrying
+from windowmill.dags.operators import MaintainOperator, VerifyOperator, default_args_of
 from windowmill.dags.pools import pool_of
 from windowmill.dags.schedules import cron_timetable
 from windowmill.dags.specs import MAINTENANCE, read_pipeline
@@ -51,7 +51,7 @@ def build_maintenance_dag(
         "tags": ["windowmill", "maintenance", *settings_of(pipeline).tags],
     }
     arguments |= dag_kwargs
-    arguments["default_args"] = retrying() | defaults_of(pipeline) | dict(dag_kwargs.get("default_args") or {})
+    arguments["default_args"] = default_args_of(pipeline, dag_kwargs.get("default_args"))
     refuse_clash(arguments["dag_id"], spec)
     with DAG(**arguments) as dag:
         shared: dict[str, Any] = {"spec": spec, "storage_conn_id": storage_conn_id, "pool": pool_of(pipeline.pipeline)}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from windowmill.dags.alerts import tell_of_warnings
+from windowmill.dags.alerts import defaults_of, report_warnings
 from windowmill.dags.commands import CommandProcess, CommandResult, command_of, failing_fast, raise_for, summary_of
 from windowmill.dags.links import PAGES
 from windowmill.dags.metrics import count_batches, gauge_pipeline
@@ -113,12 +113,12 @@ class ComputingOperator(CommandOperator):
         return {**super().environment(), "SPARK_REMOTE": SparkConnectHook(self.connect_conn_id).get_connection_url()}
 
     def computed(self, command: Sequence[str], context: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the command, count its batches, tell of their warnings, and return its summary."""
+        """Run the command, count its batches, report their warnings, and return its summary."""
         summary = summary_of(command[0], self.run_job([*command, "--json"]))
         pipeline, batches = self.spec.read(), summary.get("batches", ())
         count_batches(pipeline.pipeline, batches)
         with storage_environment(self.storage_conn_id):
-            tell_of_warnings(pipeline, batches, context)
+            report_warnings(pipeline, batches, context)
         self._summary = summary
         return summary
 
@@ -270,13 +270,13 @@ class AnnounceOperator(PipelineOperator):
         return extra
 
 
-def retrying() -> dict[str, Any]:
-    """Default arguments of all tasks.
+def default_args_of(pipeline: Pipeline, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Default arguments of the tasks of the pipeline's DAGs; its spec overrides those of all pipelines, and ``given`` ones override both.
 
     A held batch and a refused command raise ``AirflowFailException``, which Airflow never retries. The policy covers what a task refuses
     in its own process, such as a spec that it cannot read.
     """
-    return {
+    of_all = {
         "owner": "windowmill",
         "retries": 3,
         "retry_delay": timedelta(seconds=30),
@@ -286,6 +286,7 @@ def retrying() -> dict[str, Any]:
             [RetryRule("windowmill.windowing.errors.RefusedError", RetryAction.FAIL, reason="refused; no retry mends it")],
         ),
     }
+    return {**of_all, **defaults_of(pipeline), **(given or {})}
 
 
 def storage_variables(conn_id: str | None) -> dict[str, str]:

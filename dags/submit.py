@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
 
-from windowmill.dags.alerts import tell_of_warnings
+from windowmill.dags.alerts import report_warnings
 from windowmill.dags.commands import CommandResult, command_of, failing_fast, raise_for
 from windowmill.dags.links import PAGES
 from windowmill.dags.metrics import count_batches
@@ -71,7 +71,7 @@ class SubmittedBatchOperator(SparkSubmitOperator):
             pipeline = self.spec.read()
             batches = [_summary(batch) for batch in self._ledger().since(first_new) if batch.status == "committed"]
             count_batches(pipeline.pipeline, batches)
-            tell_of_warnings(pipeline, batches, context)
+            report_warnings(pipeline, batches, context)
             return {"pipeline": pipeline.pipeline, "batches": batches}
 
     def _ledger(self) -> Any:

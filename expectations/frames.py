@@ -61,13 +61,13 @@ def ordered_bounds(rule_type: str, arguments: Mapping[str, Any]) -> dict[str, An
     return dict(arguments)
 
 
-def unordered(value: Any, columns: Collection[str]) -> Any:
-    """NaN again in place of infinity, in ``columns`` of rows that break a rule.
+def unordered(row: Mapping[str, Any], columns: Collection[str]) -> dict[str, Any]:
+    """The ``row``, which breaks a rule, with NaN again in place of infinity in ``columns``.
 
     >>> unordered({"a": float("inf"), "b": float("inf")}, {"a"})
     {'a': nan, 'b': inf}
     """
-    return {name: math.nan if name in columns and cell == math.inf else cell for name, cell in value.items()}
+    return {name: math.nan if name in columns and cell == math.inf else cell for name, cell in row.items()}
 
 
 def _has_nan(column: pyarrow.ChunkedArray) -> bool:

@@ -48,7 +48,7 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "schedule": ("When Airflow runs it: five cron fields, a word such as `@hourly`, or an asset.", "*/30 * * * *"),
         "airflow": (
             "Settings of the pipeline's DAGs; or `own`: a DAG file of yours builds them, and those that ship leave the pipeline alone.",
-            {"retries": 2, "tags": ["delays"], "on_warning": "shop_alerts:tell"},
+            {"retries": 2, "tags": ["delays"], "on_warning": "shop_alerts:warned"},
         ),
         "compute": ("Who computes a batch: Spark, this process where a batch is small (`auto`), or this process alone (`local`).", "local"),
         "apply": ("Whether a run carries out a changed spec itself where it only adds windows or aggregates (`auto`).", "auto"),
@@ -146,9 +146,9 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "tags": ("Tags of the DAGs, beside `windowmill`.", ["delays"]),
         "on_failure": (
             "`module:name` of a function, or a notifier, that is called with the context of a task that has failed.",
-            "shop_alerts:tell",
+            "shop_alerts:failed",
         ),
-        "on_warning": ("The same for a task that has committed a batch with warnings.", "shop_alerts:tell"),
+        "on_warning": ("The same for a task that has committed a batch with warnings.", "shop_alerts:warned"),
     },
     "AssetSchedule": {"asset": ("Name of the Airflow asset whose updates start a run.", "flights")},
 }

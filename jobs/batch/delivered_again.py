@@ -38,8 +38,7 @@ def corrected(
     if other is not None:
         first = "name it by --file, too" if other.event in ("changed", "removed") else "`windowmill run --max-batches 1` reads it"
         raise OutOfTurnError(f"pipeline {runnable.name}: {other.path} ({other.event}) comes before; {first}, then restate")
-    restated = {path for batch in standing(ledger.batches()) if isinstance(batch.plan, RestatePlan) for path in batch.plan.files}
-    lost = sorted(source.removed(through) - {*paths, *restated})
+    lost = sorted(source.removed(through) - {*paths, *restated_files(ledger)})
     if lost and ends == (None, None):
         more = f" and {len(lost) - 1:,} more" if len(lost) > 1 else ""
         raise UnsupportedError(
@@ -47,3 +46,8 @@ def corrected(
             "their rows would lose these; name such files by --file if that is right, or the windows to compute anew by --from and --to"
         )
     return source, paths, through
+
+
+def restated_files(ledger: Ledger) -> set[str]:
+    """Paths of the files that restatements have read, or left out, as they were delivered again, or taken away."""
+    return {path for batch in standing(ledger.batches()) if isinstance(batch.plan, RestatePlan) for path in batch.plan.files}

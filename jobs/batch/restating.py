@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from windowmill.checkpoints.quoting import sql_text
 from windowmill.checkpoints.state.replacement import keep, replacing
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.corrections import Corrections, corrections
+from windowmill.jobs.batch.delivered_again import restated_files
 from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.progress import late_missed
 from windowmill.jobs.batch.restated_rows import Known, Scope, only_of_filter, read_as_of, remove_rows, touched_rows, untaken, write_rows
@@ -111,7 +112,7 @@ class Restatement:
                 "lateness if rows came too late"
             )
         rows = table_rows(runnable.pipeline, replace(source, schema_json=plan.source_schema), progress)
-        again = frozenset(_delivered_again(plan, ledger))
+        again = frozenset({*plan.files, *restated_files(ledger)})
         touched, taken = touched_rows(runnable, rows, plan, again)
         if plan.late and _were_missed(ledger):
             touched = None  # which keys rows missed windows of is not stored
@@ -245,13 +246,6 @@ class Restatement:
         with FileWriter(place, rows.schema, batch=self.plan.batch, attempt=self.plan.attempt, task=0) as writer:
             writer.write(rows)
         return Changes.of(rows.schema, added, kept=writer.close(), removes=paths)
-
-
-def _delivered_again(plan: RestatePlan, ledger: Ledger) -> Iterator[str]:
-    for batch in standing(ledger.batches()):
-        if isinstance(batch.plan, RestatePlan):
-            yield from batch.plan.files
-    yield from plan.files
 
 
 def _were_missed(ledger: Ledger) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ class Checked:
 
     data: dict[str, Any]
     lines: Sequence[str] = ()
-    error: WindowmillError | None = field(default=None)
+    error: WindowmillError | None = None
 
 
 def specs_of(paths: Sequence[Path]) -> list[Path]:

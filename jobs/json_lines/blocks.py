@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from windowmill.jobs.instants import instants
+from windowmill.jobs.sources.text_values import EXACT
 
 #: Number of leading rows from which column types are guessed.
 SAMPLE_ROWS = 1_000
 _BLOCK_BYTES = 1 << 22
-#: Whole numbers of which each is a floating-point number; what matches one that may be none.
-_EXACT = 1 << 53
+#: Matches a whole number that may be no floating-point number.
 _LONG_WHOLE = re.compile(rb"(?<![0-9.])[0-9]{16,}+(?![.eE])").search
 _TYPES = {"instant": pa.string(), "integer": pa.int64(), "boolean": pa.bool_(), "text": pa.string()}
 
@@ -120,7 +120,7 @@ def _typed(table: pa.Table, data: bytes, names: Sequence[str], uses: Mapping[str
             return None
         if uses.get(name) == "number" and not (pa.types.is_int64(column.type) or pa.types.is_float64(column.type)):
             return None
-        if pa.types.is_float64(column.type) and pc.max(pc.abs(column)).as_py() >= _EXACT and _LONG_WHOLE(data):
+        if pa.types.is_float64(column.type) and pc.max(pc.abs(column)).as_py() >= EXACT and _LONG_WHOLE(data):
             return None  # Arrow makes a float of a whole number among floats, and of one beyond 64 bits
         if uses.get(name) is None and pa.types.is_string(column.type) and _may_be_numbers(column):
             return None

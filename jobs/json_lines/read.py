@@ -22,19 +22,19 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from windowmill.jobs.column_uses import columns_used as _columns
+from windowmill.jobs.column_uses import columns_used
 from windowmill.jobs.instants import instant_us, instants
 from windowmill.jobs.json_lines.blocks import JsonLines, read_blocks
 from windowmill.jobs.sources.text_times import ISO, TextTimes
-from windowmill.jobs.sources.text_values import number_type
+from windowmill.jobs.sources.text_values import EXACT, number_type
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
 
 SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _BLOCK_ROWS = 1 << 14
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: Whole numbers of which each is a floating-point number, and the first that is too long for a decimal.
-_EXACT, _TOO_LONG = 1 << 53, 10**38
+#: The first whole number that is too long for a decimal.
+_TOO_LONG = 10**38
 #: Matches a line that may contain an integer beyond 64 bits, which orjson would read as a float.
 _LONG_NUMBER = re.compile(r"[0-9]{19}").search
 
@@ -91,7 +91,7 @@ def read_rows(data: bytes, pipeline: Pipeline) -> JsonRows:
     data = data.removeprefix(codecs.BOM_UTF8)
     if not data.isascii():
         data.decode()
-    fields, uses = _columns(pipeline)
+    fields, uses = columns_used(pipeline)
     whole = any(window.reads_whole_rows for window in pipeline.windows)
     times = TextTimes.of(pipeline.source)
     table = None if whole or times != ISO else read_blocks(data, list(fields), uses)
@@ -176,7 +176,7 @@ def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, tupl
 
 def _numbers(cells: list[int | float | None]) -> pa.Array:
     """Numbers in the type in which whole ones stay as they are."""
-    if not any(isinstance(cell, int) and abs(cell) > _EXACT for cell in cells):
+    if not any(isinstance(cell, int) and abs(cell) > EXACT for cell in cells):
         whole = not any(isinstance(cell, float) for cell in cells)
         return pa.array(cells, pa.int64()) if whole else pa.array([None if cell is None else float(cell) for cell in cells], pa.float64())
     kind = number_type({repr(cell) for cell in cells if cell is not None})

@@ -165,7 +165,7 @@ def open_source(pipeline: Pipeline, looked: Any = None) -> SourceTable:
         raise UnsupportedError(f"pipeline {pipeline.pipeline}: {where}: {problem}")
     kind = KINDS[settings.format]
     if not kind.records:
-        return resolve(kind.open)(settings) if looked is None else looked  # its values have types
+        return resolve(kind.open)(settings) if looked is None else looked  # all values of a Delta table fit their columns
     has_place = pipeline.sink is not None or pipeline.checkpoints is not None
     record = Places.of(pipeline).source_files if has_place else None
     opened: SourceTable = resolve(kind.open)(settings, record, *(() if kind.look is None else (looked,)))

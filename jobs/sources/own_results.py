@@ -24,9 +24,9 @@ _COLUMNS = {"window", "window_start", "window_end", "trigger", "revision", "batc
 #: Newest log entries that are searched for a commit of a batch: compactions lie between them.
 _ENTRIES = 50
 _CHOICE = re.compile(r"(?<![\w.])`?window`?(?!\w)", re.IGNORECASE)
-_NEWEST = (
-    "source.pipeline, which will read of each window its newest revision, is not there yet; until then read a sink with one window and "
-    "emit: final that nothing has restated, or a table to which complete windows of the latest view (`windowmill views`) are appended"
+_INSTEAD = (
+    "read a sink with one window and emit: final that nothing has restated, or a table to which complete windows of the latest view "
+    "(`windowmill views`) are appended"
 )
 
 
@@ -49,7 +49,8 @@ def refuse_own_results(pipeline: Pipeline, source: SourceTable) -> None:
         what = "revisions, each of which would count" if revised else f"the windows {', '.join(sorted(windows))}, all of which would count"
         choose = "" if revised else "; or choose one by source.filter, such as \"window = '" + min(windows) + "'\""
         raise UnsupportedError(
-            f"pipeline {pipeline.pipeline}: source.path: {source.path} is the sink of a pipeline, and has rows of {what}: {_NEWEST}{choose}"
+            f"pipeline {pipeline.pipeline}: source.path: {source.path} is the sink of a pipeline, and has rows of {what}: "
+            f"{_INSTEAD}{choose}"
         )
 
 

@@ -18,13 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from windowmill.checkpoints.stores import filesystem_of
+from windowmill.jobs.conditions.kinds import MAX_DIGITS, common
 from windowmill.windowing.errors import SourceError, SourceSchemaError, first_line
 
 #: Footers that are read at one time, most of which is waiting for a store, and those that are kept in memory.
 _AT_ONCE, _KEPT = 16, 20_000
-#: Digits of the whole numbers of a type, as Spark widens them to decimals.
-_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
-_GREATEST_PRECISION = 38
 _UNSIGNED = {"uint8": pa.int16(), "uint16": pa.int32(), "uint32": pa.int64(), "uint64": pa.decimal128(20, 0)}
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
@@ -162,7 +160,7 @@ def readable(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_struct(kind) or pa.types.is_map(kind):
         return _readable_fields(kind)
     if pa.types.is_decimal(kind):
-        return pa.decimal128(kind.precision, kind.scale) if kind.precision <= _GREATEST_PRECISION else None
+        return pa.decimal128(kind.precision, kind.scale) if kind.precision <= MAX_DIGITS else None
     for tests, wider in ((_TEXTS, pa.string()), (_BYTES, pa.binary()), ((pa.types.is_float16,), pa.float32())):
         if any(test(kind) for test in tests):
             return wider
@@ -209,7 +207,9 @@ def unified(footers: Sequence[Footer], known: Mapping[str, pa.DataType]) -> tupl
             unread[name] = f"is {odd[1].stored} in {odd[0].path}, which is not read"
             continue
         try:
-            kinds[name] = reduce(_wider_of, [each for each in found if not each[1].is_null] or found[:1], _before(name, known))[1]
+            kinds[name] = reduce(
+                _wider_of, [each for each in found if not each[1].is_null] or found[:1], ("earlier files", known.get(name, pa.null()))
+            )[1]
         except _ApartError as err:
             unread[name] = str(err)
     return {name: _known(kind) for name, kind in kinds.items() if name not in unread or name in known}, unread
@@ -217,10 +217,6 @@ def unified(footers: Sequence[Footer], known: Mapping[str, pa.DataType]) -> tupl
 
 class _ApartError(Exception):
     """No type takes the values of both columns."""
-
-
-def _before(name: str, known: Mapping[str, pa.DataType]) -> tuple[str, pa.DataType]:
-    return "earlier files", known.get(name, pa.null())
 
 
 def _wider_of(before: tuple[str, pa.DataType], column: tuple[Footer, Stored]) -> tuple[str, pa.DataType]:
@@ -243,17 +239,12 @@ def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     >>> str(wider(pa.int32(), pa.decimal128(5, 2))), wider(pa.string(), pa.int32())
     ('decimal128(12, 2)', None)
     """
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if _is_number(one) and _is_number(other):
-        return _wider_number(one, other)
-    instants = [kind for kind in (one, other) if pa.types.is_timestamp(kind)]
-    if instants and all(pa.types.is_timestamp(kind) or pa.types.is_date32(kind) for kind in (one, other)):
-        return pa.timestamp("us", next((kind.tz for kind in instants if kind.tz), None))
     if {one, other} == {pa.string(), pa.binary()}:
         return pa.string()
+    if pa.string() not in (one, other) or one == other or pa.null() in (one, other):
+        found = common(one, other)
+        if found is not None:
+            return found
     if pa.types.is_list(one) and pa.types.is_list(other):
         inner = wider(one.value_type, other.value_type)
         return None if inner is None else pa.list_(pa.field("element", inner))
@@ -275,21 +266,6 @@ def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    if pa.types.is_floating(one) or pa.types.is_floating(other):
-        return pa.float64()
-    if pa.types.is_integer(one) and pa.types.is_integer(other):
-        return one if one.bit_width > other.bit_width else other
-    (whole_1, scale_1), (whole_2, scale_2) = map(_digits, (one, other))
-    whole, scale = max(whole_1, whole_2), max(scale_1, scale_2)
-    return pa.decimal128(min(whole + scale, _GREATEST_PRECISION), min(scale, max(0, _GREATEST_PRECISION - whole)))
-
-
-def _digits(kind: pa.DataType) -> tuple[int, int]:
-    """Digits before and behind the point."""
-    return (_DIGITS[kind.bit_width], 0) if pa.types.is_integer(kind) else (kind.precision - kind.scale, kind.scale)
 
 
 def cast(values: pa.Array, kind: pa.DataType) -> pa.Array:

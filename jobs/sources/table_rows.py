@@ -5,6 +5,7 @@ A row is known by its file and its number in it. Rows that a deletion vector tak
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -188,7 +189,5 @@ def left(rows: pa.Table, live: np.ndarray | None) -> pa.Table:
 
 def with_column(source: DeltaSource, field: Mapping[str, object]) -> DeltaSource:
     """``source`` with one more column, ``field`` of Spark's JSON."""
-    import json
-
     schema = json.loads(source.schema_json)
     return replace(source, schema_json=json.dumps(schema | {"fields": [*schema["fields"], field]}))

@@ -103,8 +103,10 @@ _WIDE = {"whole": pa.int64(), "number": pa.float64()}
 _IS_LOGICAL = re.compile(_LOGICAL).fullmatch
 _IS_NUMBER = re.compile(_NUMBER).fullmatch
 _IS_WHOLE = re.compile("[+-]?[0-9]+").fullmatch
-#: Digits of the longest decimal, and whole numbers of which each is a floating-point number.
-_MOST_DIGITS, _EXACT = 38, 1 << 53
+#: Digits of the longest decimal.
+_MOST_DIGITS = 38
+#: Up to here each whole number is a floating-point number.
+EXACT = 1 << 53
 
 
 def guessed(texts: set[str], times: TextTimes = ISO) -> pa.DataType:
@@ -126,7 +128,7 @@ def number_type(texts: set[str]) -> pa.DataType:
         if len(whole) < len(texts):
             return pa.string()
         return pa.int64() if all(-(1 << 63) <= number < 1 << 63 for number in whole) else pa.decimal128(_MOST_DIGITS)
-    if span <= _EXACT and len(whole) == sum(1 for text in texts if _IS_WHOLE(text)):
+    if span <= EXACT and len(whole) == sum(1 for text in texts if _IS_WHOLE(text)):
         return pa.float64()
     numbers = [_plain_number(text) for text in texts]
     exponents = [_MOST_DIGITS if number is None else -int(number.as_tuple().exponent) for number in numbers]

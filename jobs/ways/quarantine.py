@@ -38,28 +38,21 @@ DETAILS = {
 def quarantine_schema(pipeline: Pipeline) -> pa.Schema:
     """Columns of the pipeline's quarantine table."""
     instant = pa.int64() if pipeline.time.integer_axis else pa.timestamp("us", "UTC")
-    texts = {name: pa.string() for name in ("pipeline", "generation", "reason", "detail", "source_file", "row")}
-    kinds = texts | {
-        "batch": pa.int64(),
-        "source_version": pa.int64(),
-        "source_row": pa.int64(),
-        "event_time": instant,
-        "watermark": instant,
-    }
-    order = (
-        "pipeline",
-        "generation",
-        "batch",
-        "reason",
-        "detail",
-        "source_version",
-        "source_file",
-        "source_row",
-        "event_time",
-        "watermark",
-        "row",
+    return pa.schema(
+        [
+            ("pipeline", pa.string()),
+            ("generation", pa.string()),
+            ("batch", pa.int64()),
+            ("reason", pa.string()),
+            ("detail", pa.string()),
+            ("source_version", pa.int64()),
+            ("source_file", pa.string()),
+            ("source_row", pa.int64()),
+            ("event_time", instant),
+            ("watermark", instant),
+            ("row", pa.string()),
+        ]
     )
-    return pa.schema([(name, kinds[name]) for name in order])
 
 
 def quarantined(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Plan, paths: Sequence[str]) -> pa.Table:

@@ -228,11 +228,11 @@ def test_a_condition_on_a_column_that_is_not_there_is_refused_before_a_batch_is_
         (
             {"windows": [TENS, TENS | {"name": "z", "size": 20}]},
             None,
-            "has rows of the windows w, z, all of which would count: source.pipeline",
+            "has rows of the windows w, z, all of which would count: read a sink",
         ),
         ({"windows": [TENS, TENS | {"name": "z", "size": 20}]}, "window_end > 0", "source.filter, such as \"window = 'w'\""),
         ({"windows": [TENS, TENS | {"name": "z", "size": 20}]}, "n > 0 and `window` = 'w'", None),
-        ({"emit": "revise"}, None, "has rows of revisions, each of which would count: source.pipeline"),
+        ({"emit": "revise"}, None, "has rows of revisions, each of which would count: read a sink"),
         ({"emit": "revise"}, "window = 'w'", "revisions"),
     ],
 )
@@ -281,4 +281,4 @@ def test_a_sink_that_a_restatement_has_revised_is_no_source_any_more(tmp_path, c
     assert app.run(["run", upper]) == 0
     capsys.readouterr()
     assert app.run(["run", lower]) == 2
-    assert "has rows of revisions, each of which would count: source.pipeline" in capsys.readouterr().err
+    assert "has rows of revisions, each of which would count: read a sink" in capsys.readouterr().err
