@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.specs import a_spec
+from windowmill.jobs.column_uses import columns_used
 from windowmill.jobs.json_lines import read as reader
 from windowmill.jobs.json_lines.blocks import read_blocks
 from windowmill.jobs.json_lines.write import result_lines
@@ -30,12 +31,12 @@ def data_of(rows: list[dict[str, Any]]) -> bytes:
 
 
 def fast(data: bytes) -> pa.Table | None:
-    names, uses = reader._columns(pipeline())
+    names, uses = columns_used(pipeline())
     return read_blocks(data, names, uses)
 
 
 def by_row(data: bytes) -> reader.JsonRows:
-    names, uses = reader._columns(pipeline())
+    names, uses = columns_used(pipeline())
     return reader._read_each(data.decode().splitlines(keepends=True), names, uses, whole=False)
 
 
