@@ -84,8 +84,15 @@ _NOT_PURE = ("thorough", "spark", "dag", "demo")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark pure tests; leave out what needs a session of this process where tests run over a server."""
+    """Mark pure tests; leave out what needs a session of this process where tests run over a server.
+
+    Tests of Spark share one process, since they share a session, and those of Airflow another.
+    """
     for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif any(map(item.get_closest_marker, ("dag", "demo"))):
+            item.add_marker(pytest.mark.xdist_group("airflow"))
         if str(item.path.relative_to(config.rootpath)).startswith(PURE) and not any(map(item.get_closest_marker, _NOT_PURE)):
             item.add_marker("pure")
         if OVER_CONNECT and item.get_closest_marker("classic"):
