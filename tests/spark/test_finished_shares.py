@@ -20,6 +20,13 @@ from windowmill.jobs.ways.returning import decoded
 pytestmark = pytest.mark.spark
 #: Shares of the keys, and names of those of all ways.
 N_SHARES = 2
+#: Windows of each way that the pipeline does not have yet: what is kept is computed from its state, in no share.
+ADDED = [
+    {"name": "thirds", "type": "tumbling", "size": "3 minutes"},
+    {"name": "stays", "type": "session", "gap": "5 minutes"},
+    {"name": "last_three", "type": "sliding", "evict": {"count": 3}, "trigger": {"count": 1}},
+    {"name": "pieces", "type": "snapshot"},
+]
 NAMES = [f"{way} {number} of {N_SHARES}" for way in ("slices", "sessions", "positions", "live rows") for number in (1, 2)]
 
 
@@ -103,7 +110,7 @@ def test_notes_of_another_backfill_and_of_files_that_are_gone_are_not_used(spark
 
 
 def test_a_changed_spec_goes_on_from_the_shares_that_are_finished(spark, tmp_path, daily, noted, monkeypatch):
-    daily.changes["windows"] = [*EVERY_WAY, {"name": "thirds", "type": "tumbling", "size": "3 minutes"}]
+    daily.changes["windows"] = [*EVERY_WAY, *ADDED]
     assert _until_done(lambda: loop.apply(daily.pipeline, quiet(), history=0)) == 2
     assert noted == NAMES
     anew = Bench(tmp_path / "anew", daily.changes | {"source": {"path": daily.source}})
