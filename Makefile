@@ -8,7 +8,7 @@ MAKEFLAGS += --jobs=2
 
 PY := .venv/bin/python
 STAMPS := .venv/stamps
-# Options of pytest for tests that share no Spark session, and for those of Spark beside those of Airflow (tests/conftest.py groups them).
+# Options of pytest for tests that share no Spark session, and for those of Spark beside those of Airflow (tests/conftest.py tells them apart).
 PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 BESIDE := -n 2 --dist loadgroup
 export PYTHON ?= python3.11
