@@ -194,7 +194,7 @@ def _plan(values: Any, record: LedgerRecord, path: str) -> Plan:
     if kind is None:
         raise _corrupt(path, f"the {record.kind} of batch {record.batch} has no plan of a known kind")
     # Records from before a changed spec could keep a part of the state, and a backfill replace it, lack these fields.
-    later = {"keeps": (), "kept_from": None} if kind is ApplyPlan else {"read_from": None} if kind is BackfillPlan else {}
+    later = {"keeps": (), "keeps_gaps": (), "kept_from": None} if kind is ApplyPlan else {"read_from": None} if kind is BackfillPlan else {}
     plan: Plan = _built(kind, later | values, record, path)
     # Kilobytes, and the same in nearly all batches.
     return replace(plan, source_schema=sys.intern(plan.source_schema))

@@ -265,6 +265,8 @@ class ApplyPlan(_ReplacingPlan):
         Files of the source whose event times all lie before this instant are not read; null for none.
     keeps
         Where it reads the source, the ways whose windows all stay: it keeps what the state has stored of these.
+    keeps_gaps
+        Of sessions that do not all stay, the gaps of those that do: it keeps what the state has stored of these, too.
     kept_from
         What the spec meant that the kept state is of, as :attr:`Plan.definition`; null if nothing is kept.
     """
@@ -278,6 +280,7 @@ class ApplyPlan(_ReplacingPlan):
     carried: dict[str, object] | None = None
     needed_from: int | None = None
     keeps: tuple[str, ...] = ()
+    keeps_gaps: tuple[int, ...] = ()
     kept_from: dict[str, object] | None = None
 
     @property

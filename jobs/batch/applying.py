@@ -11,7 +11,7 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, PurgePlan, RestatePlan
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
-from windowmill.jobs.batch.from_state import FromState, from_state, kept_ways
+from windowmill.jobs.batch.from_state import FromState, from_state, kept_gaps, kept_ways
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.reading import History, Reach, backfill_reach, check_readable, reading_of
@@ -92,7 +92,7 @@ def next_apply(
         history = before[0].range_from  # what came before was never shown
     state = _from_state(runnable, ledger, source, changes, history, before)
     reach, reading, needed_from = Reach(last.plan.to_version, last.plan.to_version), Reading(()), None
-    keeps: tuple[str, ...] = ()
+    keeps, gaps = tuple[str, ...](), tuple[int, ...]()
     if isinstance(state, NotStoredError):
         reach, reading = _reach(runnable, source, before)
         needed_from = _needed_from(runnable, source, changes, history, last.outcome.emitted)
@@ -100,6 +100,7 @@ def next_apply(
             reading = times_from(source, reading, pipeline.time, needed_from)
         on_reading(source, reading)
         keeps = kept_ways(runnable, ledger, changes, source.schema_json)
+        gaps = kept_gaps(runnable, ledger, changes, source.schema_json)
     vouched = pipeline.time.watermark == "data_interval_end"
     plan = ApplyPlan(
         **planning.pinned(pipeline, ledger, source, reach) | {"from_version": reach.through},
@@ -111,7 +112,8 @@ def next_apply(
         carried=None if isinstance(state, NotStoredError) else last.plan.definition,
         needed_from=needed_from,
         keeps=keeps,
-        kept_from=last.plan.definition if keeps else None,
+        keeps_gaps=gaps,
+        kept_from=last.plan.definition if keeps or gaps else None,
     )
     planning.check_plan(runnable, ledger, source, plan)
     _check_columns(runnable, plan)

@@ -22,7 +22,7 @@ from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.base import order_of
 from windowmill.checkpoints.state.compaction import joint_schema
 from windowmill.checkpoints.stores import is_table, use_options
-from windowmill.jobs.batch.from_state import carried_of
+from windowmill.jobs.batch.from_state import carried_of, with_gaps
 from windowmill.jobs.batch.job import ComputedBatch, Job, Step, untimed
 from windowmill.jobs.schedulers.files.quarantine import Quarantining
 from windowmill.jobs.schedulers.files.rows import FileRows
@@ -40,7 +40,7 @@ from windowmill.jobs.schedulers.spark.task_output import (
 )
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.jobs.ways.base import BatchSurvey, Part
-from windowmill.jobs.ways.carried import carry
+from windowmill.jobs.ways.carried import CarriedPart, carry
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.jobs.ways.output import Output, Published, check_balance, counted
@@ -109,7 +109,9 @@ def _keep_state(job: Job, writer: OutputWriter) -> Output:
     plan, runnable = job.plan, job.runnable
     if not isinstance(plan, ApplyPlan) or plan.kept_from is None:
         return Output()
-    kept = carried_of(runnable, runnable.pipeline.meaning_as(plan.kept_from), job.input.types, set(), (), plan.batch, only=plan.keeps)
+    before, kept = runnable.pipeline.meaning_as(plan.kept_from), list[CarriedPart]()
+    for own, only in ((runnable, plan.keeps), (with_gaps(runnable, plan.keeps_gaps), ("sessions",))):
+        kept += carried_of(own, before, job.input.types, set(), (), plan.batch, only=only)
     return carry(kept, runnable.places.state, job.check, job.input.emission(plan.seen), writer, ())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -102,15 +102,7 @@ def from_state(
 
 def kept_ways(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_json: str) -> tuple[str, ...]:
     """The ways of which ``changes`` leave all windows and their partials as they are, so that what the state has stored of them stays."""
-    pipeline, last = runnable.pipeline, ledger.newest_kept
-    assert last is not None  # a pipeline that never ran has no changes
-    if user_code.edited_parts(pipeline, last.plan) or not pipeline.has_variables_of(last.plan.definition, last.plan.meaning):
-        return ()
-    before = pipeline.meaning_as(last.plan.definition)
-    try:
-        new, old = _parts(runnable, before, Columns.of(schema_json).arrow)
-    except NotStoredError:
-        return ()
+    new, old = _parts_of_stored(runnable, ledger, schema_json)
     found = []
     for part in new:
         try:
@@ -119,6 +111,42 @@ def kept_ways(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_j
             continue
         found += [] if carried.cut_anew else [part.way]
     return tuple(found)
+
+
+def kept_gaps(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_json: str) -> tuple[int, ...]:
+    """The gaps of sessions that ``changes`` leave as they are beside others: the state has its own rows for each gap."""
+    new, old = _parts_of_stored(runnable, ledger, schema_json)
+    part = next((each for each in new if each.way == "sessions"), None)
+    windows = () if part is None else part.batch.pipeline.windows
+    others = {window.session_gap() for window in windows if window.name in {*changed_windows(changes), *changes.filled}}
+    gaps = tuple(dict.fromkeys(gap for window in windows if (gap := window.session_gap()) not in others))
+    if part is None or not others or not gaps:
+        return ()
+    staying, _ = _parts_of_stored(with_gaps(runnable, gaps), ledger, schema_json)
+    own = [each for each in staying if each.way == "sessions"]
+    try:
+        carried_parts(own, old, (), ())
+    except NotStoredError:
+        return ()
+    return gaps if own[0].schema == part.schema else ()
+
+
+def with_gaps(runnable: Runnable, gaps: Sequence[int]) -> Runnable:
+    """``runnable`` with its sessions of these ``gaps`` alone."""
+    windows = tuple(window for window in runnable.pipeline.windows if window.joins_by_gap and window.session_gap() in gaps)
+    return replace(runnable, pipeline=runnable.pipeline.model_copy(update={"windows": windows}))
+
+
+def _parts_of_stored(runnable: Runnable, ledger: Ledger, schema_json: str) -> tuple[list[Part], list[Part]]:
+    """As :func:`_parts`, of the pipeline as it ran last; nothing if the stored partials are of other code or variables."""
+    pipeline, last = runnable.pipeline, ledger.newest_kept
+    assert last is not None  # a pipeline that never ran has no changes
+    if user_code.edited_parts(pipeline, last.plan) or not pipeline.has_variables_of(last.plan.definition, last.plan.meaning):
+        return [], []
+    try:
+        return _parts(runnable, pipeline.meaning_as(last.plan.definition), Columns.of(schema_json).arrow)
+    except NotStoredError:
+        return [], []
 
 
 def changed_windows(changes: SpecChanges) -> set[str]:

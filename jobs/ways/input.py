@@ -56,6 +56,8 @@ class Input:
         Greatest accepted event time; null for no bound.
     check
         Verifies rows of the state; null if there is no state.
+    kept_gaps
+        Gaps of the sessions of which the stored state stays, so that the batch writes none of theirs.
     """
 
     pipeline: Pipeline
@@ -73,6 +75,7 @@ class Input:
     size_bytes: int | None = None
     latest: int | None = None
     check: RowCheck | None = None
+    kept_gaps: tuple[int, ...] = ()
 
     @property
     def keys(self) -> dict[str, pa.DataType]:
@@ -210,6 +213,7 @@ class TableInput(SourceInput):
             size_bytes=reading.size_bytes,
             latest=latest,
             check=check,
+            kept_gaps=plan.keeps_gaps if isinstance(plan, ApplyPlan) else (),
             runnable=runnable,
             plan=plan,
             source=source,

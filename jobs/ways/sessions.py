@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.ways.base import PartialsWanted
@@ -13,7 +15,8 @@ from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.keyed_parts import Keyed, KeyedPart
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.columnar.added_columns import SUM
+from windowmill.windowing.columnar.added_columns import GAP, SUM
+from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.session_batch import advance
 from windowmill.windowing.columnar.session_fragments import SessionStage, fragment_schema, row_schema
 from windowmill.windowing.watermark import BEFORE
@@ -44,7 +47,10 @@ class SessionPart(KeyedPart):
     def keyed(self, emission: Emission) -> Keyed:
         closed = BEFORE if emission.emitted is None else emission.emitted
         stage = replace(self._stage, closed=closed, ends=self.batch.ends(emission))
-        return Keyed(stage, stage.rows, self.schema, {key: key for key in stage.keys}, partial(advance, stage))
+        own = partial(advance, stage)
+        if self.batch.kept_gaps:
+            own = partial(_leaving, self.batch.kept_gaps, own)
+        return Keyed(stage, stage.rows, self.schema, {key: key for key in stage.keys}, own)
 
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> PartialsWanted | None:  # noqa: ARG002
         """The sessions that were open before the batch."""
@@ -53,6 +59,14 @@ class SessionPart(KeyedPart):
             return None
         was_open = OpenSessions(self.gaps, AXIS_BEGIN if batch.emitted is None else batch.emitted)
         return PartialsWanted(self.schema, was_open, batch.batch)
+
+
+def _leaving(gaps: tuple[int, ...], own: Callable[[pa.Table, pa.Table], Advanced], rows: pa.Table, stored: pa.Table) -> Advanced:
+    """What ``own`` computes, without the state of sessions with these ``gaps``."""
+    done = own(rows, stored)
+    if done.state is None:
+        return done
+    return replace(done, state=done.state.filter(pc.invert(pc.is_in(done.state.column(GAP), pa.array(gaps, pa.int64())))))
 
 
 def stage_of(batch: Input, sessions: Sessions) -> SessionStage:

@@ -296,16 +296,22 @@ def test_a_changed_spec_keeps_the_state_of_kept_windows_behind_a_restatement(tmp
     assert ("a", "13:00", "14:00", 1, 30) in days.latest("hourly")
 
 
-def test_a_changed_spec_keeps_open_sessions_behind_a_restatement(tmp_path):
+@pytest.mark.parametrize(
+    ("new", "first"),
+    [(HOURLY, [("a", "08:00"), ("b", "08:00")]), (VISIT | {"name": "brief", "gap": "5 minutes"}, [("a", "08:00"), ("a", "08:25")])],
+    ids=["hourly", "brief"],
+)
+def test_a_changed_spec_keeps_open_sessions_behind_a_restatement(tmp_path, new, first):
     days = Days(tmp_path, VISIT)
     days.append((1, "a", "08:00", 1), (2, "b", "08:40", 2))
     days.append((3, "a", "08:25", 3))  # of no session that is open
     days.run()
     days.update("id = 2", v="102")
     days.run()
-    days.apply(VISIT, HOURLY)
+    days.apply(VISIT, new)
     days.append((4, "b", "12:00", 4))
     days.run()
+    assert [row[:2] for row in days.latest(new["name"])[:2]] == first
     assert days.latest("visit")[:2] == [("a", "08:00", "08:30", 1, 1), ("a", "08:25", "08:55", 1, 3)]
 
 
