@@ -52,6 +52,7 @@ def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]
     measures = look.measures([chosen.time, *chosen.keys])[:_MEASURES]
     tie_break = look.tie_break([chosen.time, *chosen.keys])
     time: dict[str, Any] = {"column": chosen.time} | ({} if unit is None else {"unit": unit})
+    time |= {} if unit in (None, "none") else {"axis": "instants"}
     time |= {"tie_break": tie_break} if tie_break else {}
     disorder, why = _disorder(arrivals, unit)
     time |= {"disorder": disorder} if disorder else {}
@@ -103,9 +104,8 @@ def _windows(arrivals: MeasuredArrivals | None, unit: Unit | None) -> tuple[dict
         lengths: tuple[Any, Any] = (size, 10 * size)
         names = ("steps", "rolling")
     else:
-        tick = 1 if arrivals is None else arrivals.tick_us
         short, size, long, length = _WITHOUT_SAMPLE if arrivals is None else _length(arrivals)
-        lengths = (size // tick, length // tick) if unit else (shown(size), shown(length))
+        lengths = shown(size), shown(length)
         names = (short, long)
     return (
         {"name": names[0], "type": "tumbling", "size": lengths[0]},
@@ -136,13 +136,13 @@ def _disorder(arrivals: MeasuredArrivals | None, unit: Unit | None) -> tuple[Any
     if not arrivals.late:
         return None, f"disorder: none needed, over {arrivals.commits} {arrivals.commit} no row came behind the latest event before it"
     tick = 1 if unit == "none" else arrivals.tick_us
-    rounded = _rounded(arrivals.disorder * tick) // tick if unit != "none" else arrivals.disorder
+    rounded = arrivals.disorder if unit == "none" else _rounded(arrivals.disorder * tick)
     if not rounded:
         late = _told(arrivals.late, tick, unit)
         return None, f"disorder: 0, as fewer than one row in a thousand is late, by up to {late}; those miss windows that have ended"
     told = f"measured over {arrivals.commits} {arrivals.commit}"
     told += f": all but one row in a thousand come within {_told(arrivals.disorder, tick, unit)}"
-    return (rounded if unit else shown(rounded)), f"{told}, the latest within {_told(arrivals.late, tick, unit)}"
+    return (rounded if unit == "none" else shown(rounded)), f"{told}, the latest within {_told(arrivals.late, tick, unit)}"
 
 
 def _rounded(length: int) -> int:

@@ -36,12 +36,12 @@ _ROWS, _FILES = 500_000, 200
 _SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _TIME_NAME = re.compile(r"(?:^|_)(?:time|timestamp|ts|at|date|datetime|day|when|occurred|event)(?:$|_)|time$|_at$|date$", re.IGNORECASE)
 _ID_NAME = re.compile(r"(?:^|_)(?:id|uuid|guid|number|no|seq|offset)$|Id$", re.IGNORECASE)
-#: Whole numbers that count from 1970 lie between the years 2001 and 2100, by their unit.
+#: Whole numbers that count from 1970 lie between the years 2000 and 2100, by their unit.
 _EPOCHS: Mapping[Unit, tuple[int, int]] = {
-    "s": (1_000_000_000, 4_102_444_800),
-    "ms": (1_000_000_000_000, 4_102_444_800_000),
-    "us": (1_000_000_000_000_000, 4_102_444_800_000_000),
+    unit: (946_684_800 * per_second, 4_102_444_800 * per_second) for unit, per_second in (("s", 1), ("ms", 1_000), ("us", 1_000_000))
 }
+#: The least share of a column's values that do, for it to be taken for a time: some rows have 0 where none is known.
+_MOSTLY_TIMES = 0.99
 _MICROSECONDS: Mapping[Unit, int] = {"s": 1_000_000, "ms": 1_000, "us": 1, "none": 1}
 #: From this share of values that differ on, a column is taken for an event's own number, and the others for duplicates.
 _MOSTLY = 0.9
@@ -94,10 +94,9 @@ class Look:
         """What the whole numbers of a time column count; null for a column of another type."""
         if not pa.types.is_integer(self.columns.arrow[name]):
             return None
-        values = None if self.sample is None else pc.min_max(self.sample.column(name)).as_py()
-        if values is None or values["min"] is None:
-            return "none"
-        return next((unit for unit, (low, high) in _EPOCHS.items() if low <= values["min"] and values["max"] < high), "none")
+        values = pa.chunked_array([], pa.int64()) if self.sample is None else self.sample.column(name).drop_null()
+        counted = {unit: pc.sum(_within(values, unit)).as_py() or 0 for unit in _EPOCHS}
+        return next((unit for unit, n in counted.items() if n and n >= _MOSTLY_TIMES * len(values)), "none")
 
     def _rank_of_time(self, name: str) -> tuple[int, int] | None:
         kind, named = self.columns.arrow[name], 0 if _TIME_NAME.search(name) else 1
@@ -160,8 +159,18 @@ class Look:
         """How event times arrive; null if no event time is known."""
         if self.sample is None:
             return None
-        at = on_axis(self.sample.column(time), TextTimes.of(self.settings)).combine_chunks().to_numpy(zero_copy_only=False)
-        return MeasuredArrivals.of(at, self.commits, _MICROSECONDS[self.unit_of(time) or "us"], self.commit)
+        unit = self.unit_of(time)
+        values = self.sample.column(time)
+        if unit in _EPOCHS:
+            values = pc.if_else(_within(values, unit), values, None)
+        at = on_axis(values, TextTimes.of(self.settings)).combine_chunks().to_numpy(zero_copy_only=False)
+        return MeasuredArrivals.of(at, self.commits, _MICROSECONDS[unit or "us"], self.commit)
+
+
+def _within(values: pa.ChunkedArray, unit: Unit) -> pa.ChunkedArray:
+    """Whether whole numbers are instants of the years in question, in this ``unit`` since 1970."""
+    low, high = _EPOCHS[unit]
+    return pc.and_(pc.greater_equal(values, low), pc.less(values, high))
 
 
 @dataclass(frozen=True, slots=True)

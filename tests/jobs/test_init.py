@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
@@ -66,7 +67,7 @@ def test_the_spec_runs_as_it_is_and_loses_no_row(tmp_path, capsys, format_):
     assert (answer["spec"], answer["pipeline"], answer["rows_examined"]) == ("readings_windows.yaml", "readings_windows", 1_000)
     assert answer["source"]["format"] == format_
     assert (answer["keys"], answer["time"]["column"], answer["time"]["tie_break"]) == (["sensor"], "measured_at", ["reading_id"])
-    assert answer["time"]["disorder"] == (3_600_000 if format_ == "json" else "1 hour")
+    assert answer["time"]["disorder"] == "1 hour"
     assert [window["name"] for window in answer["windows"]] == ["hourly", "rolling_day"]
     assert list(answer["aggregates"]) == ["rows", "mean_value", "max_value"]
     for step in answer["next"]:
@@ -208,9 +209,29 @@ def test_columns_without_names_and_seconds_since_1970(tmp_path, capsys):
     (tmp_path / "clicks" / "a.tsv").write_text("\n".join(lines))
     answer = told(capsys, "--source", str(tmp_path / "clicks"))
     assert answer["source"]["options"] == {"sep": "\t"}
-    assert (answer["time"], answer["keys"]) == ({"column": "_c0", "unit": "s"}, ["_c1"])
-    assert answer["windows"][0] == {"name": "by_minute", "type": "tumbling", "size": 60}
+    assert (answer["time"], answer["keys"]) == ({"column": "_c0", "unit": "s", "axis": "instants"}, ["_c1"])
+    assert answer["windows"][0] == {"name": "by_minute", "type": "tumbling", "size": "1 minute"}
     assert main(["run", answer["spec"]]) == 0
+
+
+def test_numbers_since_1970_are_proposed_as_instants(tmp_path, capsys):
+    """Of each unit, with and without a 0 for what is not known; a number that is no time stays one."""
+    hours = [946_684_800 + 3_600 * n for n in range(200)]
+    per_second = {"s": 1, "ms": 1_000, "us": 1_000_000}
+    for name, values, unit in [
+        *((f"in_{unit}", [each * ticks for each in hours], unit) for unit, ticks in per_second.items()),
+        ("gaps", [0, None, *hours[:198]], "s"),
+        ("counter", list(range(200)), "none"),
+        ("half", [*range(100), *hours[:100]], "none"),
+    ]:
+        source = str(tmp_path / name)
+        for part in (values[:100], values[100:]):
+            write_deltalake(source, pa.table({"at": pa.array(part, pa.int64()), "k": ["a"] * len(part)}), mode="append")
+        answer = told(capsys, "--source", source, "--time", "at", "--keys", "k")
+        axis = {"unit": unit} if unit == "none" else {"unit": unit, "axis": "instants"}
+        assert answer["time"] == {"column": "at", **axis}, name
+        size = answer["windows"][0]["size"]
+        assert isinstance(size, int) if unit == "none" else size in ("1 hour", "1 day"), (name, size)
 
 
 def test_lengths_are_written_as_a_person_does():
