@@ -38,7 +38,9 @@ _TIME_NAME = re.compile(r"(?:^|_)(?:time|timestamp|ts|at|date|datetime|day|when|
 _ID_NAME = re.compile(r"(?:^|_)(?:id|uuid|guid|number|no|seq|offset)$|Id$", re.IGNORECASE)
 #: Whole numbers that count from 1970 lie between the years 2000 and 2100, by their unit.
 _EPOCHS: Mapping[Unit, tuple[int, int]] = {
-    unit: (946_684_800 * per_second, 4_102_444_800 * per_second) for unit, per_second in (("s", 1), ("ms", 1_000), ("us", 1_000_000))
+    "s": (946_684_800, 4_102_444_800),
+    "ms": (946_684_800_000, 4_102_444_800_000),
+    "us": (946_684_800_000_000, 4_102_444_800_000_000),
 }
 #: The least share of a column's values that do, for it to be taken for a time: some rows have 0 where none is known.
 _MOSTLY_TIMES = 0.99
@@ -161,7 +163,7 @@ class Look:
             return None
         unit = self.unit_of(time)
         values = self.sample.column(time)
-        if unit in _EPOCHS:
+        if unit is not None and unit in _EPOCHS:
             values = pc.if_else(_within(values, unit), values, None)
         at = on_axis(values, TextTimes.of(self.settings)).combine_chunks().to_numpy(zero_copy_only=False)
         return MeasuredArrivals.of(at, self.commits, _MICROSECONDS[unit or "us"], self.commit)
