@@ -143,7 +143,7 @@ def _power(call: Call) -> Value:
     }
     own = powers.get(exponent.literal)
     if own is None:
-        raise outside("power() but for the exponents 0, 1, 2, -1 and 0.5", instead="a product")
+        raise outside("power() with an exponent other than 0, 1, 2, -1 and 0.5", instead="a product")
     with np.errstate(all="ignore"):
         return applied(lambda numbers, _: array_of(own(numbers_of(numbers)), DOUBLE), [_double(base), _double(exponent)])
 

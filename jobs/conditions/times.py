@@ -321,7 +321,7 @@ def shifted(sign: str, left: Value, right: Value) -> Value:
     if sign == "+" and not is_time(left.kind) and is_time(right.kind):
         left, right = right, left
     if sign not in ("+", "-"):
-        raise outside(f"{left.kind} {sign} {right.kind}")
+        raise outside(f"arithmetic ({sign})", left.kind, right.kind)
     if left.kind == TEXT and right.kind == INTERVAL:
         return cast(shifted(sign, cast(left, INSTANT), right), TEXT)
     direction = 1 if sign == "+" else -1
