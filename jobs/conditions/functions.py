@@ -86,11 +86,6 @@ def whole(kind: pa.DataType = INT) -> Takes:
     return take
 
 
-def as_type(kind: pa.DataType) -> Takes:
-    """An argument that is cast to ``kind``."""
-    return lambda value: cast(value, kind)
-
-
 def literal_of(value: Value, name: str) -> str:
     """The text of an argument that must be written as a constant."""
     if not isinstance(value.literal, str):
