@@ -21,7 +21,7 @@ from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
 from windowmill.jobs.sources.table_rows import Live, left, live_rows
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.columnar.rows import codes_of
-from windowmill.windowing.errors import SpecError, UnsupportedError
+from windowmill.windowing.errors import SourceFileError, SpecError, UnsupportedError
 from windowmill.windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
@@ -125,7 +125,13 @@ class LocalReader:
         return live_rows(source, source.version) if isinstance(source, DeltaSource) and source.deletion_vectors else {}
 
     def read(self, chosen: Sequence[int], columns: Sequence[str], reaches: Sequence[Reaches]) -> SampledRows | None:
-        """The rows of the files ``chosen`` by index that ``reaches`` ask for; null if they are many, or only Spark can read them."""
+        """The rows of the files ``chosen`` by index that ``reaches`` ask for; null if they are many, or only Spark can read them.
+
+        Raises
+        ------
+        SourceFileError
+            If one of the files is gone.
+        """
         if self._plain is None:
             return None
         conditions, kept, latest, n_kept = conditions_of(self._pipeline), list[pa.Table](), list[pa.Table](), 0
@@ -140,6 +146,13 @@ class LocalReader:
                 if n_kept > MAX_KEPT:
                     return None
         except (NotPlainError, SpecError, UnsupportedError, OSError, pa.ArrowException):  # Spark reads them, or says what is wrong
+            gone = self.files.source.missing([self.files.files[n] for n in chosen])
+            if gone is not None:
+                path, version = self.files.source.path, self.files.source.version
+                raise SourceFileError(
+                    f"source {path}: the file {gone.path} of version {version} is gone; bring it back, or restore a version of the source "
+                    "whose files are there, and verify again"
+                ) from None
             return None
         return SampledRows(*(pa.concat_tables([schema.empty_table(), *parts]) for parts in (kept, latest)))
 

@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from windowmill.jobs.cli import main
 from windowmill.jobs.verify import check, forms, published
+from windowmill.jobs.verify.sampled_rows import LocalReader
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -129,6 +130,26 @@ def test_changed_and_deleted_rows_of_the_source_are_found(tmp_path, capsys):
     found = verified(spec, capsys, "--sample", "5000")
     assert 0 < found["differing"] < 60
     assert {each["column"] for row in found["differences"] for each in row["columns"]} <= {"total", "high", None}
+
+
+@pytest.mark.parametrize(("form", "code"), [("delta", 2), ("parquet", 1)])
+def test_a_file_that_is_gone_is_named_in_one_line(tmp_path, capsys, monkeypatch, form, code):
+    spec = write_spec(tmp_path, form)
+    deliver(tmp_path / "source", form, parts(3, 1, 60), spec)
+    [file] = [file for file in (tmp_path / "source").iterdir() if file.suffix == ".parquet"]
+    parts_of, gone = LocalReader._parts, []
+
+    def without(*args: Any) -> Any:
+        file.unlink(missing_ok=True)  # between the listing and the reading
+        gone.append(file.name)
+        return parts_of(*args)
+
+    monkeypatch.setattr(LocalReader, "_parts", without)
+    capsys.readouterr()
+    assert main(["verify", str(spec)]) == code
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("windowmill: ")]
+    assert len(said) == len(gone) == 1
+    assert file.name in said[0]
 
 
 def test_keys_with_few_rows_are_compared_where_others_have_too_many(tmp_path, capsys, monkeypatch):
