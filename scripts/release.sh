@@ -20,9 +20,22 @@ build() {
     $python -m hatchling build -t wheel -t sdist -d dist
 }
 
+# PySpark comes as source alone, and building its wheel takes minutes: the environment gets that of this checkout, of the same lock.
+take_pyspark() {
+    local part
+    $uv venv --quiet --python "$python" "$work/whl"
+    for part in .venv/lib/python3.11/site-packages/{pyspark,pyspark-*.dist-info}; do
+        copy "$part" "$work/whl/lib/python3.11/site-packages"
+    done
+}
+
+copy() {  # copy FILE... FOLDER, by links where that is possible
+    cp --recursive --link "$@" 2>/dev/null || cp --recursive --force "$@"
+}
+
 # Packages that windowmill needs are installed once: those of the source distribution would be the same.
 install() {  # install FILE ENVIRONMENT OPTIONS...
-    $uv venv --quiet --python "$python" "$2"
+    [ -d "$2" ] || $uv venv --quiet --python "$python" "$2"
     $uv pip install --quiet "${@:3}" --python "$2/bin/python" --constraint "$lock" "$PWD/$1"
 }
 
@@ -38,7 +51,7 @@ take_kernels() {
 # Links to the jars of this checkout, whose digests `setup` compares; the archive of classes belongs to an environment, and is made anew.
 take_jars() {
     mkdir "$work/jars"
-    cp --link "$jars"/*.jar "$work/jars" 2>/dev/null || cp "$jars"/*.jar "$work/jars"
+    copy "$jars"/*.jar "$work/jars"
     export WINDOWMILL_JARS=$work/jars
 }
 
@@ -47,6 +60,7 @@ set_up_again() {
 }
 
 step "building" build
+step "taking PySpark" take_pyspark
 step "installing the wheel" install dist/*.whl "$work/whl"
 step "installing the source distribution" install dist/*.tar.gz "$work/gz" --no-deps
 diff --recursive --brief --exclude=__pycache__ "$work/whl/$packages" "$work/gz/$packages"
