@@ -228,8 +228,9 @@ def test_a_backfill_that_is_discarded_leaves_the_state(tmp_path):
     ]
 
 
-def test_a_backfill_gives_revised_windows_that_are_shown_but_not_closed(tmp_path):
-    days = Days(tmp_path, HOURLY, VISIT, emit="revise", time={"lateness": "3 hours"}, source={"changes": "ignore"})
+@pytest.mark.parametrize("windows", [(HOURLY, VISIT), (HOURLY,)], ids=["with sessions", "on a grid"])
+def test_a_backfill_gives_revised_windows_that_are_shown_but_not_closed(tmp_path, windows):
+    days = Days(tmp_path, *windows, emit="revise", time={"lateness": "3 hours"}, source={"changes": "ignore"})
     days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (3, "a", "10:05", 3))
     days.append((4, "a", "08:10", 4), (5, "a", "12:05", 5))
     days.run()
@@ -238,7 +239,8 @@ def test_a_backfill_gives_revised_windows_that_are_shown_but_not_closed(tmp_path
     days.backfill()
     wanted = [("a", "08:00", "09:00", 2, 5), ("a", "09:00", "10:00", 1, 2), ("a", "10:00", "11:00", 1, 103)]
     assert days.latest("hourly") == wanted
-    assert days.latest("visit") == [("a", "08:05", "08:40", 2, 5), ("a", "09:05", "09:35", 1, 2), ("a", "10:05", "10:35", 1, 103)]
+    sessions = [("a", "08:05", "08:40", 2, 5), ("a", "09:05", "09:35", 1, 2), ("a", "10:05", "10:35", 1, 103)]
+    assert days.latest("visit") == (sessions if VISIT in windows else [])
 
 
 @pytest.mark.parametrize("window", [LAST_2, HOURLY, VISIT], ids=lambda window: window["type"])

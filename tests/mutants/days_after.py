@@ -19,14 +19,18 @@ MUTANTS = {
     f"{DAYS}a_backfill_leaves_rows_of_windows_that_the_spec_has_dropped": [
         ("dropped-windows-replaced", "jobs.batch.window_history:has_dropped_windows", never("any(_)")),
     ],
-    (
-        f"{DAYS}a_backfill_gives_windows_that_are_shown_but_not_closed",
-        f"{DAYS}a_backfill_does_not_bring_a_superseded_trigger_back",
-    ): [
+    f"{DAYS}a_backfill_gives_revised_windows_that_are_shown_but_not_closed": [
         ("open-windows-not-backfilled", "jobs.ways.emission:_of_recomputed", without("_.time.lateness.elapsed()")),
-    ],
-    f"{DAYS}a_backfill_gives_what_the_pipeline_has_shown_where_the_newest_rows_were_deleted": [
         ("backfilled-by-rows-that-are-left", "jobs.ways.emission:emission_of", never("isinstance(_, BackfillPlan) and not _.builds_state")),
+    ],
+    f"{DAYS}sessions_go_on_from_the_rows_that_a_backfill_has_counted": [
+        ("state-not-of-backfilled-rows", "jobs.batch.planning:next_backfill", never("_ and not all(...)")),
+    ],
+    f"{DAYS}a_changed_spec_counts_no_change_that_the_batches_have_ignored": [
+        ("ignored-changes-counted", "jobs.sources.reading:backfill_reach", never("_ == 'counted' and _ is not None and _ is not None")),
+    ],
+    f"{DAYS}a_changed_spec_behind_a_restatement_that_moved_the_watermark_shows_what_has_been_shown": [
+        ("shown-ahead-of-a-lagging-run", "jobs.ways.input:TableInput.clock", never("self.plan.rereads and _ is not None")),
     ],
     f"{DAYS}a_row_that_the_filter_leaves_out_does_not_move_the_watermark": [
         (
