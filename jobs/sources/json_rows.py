@@ -51,6 +51,12 @@ def _parsed_at_once(block: bytes, lines: Sequence[bytes], kinds: Mapping[str, pa
     if table.num_rows != len(lines):
         return None
     columns = [table.column(name).combine_chunks() for name in kinds]
+    try:
+        for column in columns:
+            if pa.types.is_decimal(column.type):
+                column.validate(full=True)  # reading counts the digits behind the point alone
+    except pa.ArrowInvalid:
+        return None
     absent = {name for name, column in zip(kinds, columns, strict=True) if column.null_count == len(column)}
     # They may have the column, as null. What has no escapes has its name as it is.
     if any(b"\\u" in block or json.dumps(name, ensure_ascii=False).encode() in block for name in absent):

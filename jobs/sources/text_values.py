@@ -70,10 +70,13 @@ def _whole(text: str, kind: pa.DataType) -> int | None:
 
 
 def _plain_number(text: str) -> Decimal | None:
-    """The number that a text is, exactly; null for none, NaN and infinities."""
+    """The number that a text is, exactly; null for none, NaN, infinities and exponents of 18 digits."""
     if _IS_NUMBER(text) is None:
         return None
-    number = Decimal(text.replace("Inf", "Infinity") if text.endswith("Inf") else text)
+    try:
+        number = Decimal(text.replace("Inf", "Infinity") if text.endswith("Inf") else text)
+    except InvalidOperation:  # its exponent is beyond those of decimals
+        return None
     return number if number.is_finite() else None
 
 

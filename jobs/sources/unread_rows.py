@@ -45,7 +45,7 @@ class Expected:
         from windowmill.jobs.column_uses import columns_used  # a process that opens no text needs no conditions
 
         used, _ = columns_used(pipeline)
-        folded = {name.lower() for name in used}  # conditions ignore case
+        folded = {name.lower() for name in used if name not in columns}  # conditions ignore case
         every = any(window.reads_whole_rows for window in pipeline.windows)
         order = {name: place for place, name in enumerate(used)}
         names = [name for name in columns if every or name in used or name.lower() in folded]

@@ -77,6 +77,7 @@ OK = [("x", 1, None)]
         ('"', ('"', None, None)),
         ("x", ("x", None, None)),
         ("x,1,2,3", ("x", 1, None)),
+        ("x,1e-1000000000000000000", ("x", None, "cannot_cast")),
         ('a","b,1', ('a"', None, "cannot_cast")),
     ],
 )
@@ -130,6 +131,7 @@ def test_rows_do_not_depend_on_the_blocks_in_which_a_file_is_read(tmp_path, monk
         ('{"t": "2024-05-01", "k": "x", "v": 20.5}', ("x", None, "cannot_cast")),
         ('{"t": "2024-05-01", "k": "x", "v": "7"}', ("x", None, "cannot_cast")),
         ('{"t": "2024-05-01", "k": "x", "v": 9223372036854775808}', ("x", None, "cannot_cast")),
+        ('{"t": "2024-05-01", "k": "x", "v": 0e1000000000000000000}', ("x", None, "cannot_cast")),
         ('{"t": "2024-05-01", "k": 7.50, "v": -9223372036854775808}', ("7.50", -(2**63), None)),
         ('{"t": "yesterday", "k": "x", "v": "7"}', ("x", None, "bad_time")),
         ('{"t": "2024-05-01", "k": "\\ud83d", "v": 1}', (None, None, "bad_row")),
@@ -170,6 +172,8 @@ def test_decimals_and_long_numbers_of_json_keep_their_digits(tmp_path):
     for number, more in enumerate((b"", b"nonsense\n")):
         [(k, v, reason), *_] = read(tmp_path / str(number), "json", given, line + more)
         assert (str(k), v, reason) == ("12345678901234567.89", 2**63 - 1, None)
+    longer = b'{"t": "2024-05-01", "k": 1234567890123456789, "v": 1}\n'
+    assert read(tmp_path / "longer", "json", given, longer) == [(None, 1, "cannot_cast")]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +220,9 @@ def test_a_file_that_lacks_a_column_of_the_spec_is_refused_by_name_or_allowed(tm
 
 def test_a_column_that_the_spec_does_not_use_never_matters(tmp_path):
     given = {"header": True, "schema": "t DATE, k STRING, v BIGINT, w INT"}
-    assert read(tmp_path, "csv", given, b"t,k,v,w\n2024-05-01,x,1,nonsense\n") == OK
+    assert read(tmp_path / "cast", "csv", given, b"t,k,v,w\n2024-05-01,x,1,nonsense\n") == OK
+    files = b"t,k,v\n2024-05-01,x,1\n", b"t,k,v,K\n2024-05-01,x,1,other\n"
+    assert read(tmp_path / "case", "csv", {"header": True}, *files) == [*OK, *OK]
 
 
 def test_a_filter_leaves_out_no_row_that_could_not_be_read(tmp_path):
