@@ -7,6 +7,7 @@ others.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ _AT_ONCE, _KEPT = 16, 20_000
 _UNSIGNED = {"uint8": pa.int16(), "uint16": pa.int32(), "uint32": pa.int64(), "uint64": pa.decimal128(20, 0)}
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
+#: What Arrow says of damaged pages, beside ``ArrowInvalid``.
+_DAMAGED = re.compile(r"thrift|corrupt|compress|inflate", re.IGNORECASE)
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view, pa.types.is_large_list_view)
 
 
@@ -100,7 +103,7 @@ def footer_of(path: str, _size: int, _mtime_ns: int) -> Footer:
 
 def unreadable(path: str, err: Exception) -> SourceError:
     """The error for a file of which Arrow says ``err``: no retry mends a damaged one."""
-    if isinstance(err, pa.ArrowInvalid) or "thrift" in str(err):
+    if isinstance(err, pa.ArrowInvalid) or _DAMAGED.search(str(err)):
         return SourceSchemaError(f"source file {path}: is no Parquet file, or damaged ({first_line(err)}); write it again, or remove it")
     return SourceError(f"source file {path}: cannot be read ({first_line(err)}); check the path and its permissions")
 
@@ -294,6 +297,10 @@ def cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
         values = pc.floor_temporal(values, unit="microsecond")
     if pa.types.is_list_view(stored) or pa.types.is_large_list_view(stored):
         values = values.cast(pa.list_(stored.value_type))  # Arrow casts a view to a list of other values wrongly
+    if pa.types.is_integer(stored) and pa.types.is_decimal(kind):
+        values = values.cast(pa.decimal256(_DIGITS[64] + kind.scale, kind.scale))  # by its type alone, Arrow takes none into fewer digits
+    elif _is_number(stored) and pa.types.is_boolean(kind):
+        values = pc.if_else(pc.or_(pc.equal(values, 0), pc.equal(values, 1)), values, pa.scalar(None, stored))
     try:
         # A whole number becomes the nearest float, as in Spark.
         return values.cast(kind, safe=not (pa.types.is_floating(kind) and _is_number(stored)))
