@@ -29,6 +29,8 @@ _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
 #: What Arrow says of damaged pages, beside ``ArrowInvalid``.
 _DAMAGED = re.compile(r"thrift|corrupt|compress|inflate", re.IGNORECASE)
+#: Digits of the longest whole numbers.
+_WHOLE_DIGITS = 20
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view, pa.types.is_large_list_view)
 
 
@@ -298,7 +300,7 @@ def cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_list_view(stored) or pa.types.is_large_list_view(stored):
         values = values.cast(pa.list_(stored.value_type))  # Arrow casts a view to a list of other values wrongly
     if pa.types.is_integer(stored) and pa.types.is_decimal(kind):
-        values = values.cast(pa.decimal256(_DIGITS[64] + kind.scale, kind.scale))  # by its type alone, Arrow takes none into fewer digits
+        values = values.cast(pa.decimal256(_WHOLE_DIGITS + kind.scale, kind.scale))  # by its type alone, Arrow takes none into fewer digits
     elif _is_number(stored) and pa.types.is_boolean(kind):
         values = pc.if_else(pc.or_(pc.equal(values, 0), pc.equal(values, 1)), values, pa.scalar(None, stored))
     try:
