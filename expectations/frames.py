@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -25,16 +26,56 @@ WITHOUT_ORDER = frozenset(
         *("expect_column_values_to_be_unique", "expect_compound_columns_to_be_unique"),
     }
 )
+#: Rules that compare values of a row, or add them.
+_EQUAL = ("expect_column_pair_values_to_be_equal", "expect_multicolumn_values_to_be_equal")
+_GREATER, _SUM = "expect_column_pair_values_a_to_be_greater_than_b", "expect_multicolumn_sum_to_equal"
 
 
-def to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
+def to_pandas(table: pyarrow.Table, objects: Collection[str] = ()) -> pandas.DataFrame:
     """Convert without loss: integers with nulls stay integers, and NaN stays distinct from null, as in Spark; O(n).
 
-    Only within lists and structs, pandas makes floats of integers with nulls.
+    Only within lists and structs, pandas makes floats of integers with nulls. Columns of ``objects`` hold Python's values.
     """
     import pandas as pd
 
-    return pd.DataFrame({name: _series(column) for name, column in zip(table.column_names, table.columns, strict=True)})
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    return pd.DataFrame(
+        {name: pd.Series(each.to_pylist(), dtype=object) if name in objects else _series(each) for name, each in columns.items()}
+    )
+
+
+def across(rule_type: str, arguments: Mapping[str, Any], table: pyarrow.Table) -> tuple[pyarrow.Table, set[str]] | None:
+    """For a rule that compares or adds values of a row, the rows on which pandas says what Spark says, and columns of Python's values.
+
+    Null where the rows are right as they are. Pandas has no answer where a value is null of a type that knows nulls, takes a null for
+    one that breaks a bound, and has no sum of one; to Spark a null breaks no bound, and adds nothing.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if rule_type not in (_SUM, _GREATER, *_EQUAL):
+        return None
+    given = arguments.get("column_list") or [arguments.get("column_A"), arguments.get("column_B")]
+    names = [name for name in dict.fromkeys(given) if name in table.column_names]
+    lacking = [name for name in names if table.column(name).null_count]
+    if not lacking:
+        return None
+    nulls = [table.column(name).is_null() for name in names]
+    ignored = arguments.get("ignore_row_if")
+    if rule_type == _SUM and ignored != "any_value_is_missing":
+        kept = functools.reduce(pc.and_, nulls)
+        for name in lacking:
+            column, at = table.column(name), table.schema.get_field_index(name)
+            zero = pc.fill_null(column, pa.scalar(Decimal(0) if pa.types.is_decimal(column.type) else 0, column.type))
+            table = table.set_column(at, name, zero if ignored == "never" else pc.if_else(kept, column, zero))
+    if rule_type == _GREATER and ignored != "never":
+        either = functools.reduce(pc.or_, nulls)
+        for name in names:
+            blank = pc.if_else(either, pa.scalar(None, table.column(name).type), table.column(name))
+            table = table.set_column(table.schema.get_field_index(name), name, blank)
+    kinds = {name: table.column(name).type for name in lacking if rule_type != _SUM}
+    knowing = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_boolean)
+    return table, {name for name, kind in kinds.items() if any(holds(kind) for holds in knowing)}
 
 
 def columns_with_nan(table: pyarrow.Table) -> set[str]:

@@ -251,17 +251,30 @@ def _findings(
 
 
 def _findings_of_table(rows: pa.Table, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, Finding]:
+    """Nulls within a row are judged as in a large batch, by Spark; and so is NaN (:func:`_findings_by_order`)."""
+    findings: dict[int, Finding] = {}
+    whole: list[Rule] = []
+    for rule in suite:
+        apart = frames.across(rule.type, rule.arguments, rows)
+        if apart is None:
+            whole.append(rule)
+        else:
+            findings |= _findings_by_order(apart[0], [rule], identity, apart[1])
+    return findings | (_findings_by_order(rows, whole, identity) if whole else {})
+
+
+def _findings_by_order(rows: pa.Table, suite: Sequence[Rule], identity: Sequence[str], objects: Collection[str] = ()) -> dict[int, Finding]:
     """NaN is judged as in a large batch, by Spark: it is the greatest value, all NaN are equal, and a sum of one is NaN."""
     from windowmill.expectations.engine import evaluate
 
     with_nan, kinds = frames.columns_with_nan(rows), frames.kinds_of_table(rows.schema)
     typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=False)) for rule in suite]
     if not with_nan:
-        return evaluate(frames.to_pandas(rows), typed, identity, spark=False)
+        return evaluate(frames.to_pandas(rows, objects), typed, identity, spark=False)
     plain = [(rule, arguments) for rule, arguments in typed if rule.type in frames.WITHOUT_ORDER]
     others = [(rule, frames.ordered_bounds(rule.type, arguments)) for rule, arguments in typed if rule.type not in frames.WITHOUT_ORDER]
-    findings = evaluate(frames.to_pandas(rows), plain, identity, spark=False) if plain else {}
-    of_order = evaluate(frames.to_pandas(frames.ordered(rows, with_nan)), others, identity, spark=False) if others else {}
+    findings = evaluate(frames.to_pandas(rows, objects), plain, identity, spark=False) if plain else {}
+    of_order = evaluate(frames.to_pandas(frames.ordered(rows, with_nan), objects), others, identity, spark=False) if others else {}
     alone = {name for name in with_nan if not pc.any(pc.equal(rows.column(name), math.inf)).as_py()}
     return findings | {index: replace(each, rows=[frames.unordered(row, alone) for row in each.rows]) for index, each in of_order.items()}
 

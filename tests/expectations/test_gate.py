@@ -157,6 +157,42 @@ def test_every_rule_that_is_taken_is_evaluated(pipeline, batch):
     assert len(here) > 40
 
 
+#: Pairs of values of each type: equal, smaller, greater, one null or the other, both null.
+_PAIRS = {
+    pa.int64(): ([1, 2, 5, None, 5, None], [1, 3, 4, 2, None, None]),
+    pa.decimal128(10, 2): (
+        [Decimal(1), Decimal(2), Decimal(5), None, Decimal(5), None],
+        [Decimal(1), Decimal(3), Decimal(4), Decimal(2), None, None],
+    ),
+    pa.float64(): ([1.0, 2.0, 5.0, None, 5.0, None], [1.0, 3.0, 4.0, 2.0, None, None]),
+    pa.timestamp("us", "UTC"): ([1, 2, 5, None, 5, None], [1, 3, 4, 2, None, None]),
+    pa.date32(): ([1, 2, 5, None, 5, None], [1, 3, 4, 2, None, None]),
+    pa.string(): (["1", "2", "5", None, "5", None], ["1", "3", "4", "2", None, None]),
+}
+
+
+def test_nulls_within_a_row_are_judged_as_spark_judges_them(pipeline, batch):
+    """No null breaks a bound or adds to a sum, and a null is equal to a null alone."""
+    pair, columns = {"column_A": "delay", "column_B": "other"}, {"column_list": ["delay", "other"]}
+    greater, total = "expect_column_pair_values_a_to_be_greater_than_b", "expect_multicolumn_sum_to_equal"
+    cases = [
+        ({"type": "expect_column_pair_values_to_be_equal", **pair}, 4),
+        ({"type": "expect_column_pair_values_to_be_equal", "ignore_row_if": "either_value_is_missing", **pair}, 2),
+        ({"type": greater, **pair}, 2),
+        ({"type": greater, "or_equal": True, **pair}, 1),
+        ({"type": "expect_multicolumn_values_to_be_equal", **columns}, 4),
+        ({"type": "expect_multicolumn_values_to_be_equal", "ignore_row_if": "any_value_is_missing", **columns}, 2),
+        ({"type": total, "sum_total": 5, **columns}, 3),
+        ({"type": total, "sum_total": 5, "ignore_row_if": "any_value_is_missing", **columns}, 2),
+    ]
+    for kind, (left, right) in _PAIRS.items():
+        adds = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        suite = [(rule, n) for rule, n in cases if adds or rule["type"] != total]
+        rows = batch(delay=pa.array(left, kind), other=pa.array(right, kind))
+        found = validate(rows, pipeline(*(rule for rule, _ in suite)), columns=rows.column_names).results[: len(suite)]
+        assert [(each.outcome, each.unexpected) for each in found] == [("failed", n) for _, n in suite], kind
+
+
 @pytest.mark.parametrize(
     ("rule", "values", "unexpected"),
     [
