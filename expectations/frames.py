@@ -58,7 +58,7 @@ def across(rule_type: str, arguments: Mapping[str, Any], table: pyarrow.Table) -
     given = arguments.get("column_list") or [arguments.get("column_A"), arguments.get("column_B")]
     names = [name for name in dict.fromkeys(given) if name in table.column_names]
     lacking = [name for name in names if table.column(name).null_count]
-    if not lacking:
+    if not lacking or (rule_type == _SUM and not all(_adds(table.column(name).type) for name in lacking)):
         return None
     nulls = [table.column(name).is_null() for name in names]
     ignored = arguments.get("ignore_row_if")
@@ -76,6 +76,12 @@ def across(rule_type: str, arguments: Mapping[str, Any], table: pyarrow.Table) -
     kinds = {name: table.column(name).type for name in lacking if rule_type != _SUM}
     knowing = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_boolean)
     return table, {name for name, kind in kinds.items() if any(holds(kind) for holds in knowing)}
+
+
+def _adds(kind: pyarrow.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def columns_with_nan(table: pyarrow.Table) -> set[str]:
