@@ -192,7 +192,7 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     source = open_source(pipeline)
     refuse_own_results(pipeline, source)
     columns = Columns.of(source.schema_json)
-    columns.check(pipeline, "the source", source.unread)
+    columns.check(pipeline, "the source", source.unread, source.untyped)
     result_types(pipeline, columns.arrow)
     check_strict(pipeline)
     parts = divide(pipeline, columns.arrow)

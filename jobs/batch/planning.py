@@ -321,7 +321,7 @@ def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Pl
         check_conditions(pipeline)
     check_functions(pipeline)
     check_expectations(pipeline)
-    columns.check(pipeline, f"the source {source.path}", source.unread)
+    columns.check(pipeline, f"the source {source.path}", source.unread, source.untyped)
     result_types(pipeline, columns.arrow)
     if pipeline.strict:
         from windowmill.windowing.ways import check_strict

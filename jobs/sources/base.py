@@ -149,6 +149,8 @@ class SourceTable(ABC):
         Whether files may contain rows that have been deleted.
     unread
         Columns that files have, and that are not read, each with why.
+    untyped
+        Columns of which files hold no value yet: they are read as text, which says nothing of the values to come.
     expected
         What the spec uses of its rows.
     """
@@ -159,6 +161,7 @@ class SourceTable(ABC):
     schema_json: str
     deletion_vectors: bool = False
     unread: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    untyped: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     expected: Expected = field(default_factory=Expected, repr=False, compare=False)
     #: What a file of it is called, for messages.
     unit: ClassVar[str] = "file"

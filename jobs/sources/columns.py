@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -79,10 +79,17 @@ class Columns:
         """Spark type of the column ``name``."""
         return self.struct[name].dataType
 
-    def check(self, pipeline: Pipeline, place: str, unread: Mapping[str, str] = MappingProxyType({})) -> None:
+    def check(
+        self,
+        pipeline: Pipeline,
+        place: str,
+        unread: Mapping[str, str] = MappingProxyType({}),
+        untyped: Collection[str] = (),
+    ) -> None:
         """Raise ``SourceSchemaError``, naming the field and all columns, if a column that the spec names does not exist or fit.
 
-        ``unread`` are columns that the source has beside these, and that are not read, each with why.
+        ``unread`` are columns that the source has beside these, and that are not read, each with why; ``untyped`` those of these that
+        have no value yet.
         """
         known = set(self.struct.names)
         for name in used_columns(pipeline, unread):
@@ -115,6 +122,7 @@ class Columns:
             self._check_axis(pipeline, where, name)
         self._check_windows(pipeline, [name for _, name in axis])
         self._check_conditions(pipeline, place)
+        _check_untyped(pipeline, place, untyped)
 
     def _check_windows(self, pipeline: Pipeline, axis: Sequence[str]) -> None:
         uses = ((index, *each) for index, window in enumerate(pipeline.windows) for each in window.columns().items())
@@ -146,6 +154,19 @@ class Columns:
             raise SourceSchemaError(f"{place}: time.unit: {name!r} is {kind.simpleString()}, not an integer; leave time.unit out")
         if not whole and kind.typeName() not in ("timestamp", "timestamp_ntz", "date", "string"):
             raise SourceSchemaError(f"{place}: {name!r} is {kind.simpleString()}; expected a timestamp, a date or an integer")
+
+
+def _check_untyped(pipeline: Pipeline, place: str, untyped: Collection[str]) -> None:
+    """Refuse aggregates that compare values, or compute with them, of a column whose type no value says: as text, 9 comes after 10."""
+    for name, spec in pipeline.aggregates.items():
+        declared = spec.declaration
+        typed = spec.columns if declared.takes in ("number", "boolean") else spec.columns[:1] if declared.orders else ()
+        column = next((each for each in typed if each in untyped), None)
+        if column is not None:
+            raise SourceSchemaError(
+                f"pipeline {pipeline.pipeline}: aggregates.{name}: column {column!r} of {place} has no value yet, so that its type is not "
+                "known; give the columns as source.options.schema, or run when a file has a value"
+            )
 
 
 def physical_name(field: StructField) -> str:

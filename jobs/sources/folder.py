@@ -57,13 +57,14 @@ def open_folder(settings: Source, record: str | None, listed: Mapping[str, Stat]
     known, schema = ([], None) if record is None else SeenFiles(record).load()
     events = _events(known, listed)
     seen = [*known, *events]
-    schema_json, unread = _columns(settings, schema, listed, [file.path for file in events if file.event != "removed"])
+    schema_json, unread, untyped = _columns(settings, schema, listed, [file.path for file in events if file.event != "removed"])
     return FolderSource(
         path=settings.path,
         table_id=f"files/{settings.format}",
         version=len(seen) - 1,
         schema_json=schema_json,
         unread=unread,
+        untyped=untyped,
         settings=settings,
         seen=tuple(seen),
         recorded=len(known),
@@ -103,28 +104,31 @@ def _events(
     return events
 
 
-def _columns(settings: Source, recorded: str | None, listed: Mapping[str, Stat], new: Sequence[str]) -> tuple[str, Mapping[str, str]]:
-    """The columns of the source as JSON, given those ``recorded`` and the ``new`` files, and those that are not read, with why."""
+def _columns(
+    settings: Source, recorded: str | None, listed: Mapping[str, Stat], new: Sequence[str]
+) -> tuple[str, Mapping[str, str], frozenset[str]]:
+    """The columns of the source as JSON, given those ``recorded`` and the ``new`` files; those not read, with why; those with no value."""
     given, root = settings.options.get("schema"), settings.path.rstrip("/") if settings.path else ""
     is_parquet = settings.format == "parquet" and given is None
     if recorded is not None and given is None and not is_parquet:
-        return recorded, {}
+        return recorded, {}, frozenset()
     if not listed and recorded is None:
         if given is None:
             raise SourceMissingError(
                 f"source {settings.path}: there are no {settings.format} files in the folder yet; write the first one, correct "
                 "source.path, or give the columns as source.options.schema"
             )
-        return as_json(declared(given)), {}
+        return as_json(declared(given)), {}, frozenset()
     paths = sorted(listed, key=lambda path: (listed[path].mtime_ns, path))
     if not is_parquet:
-        return as_json(schema_of(settings, root, paths)), {}
-    found = footers_of(root, ((path, *listed[path]) for path in (paths if recorded is None else new)))
+        schema_json, untyped = schema_of(settings, root, paths)
+        return schema_json, {}, untyped
+    footers = footers_of(root, ((path, *listed[path]) for path in (paths if recorded is None else new)))
     if recorded is None:
-        for each in found:
+        for each in footers:
             if isinstance(each, SourceError):
                 raise each
-    return of_parquet([each for each in found if isinstance(each, Footer)], paths, recorded)
+    return of_parquet([each for each in footers if isinstance(each, Footer)], paths, recorded)
 
 
 @dataclass(frozen=True)
@@ -284,16 +288,17 @@ class FolderSource(SourceTable):
     def fitted(self, pipeline: Pipeline, last: Plan | None, read_through: int) -> FolderSource:
         known = self.seen[: self.recorded]
         seen = (*known, *_events(known, self.listed, read_through))
-        schema_json, unread = self.schema_json, self.unread
+        schema_json, unread, untyped = self.schema_json, self.unread, self.untyped
         if last is None and known:
             # The files by which columns were found may be among those that are forgotten.
-            schema_json, unread = _columns(self.settings, None, self.listed, ()) if self.listed else (schema_json, unread)
+            if self.listed:
+                schema_json, unread, untyped = _columns(self.settings, None, self.listed, ())
             schema_json = self._with_fractions(schema_json, pipeline)
         elif last is not None and last.source_schema != schema_json and "schema" not in self.settings.options:
             from windowmill.jobs.sources.columns import unchanged_types  # loads what a run without new files does not need
 
             schema_json = unchanged_types(last.source_schema, schema_json, pipeline, self.path)
-        return replace(self, seen=seen, version=len(seen) - 1, schema_json=schema_json, unread=unread)
+        return replace(self, seen=seen, version=len(seen) - 1, schema_json=schema_json, unread=unread, untyped=untyped)
 
     def corrected(self, names: Sequence[str], read_through: int) -> tuple[FolderSource, list[str], int]:
         """The source with changes of the files ``names`` first among the new versions; the files' paths, and the last of their changes.

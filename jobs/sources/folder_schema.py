@@ -94,8 +94,8 @@ def rows_in_text(path: str, settings: Source, size: int) -> int | None:
         return None
 
 
-def schema_of(settings: Source, root: str, paths: Sequence[str]) -> pa.Schema:
-    """The columns of the text files at ``paths`` below ``root``, or those given, and those of their folders.
+def schema_of(settings: Source, root: str, paths: Sequence[str]) -> tuple[str, frozenset[str]]:
+    """The columns of the text files at ``paths`` below ``root``, or those given, and those of their folders, as JSON; those with no value.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def schema_of(settings: Source, root: str, paths: Sequence[str]) -> pa.Schema:
     else:
         sampled = [*paths[: _SAMPLED_FILES // 2], *paths[_SAMPLED_FILES // 2 :][-_SAMPLED_FILES // 2 :]]
         own = _of_texts(settings, [f"{root}/{path}" for path in sampled])
-    return with_folders(own, paths)
+    return _as_texts(with_folders(own, paths))
 
 
 def with_folders(own: pa.Schema, paths: Iterable[str]) -> pa.Schema:
@@ -125,13 +125,19 @@ def with_folders(own: pa.Schema, paths: Iterable[str]) -> pa.Schema:
     return pa.schema([*own, *(pa.field(name, kind) for name, kind in folders.items() if name not in own.names)])
 
 
-def of_parquet(footers: Sequence[Footer], paths: Iterable[str], recorded: str | None) -> tuple[str, dict[str, str]]:
-    """The columns of files with these ``footers`` at ``paths``, as JSON, and those that are not read, with why.
+def _as_texts(schema: pa.Schema) -> tuple[str, frozenset[str]]:
+    """``schema`` as JSON, with texts for columns of null type, and the names of these."""
+    untyped = frozenset(field.name for field in schema if pa.types.is_null(field.type))
+    return as_json(pa.schema([field.with_type(pa.string()) if field.name in untyped else field for field in schema])), untyped
+
+
+def of_parquet(footers: Sequence[Footer], paths: Iterable[str], recorded: str | None) -> tuple[str, dict[str, str], frozenset[str]]:
+    """The columns of files with these ``footers`` at ``paths``, as JSON; those that are not read, with why; those with no value.
 
     ``recorded`` are the columns of earlier files; null for none.
     """
     if recorded is not None and not footers:
-        return recorded, {}
+        return recorded, {}, frozenset()
     known: Mapping[str, pa.DataType] = {}
     if recorded is not None:
         from windowmill.jobs.sources.columns import Columns  # loads what a run without new files does not need
@@ -140,7 +146,8 @@ def of_parquet(footers: Sequence[Footer], paths: Iterable[str], recorded: str | 
     folders = {name for path in paths for name in partition_of(path)}
     kinds, unread = unified(footers, {name: kind for name, kind in known.items() if name not in folders})
     own = pa.schema([pa.field(name, kinds.get(name, known.get(name))) for name in dict.fromkeys([*known, *kinds])])
-    return as_json(with_folders(own, paths)), {name: why for name, why in unread.items() if name not in own.names}
+    schema_json, untyped = _as_texts(with_folders(own, paths))
+    return schema_json, {name: why for name, why in unread.items() if name not in own.names}, untyped
 
 
 def with_fractions(schema_json: str, pipeline: Pipeline) -> str:
@@ -182,7 +189,7 @@ def _of_texts(settings: Source, paths: Sequence[str]) -> pa.Schema:
     if not texts:
         raise SourceError(f"source {settings.path}: its files are empty; write the first rows, or give source.options.schema")
     times = TextTimes.of(settings)
-    return pa.schema([pa.field(name, guessed(values, times)) for name, values in texts.items()])
+    return pa.schema([pa.field(name, guessed(values, times) if values else pa.null()) for name, values in texts.items()])
 
 
 def _texts_of_csv(settings: Source, path: str) -> Mapping[str, set[str]]:

@@ -193,7 +193,8 @@ def _known(kind: pa.DataType) -> pa.DataType:
 def unified(footers: Sequence[Footer], known: Mapping[str, pa.DataType]) -> tuple[dict[str, pa.DataType], dict[str, str]]:
     """The columns of all files, each in the type that takes all its values; and those that are not read, with why.
 
-    ``known`` are columns of earlier files. Spellings that differ in case are of one column, by the name of the first.
+    ``known`` are columns of earlier files. Spellings that differ in case are of one column, by the name of the first. The type is null
+    where no file says one.
     """
     spelt: dict[str, str] = {name.lower(): name for name in known}
     stored: dict[str, list[tuple[Footer, Stored]]] = {}
@@ -217,7 +218,7 @@ def unified(footers: Sequence[Footer], known: Mapping[str, pa.DataType]) -> tupl
             )[1]
         except _ApartError as err:
             unread[name] = str(err)
-    return {name: _known(kind) for name, kind in kinds.items() if name not in unread or name in known}, unread
+    return {name: kind for name, kind in kinds.items() if name not in unread or name in known}, unread
 
 
 class _ApartError(Exception):

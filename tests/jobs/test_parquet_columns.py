@@ -84,6 +84,17 @@ def test_a_column_that_the_spec_does_not_use_never_matters_and_one_that_it_uses_
             assert "write it in one type that is read, or give the columns as source.options.schema" in told
 
 
+def test_values_are_compared_when_a_file_has_told_their_type(tmp_path, capsys):
+    pipe = Pipe(tmp_path, aggregates={"most": {"max": "v"}})
+    pipe.land("0", 0, v=pa.nulls(1))
+    assert main(["run", str(pipe.path)]) == 2
+    assert "aggregates.most: column 'v' of the source" in capsys.readouterr().err
+    pipe.land("1", 0, v=pa.array([9, 10]))
+    pipe.land("2", 1, v=pa.array([1]))
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    assert pipe.results("most") == [(10,)]
+
+
 def test_rows_with_unused_columns_of_nested_types_are_quarantined_with_them(tmp_path, capsys):
     pipe = Pipe(tmp_path)
     nested = {

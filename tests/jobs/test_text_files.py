@@ -17,7 +17,7 @@ from windowmill.jobs.cli import main
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.json_lines.write import result_lines
 from windowmill.jobs.sources import text_lines
-from windowmill.jobs.sources.columns import REASON, UNREAD
+from windowmill.jobs.sources.columns import REASON, UNREAD, Columns
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.reading import Reach, reading_of
@@ -223,6 +223,30 @@ def test_a_column_that_the_spec_does_not_use_never_matters(tmp_path):
     assert read(tmp_path / "cast", "csv", given, b"t,k,v,w\n2024-05-01,x,1,nonsense\n") == OK
     files = b"t,k,v\n2024-05-01,x,1\n", b"t,k,v,K\n2024-05-01,x,1,other\n"
     assert read(tmp_path / "case", "csv", {"header": True}, *files) == [*OK, *OK]
+
+
+@pytest.mark.parametrize("aggregate", [{"max": "v"}, {"sum": "v"}, {"arg_max": ["v", "t"]}])
+@pytest.mark.parametrize(
+    ("format_", "first", "second"),
+    [
+        ("csv", b"t,k,v\n2024-05-01,x,\n", b"t,k,v\n2024-05-01,x,9\n2024-05-01,x,10\n"),
+        ("json", b'{"t": "2024-05-01", "v": null}\n', b'{"t": "2024-05-01", "k": "x", "v": 9}\n{"t": "2024-05-01", "v": 10}\n'),
+    ],
+)
+def test_values_are_compared_when_a_file_has_told_their_type(tmp_path, capsys, format_, first, second, aggregate):
+    pipe = Pipe(tmp_path, format_, keys=[], aggregates={"n": {"count": "v"}})
+    (pipe.inputs / f"0.{format_}").write_bytes(first)
+    assert main(["validate", str(pipe.path), "--source"]) == 0, capsys.readouterr().err
+    pipe.spec["aggregates"] = {"found": aggregate}
+    pipe.write()
+    for command in (["run"], ["run"], ["validate", "--source"]):
+        assert main([command[0], str(pipe.path), *command[1:]]) == 2
+        said = capsys.readouterr().err
+        assert "aggregates.found: column 'v' of the source" in said, said
+        assert "has no value yet, so that its type is not known; give the columns as source.options.schema" in said
+    (pipe.inputs / f"1.{format_}").write_bytes(second)
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    assert pa.types.is_int64(Columns.of(open_source(parse_pipeline(pipe.spec)).schema_json).arrow["v"])
 
 
 def test_a_filter_leaves_out_no_row_that_could_not_be_read(tmp_path):
