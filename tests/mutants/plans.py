@@ -17,7 +17,7 @@ MUTANTS = {
         ("columns-of-new-aggregates-missed", "jobs.batch.compute:_computed", instead("widens = applies or _1", "widens = _1")),
     ],
     f"{CHANGES}rows_that_have_been_quarantined_are_not_quarantined_again": [
-        ("future-rows-taken-by-a-changed-spec", "jobs.ways.input:TableInput.of", never("(_ or isinstance(plan, ApplyPlan)) and _")),
+        ("future-rows-taken-by-a-changed-spec", "jobs.ways.input:TableInput.of", never("plan.rereads and _")),
     ],
     f"{CHANGES}vouched_intervals_close_windows_to_the_rows_that_they_closed_them_to": [
         ("closed-as-by-the-last-batch", "jobs.ways.input:_closed_by_file", instead("BackfillPlan | ApplyPlan", "BackfillPlan")),

@@ -71,7 +71,7 @@ MUTANTS = {
         ("held-results-published", "checkpoints.protocol:_due", always("_.status == 'committed'")),
     ],
     (f"{PROTOCOL}a_held_batch_waits_for_a_ruling", f"{SIMULATOR}every_fault_of_a_ruling"): [
-        ("discarded-results-published", "checkpoints.protocol:_due", instead('("quality", "sink")', '("quality",)')),
+        ("discarded-results-published", "checkpoints.protocol:_due", instead('("quality", *batch.left_out)', '("quality",)')),
         (
             "held-files-not-copied",
             "checkpoints.protocol:_copy_to_held",
