@@ -8,9 +8,8 @@ MAKEFLAGS += --jobs=2
 
 PY := .venv/bin/python
 STAMPS := .venv/stamps
-# Options of pytest for tests that share no Spark session, and for those of Spark beside those of Airflow (tests/conftest.py tells them apart).
+# Options of pytest for tests that share no Spark session.
 PARALLEL := -n logical --maxprocesses 4 --dist loadfile
-BESIDE := -n 2 --dist loadgroup
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
@@ -45,7 +44,7 @@ down: setup ## Stop the example's Airflow
 
 test: lint $(STAMPS)/s3-server $(STAMPS)/s3-jars $(STAMPS)/browser $(STAMPS)/kafka-broker ## Run every check and every test (about 45 minutes on two cores)
 	$(PY) -m pytest $(PARALLEL) -m "not spark and not dag and not demo"
-	$(PY) -m pytest $(BESIDE) -m "spark or dag or demo"
+	$(PY) -m pytest -m "spark or dag or demo"
 
 cases: setup ## Run every case of other engines on Spark too (about 5 minutes)
 	WINDOWMILL_CASES=all $(PY) -m pytest tests/spark/test_cases.py

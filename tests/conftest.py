@@ -6,11 +6,9 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.scheduler import LoadScopeScheduling
 
 from tests.readers import use_spark_for_small_batches
 
@@ -83,21 +81,6 @@ PURE = (
     *("tests/jobs/test_session_batches.py", "tests/jobs/test_spec_checks.py"),
 )
 _NOT_PURE = ("thorough", "spark", "dag", "demo")
-
-
-class _AirflowBesideSpark(LoadScopeScheduling):
-    """Tests of Airflow run in one process, and all others, which share a Spark session, in another.
-
-    Marks for ``--dist loadgroup`` would say the same, but xdist 3.8 sets them where pytest 9.2 no longer reads them.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        return "airflow" if nodeid.startswith("tests/airflow/") else "spark"
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
-    """The scheduler of ``--dist loadgroup``."""
-    return _AirflowBesideSpark(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
