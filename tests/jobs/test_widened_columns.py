@@ -242,3 +242,39 @@ def test_a_sink_that_only_spark_writes_is_widened_by_its_owner(tmp_path):
         SinkRefusedError, match=r"its column low is INT and has to be BIGINT now; it has constraints, so widen it by Spark .* run again"
     ):
         bench.run()
+
+
+@pytest.mark.covers("S3")
+@pytest.mark.parametrize("commits", [1, 2, 3])
+def test_a_run_that_dies_behind_a_commit_of_the_widening_is_made_good_by_the_next(tmp_path, monkeypatch, commits):
+    """The commits: the sink's schema, its files, the state."""
+    case = "int to double"
+    found, right = (Bench(tmp_path / name, spec_of(case)) for name in ("found", "right"))
+    narrow, wide, before, after, _ = WIDER[case]
+    for bench, kind in ((found, narrow), (right, wide)):
+        land(bench, kind, rows_of(before, 0))
+        land(bench, kind, rows_of(before, 20))
+        bench.run()
+    retype(found.source, "x", wide)
+    for bench in (found, right):
+        land(bench, wide, rows_of(after, 36))
+    write, done = DeltaTable.create_write_transaction, list[str]()
+
+    def dying(self: DeltaTable, *args: Any, **more: Any) -> None:
+        write(self, *args, **more)
+        if "widen" in str(more["commit_properties"].custom_metadata):
+            done.append(self.table_uri)
+            if len(done) == commits:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "create_write_transaction", dying)
+        with pytest.raises(KeyboardInterrupt):
+            found.run()
+    assert [uri.rstrip("/").endswith("state") for uri in done] == [False, False, True][:commits]
+    for bench in (found, right):
+        bench.run()
+        land(bench, wide, rows_of(after, 120))
+        bench.run()
+    assert types_of(found) == types_of(right)
+    assert differences(found.rows(), right.rows()) == []
