@@ -250,7 +250,7 @@ class TableInput(SourceInput):
     def clock(self, emission: Emission) -> Clock:
         clock = super().clock(emission)
         if self.closed_by_file is None:
-            if self.plan.rereads and emission.emitted is not None:
+            if (self.plan.rereads or self.plan.replaces_state) and emission.emitted is not None:
                 # A restatement may have moved the watermark ahead of what has been shown: the next run shows what it completes.
                 return replace(clock, seen=min(clock.seen, emission.emitted + self.lateness + self.disorder))
             return clock

@@ -436,3 +436,23 @@ def test_a_changed_spec_behind_a_restatement_that_moved_the_watermark_shows_what
     days.run()
     assert days.latest("last_2") == [("a", 0, "08:05", 1, 101), ("a", 1, "09:05", 2, 103)]
     assert days.latest("hourly") == [("a", "08:00", "09:00", 1, 101), ("a", "09:00", "10:00", 1, 2)]
+
+
+@pytest.mark.parametrize("emit", ["final", "revise"])
+@pytest.mark.parametrize(
+    "window",
+    [HOURLY, VISIT, LAST_2, {"name": "spans", "type": "snapshot"}, {"name": "ones", "type": "count", "count": 1}],
+    ids=lambda window: window["name"],
+)
+def test_a_restatement_behind_one_that_moved_the_watermark_shows_what_has_been_shown(tmp_path, window, emit):
+    days = Days(tmp_path, window, emit=emit, time={"disorder": "1 hour"})
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (3, "a", "10:30", 3))
+    days.run()
+    days.merge((1, "a", "08:05", 101), (4, "a", "15:05", 4))
+    days.restate()
+    before = days.latest(window["name"])
+    days.restate(changed=(1, 1))
+    assert days.latest(window["name"]) == before
+    assert len(before) == (1 if window in (HOURLY, VISIT) else 2)
+    days.run()
+    assert [row[4] for row in days.latest(window["name"])] == ([101, 103, 5] if window == LAST_2 else [101, 2, 3])

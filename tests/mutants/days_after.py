@@ -30,7 +30,10 @@ MUTANTS = {
         ("ignored-changes-counted", "jobs.sources.reading:backfill_reach", never("_ == 'counted' and _ is not None and _ is not None")),
     ],
     f"{DAYS}a_changed_spec_behind_a_restatement_that_moved_the_watermark_shows_what_has_been_shown": [
-        ("shown-ahead-of-a-lagging-run", "jobs.ways.input:TableInput.clock", never("self.plan.rereads and _ is not None")),
+        ("shown-ahead-of-a-lagging-run", "jobs.ways.input:TableInput.clock", never("(_ or _) and _ is not None")),
+    ],
+    f"{DAYS}a_restatement_behind_one_that_moved_the_watermark_shows_what_has_been_shown": [
+        ("shown-ahead-by-a-restatement", "jobs.ways.input:TableInput.clock", instead("_1 or self.plan.replaces_state", "_1")),
     ],
     f"{DAYS}a_row_that_the_filter_leaves_out_does_not_move_the_watermark": [
         (
