@@ -1,6 +1,7 @@
 """Random histories of all commands: after each step the latest view, dropped windows included, is what the contract says.
 
-`make test` lives through a few; `make machine` through ``WINDOWMILL_HISTORIES`` from the seed ``WINDOWMILL_SEED`` (0) on.
+`make test` lives through a few; `make machine` through ``WINDOWMILL_HISTORIES`` from the seed ``WINDOWMILL_SEED`` (0) on. Their batches are
+computed in this process, or by Spark with ``WINDOWMILL_HISTORIES_BY=spark``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, purging, savepoints
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.sources.reading import History as Read
+from windowmill.jobs.ways import limits
+from windowmill.jobs.ways.limits import MAX_ROWS
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import (
@@ -43,7 +46,7 @@ from windowmill.windowing.errors import (
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
-WANTED = os.environ.get("WINDOWMILL_HISTORIES")
+WANTED, BY = os.environ.get("WINDOWMILL_HISTORIES"), os.environ.get("WINDOWMILL_HISTORIES_BY", "local")
 pytestmark = [pytest.mark.covers("P1", "P10", "P11")]
 if WANTED:
     pytestmark.append(pytest.mark.timeout(0))
@@ -350,14 +353,18 @@ def live(seed: int, folder: Path, steps: int) -> History:
 
 
 @pytest.fixture(autouse=True)
-def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+def compute(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", BY)
+    if BY == "spark":
+        request.getfixturevalue("spark")
 
 
-def test_the_latest_view_is_that_of_the_contract_after_each_step(tmp_path):
+def test_the_latest_view_is_that_of_the_contract_after_each_step(tmp_path, monkeypatch):
     first, failed = int(os.environ.get("WINDOWMILL_SEED", "0")), []
     for seed in range(first, first + int(WANTED or 3)):
         folder = tmp_path / f"{seed}"
+        # Spark computes the batches of one history in one task each, those of the next in many.
+        monkeypatch.setattr(limits, "MAX_ROWS", 0 if BY == "spark" and seed % 2 else MAX_ROWS)
         try:
             live(seed, folder, 12)
         except AssertionError as err:
