@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.latest import latest, without_revision
-from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, cut, differences, events, expected, place, quiet
+from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, cut, differences, events, expected, in_order, quiet
 from windowmill.checkpoints.failpoints import FAILPOINTS, InjectedError, arm, disarm
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
@@ -64,7 +64,7 @@ class Corrected(Bench):
 
     def latest(self) -> list[Row]:
         """The windows as the sink shows them now, without the numbers of revisions."""
-        return sorted(latest(self.pipeline, self.rows()), key=lambda row: place(self.pipeline, row | {"revision": 0}))
+        return in_order(self.pipeline, latest(self.pipeline, self.rows()))
 
     def truth(self, table: pa.Table | None = None) -> list[Row]:
         """What the reference says of the rows that the source holds, if they had come in order."""

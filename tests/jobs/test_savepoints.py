@@ -19,7 +19,7 @@ from tests.faults.dying import DiedError, arm
 from tests.faults.pipelines import PIPELINES, Story
 from tests.jobs.reporting import Page
 from tests.latest import latest
-from tests.spark.harness import AGGREGATES, differences, place, quiet
+from tests.spark.harness import AGGREGATES, differences, in_order, quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
@@ -276,13 +276,9 @@ def finish_corrected(story: Story) -> None:
 
 
 def check_shows_the_same(story: Story, clean: Story) -> None:
-    shown = [sorted(latest(each.bench.pipeline, each.bench.rows()), key=lambda row: place_of(row, each)) for each in (story, clean)]
+    shown = [in_order(each.bench.pipeline, latest(each.bench.pipeline, each.bench.rows())) for each in (story, clean)]
     assert differences(*shown, tolerance=1e-11) == []
     assert quarantined(story) == quarantined(clean)
-
-
-def place_of(row: dict[str, Any], story: Story) -> Any:
-    return place(story.bench.pipeline, row | {"revision": 0})
 
 
 @pytest.mark.parametrize("name", ["slices", "sessions", "mixed", "revise"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -159,8 +159,7 @@ class Bench:
         instants = {field.name: table.column(field.name).cast(pa.int64()) for field in table.schema if pa.types.is_timestamp(field.type)}
         for name, column in instants.items():
             table = table.set_column(table.schema.get_field_index(name), name, column)
-        found = table.drop_columns(["batch"]).to_pylist()
-        return sorted(found, key=lambda row: place(self.pipeline, row))
+        return in_order(self.pipeline, table.drop_columns(["batch"]).to_pylist())
 
     def quarantine(self) -> list[Row]:
         path = str(self.folder / "sink.windowmill" / "quarantine")
@@ -212,6 +211,11 @@ def place(pipeline: Pipeline, row: Row) -> tuple[Any, ...]:
     return tuple((value is not None, value) for value in (*(row[key] for key in pipeline.keys), *(row[name] for name in PLACE)))
 
 
+def in_order(pipeline: Pipeline, rows: Iterable[Row]) -> list[Row]:
+    """``rows`` in the order of their places; those of the latest view have no revisions."""
+    return sorted(rows, key=lambda row: place(pipeline, {"revision": 0} | row))
+
+
 def expected(pipeline: Pipeline, rows: Sequence[Row], *, commits: Sequence[int] | None = None, final: bool = False) -> reference.Evaluation:
     """What the reference engine says of rows that arrive in this order; each is a commit unless ``commits`` are given."""
     records = [
@@ -219,7 +223,7 @@ def expected(pipeline: Pipeline, rows: Sequence[Row], *, commits: Sequence[int] 
         for row in rows
     ]
     outcome = reference.evaluate(pipeline, records, commits=commits, final=final)
-    outcome.rows.sort(key=lambda row: place(pipeline, row))
+    outcome.rows[:] = in_order(pipeline, outcome.rows)
     return outcome
 
 

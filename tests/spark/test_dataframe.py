@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from tests.spark.harness import SCHEMA, Bench, differences, events, expected, place
+from tests.spark.harness import SCHEMA, Bench, differences, events, expected, in_order
 from tests.specs import a_spec
 from windowmill import aggregate
 from windowmill.jobs.commands.try_command import attempt
@@ -28,7 +28,7 @@ def _rows(pipeline, frame):
     for name in ("window_start", "window_end"):
         table = table.set_column(table.schema.get_field_index(name), name, table.column(name).cast(pa.int64()))
     assert set(table.column("batch").to_pylist()) <= {0}
-    return sorted(table.drop_columns(["batch"]).to_pylist(), key=lambda row: place(pipeline, row))
+    return in_order(pipeline, table.drop_columns(["batch"]).to_pylist())
 
 
 def test_rows_of_the_reference_and_none_is_late(spark, tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, place, quiet
+from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, in_order, quiet
 from windowmill.jobs.batch import loop
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.ways import limits
@@ -27,7 +27,7 @@ def _rows(spark: Any, bench: Bench) -> list[Row]:
     """The sink as Spark reads it, in the reference's order; instants as microseconds."""
     table = spark.read.format("delta").load(bench.sink).drop("batch").toArrow()
     cells = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in table.columns]
-    return sorted(pa.table(cells, table.column_names).to_pylist(), key=lambda row: place(bench.pipeline, row))
+    return in_order(bench.pipeline, pa.table(cells, table.column_names).to_pylist())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.harness import Bench, Row, differences, events, place, run_over
+from tests.spark.harness import Bench, Row, differences, events, in_order, run_over
 from windowmill.windowing import reference
 
 pytestmark = pytest.mark.spark
@@ -36,7 +36,7 @@ def wanted(bench: Bench, rows: list[Row]) -> list[Row]:
 
     records = [reference.Record(row, conditions(row["v"])) for row in rows]
     outcome = reference.evaluate(bench.pipeline, records, commits=bench.commits, final=False)
-    return sorted(outcome.rows, key=lambda row: place(bench.pipeline, row))
+    return in_order(bench.pipeline, outcome.rows)
 
 
 def columns_of(bench: Bench) -> list[str]:
