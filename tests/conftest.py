@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.prepared import Prepared
 from tests.readers import use_spark_for_small_batches
 
 # py4j tells that it closes when the stream for it is closed already: where Airflow has lowered the level, a traceback follows the summary.
@@ -71,6 +72,12 @@ def spark() -> Iterator[object]:
         session = spark_session("windowmill tests", master="local[2]", brief=True)
         yield session
         session.stop()
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """Pipelines that several tests begin from."""
+    return Prepared(tmp_path_factory.mktemp("prepared"))
 
 
 #: Folders and modules whose tests compute in this process alone: laws, specs, plans, small cases; but those that are thorough.

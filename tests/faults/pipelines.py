@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,7 +64,7 @@ class Story:
 
     def copied_to(self, folder: Path) -> Story:
         """The same story, with a copy of all tables."""
-        return Story(self.name, Bench(Path(shutil.copytree(self.bench.folder, folder)), self.bench.changes), self.versions)
+        return Story(self.name, self.bench.copied_to(folder), self.versions)
 
     def land(self, version: int) -> None:
         self.bench.land(self.versions[version])

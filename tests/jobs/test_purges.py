@@ -143,8 +143,8 @@ def named_anywhere(bench: Bench) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_of_the_key_is_left_and_runs_go_on_as_without_it(tmp_path, name):
-    clean, story = remaining(name, tmp_path / "clean"), begun(name, tmp_path / "story")
+def test_nothing_of_the_key_is_left_and_runs_go_on_as_without_it(tmp_path, prepared, name):
+    clean, story = prepared.original(remaining, name), prepared.copy(tmp_path / "story", begun, name)
     done = purge(story.bench)
     assert (done.plan.from_version, done.plan.to_version) == (1, 2)
     assert all(done.rows[role] for role in ("sink", "state", "quarantine"))
@@ -168,17 +168,17 @@ def test_nothing_of_the_key_is_left_and_runs_go_on_as_without_it(tmp_path, name)
     ],
 )
 @pytest.mark.parametrize("name", ["slices", "mixed"])
-def test_a_purge_that_dies_anywhere_is_finished_or_never_was(tmp_path, name, place):
+def test_a_purge_that_dies_anywhere_is_finished_or_never_was(tmp_path, prepared, name, place):
     held = HELD if place.partition(".")[0] in ("held", "quality") else {}
-    clean, story = remaining(name, tmp_path / "clean"), begun(name, tmp_path / "story", **held)
+    clean, story = prepared.original(remaining, name), prepared.copy(tmp_path / "story", begun, name, **held)
     savepoints.create(story.bench.pipeline, quiet(), "before")
-    before = story.tables()
+    before = story.tables() if place == "batch.before" else None
 
     arm(place)
     try:
         purge(story.bench)
     except DiedError:
-        if place == "batch.before":
+        if before is not None:
             assert story.tables() == before
             purge(story.bench)
     finish(story)
@@ -187,8 +187,8 @@ def test_a_purge_that_dies_anywhere_is_finished_or_never_was(tmp_path, name, pla
     assert sum(batch.action == "purge" for batch in Ledger.open(story.bench.pipeline).batches()) == 1
 
 
-def test_what_is_left_to_forget_is_forgotten_by_the_next_command(tmp_path, monkeypatch):
-    story = begun("slices", tmp_path / "story")
+def test_what_is_left_to_forget_is_forgotten_by_the_next_command(tmp_path, prepared, monkeypatch):
+    story = prepared.copy(tmp_path / "story", begun, "slices")
     savepoints.create(story.bench.pipeline, quiet(), "before")
 
     def die(_ledger: str) -> None:
@@ -215,8 +215,8 @@ def test_manifests_of_the_ledger_are_rid_of_the_key(tmp_path, monkeypatch):
     assert named_anywhere(story.bench) == []
 
 
-def test_others_may_rewrite_files_before_the_purge_is_published(tmp_path):
-    clean, story = remaining("slices", tmp_path / "clean"), begun("slices", tmp_path / "story")
+def test_others_may_rewrite_files_before_the_purge_is_published(tmp_path, prepared):
+    clean, story = prepared.original(remaining, "slices"), prepared.copy(tmp_path / "story", begun, "slices")
 
     arm("sink.before")
     with pytest.raises(DiedError):
@@ -238,8 +238,8 @@ def test_batches_of_spark_are_purged_and_go_on(spark, tmp_path, monkeypatch):
     assert named_anywhere(story.bench) == []
 
 
-def test_savepoints_held_results_pages_and_the_report_are_rid_of_the_key(tmp_path, capsys):
-    story = begun("slices", tmp_path / "story", **HELD)
+def test_savepoints_held_results_pages_and_the_report_are_rid_of_the_key(tmp_path, prepared, capsys):
+    story = prepared.copy(tmp_path / "story", begun, "slices", **HELD)
     spec = spec_of(story.bench)
     assert main(["report", spec]) == 0
     savepoints.create(story.bench.pipeline, quiet(), "before")
@@ -257,8 +257,8 @@ def test_savepoints_held_results_pages_and_the_report_are_rid_of_the_key(tmp_pat
     assert main(["quality", spec]) == 0
 
 
-def test_a_dry_run_says_what_goes_and_changes_nothing(tmp_path, capsys):
-    story = begun("slices", tmp_path / "story")
+def test_a_dry_run_says_what_goes_and_changes_nothing(tmp_path, prepared, capsys):
+    story = prepared.copy(tmp_path / "story", begun, "slices")
     before, spec = story.tables(), spec_of(story.bench)
     assert main(["purge", spec, "--key", f"k={GONE}", "--dry-run"]) == 0
     told = capsys.readouterr().out
@@ -270,16 +270,16 @@ def test_a_dry_run_says_what_goes_and_changes_nothing(tmp_path, capsys):
     assert f"rows {done.rows['sink']:,} of results" in told
 
 
-def test_a_purge_is_refused_while_the_source_has_rows(tmp_path):
-    story = begun("slices", tmp_path / "story", deleted=False)
+def test_a_purge_is_refused_while_the_source_has_rows(tmp_path, prepared):
+    story = prepared.copy(tmp_path / "story", begun, "slices", deleted=False)
     before = story.tables()
     with pytest.raises(PurgeError, match=r"version 1 still has \d+ rows of what is to be purged; .*delete them there, and purge again"):
         purge(story.bench)
     assert story.tables() == before
 
 
-def test_changed_rows_of_other_keys_are_not_passed_over(tmp_path):
-    story = begun("slices", tmp_path / "story")
+def test_changed_rows_of_other_keys_are_not_passed_over(tmp_path, prepared):
+    story = prepared.copy(tmp_path / "story", begun, "slices")
     DeltaTable(story.bench.source).update(updates={"v": "7.0"}, predicate="k = 'b'")
     with pytest.raises(NonAppendCommitError, match="versions 2 to 3 also changed rows of other keys; `windowmill restate`"):
         purge(story.bench)
@@ -292,8 +292,8 @@ def test_changed_rows_of_other_keys_are_not_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize("changes", ["refuse", "ignore", "restate"])
-def test_unread_rows_of_the_key_are_read_before_it_is_purged(tmp_path, changes):
-    clean = remaining("slices", tmp_path / "clean")
+def test_unread_rows_of_the_key_are_read_before_it_is_purged(tmp_path, prepared, changes):
+    clean = prepared.original(remaining, "slices")
     (tmp_path / "story").mkdir()
     story = Story.of("slices", tmp_path / "story")
     story.bench.changes |= {"source": {"path": story.bench.source, "changes": changes}}
@@ -308,8 +308,8 @@ def test_unread_rows_of_the_key_are_read_before_it_is_purged(tmp_path, changes):
     check_equal(story, clean)
 
 
-def test_a_source_that_deletes_the_key_twice_takes_two_batches(tmp_path):
-    clean, story = remaining("slices", tmp_path / "clean"), begun("slices", tmp_path / "story")
+def test_a_source_that_deletes_the_key_twice_takes_two_batches(tmp_path, prepared):
+    clean, story = prepared.original(remaining, "slices"), prepared.copy(tmp_path / "story", begun, "slices")
     story.bench.land(with_key(story.versions[2]))
     delete(story.bench)
     done = purge(story.bench)
@@ -318,8 +318,8 @@ def test_a_source_that_deletes_the_key_twice_takes_two_batches(tmp_path):
     check_equal(story, clean)
 
 
-def test_files_that_are_gone_from_the_source_leave_only_ignoring(tmp_path):
-    story = begun("slices", tmp_path / "story")
+def test_files_that_are_gone_from_the_source_leave_only_ignoring(tmp_path, prepared):
+    story = prepared.copy(tmp_path / "story", begun, "slices")
     DeltaTable(story.bench.source).vacuum(0, dry_run=False, enforce_retention_duration=False)
     with pytest.raises(
         SourceRangeGoneError, match=r"set source\.changes to ignore, which leaves results of other keys as they are, and purge again"
@@ -331,8 +331,8 @@ def test_files_that_are_gone_from_the_source_leave_only_ignoring(tmp_path):
     assert named_anywhere(story.bench) == []
 
 
-def test_some_of_the_key_columns_and_whole_keys_from_a_file(tmp_path, capsys):
-    story = begun("slices", tmp_path / "story", deleted=False)
+def test_some_of_the_key_columns_and_whole_keys_from_a_file(tmp_path, prepared, capsys):
+    story = prepared.copy(tmp_path / "story", begun, "slices", deleted=False)
     DeltaTable(story.bench.source).delete(f"(k = '{GONE}' AND site = 1) OR (k IS NULL AND site = 2)")
     keys = tmp_path / "keys.jsonl"
     keys.write_text(json.dumps({"k": GONE, "site": 1}) + "\n\n" + json.dumps({"k": None, "site": 2}) + "\n")
@@ -346,16 +346,17 @@ def test_some_of_the_key_columns_and_whole_keys_from_a_file(tmp_path, capsys):
     assert {(row["k"], row["site"]) for row in left} >= {(GONE, 2), (None, 1)}
 
 
-def test_as_of_an_earlier_batch_there_is_the_table_without_the_key(tmp_path):
-    story = begun("slices", tmp_path / "story")
+def test_as_of_an_earlier_batch_there_is_the_table_without_the_key(tmp_path, prepared):
+    story = prepared.copy(tmp_path / "story", begun, "slices")
     purge(story.bench)
     finish(story)
     standing = PublishedTable.of(story.bench.pipeline).standing(0, None)
     assert (standing.version, standing.batch) == (DeltaTable(story.bench.sink).version(), 0)
 
 
-def test_as_arrived_does_not_bring_the_key_back_and_an_ordinary_backfill_does_without(tmp_path):
-    story = begun("slices", tmp_path / "story", source={"path": str(tmp_path / "story" / "source"), "changes": "ignore"})
+def test_as_arrived_does_not_bring_the_key_back_and_an_ordinary_backfill_does_without(tmp_path, prepared):
+    story = prepared.copy(tmp_path / "story", begun, "slices")
+    story.bench.changes["source"] = {"path": story.bench.source, "changes": "ignore"}
     purge(story.bench)
     before, ends = story.bench.rows(), [row["window_end"] for row in story.bench.rows()]
     with pytest.raises(UnsupportedError, match="batch 2 has purged keys, whose rows --as-arrived would bring back"):
@@ -366,8 +367,9 @@ def test_as_arrived_does_not_bring_the_key_back_and_an_ordinary_backfill_does_wi
 
 
 @pytest.mark.parametrize("changes", ["refuse", "ignore"])
-def test_a_changed_spec_does_not_bring_the_key_back(tmp_path, changes):
-    story = begun("slices", tmp_path / "story", source={"path": str(tmp_path / "story" / "source"), "changes": changes})
+def test_a_changed_spec_does_not_bring_the_key_back(tmp_path, prepared, changes):
+    story = prepared.copy(tmp_path / "story", begun, "slices")
+    story.bench.changes["source"] = {"path": story.bench.source, "changes": changes}
     purge(story.bench)
     story.bench.changes |= {"windows": [{"name": "hours", "type": "tumbling", "size": "1 hour"}]}
     assert loop.apply(story.bench.pipeline, quiet(), history=AXIS_BEGIN) is not None
@@ -378,8 +380,8 @@ def test_a_changed_spec_does_not_bring_the_key_back(tmp_path, changes):
     assert named_anywhere(story.bench) == []
 
 
-def test_wrong_keys_are_refused(tmp_path, capsys):
-    story = begun("slices", tmp_path / "story")
+def test_wrong_keys_are_refused(tmp_path, prepared, capsys):
+    story = prepared.copy(tmp_path / "story", begun, "slices")
     spec, lines, null = spec_of(story.bench), tmp_path / "keys.jsonl", tmp_path / "null.jsonl"
     lines.write_text('{"k": "x"}\n{"site": 1}\n')
     null.write_text('{"k": "x"}\nnull\n')

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
@@ -133,6 +135,12 @@ class Bench:
     @property
     def pipeline(self) -> Pipeline:
         return parse_pipeline(self.spec)
+
+    def copied_to(self, folder: Path) -> Self:
+        """The same pipeline, with a copy of all tables; paths below its folder are those of the copy."""
+        shutil.copytree(self.folder, folder)
+        changes = json.dumps(self.changes).replace(str(self.folder), str(folder))
+        return replace(self, folder=folder, changes=json.loads(changes), commits=list(self.commits))
 
     def land(self, rows: Sequence[Row]) -> None:
         """Append ``rows`` as one version of the source."""
