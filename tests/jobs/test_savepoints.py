@@ -87,8 +87,8 @@ def check_equal(story: Story, clean: Story) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_runs_after_a_restoration_give_what_undisturbed_ones_give(tmp_path, name):
-    clean, story = undisturbed(name, tmp_path / "clean"), saved(name, tmp_path / "story")
+def test_runs_after_a_restoration_give_what_undisturbed_ones_give(tmp_path, prepared, name):
+    clean, story = prepared.original(undisturbed, name), prepared.copy(tmp_path / "story", saved, name)
     before = story.bench.rows()
     savepoints.restore(story.bench.pipeline, quiet(), "first")
     assert len(story.bench.rows()) < len(before)
@@ -105,8 +105,8 @@ def test_runs_after_a_restoration_give_what_undisturbed_ones_give(tmp_path, name
     "place", ["batch.before", "batch.lost", "batch.after", "sink.before", "sink.lost", "quarantine.before", "state.before", "state.after"]
 )
 @pytest.mark.parametrize("name", ["slices", "mixed"])
-def test_a_restoration_that_dies_anywhere_is_finished_or_never_was(tmp_path, name, place):
-    clean, story = undisturbed(name, tmp_path / "clean"), saved(name, tmp_path / "story")
+def test_a_restoration_that_dies_anywhere_is_finished_or_never_was(tmp_path, prepared, name, place):
+    clean, story = prepared.original(undisturbed, name), prepared.copy(tmp_path / "story", saved, name)
     before = story.bench.rows()
 
     arm(place)
@@ -120,8 +120,8 @@ def test_a_restoration_that_dies_anywhere_is_finished_or_never_was(tmp_path, nam
     check_equal(story, clean)
 
 
-def test_others_may_rewrite_the_files_of_the_sink_before_the_restoration_is_published(tmp_path):
-    clean, story = undisturbed("slices", tmp_path / "clean"), saved("slices", tmp_path / "story")
+def test_others_may_rewrite_the_files_of_the_sink_before_the_restoration_is_published(tmp_path, prepared):
+    clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", saved, "slices")
 
     arm("sink.before")
     with pytest.raises(DiedError):
@@ -140,9 +140,9 @@ def test_batches_of_spark_go_back_and_on(spark, tmp_path, monkeypatch):
     check_equal(story, clean)
 
 
-def test_a_savepoint_outlives_vacuum_and_compaction(tmp_path, monkeypatch):
+def test_a_savepoint_outlives_vacuum_and_compaction(tmp_path, prepared, monkeypatch):
     monkeypatch.setattr("windowmill.checkpoints.upkeep.RETENTION_HOURS", 0)
-    clean, story = undisturbed("mixed", tmp_path / "clean"), saved("mixed", tmp_path / "story")
+    clean, story = prepared.original(undisturbed, "mixed"), prepared.copy(tmp_path / "story", saved, "mixed")
     maintain(story.bench.pipeline, quiet())
     for path in (story.bench.sink, Places.of(story.bench.pipeline).state):
         table = DeltaTable(path)
@@ -153,8 +153,8 @@ def test_a_savepoint_outlives_vacuum_and_compaction(tmp_path, monkeypatch):
     check_equal(story, clean)
 
 
-def test_a_pipeline_goes_back_twice_and_not_to_what_was_undone(tmp_path):
-    clean, story = undisturbed("slices", tmp_path / "clean"), saved("slices", tmp_path / "story")
+def test_a_pipeline_goes_back_twice_and_not_to_what_was_undone(tmp_path, prepared):
+    clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", saved, "slices")
     pipeline = story.bench.pipeline
     savepoints.create(pipeline, quiet(), "second")
     savepoints.restore(pipeline, quiet(), "first")
@@ -168,8 +168,8 @@ def test_a_pipeline_goes_back_twice_and_not_to_what_was_undone(tmp_path):
     assert list(savepoints.listed(runnable_of(pipeline))) == ["first", "second", "third"]
 
 
-def test_a_backfill_in_between_keeps_what_was_published_before(tmp_path):
-    clean, story = undisturbed("slices", tmp_path / "clean"), saved("slices", tmp_path / "story")
+def test_a_backfill_in_between_keeps_what_was_published_before(tmp_path, prepared):
+    clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", saved, "slices")
     ends = [row["window_end"] for row in story.bench.rows()]
     loop.backfill(story.bench.pipeline, quiet(), begin=min(ends), end=max(ends))
     savepoints.restore(story.bench.pipeline, quiet(), "first")
@@ -179,8 +179,8 @@ def test_a_backfill_in_between_keeps_what_was_published_before(tmp_path):
     assert differences(story.bench.rows(), clean.bench.rows(), tolerance=1e-11) == []
 
 
-def test_a_restatement_in_between_is_undone(tmp_path):
-    clean, story = undisturbed("slices", tmp_path / "clean"), saved("slices", tmp_path / "story")
+def test_a_restatement_in_between_is_undone(tmp_path, prepared):
+    clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", saved, "slices")
     assert len(loop.restate(story.bench.pipeline, quiet(), ends=(0, None))) == 1
     savepoints.restore(story.bench.pipeline, quiet(), "first")
     finish(story)
@@ -200,9 +200,9 @@ CHANGED: dict[str, Callable[[list[Any]], dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("name", "change"), [*(("slices", change) for change in CHANGED), ("mixed", "a window of another size"), ("revise", "fewer aggregates")]
 )
-def test_a_savepoint_brings_its_spec_back_over_an_applied_change(tmp_path, monkeypatch, name, change):
+def test_a_savepoint_brings_its_spec_back_over_an_applied_change(tmp_path, prepared, monkeypatch, name, change):
     monkeypatch.setattr("windowmill.checkpoints.upkeep.RETENTION_HOURS", 0)
-    clean, story = undisturbed(name, tmp_path / "clean"), saved(name, tmp_path / "story")
+    clean, story = prepared.original(undisturbed, name), prepared.copy(tmp_path / "story", saved, name)
     bench, old = story.bench, dict(story.bench.changes)
     new = CHANGED[change](bench.spec["windows"])
     bench.changes |= new
@@ -231,8 +231,8 @@ def test_a_savepoint_brings_its_spec_back_over_an_applied_change(tmp_path, monke
     assert not any(path.is_file() for path in Path(Places.of(bench.pipeline).savepoints).rglob("*"))
 
 
-def test_an_old_file_that_is_back_already_is_restored_too(tmp_path):
-    clean, story = undisturbed("slices", tmp_path / "clean"), saved("slices", tmp_path / "story")
+def test_an_old_file_that_is_back_already_is_restored_too(tmp_path, prepared):
+    clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", saved, "slices")
     story.bench.changes["aggregates"] = AGGREGATES
     assert loop.apply(story.bench.pipeline, quiet(), history=AXIS_BEGIN) is not None
     ends = [row["window_end"] for row in story.bench.rows()]
@@ -282,8 +282,8 @@ def check_shows_the_same(story: Story, clean: Story) -> None:
 
 
 @pytest.mark.parametrize("name", ["slices", "sessions", "mixed", "revise"])
-def test_runs_after_a_restoration_take_changed_rows_up_in_their_turn(tmp_path, name):
-    clean, story = never_restored(name, tmp_path / "clean"), corrected(name, tmp_path / "story")
+def test_runs_after_a_restoration_take_changed_rows_up_in_their_turn(tmp_path, prepared, name):
+    clean, story = prepared.original(never_restored, name), prepared.copy(tmp_path / "story", corrected, name)
     savepoints.restore(story.bench.pipeline, quiet(), "first")
     # Changes that follow one another are one restatement now.
     assert [batch.plan.action for batch in story.run()] == ["run", "restate", "run"]
@@ -293,8 +293,8 @@ def test_runs_after_a_restoration_take_changed_rows_up_in_their_turn(tmp_path, n
 
 @pytest.mark.parametrize("place", ["batch.before", "batch.after", "sink.before", "state.after"])
 @pytest.mark.parametrize("step", ["restore", "run"])
-def test_a_restoration_over_changed_rows_and_the_runs_after_it_may_die_anywhere(tmp_path, step, place):
-    clean, story = never_restored("slices", tmp_path / "clean"), corrected("slices", tmp_path / "story")
+def test_a_restoration_over_changed_rows_and_the_runs_after_it_may_die_anywhere(tmp_path, prepared, step, place):
+    clean, story = prepared.original(never_restored, "slices"), prepared.copy(tmp_path / "story", corrected, "slices")
     if step == "restore":
         arm(place)
     try:
@@ -313,8 +313,8 @@ def test_a_restoration_over_changed_rows_and_the_runs_after_it_may_die_anywhere(
     check_shows_the_same(story, clean)
 
 
-def test_changed_rows_stand_in_the_way_where_runs_do_not_restate_them(tmp_path):
-    story = corrected("slices", tmp_path / "story")
+def test_changed_rows_stand_in_the_way_where_runs_do_not_restate_them(tmp_path, prepared):
+    story = prepared.copy(tmp_path / "story", corrected, "slices")
     del story.bench.changes["source"]
     with pytest.raises(
         SavepointError,
@@ -323,8 +323,8 @@ def test_changed_rows_stand_in_the_way_where_runs_do_not_restate_them(tmp_path):
         savepoints.restore(story.bench.pipeline, quiet(), "first")
 
 
-def test_changed_rows_whose_files_are_gone_stand_in_the_way(tmp_path):
-    story = corrected("slices", tmp_path / "story")
+def test_changed_rows_whose_files_are_gone_stand_in_the_way(tmp_path, prepared):
+    story = prepared.copy(tmp_path / "story", corrected, "slices")
     DeltaTable(story.bench.source).vacuum(0, dry_run=False, enforce_retention_duration=False)
     before = story.bench.rows()
     with pytest.raises(SavepointError, match=r"no longer gives what came after version 0 \(the file .* is gone.*; restore a later"):
@@ -332,8 +332,8 @@ def test_changed_rows_whose_files_are_gone_stand_in_the_way(tmp_path):
     assert differences(story.bench.rows(), before) == []
 
 
-def test_what_cannot_be_gone_back_to_is_refused_and_nothing_changes(tmp_path):
-    story = saved("sessions", tmp_path / "story")
+def test_what_cannot_be_gone_back_to_is_refused_and_nothing_changes(tmp_path, prepared):
+    story = prepared.copy(tmp_path / "story", saved, "sessions")
     pipeline, before = story.bench.pipeline, story.tables()
     with pytest.raises(SavepointError, match="savepoint other: bench has no such savepoint; it has first"):
         savepoints.restore(pipeline, quiet(), "other")
@@ -357,8 +357,8 @@ def test_what_cannot_be_gone_back_to_is_refused_and_nothing_changes(tmp_path):
     assert not Path(Places.of(pipeline).savepoints, "first").exists()
 
 
-def test_another_meaning_or_a_damaged_savepoint_is_refused(tmp_path):
-    story = saved("slices", tmp_path / "story")
+def test_another_meaning_or_a_damaged_savepoint_is_refused(tmp_path, prepared):
+    story = prepared.copy(tmp_path / "story", saved, "slices")
     pipeline, folder = story.bench.pipeline, Path(Places.of(story.bench.pipeline).savepoints, "first")
     story.bench.changes["keys"] = []
     with pytest.raises(SpecChangedError, match="keys, time, windows, aggregates, filter or emit differ"):
@@ -379,8 +379,8 @@ TORN = {"empty": "", "cut": '{"name": "s9", "cr', "a list": "[]", "zeros": "\0" 
 
 @pytest.mark.covers("D8")
 @pytest.mark.parametrize("torn", TORN)
-def test_a_damaged_savepoint_stops_nothing_and_can_be_dropped(tmp_path, torn):
-    story = saved("slices", tmp_path / "story")
+def test_a_damaged_savepoint_stops_nothing_and_can_be_dropped(tmp_path, prepared, torn):
+    story = prepared.copy(tmp_path / "story", saved, "slices")
     pipeline, folder = story.bench.pipeline, Path(Places.of(story.bench.pipeline).savepoints)
     text = TORN[torn]
     if text is None:
@@ -403,8 +403,8 @@ def test_a_damaged_savepoint_stops_nothing_and_can_be_dropped(tmp_path, torn):
     assert savepoints.damaged(runnable_of(pipeline)) == {}
 
 
-def test_an_entry_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(tmp_path, monkeypatch):
-    story = saved("slices", tmp_path / "story")
+def test_an_entry_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(tmp_path, prepared, monkeypatch):
+    story = prepared.copy(tmp_path / "story", saved, "slices")
 
     def fails(*_: Any, **__: Any) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -448,8 +448,8 @@ def test_no_savepoint_before_the_first_batch(tmp_path):
         savepoints.create(story.bench.pipeline, quiet(), "early")
 
 
-def test_the_report_counts_no_batch_that_a_savepoint_has_undone(tmp_path):
-    story = saved("slices", tmp_path / "story")
+def test_the_report_counts_no_batch_that_a_savepoint_has_undone(tmp_path, prepared):
+    story = prepared.copy(tmp_path / "story", saved, "slices")
     pipeline = story.bench.pipeline
     before = Page.of(pipeline)
     assert before.data["bars"]["read"]["labels"] == [0, 1]
@@ -464,8 +464,8 @@ def test_the_report_counts_no_batch_that_a_savepoint_has_undone(tmp_path):
     assert passed[0] == passed[1], "outcomes of rules"
 
 
-def test_the_command_makes_lists_restores_and_drops(tmp_path, capsys):
-    story = saved("slices", tmp_path / "story")
+def test_the_command_makes_lists_restores_and_drops(tmp_path, prepared, capsys):
+    story = prepared.copy(tmp_path / "story", saved, "slices")
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps(story.bench.spec))
 
