@@ -126,15 +126,15 @@ def test_a_changed_spec_gives_the_tables_of_a_rebuild(tmp_path, kind, emit):
 
 def grown(folder: Path, **changes: Any) -> Bench:
     """A pipeline after two runs."""
-    bench = bench_of(folder / "b", {"windows": [SLOTS, VISITS]} | changes)
+    bench = bench_of(folder, {"windows": [SLOTS, VISITS]} | changes)
     for n in range(2):
         bench.land(ROWS[n * 100 : (n + 1) * 100])
         bench.run()
     return bench
 
 
-def test_a_run_says_what_has_changed_and_refuses_until_it_is_applied(tmp_path):
-    bench, said = grown(tmp_path), io.StringIO()
+def test_a_run_says_what_has_changed_and_refuses_until_it_is_applied(tmp_path, prepared):
+    bench, said = prepared.copy(tmp_path / "b", grown), io.StringIO()
     before = bench.rows()
     bench.changes |= {"windows": [SLOTS, ROLLING]}
     with pytest.raises(SpecChangedError, match=r"`windowmill plan SPEC`, and carry it out by `windowmill apply SPEC`") as refused:
@@ -152,8 +152,8 @@ def test_a_run_says_what_has_changed_and_refuses_until_it_is_applied(tmp_path):
         bench.run()
 
 
-def test_only_windows_after_the_instant_asked_for_are_filled(tmp_path):
-    bench = grown(tmp_path)
+def test_only_windows_after_the_instant_asked_for_are_filled(tmp_path, prepared):
+    bench = prepared.copy(tmp_path / "b", grown)
     before = bench.rows()
     middle = sorted(row["window_end"] for row in before)[len(before) // 2]
     done = apply(bench, {"windows": [SLOTS, ROLLING], "aggregates": FEW | {"spread": AGGREGATES["spread"]}}, history=middle)
@@ -168,8 +168,8 @@ def test_only_windows_after_the_instant_asked_for_are_filled(tmp_path):
     assert differences(*visits) == []
 
 
-def test_without_history_rows_begin_with_the_next_window(tmp_path):
-    bench = grown(tmp_path)
+def test_without_history_rows_begin_with_the_next_window(tmp_path, prepared):
+    bench = prepared.copy(tmp_path / "b", grown)
     before, emitted = bench.rows(), Ledger.open(bench.pipeline).newest.outcome.emitted
     done = apply(bench, {"windows": [SLOTS, ROLLING], "aggregates": {"n": FEW["n"], "high": AGGREGATES["high"]}}, history=None)
     assert done.commit.rows_published == 0
@@ -180,8 +180,8 @@ def test_without_history_rows_begin_with_the_next_window(tmp_path):
     assert differences(new, wanted) == []
 
 
-def test_a_window_that_was_dropped_may_come_back(tmp_path):
-    bench = grown(tmp_path)
+def test_a_window_that_was_dropped_may_come_back(tmp_path, prepared):
+    bench = prepared.copy(tmp_path / "b", grown)
     apply(bench, {"windows": [SLOTS]})
     bench.land(ROWS[200:300])
     bench.run()
@@ -191,8 +191,8 @@ def test_a_window_that_was_dropped_may_come_back(tmp_path):
     assert differences(bench.rows(), bench.expected(ROWS).rows) == []
 
 
-def test_the_order_of_windows_and_of_aggregates_plans_nothing(tmp_path):
-    bench = grown(tmp_path)
+def test_the_order_of_windows_and_of_aggregates_plans_nothing(tmp_path, prepared):
+    bench = prepared.copy(tmp_path / "b", grown)
     assert apply(bench, {"windows": [VISITS, SLOTS], "aggregates": dict(reversed(FEW.items())), "schedule": "@daily"}) is None
     bench.land(ROWS[200:])
     bench.run()
@@ -203,8 +203,8 @@ def test_the_order_of_windows_and_of_aggregates_plans_nothing(tmp_path):
     "changes",
     [{"keys": ["k"]}, {"emit": "revise"}, {"time": TIME | {"lateness": "1 hour"}}, {"source": {"path": "SOURCE", "filter": "v > 1"}}],
 )
-def test_keys_time_filter_and_emit_make_another_pipeline(tmp_path, changes):
-    bench = grown(tmp_path)
+def test_keys_time_filter_and_emit_make_another_pipeline(tmp_path, prepared, changes):
+    bench = prepared.copy(tmp_path / "b", grown)
     if "source" in changes:
         changes = {"source": changes["source"] | {"path": bench.source}}
     with pytest.raises(
@@ -214,15 +214,15 @@ def test_keys_time_filter_and_emit_make_another_pipeline(tmp_path, changes):
     assert Ledger.open(bench.pipeline).count == 2
 
 
-def test_a_column_of_another_type_is_refused_before_anything_is_written(tmp_path):
-    bench = grown(tmp_path)
+def test_a_column_of_another_type_is_refused_before_anything_is_written(tmp_path, prepared):
+    bench = prepared.copy(tmp_path / "b", grown)
     with pytest.raises(UnsupportedError, match=r"its column n is now of type long, the results have double; .* another name"):
         apply(bench, {"aggregates": FEW | {"n": {"mean": "v"}}})
     assert Ledger.open(bench.pipeline).count == 2
 
 
-def test_a_run_applies_what_only_adds_if_the_spec_says_so(tmp_path):
-    bench = grown(tmp_path, apply="auto")
+def test_a_run_applies_what_only_adds_if_the_spec_says_so(tmp_path, prepared):
+    bench = prepared.copy(tmp_path / "b", grown, apply="auto")
     bench.changes |= {"windows": [SLOTS, VISITS, LAST_FIVE]}
     bench.land(ROWS[200:])
     assert [done.plan.action for done in bench.run()] == ["apply", "run"]
@@ -233,8 +233,8 @@ def test_a_run_applies_what_only_adds_if_the_spec_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_change_that_is_killed_is_finished_by_whoever_comes_next(tmp_path, place):
-    bench, after = grown(tmp_path), {"windows": [SLOTS, ROLLING], "aggregates": FEW | {"spread": AGGREGATES["spread"]}}
+def test_a_change_that_is_killed_is_finished_by_whoever_comes_next(tmp_path, prepared, place):
+    bench, after = prepared.copy(tmp_path / "b", grown), {"windows": [SLOTS, ROLLING], "aggregates": FEW | {"spread": AGGREGATES["spread"]}}
     before = bench.rows()
     arm(place)
     with pytest.raises(DiedError):
@@ -256,8 +256,8 @@ def test_a_change_that_is_killed_is_finished_by_whoever_comes_next(tmp_path, pla
     assert [batch.action for batch in Ledger.open(bench.pipeline).batches()].count("apply") == 1
 
 
-def test_what_the_source_no_longer_tells_in_order_is_read_in_order_of_event_time(tmp_path):
-    bench = grown(tmp_path)
+def test_what_the_source_no_longer_tells_in_order_is_read_in_order_of_event_time(tmp_path, prepared):
+    bench = prepared.copy(tmp_path / "b", grown)
     DeltaTable(bench.source).optimize.compact()
     DeltaTable(bench.source).vacuum(0, dry_run=False, enforce_retention_duration=False)
     done = apply(bench, {"windows": [SLOTS, VISITS, ROLLING]})
@@ -285,7 +285,7 @@ def test_edited_code_is_a_change_of_what_uses_it(tmp_path, monkeypatch):
     code = "class Total:\n    def lift(self, v): return v\n    def combine(self, a, b): return a + b\n"
     module.write_text(f"{code}    def lower(self, total): return total\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    bench = grown(tmp_path, aggregates={"n": FEW["n"], "own": {"use": "own_sums:Total", "args": ["i"]}})
+    bench = grown(tmp_path / "b", aggregates={"n": FEW["n"], "own": {"use": "own_sums:Total", "args": ["i"]}})
     before = bench.rows()
     module.write_text(f"{code}    def lower(self, total): return total * 2\n")
     del sys.modules["own_sums"]
@@ -301,8 +301,8 @@ def test_edited_code_is_a_change_of_what_uses_it(tmp_path, monkeypatch):
     assert apply(bench, {}) is None
 
 
-def test_a_held_batch_comes_first(tmp_path):
-    bench = grown(tmp_path)
+def test_a_held_batch_comes_first(tmp_path, prepared):
+    bench = prepared.copy(tmp_path / "b", grown)
     bench.changes |= {"expectations": [{"type": "expect_column_values_to_be_between", "column": "n", "max_value": 0}]}
     bench.land(ROWS[200:])
     with pytest.raises(HeldError):
@@ -311,8 +311,8 @@ def test_a_held_batch_comes_first(tmp_path):
         apply(bench, {"windows": [SLOTS]})
 
 
-def test_a_change_that_a_rule_holds_waits_and_may_be_abandoned(tmp_path):
-    bench = grown(tmp_path)
+def test_a_change_that_a_rule_holds_waits_and_may_be_abandoned(tmp_path, prepared):
+    bench = prepared.copy(tmp_path / "b", grown)
     before = bench.rows()
     rule = {"type": "expect_column_values_to_be_between", "column": "big", "max_value": 0}
     with pytest.raises(HeldError):
@@ -325,8 +325,8 @@ def test_a_change_that_a_rule_holds_waits_and_may_be_abandoned(tmp_path):
     assert differences(bench.rows(), bench.expected(ROWS).rows) == []
 
 
-def test_rows_that_have_been_quarantined_are_not_quarantined_again(tmp_path, monkeypatch):
-    bench, now = grown(tmp_path), time_ns()
+def test_rows_that_have_been_quarantined_are_not_quarantined_again(tmp_path, prepared, monkeypatch):
+    bench, now = prepared.copy(tmp_path / "b", grown), time_ns()
     bench.land([ROWS[200] | {"t": now // 1_000 + 3 * DAY_US, "id": "in the future"}, *ROWS[200:300]])
     bench.run()
     # Later on it would not be in the future.
@@ -358,16 +358,16 @@ def test_the_history_of_a_pipeline_that_began_with_a_backfill_begins_there(tmp_p
     assert differences(bench.rows(), wanted) == []
 
 
-def test_a_spec_that_no_batch_could_execute_is_refused(tmp_path):
-    bench = grown(tmp_path)
+def test_a_spec_that_no_batch_could_execute_is_refused(tmp_path, prepared):
+    bench = prepared.copy(tmp_path / "b", grown)
     rule = {"type": "expect_column_values_to_be_between", "column": "nowhere", "max_value": 0}
     with pytest.raises(SpecError, match="nowhere"):
         apply(bench, {"windows": [SLOTS], "expectations": [rule]})
     assert Ledger.open(bench.pipeline).count == 2
 
 
-def test_a_change_that_a_rule_holds_may_be_released(tmp_path):
-    bench = grown(tmp_path)
+def test_a_change_that_a_rule_holds_may_be_released(tmp_path, prepared):
+    bench = prepared.copy(tmp_path / "b", grown)
     rule = {"type": "expect_column_values_to_be_between", "column": "big", "max_value": 0}
     with pytest.raises(HeldError):
         apply(bench, {"windows": [SLOTS, ROLLING], "aggregates": FEW | {"big": AGGREGATES["big"]}, "expectations": [rule]})
@@ -379,8 +379,8 @@ def test_a_change_that_a_rule_holds_may_be_released(tmp_path):
     assert differences(of(bench, bench.rows()), bench.expected(ROWS).rows) == []
 
 
-def test_changes_by_others_are_accepted_where_asked_for(tmp_path):
-    bench = grown(tmp_path)
+def test_changes_by_others_are_accepted_where_asked_for(tmp_path, prepared):
+    bench = prepared.copy(tmp_path / "b", grown)
     DeltaTable(bench.sink).delete("n = 1")
     with pytest.raises(ForeignWriteError):
         apply(bench, {"windows": [SLOTS, VISITS, ROLLING], "aggregates": FEW | {"big": AGGREGATES["big"]}})

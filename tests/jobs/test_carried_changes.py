@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,16 @@ FILLED: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
     "a mean of what is stored": ({"aggregates": SUMS}, {"aggregates": SUMS | {"average": AGGREGATES["average"]}}, False),
 }
 
+#: Changes that pipelines which revise are tried with, too: a grid of each type, nodes, and each of the other ways to keep state.
+REVISED = (
+    *("a grid dropped", "the finest grid dropped", "nodes dropped", "sessions dropped", "an aggregate dropped"),
+    *("empty windows beside what is dropped", "tumbling", "a calendar", "over nodes", "beside sessions", "a mean of what is stored"),
+)
+
+
+def by_emit(kinds: Iterable[str]) -> list[tuple[str, str]]:
+    return [(kind, emit) for kind in kinds for emit in ("final", "revise") if emit == "final" or kind in REVISED]
+
 
 @pytest.fixture(autouse=True)
 def _local(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -105,9 +115,9 @@ def hidden(source: str) -> Iterator[None]:
             file.with_suffix(".hidden").rename(file)
 
 
-def grown(folder: Path, changes: dict[str, Any], rows: list[Row] = ROWS) -> Bench:
+def grown(changes: dict[str, Any], rows: list[Row] = ROWS, *, folder: Path) -> Bench:
     """A pipeline after two runs over half of ``rows``."""
-    bench, quarter = bench_of(folder / "b", changes), len(rows) // 4
+    bench, quarter = bench_of(folder, changes), len(rows) // 4
     for n in range(2):
         bench.land(rows[n * quarter : (n + 1) * quarter])
         bench.run()
@@ -154,11 +164,10 @@ def check(bench: Bench, rows: list[Row], *, after: int | None = None) -> None:
     assert differences(found, wanted) == []
 
 
-@pytest.mark.parametrize("emit", ["final", "revise"])
-@pytest.mark.parametrize("kind", NOTHING_NEW)
-def test_what_is_dropped_reads_nothing(tmp_path, kind, emit):
+@pytest.mark.parametrize(("kind", "emit"), by_emit(NOTHING_NEW))
+def test_what_is_dropped_reads_nothing(tmp_path, prepared, kind, emit):
     before, after = NOTHING_NEW[kind]
-    bench = grown(tmp_path, before | {"emit": emit})
+    bench = prepared.copy(tmp_path / "b", grown, before | {"emit": emit})
     shown = bench.rows()
     done = carry_out(bench, after, AXIS_BEGIN)
     assert done.commit.rows_published == 0
@@ -168,11 +177,10 @@ def test_what_is_dropped_reads_nothing(tmp_path, kind, emit):
     check(bench, ROWS)
 
 
-@pytest.mark.parametrize("emit", ["final", "revise"])
-@pytest.mark.parametrize("kind", [kind for kind, (_, _, windows) in FILLED.items() if windows])
-def test_new_windows_are_made_of_stored_slices(tmp_path, kind, emit):
+@pytest.mark.parametrize(("kind", "emit"), by_emit(kind for kind, (_, _, windows) in FILLED.items() if windows))
+def test_new_windows_are_made_of_stored_slices(tmp_path, prepared, kind, emit):
     before, after, _ = FILLED[kind]
-    bench = grown(tmp_path, before | {"emit": emit, "time": TIME | {"disorder": "100 minutes"}})
+    bench = prepared.copy(tmp_path / "b", grown, before | {"emit": emit, "time": TIME | {"disorder": "100 minutes"}})
     history = shown_through(bench) - RECENT
     done = carry_out(bench, after, history)
     assert done.commit.rows_published > 0
@@ -181,11 +189,12 @@ def test_new_windows_are_made_of_stored_slices(tmp_path, kind, emit):
     check(bench, ROWS, after=history)
 
 
-@pytest.mark.parametrize("emit", ["final", "revise"])
-@pytest.mark.parametrize("kind", FILLED)
-def test_without_history_new_windows_go_on_from_stored_slices(tmp_path, kind, emit):
+@pytest.mark.parametrize(("kind", "emit"), by_emit(FILLED))
+def test_without_history_new_windows_go_on_from_stored_slices(tmp_path, prepared, kind, emit):
     before, after, _ = FILLED[kind]
-    bench = grown(tmp_path, {"windows": [DAY, VISITS, SEVEN]} | before | {"emit": emit, "time": TIME | {"lateness": "0 minutes"}})
+    bench = prepared.copy(
+        tmp_path / "b", grown, {"windows": [DAY, VISITS, SEVEN]} | before | {"emit": emit, "time": TIME | {"lateness": "0 minutes"}}
+    )
     shown, through = bench.rows(), int(Ledger.open(bench.pipeline).newest.outcome.emitted)
     assert carry_out(bench, after, None).commit.rows_published == 0
     assert differences(bench.rows(), shown) == []
@@ -195,7 +204,7 @@ def test_without_history_new_windows_go_on_from_stored_slices(tmp_path, kind, em
 
 def test_a_young_pipeline_is_filled_from_state_in_its_whole_history(tmp_path):
     rows = [row for row in events(5, 300) if row["t"] is not None and BASE < row["t"] < BASE + 240 * MINUTE]
-    bench = grown(tmp_path, {"windows": [DAY, FIVES], "aggregates": SUMS}, rows)
+    bench = grown({"windows": [DAY, FIVES], "aggregates": SUMS}, rows, folder=tmp_path / "b")
     changes = {"windows": [DAY, HOURS, FIVES], "aggregates": SUMS | {"average": AGGREGATES["average"]}}
     carry_out(bench, changes, AXIS_BEGIN)
     check(bench, rows[: len(rows) // 4 * 2])
@@ -229,8 +238,8 @@ def test_files_of_the_source_before_what_is_asked_for_are_not_read(tmp_path, emi
 @pytest.mark.parametrize(
     "place", ["compute.begin", "batch.before", "batch.after", "sink.before", "sink.after", "state.before", "state.after"]
 )
-def test_a_change_that_is_killed_is_finished_by_whoever_comes_next(tmp_path, place):
-    bench = grown(tmp_path, {"windows": [FIVES, DAY]})
+def test_a_change_that_is_killed_is_finished_by_whoever_comes_next(tmp_path, prepared, place):
+    bench = prepared.copy(tmp_path / "b", grown, {"windows": [FIVES, DAY]})
     history, after = shown_through(bench) - RECENT, {"windows": [DAY, HOURS]}
     arm(place)
     with pytest.raises(DiedError):
