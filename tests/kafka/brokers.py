@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -96,8 +96,12 @@ class Broker:
         done.result()
 
     def send(self, topic: str, *values: bytes | None, partition: int = 0, key: str | bytes | None = None, at_ms: int = 0) -> None:
+        self.send_each(topic, ((value, partition, at_ms) for value in values), key)
+
+    def send_each(self, topic: str, messages: Iterable[tuple[bytes | None, int, int]], key: str | bytes | None = None) -> None:
+        """Send values, each to a partition, with a time in milliseconds or, if that is 0, now."""
         producer = Producer({"bootstrap.servers": self.address, "linger.ms": 0})
-        for value in values:
+        for value, partition, at_ms in messages:
             producer.produce(topic, value, key, partition=partition, **({"timestamp": at_ms} if at_ms else {}))
         producer.flush()
 

@@ -25,10 +25,10 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def topic(broker: Broker) -> str:
     """A topic of two partitions with 600 readings of 5 sensors, one a minute, each up to 20 minutes late."""
-    name, order = broker.topic(2), random.Random(7)
+    name, order, messages = broker.topic(2), random.Random(7), []
     for number in range(600):
         minute = number - order.choice((0, 0, 0, 5, 20))
         reading = {
@@ -38,8 +38,8 @@ def topic(broker: Broker) -> str:
             "level": number % 9,
             "odd name": "x",
         }
-        broker.send(name, json.dumps(reading).encode(), partition=number % 2, at_ms=BEGIN_MS + 60_000 * number)
-    broker.send(name, b"no JSON", b"", at_ms=BEGIN_MS)
+        messages.append((json.dumps(reading).encode(), number % 2, BEGIN_MS + 60_000 * number))
+    broker.send_each(name, [*messages, (b"no JSON", 0, BEGIN_MS), (b"", 0, BEGIN_MS)])
     return name
 
 

@@ -25,9 +25,11 @@ def played(broker: Broker) -> str:
     broker.topic(name="orders")
 
     def send(rows: pa.Table) -> None:
+        messages = []
         for row in rows.to_pylist():
             value: dict[str, Any] = row | {"ordered_at": row["ordered_at"].isoformat()}
-            broker.send("orders", json.dumps(value).encode(), at_ms=int(row["ordered_at"].timestamp() * 1_000))
+            messages.append((json.dumps(value).encode(), 0, int(row["ordered_at"].timestamp() * 1_000)))
+        broker.send_each("orders", messages)
 
     with TemporaryDirectory() as folder:  # a short path: tables wrap the long one of pytest
         return play(PAGE.read_text(), Path(folder), Stage(land=send, variables={"BROKERS": (broker.address, "broker-1:9092")}))
