@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from windowmill.checkpoints.batches import Changes, standing
 from windowmill.checkpoints.ledger import NEW_SINK, Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, PurgePlan, RestatePlan
+from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, RestatePlan
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
-from windowmill.jobs.batch.from_state import FromState, from_state, kept_gaps, kept_ways
+from windowmill.jobs.batch.counted_rows import purged_since_read, refuse_uncounted
+from windowmill.jobs.batch.from_state import FromState, from_state, kept_gaps, kept_of_source, kept_ways
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.reading import History, Reach, backfill_reach, check_readable, reading_of
@@ -101,6 +102,8 @@ def next_apply(
         on_reading(source, reading)
         keeps = kept_ways(runnable, ledger, changes, source.schema_json)
         gaps = kept_gaps(runnable, ledger, changes, source.schema_json)
+        staying = kept_of_source(runnable, changes, () if history is None else changes.filled, source.schema_json, keeps, gaps)
+        refuse_uncounted(runnable, ledger, source, before, reach, staying)
     vouched = pipeline.time.watermark == "data_interval_end"
     plan = ApplyPlan(
         **planning.pinned(pipeline, ledger, source, reach) | {"from_version": reach.through},
@@ -181,7 +184,7 @@ def _reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -> t
 
     Behind a purge these are the rows that the table holds now.
     """
-    as_read: History = "current" if any(isinstance(plan, PurgePlan) for plan in before) else "counted"
+    as_read: History = "counted" if purged_since_read(before) is None else "current"
     try:
         reach = backfill_reach(runnable, source, before, as_read)
         return reach, check_readable(runnable, source, reach, again=True)

@@ -32,12 +32,14 @@ from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.errors import SpecError, first_line
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.ways import divide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from windowmill.jobs.ways.base import Part
     from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.windows.base import Window
 
 #: Edges of new windows, and ends, that are looked up among those of the stored slices.
 MAX_EDGES = 1 << 20
@@ -129,6 +131,15 @@ def kept_gaps(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_j
     except NotStoredError:
         return ()
     return gaps if own[0].schema == part.schema else ()
+
+
+def kept_of_source(
+    runnable: Runnable, changes: SpecChanges, fills: Sequence[str], schema_json: str, keeps: Sequence[str], gaps: Sequence[int]
+) -> list[Window]:
+    """The windows that ``changes`` keep, but of which the state is not that of the ways ``keeps`` and ``gaps``, so the source gives it."""
+    anew, parts = {*changed_windows(changes), *fills}, divide(runnable.pipeline, Columns.of(schema_json).arrow).each
+    windows = [window for part in parts if part.way not in keeps for window in part.pipeline.windows if window.name not in anew]
+    return [window for window in windows if not (window.joins_by_gap and window.session_gap() in gaps)]
 
 
 def with_gaps(runnable: Runnable, gaps: Sequence[int]) -> Runnable:

@@ -21,9 +21,9 @@ from windowmill.checkpoints.quoting import sql_text
 from windowmill.checkpoints.state.replacement import keep, replacing
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.corrections import Corrections, corrections
+from windowmill.jobs.batch.counted_rows import uncounted_change, were_missed
 from windowmill.jobs.batch.delivered_again import restated_files
 from windowmill.jobs.batch.job import ComputedBatch
-from windowmill.jobs.batch.progress import late_missed
 from windowmill.jobs.batch.restated_rows import Known, Scope, only_of_filter, read_as_of, remove_rows, touched_rows, untaken, write_rows
 from windowmill.jobs.batch.row_reader import table_rows
 from windowmill.jobs.batch.window_history import shown_after
@@ -114,7 +114,7 @@ class Restatement:
         rows = table_rows(runnable.pipeline, replace(source, schema_json=plan.source_schema), progress)
         again = frozenset({*plan.files, *restated_files(ledger)})
         touched, taken = touched_rows(runnable, rows, plan, again)
-        if plan.late and _were_missed(ledger):
+        if plan.late and were_missed(ledger):
             touched = None  # which keys rows missed windows of is not stored
         types = Columns.of(plan.source_schema).arrow
         current = not taken and _state_is_current(plan, source, ledger)
@@ -248,29 +248,13 @@ class Restatement:
         return Changes.of(rows.schema, added, kept=writer.close(), removes=paths)
 
 
-def _were_missed(ledger: Ledger) -> bool:
-    """Whether rows have come too late for a window that holds them, and no restatement of all windows has counted them since."""
-    batches = standing(ledger.batches())
-    whole = [place for place, batch in enumerate(batches, 1) if isinstance(batch.plan, RestatePlan) and _is_whole(batch.plan)]
-    return bool(late_missed(batches[max(whole, default=0) :]))
-
-
-def _is_whole(plan: RestatePlan) -> bool:
-    """Whether it has computed all windows that rows may have missed."""
-    return plan.late or (plan.changed is None and plan.range_from is None and plan.range_to is None and not plan.files)
-
-
 def _state_is_current(plan: RestatePlan, source: SourceTable, ledger: Ledger) -> bool:
     """Whether all versions through that of ``plan`` that changed rows, after those of the first batch, have been restated."""
     building = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
-    # One without versions has read the table as it was behind all that it passed over.
-    restated = [each.changed or (each.from_version + 1, each.to_version) for each in building if isinstance(each, RestatePlan)]
-    begin = max(building[0].from_version, -1 if building[0].snapshot is None else building[0].snapshot)
     try:
-        changed = [version.version for version in source.versions(begin, plan.to_version) if version.changes]
+        return uncounted_change(building, source, plan.to_version) is None
     except SourceRangeGoneError:
         return False
-    return all(any(first <= version <= last for first, last in restated) for version in changed)
 
 
 def _is_plain_grid(pipeline: Pipeline, name: str) -> bool:

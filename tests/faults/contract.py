@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,10 @@ class Progress:
         The newest version that a restatement has read; null for none.
     missed
         Whether rows came too late for a window that holds them, and have not been restated since.
+    counted
+        The rows as batches count them, each with the version that appended it.
+    purged
+        Whether keys have been purged since the source was read anew.
     """
 
     events: dict[str, dict[Key, list[Event]]] = field(default_factory=dict)
@@ -66,6 +70,8 @@ class Progress:
     position: int = -1
     restated: int | None = None
     missed: bool = False
+    counted: list[tuple[int, Row]] = field(default_factory=list)
+    purged: bool = False
 
 
 class Contract:
@@ -123,6 +129,7 @@ class Contract:
     def _run(self, pipeline: Pipeline, after: int, through: int, publish: bool, *, late_missed: Mapping[str, int]) -> None:
         now, before = self.now, {}
         fresh, seen = self._arriving(pipeline, range(after + 1, through + 1), now.seen)
+        now.counted += [(number, row) for number in range(after + 1, through + 1) for row in self.versions[number].appended]
         for window in pipeline.windows:
             own = now.events.setdefault(window.name, {})
             before[window.name] = {key: self._shown(pipeline, window, events, now.shown)[0] for key, events in own.items()}
@@ -175,7 +182,18 @@ class Contract:
             row for version in self.versions[plan.from_version + 1 : plan.to_version + 1] for row in filter(self._chosen, version.appended)
         ]
         now.seen = max([now.seen, *(row["t"] for row in inserted)])
-        now.restated = plan.to_version
+        self._count_anew(plan.to_version, None if touched is None else keys, pipeline)
+
+    def _count_anew(self, version: int, keys: Collection[Key] | None, pipeline: Pipeline) -> None:
+        """Rows of ``keys``, null for all, count as the table held them at ``version``."""
+
+        def is_new(row: Row) -> bool:
+            return keys is None or self._key(pipeline, row) in keys
+
+        now = self.now
+        now.counted = [(number, row) for number, row in now.counted if number > version or not is_new(row)]
+        now.counted += [(version, row) for row in self.versions[version].table.values() if is_new(row)]
+        now.restated, now.purged = version, False
 
     def _changed(self, plan: RestatePlan) -> list[Version]:
         return [] if plan.changed is None else self.versions[plan.changed[0] : plan.changed[1] + 1]
@@ -193,15 +211,22 @@ class Contract:
             for key in {*events, *own}:
                 found, _ = self._shown(pipeline, window, events.get(key, []), now.shown)
                 self._replace(window, key, found, plan.range_from, None if plan.replaces_state else plan.range_to, None)
-        if plan.replaces_state and publish:
-            now.restated = plan.snapshot
+        if plan.replaces_state and publish and plan.snapshot is not None:
+            self._count_anew(plan.snapshot, None, pipeline)
+        elif plan.replaces_state and publish:
+            now.restated = None
+            now.counted = [(number, row) for number in range(plan.to_version + 1) for row in self.versions[number].appended]
 
     def _apply(self, pipeline: Pipeline, plan: ApplyPlan, publish: bool) -> None:
         now = self.now
         meanings = {window["name"]: window for window in _windows_of(plan.definition)}
         changed = {name for name, window in meanings.items() if self._meanings.get(name) != window} | set(plan.fills)
         now.events = {name: own for name, own in now.events.items() if name in meanings}
-        events = self._read_again(pipeline, plan.snapshot if plan.carried is None else now.restated, plan.to_version)
+        snapshot = plan.snapshot if plan.carried is None else now.restated
+        base = None
+        if now.purged and pipeline.source is not None and pipeline.source.changes == "ignore" and snapshot is not None:
+            base = [row for number, row in now.counted if number <= snapshot]
+        events = self._read_again(pipeline, snapshot, plan.to_version, base)
         for window in pipeline.windows:
             if window.name not in changed:
                 continue
@@ -217,6 +242,8 @@ class Contract:
             for key in self.purged & own.keys():
                 del own[key]
         self.now.lost = [row for row in self.now.lost if self._key(pipeline, row) not in self.purged]
+        self.now.counted = [(number, row) for number, row in self.now.counted if self._key(pipeline, row) not in self.purged]
+        self.now.purged = True
 
     # What they are made of
 
@@ -252,14 +279,16 @@ class Contract:
             found.setdefault(event.key, []).append(event)
         return found
 
-    def _read_again(self, pipeline: Pipeline, snapshot: int | None, through: int) -> dict[Key, list[Event]]:
-        """Events by key: those of the table at ``snapshot`` settled, then those appended through ``through`` as they arrived."""
-        base = [] if snapshot is None else [row for row in self.versions[snapshot].table.values() if row["t"] <= self.now.seen]
-        found = self._settled(pipeline, base)
+    def _read_again(self, pipeline: Pipeline, snapshot: int | None, through: int, base: list[Row] | None = None) -> dict[Key, list[Event]]:
+        """Events by key: ``base``, or the table at ``snapshot``, settled, then rows appended through ``through`` as they arrived."""
+        if base is None:
+            base = [] if snapshot is None else list(self.versions[snapshot].table.values())
+        found = self._settled(pipeline, [row for row in base if row["t"] <= self.now.seen])
         seen = max([BEFORE, *(event.time for events in found.values() for event in events)])
         arrived, _ = self._arriving(pipeline, range(0 if snapshot is None else snapshot + 1, through + 1), seen)
         for event in arrived:
-            found.setdefault(event.key, []).append(event)
+            if not self.now.purged or (event.moment, event.record.values) in self.now.counted:
+                found.setdefault(event.key, []).append(event)
         return found
 
     def _shown(self, pipeline: Pipeline, window: Window, events: list[Event], shown: float) -> tuple[Shown, Tally]:

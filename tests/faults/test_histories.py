@@ -56,7 +56,7 @@ _OTHERS = {"low": {"min": "i"}, "closing": {"last": "i"}, "large": {"count": "*"
 _STEPS = (
     *("append", "append", "append", "run", "run", "change", "change", "change", "redeliver", "apply", "apply", "backfill", "backfill"),
     *("backfill_as_arrived", "restate", "restate_range", "restate_versions", "restate_late", "save", "restore", "hold", "maintain"),
-    *("fold", "purge", "optimize"),
+    *("drop", "fold", "purge", "optimize"),
 )
 #: What the product may refuse, because no command could give right rows.
 _REFUSED = (UnsupportedError, SavepointError, PurgeError, NonAppendCommitError, ArrivalUnknownError)
@@ -220,7 +220,10 @@ class History:
         elif how == "delete":
             self.source.delete(where)
         else:
-            new = [self._row(rng.choice(list(self.versions[-1].table.values()))["t"] + rng.choice([0, 1, 500]) * self.tick)]
+            held = [row["t"] for row in self.versions[-1].table.values()]
+            new = [self._row(rng.choice(held) + rng.choice([0, 1, 500]) * self.tick)]
+            if self.filtered and rng.random() < 0.5:  # a row ahead of all, which the filter leaves out
+                new = [self._row(max(held) + 500 * self.tick) | {"s": "out"}]
             moved = (
                 [{**some[0], "t": some[0]["t"] + rng.choice([-30, 5, 60]) * self.tick}] if how == "move" else [{**some[0], "i": 5}, *new]
             )
@@ -306,12 +309,26 @@ class History:
         else:
             for name in [name for name in aggregates if name in _OTHERS][:1]:
                 del aggregates[name]
+        self._applied(before)
+
+    def _applied(self, before: dict[str, Any]) -> None:
+        """Carry out the spec as it is now; if that is refused, the one ``before`` is put back."""
         try:
             loop.apply(self.pipeline, quiet(), history=AXIS_BEGIN)
         except (SpecError, *_REFUSED):
             self.spec = before
         else:
             self.saved.clear()
+
+    def _drop(self) -> None:
+        """A window is dropped, and rows of it are corrected after."""
+        if len(self.spec["windows"]) < 2:
+            return
+        before = copy.deepcopy(self.spec)
+        self.spec["windows"].pop(self.rng.randrange(len(before["windows"])))
+        self._applied(before)
+        self._change()
+        self._restate()
 
     def _save(self) -> None:
         self.named += 1

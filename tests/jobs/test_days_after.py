@@ -14,7 +14,7 @@ from tests.faults.corrected import UNMET
 from tests.latest import shown
 from tests.spark.harness import quiet
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs.batch import loop
+from windowmill.jobs.batch import loop, purging
 from windowmill.windowing.axis import AXIS_BEGIN, to_us
 from windowmill.windowing.errors import HeldError, UnsupportedError
 from windowmill.windowing.specfile import parse_pipeline
@@ -456,3 +456,83 @@ def test_a_restatement_behind_one_that_moved_the_watermark_shows_what_has_been_s
     assert len(before) == (1 if window in (HOURLY, VISIT) else 2)
     days.run()
     assert [row[4] for row in days.latest(window["name"])] == ([101, 103, 5] if window == LAST_2 else [101, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("kept", "new"),
+    [
+        (RISES, LAST_2),
+        ({"name": "spans", "type": "snapshot"}, {"name": "pairs", "type": "count", "count": 2}),
+        (VISIT, VISIT | {"name": "brief", "max_size": "40 minutes"}),
+        (HOURLY | {"empty": "emit"}, HALF),
+    ],
+    ids=["policies", "live rows", "sessions of a gap", "empty windows"],
+)
+def test_a_changed_spec_whose_kept_windows_would_count_late_rows_is_refused(tmp_path, kept, new):
+    days = Days(tmp_path, kept)
+    days.append((1, "a", "08:05", 0), (2, "a", "09:05", 6), (3, "b", "09:30", 3))
+    days.append((4, "a", "08:10", 20))  # too late
+    days.append((5, "a", "10:05", 12), (6, "b", "12:05", 7))
+    days.run()
+    days.update("id = 3", v="1")
+    days.run()
+    before, batches = days.latest(kept["name"]), Ledger.open(days.pipeline).count
+    refusal = f"window {kept['name']} would go on from rows of which those count that came too late: put the old spec back"
+    with pytest.raises(UnsupportedError, match=refusal):
+        days.apply(kept, new)
+    days.spec["windows"] = [kept]
+    assert (days.latest(kept["name"]), Ledger.open(days.pipeline).count) == (before, batches)
+    days.restate(late=True)
+    days.apply(kept, new)
+    days.append((7, "a", "13:05", 30), (8, "b", "18:05", 11))
+    days.run()
+    whole = Days(tmp_path / "whole", kept, new)
+    whole.append((1, "a", "08:05", 0), (2, "a", "09:05", 6), (3, "b", "09:30", 1), (4, "a", "08:10", 20), (5, "a", "10:05", 12))
+    whole.append((6, "b", "12:05", 7), (7, "a", "13:05", 30), (8, "b", "18:05", 11))
+    whole.run()
+    assert [days.latest(window["name"]) for window in (kept, new)] == [whole.latest(window["name"]) for window in (kept, new)]
+
+
+def test_a_changed_spec_whose_kept_windows_would_count_ignored_changes_is_refused(tmp_path):
+    day = {"name": "day", "type": "tumbling", "size": "1 day"}
+    days = Days(tmp_path, day, source={"changes": "ignore"})
+    days.append((1, "a", "08:05", 1), (2, "b", "10:05", 2))
+    days.run()
+    days.update("id = 1", v="v + 100")
+    days.update("id = 2", v="v + 10")
+    days.run()
+    days.restate(changed=(2, 2))
+    with pytest.raises(
+        UnsupportedError, match=r"window day .* the changes of version 1 \(UPDATE\), .* `windowmill restate --from BEGIN` count them"
+    ):
+        days.apply(day, HALF)
+    days.spec["windows"] = [day]
+    days.append((3, "b", "25:05", 3))
+    days.run()
+    assert days.latest("day") == [("a", "00:00", "00:00", 1, 1), ("b", "00:00", "00:00", 1, 12)]
+    days.restate(ends=(BEGIN, None))
+    days.apply(day, HALF)
+    assert days.latest("day")[0] == ("a", "00:00", "00:00", 1, 101)
+    assert [row[4] for row in days.latest("half")] == [101, 12]
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["deletion alone", "another change"])
+def test_a_changed_spec_behind_a_purge_counts_no_change_that_the_batches_have_ignored(tmp_path, ignored):
+    days = Days(tmp_path, HOURLY, source={"changes": "ignore"})
+    days.append((1, "a", "08:05", 1), (2, "b", "08:10", 2), (3, "a", "12:05", 3))
+    days.run()
+    if ignored:
+        days.update("id = 1", v="v + 100")
+    days.source.delete("k = 'b'")
+    days.run()
+    purging.purge(days.pipeline, quiet(), [{"k": "b"}])
+    with pytest.raises(UnsupportedError, match=r"batch \d has purged keys, so .* with the changes of version 1 .* no batch has counted"):
+        days.apply(HOURLY, LAST_2)
+    days.spec["windows"] = [HOURLY]
+    assert days.latest("hourly") == [("a", "08:00", "09:00", 1, 1)]
+    days.restate(ends=(BEGIN, None))
+    days.update("id = 1", v="v + 1000")
+    days.run()
+    days.apply(HOURLY, LAST_2)
+    total = 101 if ignored else 1
+    assert (days.latest("hourly"), days.latest("last_2")) == ([("a", "08:00", "09:00", 1, total)], [("a", 0, "08:05", 1, total)])

@@ -65,9 +65,20 @@ MUTANTS = {
         ("all-rows-behind-a-deletion-in-time", "jobs.batch.redelivery:_takes_place", instead("bool(_)", "len(late) > 0")),
     ],
     f"{DAYS}late_takes_the_rows_that_missed_some_of_their_windows": [
-        ("rows-that-missed-windows-left-out", "jobs.batch.restating:_were_missed", never("bool(_)")),
+        ("rows-that-missed-windows-left-out", "jobs.batch.counted_rows:were_missed", never("bool(_)")),
     ],
     f"{DAYS}a_new_window_is_not_filled_from_a_slice_that_it_begins_within": [
         ("edges-within-the-last-slice-missed", "jobs.batch.from_state:_SliceCheck.of", instead("max(high, _.seen + 1)", "high")),
+    ],
+    f"{DAYS}a_changed_spec_whose_kept_windows_would_count_late_rows_is_refused": [
+        ("kept-windows-count-late-rows", "jobs.batch.counted_rows:refuse_uncounted", never("_ is not None and (_ or _)")),
+        ("kept-windows-of-the-source-unknown", "jobs.batch.from_state:kept_of_source", never("_.name not in _")),
+    ],
+    f"{DAYS}a_changed_spec_whose_kept_windows_would_count_ignored_changes_is_refused": [
+        ("kept-windows-count-ignored-changes", "jobs.batch.counted_rows:refuse_uncounted", never("kept and change is not None")),
+    ],
+    f"{DAYS}a_changed_spec_behind_a_purge_counts_no_change_that_the_batches_have_ignored": [
+        ("purge-counts-ignored-changes", "jobs.batch.counted_rows:refuse_uncounted", never("purge is not None and change is not None")),
+        ("restatement-behind-a-purge-unknown", "jobs.batch.counted_rows:purged_since_read", never("_ and not _")),
     ],
 }

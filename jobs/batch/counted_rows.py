@@ -1,0 +1,120 @@
+"""Whether rows that are read again are those that batches have counted: rows may have been late, or changed since. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from windowmill.checkpoints.batches import standing
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, PurgePlan, RestatePlan
+from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.jobs.batch.progress import late_missed
+from windowmill.jobs.sources.base import SourceTable
+from windowmill.jobs.sources.changed_rows import queried
+from windowmill.jobs.sources.reading import Reach, backfill_reach
+from windowmill.jobs.ways.lateness import TOO_LATE
+from windowmill.windowing.errors import SourceRangeGoneError, UnsupportedError
+from windowmill.windowing.windows.base import Window
+
+
+def were_missed(ledger: Ledger) -> bool:
+    """Whether rows have come too late for a window that holds them, and no restatement of all windows has counted them since."""
+    batches = standing(ledger.batches())
+    whole = [place for place, batch in enumerate(batches, 1) if isinstance(batch.plan, RestatePlan) and _is_whole(batch.plan)]
+    return bool(late_missed(batches[max(whole, default=0) :]))
+
+
+def _is_whole(plan: RestatePlan) -> bool:
+    """Whether it has computed all windows that rows may have missed."""
+    return plan.late or (plan.changed is None and plan.range_from is None and plan.range_to is None and not plan.files)
+
+
+def _is_of_all_rows(plan: Plan) -> bool:
+    """Whether the state behind it is that of all rows of the source as it was then."""
+    if isinstance(plan, RestatePlan):
+        return plan.changed is None and plan.range_to is None and not plan.late and not plan.files
+    return isinstance(plan, BackfillPlan) and plan.replaces_state and plan.snapshot is not None
+
+
+def uncounted_change(building: Sequence[Plan], source: SourceTable, through: int) -> str | None:
+    """The first version through ``through`` whose changes of rows the plans ``building`` the state have passed over; null for none.
+
+    Raises
+    ------
+    SourceRangeGoneError
+        If the log does not tell.
+    """
+    begin, counted = building[0].from_version, list[tuple[int, int]]()
+    for plan in building:
+        if plan is building[0] or _is_of_all_rows(plan):
+            begin = max(begin, -1 if plan.snapshot is None else plan.snapshot)
+        if isinstance(plan, RestatePlan):
+            # One without versions has read the table as it was behind all that it passed over.
+            counted.append(plan.changed or (plan.from_version + 1, plan.to_version))
+    for version in source.versions(begin, through) if through > begin else ():
+        if version.changes and not any(first <= version.version <= last for first, last in counted):
+            return f"version {version.version} ({version.operation})"
+    return None
+
+
+def purged_since_read(before: Sequence[Plan]) -> PurgePlan | None:
+    """The last purge behind all plans that have read the source anew; null if there is none."""
+    for plan in reversed(before):
+        if isinstance(plan, PurgePlan):
+            return plan
+        if plan.replaces_state and not isinstance(plan, ApplyPlan):
+            return None
+    return None
+
+
+def refuse_uncounted(
+    runnable: Runnable, ledger: Ledger, source: SourceTable, before: Sequence[Plan], reach: Reach, kept: Sequence[Window]
+) -> None:
+    """Refuse a changed spec that would read rows by ``reach`` otherwise than the batches ``before`` have counted them.
+
+    ``kept`` are windows that stay, of which the state is built of these rows all the same.
+    """
+    if reach == backfill_reach(runnable, source, before, "log"):
+        return
+    purge = purged_since_read(before)
+    change = _change_within(runnable, source, before, reach) if purge is not None or kept else None
+    if purge is not None and change is not None:
+        raise _refused(
+            runnable,
+            f"batch {purge.batch} has purged keys, so a changed spec reads the table as it is now, with {change}",
+            "restate --from BEGIN",
+        )
+    if kept and change is not None:
+        raise _refused(runnable, f"window {kept[0].name} would go on from rows with {change}", "restate --from BEGIN")
+    late = next((window.name for window in kept if not window.on_grid or window.fills_gaps), None)
+    if late is not None and (were_missed(ledger) or _are_quarantined(runnable.places.quarantine)):
+        raise _refused(runnable, f"window {late} would go on from rows of which those count that came too late", "restate --late")
+
+
+def _refused(runnable: Runnable, why: str, command: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"pipeline {runnable.name}: {why}: put the old spec back and have `windowmill {command}` count them, then change it; or give new "
+        "windows and aggregates a pipeline of their own"
+    )
+
+
+def _change_within(runnable: Runnable, source: SourceTable, before: Sequence[Plan], reach: Reach) -> str | None:
+    """The changes that ``reach`` has and no batch has counted, in words; null for none."""
+    ignores, through = runnable.source.changes == "ignore", reach.through if reach.snapshot is None else reach.snapshot
+    try:
+        # Unless they are ignored, the next run counts those that are unread.
+        found = uncounted_change(before, source, through if ignores else min(through, reach.through))
+    except SourceRangeGoneError:
+        return "changes that no batch may have counted" if ignores else None
+    return None if found is None else f"the changes of {found}, which no batch has counted"
+
+
+def _are_quarantined(place: str) -> bool:
+    """Whether rows are in quarantine because they came too late."""
+    if not is_table(place):
+        return False
+    names = {"reason": pa.string()}
+    return any(len(rows) for rows in queried(table_at(place), names, f"reason = '{TOO_LATE}'", {"reason": "reason"}))
