@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from windowmill.checkpoints.batches import Batch, Changes, Commit, Status
-from windowmill.checkpoints.plans import KINDS, ApplyPlan, BackfillPlan, Plan, RestorePlan
+from windowmill.checkpoints.plans import KINDS, ApplyPlan, BackfillPlan, Plan, PurgePlan, RestorePlan
 from windowmill.checkpoints.records import FORMAT, LedgerRecord
 from windowmill.windowing.errors import LedgerCorruptError
 
@@ -189,13 +189,19 @@ def changes_in(content: bytes, batch: Batch, path: str) -> dict[str, Changes]:
     return _changes(_parsed(record, path), record, path)
 
 
+#: Fields that records lack from before a changed spec kept parts of the state, a backfill replaced it, and a purge said what was ignored.
+_LATER: dict[type[Plan], dict[str, Any]] = {
+    ApplyPlan: {"keeps": (), "keeps_gaps": (), "kept_from": None},
+    BackfillPlan: {"read_from": None},
+    PurgePlan: {"ignores_others": False},
+}
+
+
 def _plan(values: Any, record: LedgerRecord, path: str) -> Plan:
     kind = KINDS.get(str(values.get("action"))) if isinstance(values, dict) else None
     if kind is None:
         raise _corrupt(path, f"the {record.kind} of batch {record.batch} has no plan of a known kind")
-    # Records from before a changed spec could keep a part of the state, and a backfill replace it, lack these fields.
-    later = {"keeps": (), "keeps_gaps": (), "kept_from": None} if kind is ApplyPlan else {"read_from": None} if kind is BackfillPlan else {}
-    plan: Plan = _built(kind, later | values, record, path)
+    plan: Plan = _built(kind, _LATER.get(kind, {}) | values, record, path)
     # Kilobytes, and the same in nearly all batches.
     return replace(plan, source_schema=sys.intern(plan.source_schema))
 

@@ -348,12 +348,15 @@ class PurgePlan(Plan):
         The key columns whose values choose the keys.
     keys
         Number of these values.
+    ignores_others
+        Whether versions that the spec ignores have changed rows of other keys, too, or may have.
     """
 
     action: ClassVar[str] = "purge"
 
     columns: tuple[str, ...]
     keys: int
+    ignores_others: bool = False
 
     @property
     def builds_state(self) -> bool:

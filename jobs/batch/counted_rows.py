@@ -12,7 +12,7 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, PurgePlan, RestatePlan
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.progress import late_missed
-from windowmill.jobs.sources.base import SourceTable
+from windowmill.jobs.sources.base import LoggedVersion, SourceTable
 from windowmill.jobs.sources.changed_rows import queried
 from windowmill.jobs.sources.reading import Reach, backfill_reach
 from windowmill.jobs.ways.lateness import TOO_LATE
@@ -39,8 +39,8 @@ def _is_of_all_rows(plan: Plan) -> bool:
     return isinstance(plan, BackfillPlan) and plan.replaces_state and plan.snapshot is not None
 
 
-def uncounted_change(building: Sequence[Plan], source: SourceTable, through: int) -> str | None:
-    """The first version through ``through`` whose changes of rows the plans ``building`` the state have passed over; null for none.
+def uncounted_changes(building: Sequence[Plan], source: SourceTable, through: int) -> list[LoggedVersion]:
+    """The versions through ``through`` whose changes of rows the plans ``building`` the state have passed over.
 
     Raises
     ------
@@ -51,13 +51,13 @@ def uncounted_change(building: Sequence[Plan], source: SourceTable, through: int
     for plan in building:
         if plan is building[0] or _is_of_all_rows(plan):
             begin = max(begin, -1 if plan.snapshot is None else plan.snapshot)
-        if isinstance(plan, RestatePlan):
+        elif isinstance(plan, PurgePlan) and not plan.ignores_others:
+            begin = plan.to_version
+        elif isinstance(plan, RestatePlan):
             # One without versions has read the table as it was behind all that it passed over.
             counted.append(plan.changed or (plan.from_version + 1, plan.to_version))
-    for version in source.versions(begin, through) if through > begin else ():
-        if version.changes and not any(first <= version.version <= last for first, last in counted):
-            return f"version {version.version} ({version.operation})"
-    return None
+    changed = [version for version in source.versions(begin, through) if version.changes] if through > begin else []
+    return [each for each in changed if not any(first <= each.version <= last for first, last in counted)]
 
 
 def purged_since_read(before: Sequence[Plan]) -> PurgePlan | None:
@@ -106,10 +106,10 @@ def _change_within(runnable: Runnable, source: SourceTable, before: Sequence[Pla
     ignores, through = runnable.source.changes == "ignore", reach.through if reach.snapshot is None else reach.snapshot
     try:
         # Unless they are ignored, the next run counts those that are unread.
-        found = uncounted_change(before, source, through if ignores else min(through, reach.through))
+        found = uncounted_changes(before, source, through if ignores else min(through, reach.through))
     except SourceRangeGoneError:
         return "changes that no batch may have counted" if ignores else None
-    return None if found is None else f"the changes of {found}, which no batch has counted"
+    return f"the changes of version {found[0].version} ({found[0].operation}), which no batch has counted" if found else None
 
 
 def _are_quarantined(place: str) -> bool:

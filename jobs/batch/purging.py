@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import Changes, Commit
+from windowmill.checkpoints.batches import Changes, Commit, standing
 from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.erasing import ErasedFiles, ErasedKeys, KeysFile
-from windowmill.checkpoints.plans import PurgePlan
+from windowmill.checkpoints.plans import Plan, PurgePlan
 from windowmill.checkpoints.savepoints import savepoint_names
 from windowmill.checkpoints.state.inspection import key_value
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch import planning
+from windowmill.jobs.batch.counted_rows import uncounted_changes
 from windowmill.jobs.batch.forgetting import Forgotten, forget
 from windowmill.jobs.batch.loop import leased, run_to_change
 from windowmill.jobs.batch.progress import CommittedBatch
@@ -206,14 +207,28 @@ def _planned(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: Eras
             ignored = sum(version.rows_changed for version in source.versions(after, through))
         else:
             _refuse_others(runnable, table_rows(runnable.pipeline, source, progress), keys, change)
+    building = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
     plan = PurgePlan(
         **planning.pinned(runnable.pipeline, ledger, source, Reach(after, through)),
         seen=last.outcome.seen,
         columns=tuple(keys.values.column_names),
         keys=len(keys.values),
+        ignores_others=_ignores_others(runnable, building, table_rows(runnable.pipeline, source, progress), keys, through),
     )
     planning.check_plan(runnable, ledger, source, plan)
     return plan, ignored
+
+
+def _ignores_others(runnable: Runnable, building: Sequence[Plan], table: TableRows, keys: ErasedKeys, through: int) -> bool:
+    """Whether versions through ``through`` that no batch has counted have changed rows of other keys, too, as far as the log tells."""
+    if runnable.source.changes != "ignore":
+        return False
+    try:
+        versions = [each.version for each in uncounted_changes(building, table.source, through)]
+        rows = [changed_rows(table, version, version, runnable.pipeline.keys) for version in versions]
+    except SourceRangeGoneError:
+        return True
+    return not all(keys.of("sink", each, each.column_names).all() for each in rows)
 
 
 def _refuse_others(runnable: Runnable, table: TableRows, keys: ErasedKeys, change: tuple[int, int]) -> None:

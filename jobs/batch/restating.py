@@ -21,7 +21,7 @@ from windowmill.checkpoints.quoting import sql_text
 from windowmill.checkpoints.state.replacement import keep, replacing
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.corrections import Corrections, corrections
-from windowmill.jobs.batch.counted_rows import uncounted_change, were_missed
+from windowmill.jobs.batch.counted_rows import uncounted_changes, were_missed
 from windowmill.jobs.batch.delivered_again import restated_files
 from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.restated_rows import Known, Scope, only_of_filter, read_as_of, remove_rows, touched_rows, untaken, write_rows
@@ -252,7 +252,7 @@ def _state_is_current(plan: RestatePlan, source: SourceTable, ledger: Ledger) ->
     """Whether all versions through that of ``plan`` that changed rows, after those of the first batch, have been restated."""
     building = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
     try:
-        return uncounted_change(building, source, plan.to_version) is None
+        return not uncounted_changes(building, source, plan.to_version)
     except SourceRangeGoneError:
         return False
 

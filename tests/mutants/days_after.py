@@ -79,6 +79,8 @@ MUTANTS = {
     ],
     f"{DAYS}a_changed_spec_behind_a_purge_counts_no_change_that_the_batches_have_ignored": [
         ("purge-counts-ignored-changes", "jobs.batch.counted_rows:refuse_uncounted", never("purge is not None and change is not None")),
+        ("changes-of-other-keys-purged", "jobs.batch.purging:_ignores_others", instead("not all(_)", "False")),
+        ("purged-changes-uncounted", "jobs.batch.counted_rows:uncounted_changes", never("_ and not plan.ignores_others")),
         ("restatement-behind-a-purge-unknown", "jobs.batch.counted_rows:purged_since_read", never("_ and not _")),
     ],
 }
