@@ -363,9 +363,7 @@ class PurgePlan(Plan):
         return True
 
     def describe(self, *, instants: bool) -> str:  # noqa: ARG002 - it names no instants
-        removed = ""
-        if self.to_version > self.from_version:
-            removed = f", whose rows are gone from the source since version {self.to_version}"
+        removed = f", whose rows are gone from the source since version {self.to_version}" if self.to_version > self.from_version else ""
         return f"purge of {self.keys:,} key{'' if self.keys == 1 else 's'}, by {', '.join(self.columns)}{removed}"
 
 
