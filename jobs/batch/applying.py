@@ -91,7 +91,7 @@ def next_apply(
     before = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
     if history == AXIS_BEGIN and isinstance(before[0], BackfillPlan):
         history = before[0].range_from  # what came before was never shown
-    state = _from_state(runnable, ledger, source, changes, history, before)
+    state, fills = _from_state(runnable, ledger, source, changes, history, before), () if history is None else changes.filled
     reach, reading, needed_from = Reach(last.plan.to_version, last.plan.to_version), Reading(()), None
     keeps, gaps = tuple[str, ...](), tuple[int, ...]()
     if isinstance(state, NotStoredError):
@@ -102,16 +102,15 @@ def next_apply(
         on_reading(source, reading)
         keeps = kept_ways(runnable, ledger, changes, source.schema_json)
         gaps = kept_gaps(runnable, ledger, changes, source.schema_json)
-        staying = kept_of_source(runnable, changes, () if history is None else changes.filled, source.schema_json, keeps, gaps)
+        staying = kept_of_source(runnable, changes, fills, source.schema_json, keeps, gaps)
         refuse_uncounted(runnable, ledger, source, before, reach, staying)
-    vouched = pipeline.time.watermark == "data_interval_end"
     plan = ApplyPlan(
         **planning.pinned(pipeline, ledger, source, reach) | {"from_version": reach.through},
         seen=last.outcome.seen,
         read_from=reach.after,
-        fills=() if history is None else changes.filled,
+        fills=fills,
         history=history,
-        found_closed=[(plan.to_version, plan.emitted) for plan in before] if vouched else [],
+        found_closed=[(plan.to_version, plan.emitted) for plan in before] if pipeline.time.watermark == "data_interval_end" else [],
         carried=None if isinstance(state, NotStoredError) else last.plan.definition,
         needed_from=needed_from,
         keeps=keeps,

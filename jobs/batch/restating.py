@@ -249,10 +249,11 @@ class Restatement:
 
 
 def _state_is_current(plan: RestatePlan, source: SourceTable, ledger: Ledger) -> bool:
-    """Whether all versions through that of ``plan`` that changed rows, after those of the first batch, have been restated."""
+    """Whether earlier batches have counted all that versions through that of ``plan`` changed, and it takes up no appended rows."""
     building = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
     try:
-        return not uncounted_changes(building, source, plan.to_version)
+        appends = any(version.added and not version.changes for version in source.versions(plan.from_version, plan.to_version))
+        return not appends and not uncounted_changes(building, source, plan.to_version)
     except SourceRangeGoneError:
         return False
 

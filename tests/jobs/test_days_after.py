@@ -540,3 +540,17 @@ def test_a_changed_spec_behind_a_purge_counts_no_change_that_the_batches_have_ig
     days.apply(HOURLY, LAST_2)
     total = 101 if others else 1
     assert (days.latest("hourly"), days.latest("last_2")) == ([("a", "08:00", "09:00", 1, total)], [("a", 0, "08:05", 1, total)])
+
+
+def test_rows_that_are_delivered_again_behind_a_backfill_that_read_their_deletion_count(tmp_path):
+    days = Days(tmp_path, VISIT, time={"disorder": "1 hour", "lateness": "6 hours"})
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (3, "a", "10:05", 3), (4, "b", "10:30", 4))
+    days.run()
+    days.source.delete("id in (1, 3)")
+    days.append((1, "a", "08:05", 1), (3, "a", "10:05", 33))
+    days.backfill()
+    days.run()
+    days.append((5, "a", "12:05", 5), (6, "b", "20:00", 6))
+    days.run()
+    wanted = [("a", "08:05", "08:35", 1, 1), ("a", "09:05", "09:35", 1, 2), ("a", "10:05", "10:35", 1, 33)]
+    assert days.latest("visit")[:3] == wanted
