@@ -131,7 +131,13 @@ def _rows_of(identity: Sequence[str]) -> dict[str, Any]:
 def _run(gx: Any, batch: Any, built: Mapping[int, Any], result_format: Mapping[str, Any]) -> dict[int, Finding]:
     if not built:
         return {}
-    results = batch.validate(gx.ExpectationSuite("windowmill", expectations=list(built.values())), result_format=result_format).results
+    try:
+        results = batch.validate(gx.ExpectationSuite("windowmill", expectations=list(built.values())), result_format=result_format).results
+    except Exception as err:  # noqa: BLE001 - some types raise while metrics are collected, which no result is given for
+        if len(built) == 1:
+            return {index: Finding(success=False, error=_one_line(str(err))) for index in built}
+        apart = (_run(gx, batch, {index: expectation}, result_format) for index, expectation in built.items())
+        return {index: finding for each in apart for index, finding in each.items()}
     return {result.expectation_config.meta["rule"]: _finding(result) for result in results}
 
 

@@ -29,6 +29,10 @@ WITHOUT_ORDER = frozenset(
 #: Rules that compare values of a row, or add them.
 _EQUAL = ("expect_column_pair_values_to_be_equal", "expect_multicolumn_values_to_be_equal")
 _GREATER, _SUM = "expect_column_pair_values_a_to_be_greater_than_b", "expect_multicolumn_sum_to_equal"
+#: Rules that compare each value with the one before it.
+ALONG = ("expect_column_values_to_be_increasing", "expect_column_values_to_be_decreasing")
+#: The column of a frame that these rules compare.
+ALONG_OF = "_along"
 
 
 def to_pandas(table: pyarrow.Table, objects: Collection[str] = ()) -> pandas.DataFrame:
@@ -53,6 +57,8 @@ def across(rule_type: str, arguments: Mapping[str, Any], table: pyarrow.Table) -
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if rule_type in ALONG and arguments["column"] in table.column_names:
+        return table.filter(_follows(table.column(arguments["column"]))), set()
     if rule_type not in (_SUM, _GREATER, *_EQUAL):
         return None
     given = arguments.get("column_list") or [arguments.get("column_A"), arguments.get("column_B")]
@@ -74,8 +80,29 @@ def across(rule_type: str, arguments: Mapping[str, Any], table: pyarrow.Table) -
             blank = pc.if_else(either, pa.scalar(None, table.column(name).type), table.column(name))
             table = table.set_column(table.schema.get_field_index(name), name, blank)
     kinds = {name: table.column(name).type for name in lacking if rule_type != _SUM}
-    knowing = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_boolean)
+    knowing = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_date)
     return table, {name for name, kind in kinds.items() if any(holds(kind) for holds in knowing)}
+
+
+def _follows(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    """Which values are compared with the one before: neither nulls nor NaN."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    valid = column.is_valid()
+    return pc.and_(valid, pc.invert(pc.is_nan(column)).fill_null(False)) if pa.types.is_floating(column.type) else valid
+
+
+def along(frame: pyspark.sql.DataFrame, column: str) -> pyspark.sql.DataFrame:
+    """The rows of ``frame`` whose values in ``column`` are compared with the one before, and in ``ALONG_OF`` what is compared.
+
+    Great Expectations keeps nulls of some types, and compares only the days of instants.
+    """
+    from pyspark.sql import functions as F
+
+    kind, own = dict(frame.dtypes)[column], F.col(column)
+    rows = frame.where(own.isNotNull() & ~F.isnan(own) if kind in ("float", "double") else own.isNotNull())
+    return rows.withColumn(ALONG_OF, F.unix_micros(own.cast("timestamp")) if kind.startswith("timestamp") else own)
 
 
 def _adds(kind: pyarrow.DataType) -> bool:
@@ -132,7 +159,7 @@ def _series(column: pyarrow.ChunkedArray) -> pandas.Series:
     kind, types = column.type, pa.types
     if types.is_timestamp(kind) and kind.tz is None:
         return pc.assume_timezone(column, "UTC").to_pandas()
-    if types.is_decimal(kind) or _has_nan(column):
+    if types.is_decimal(kind) or _has_nan(column) or (types.is_date(kind) and column.null_count):
         return column.to_pandas(types_mapper=pd.ArrowDtype)
     if column.null_count and types.is_integer(kind):
         return column.cast(pa.int64()).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)

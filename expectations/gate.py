@@ -251,7 +251,7 @@ def _findings(
 
 
 def _findings_of_table(rows: pa.Table, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, Finding]:
-    """Nulls within a row are judged as in a large batch, by Spark; and so is NaN (:func:`_findings_by_order`)."""
+    """Nulls within a row and between rows are judged as in a large batch, by Spark; and so is NaN (:func:`_findings_by_order`)."""
     findings: dict[int, Finding] = {}
     whole: list[Rule] = []
     for rule in suite:
@@ -285,15 +285,23 @@ def _findings_of_frame(rows: pyspark.sql.DataFrame, suite: Sequence[Rule], ident
     kinds = frames.kinds_of_frame(rows)
     typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=True)) for rule in suite]
     names = frames.spark_names(rows.columns)
-    if names:
-        # SQL text uses the original column names; all other arguments use the new ones.
-        texts = [(rule, arguments) for rule, arguments in typed if rule.type == "unexpected_rows_expectation"]
-        others = [(rule, _with_columns(arguments, names)) for rule, arguments in typed if rule.type != "unexpected_rows_expectation"]
-        findings = evaluate(rows.toDF(*frames.renamed(rows.columns, names)), others, frames.renamed(identity, names), spark=True)
-        findings |= evaluate(rows, texts, identity, spark=True) if texts else {}
-    else:
-        findings = evaluate(rows, typed, identity, spark=True)
+    plain, known = (rows.toDF(*frames.renamed(rows.columns, names)), frames.renamed(identity, names)) if names else (rows, identity)
+    # SQL text uses the original column names; all other arguments use the new ones.
+    texts = [(rule, arguments) for rule, arguments in typed if rule.type == "unexpected_rows_expectation"]
+    others = [(rule, _with_columns(arguments, names)) for rule, arguments in typed if rule.type != "unexpected_rows_expectation"]
+    along = [(rule, arguments) for rule, arguments in others if rule.type in frames.ALONG and arguments["column"] in plain.columns]
+    others = [pair for pair in others if pair not in along]
+    findings = evaluate(plain, others, known, spark=True) if others else {}
+    findings |= evaluate(rows, texts, identity, spark=True) if texts else {}
+    for rule, arguments in along:
+        compared = frames.along(plain, arguments["column"])
+        found = evaluate(compared, [(rule, arguments | {"column": frames.ALONG_OF})], [*known, arguments["column"]], spark=True)
+        findings |= {index: _without(finding, frames.ALONG_OF) for index, finding in found.items()}
     return {index: _as_it_was(finding, {new: old for old, new in names.items()}) for index, finding in findings.items()}
+
+
+def _without(finding: Finding, column: str) -> Finding:
+    return replace(finding, rows=[{name: value for name, value in row.items() if name != column} for row in finding.rows])
 
 
 def _as_it_was(finding: Finding, names: Mapping[str, str]) -> Finding:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib.util
+import itertools
 import json
 import math
 import re
@@ -331,6 +332,8 @@ def argument_problems(rule_type: str, written: Mapping[str, Any]) -> Iterable[tu
             problem = _pattern_problem(pattern) if isinstance(pattern, str) else None
             if problem:
                 yield (f"{name}.{index}" if isinstance(patterns, list) else name), problem
+    if isinstance(partition := written.get("partition_object"), Mapping):
+        yield from _partition_problems(partition)
     yield from _bound_problems(written.get("min_value"), written.get("max_value"), "min_value")
     ranges = written.get("quantile_ranges")
     listed = ranges.get("value_ranges") if isinstance(ranges, Mapping) else None
@@ -341,6 +344,22 @@ def argument_problems(rule_type: str, written: Mapping[str, Any]) -> Iterable[tu
     bounded = rule_type.endswith("_to_be_between") and rule_type != _QUANTILES
     if bounded and written.get("min_value") is None and written.get("max_value") is None:
         yield "min_value", f"missing, and so is max_value; {rule_type} needs one of them"
+
+
+def _partition_problems(partition: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """What Great Expectations would stop at: shares that are no distribution over the values, or over the spans between bins."""
+    shares, tails = partition.get("weights"), partition.get("tail_weights", [])
+    over = next((name for name in ("values", "bins") if isinstance(partition.get(name), list)), None)
+    numbers = [*shares, *tails] if isinstance(shares, list) and isinstance(tails, list) else [None]
+    if over is None or not all(isinstance(share, int | float) for share in numbers):
+        yield "partition_object", f"got {partition!r}; expected a list of values or bins, and weights, the share of each"
+    elif len(shares) != len(partition[over]) - (over == "bins") or len(tails) not in (0, 2) or not math.isclose(sum(numbers), 1, rel_tol=1e-5):
+        yield (
+            "partition_object.weights",
+            f"got {shares!r}; expected a share for each of the {over if over == 'values' else 'spans between bins'}, 1 together",
+        )
+    elif over == "bins" and any(low >= high for low, high in itertools.pairwise(partition["bins"])):
+        yield "partition_object.bins", f"got {partition['bins']!r}; expected numbers that ascend"
 
 
 def _pattern_problem(pattern: str) -> str | None:

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 from windowmill.checkpoints.places import Places, Runnable, absolute, escape_in, local_path
@@ -22,6 +22,9 @@ from windowmill.windowing.errors import LimitExceededError, SourceSchemaError, S
 from windowmill.windowing.imports import imported
 from windowmill.windowing.redaction import holds_credentials
 from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline, Source, Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Problem = tuple[str, str]
 #: The path of a field, with which messages about a spec begin.
@@ -150,6 +153,13 @@ def check_expectations(pipeline: Pipeline) -> None:
     _refuse_first(pipeline, _rule_problems(pipeline))
 
 
+def check_rule_types(pipeline: Pipeline, schema: pa.Schema) -> None:
+    """Raise ``SpecError``, naming the field, for an expectation over a column of a type that it does not take; of results by ``schema``."""
+    from windowmill.expectations.fitting import type_problems
+
+    _refuse_first(pipeline, iter(type_problems(pipeline, schema)))
+
+
 def _refuse_first(pipeline: Pipeline, problems: Iterator[Problem]) -> None:
     problem = next(problems, None)
     if problem:
@@ -175,12 +185,13 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     from windowmill.checkpoints.catalog_tables import located
+    from windowmill.expectations.fitting import type_problems
     from windowmill.jobs.sources.columns import Columns
     from windowmill.jobs.sources.kinds import open_source
     from windowmill.jobs.sources.own_results import refuse_own_results
     from windowmill.windowing.columnar.log import StateLog
     from windowmill.windowing.columnar.positions import PositionState
-    from windowmill.windowing.columnar.results import result_types
+    from windowmill.windowing.columnar.results import result_schema
     from windowmill.windowing.ways import check_strict, divide
 
     pipeline = located(pipeline)
@@ -193,7 +204,8 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     refuse_own_results(pipeline, source)
     columns = Columns.of(source.schema_json)
     columns.check(pipeline, "the source", source.unread, source.untyped)
-    result_types(pipeline, columns.arrow)
+    schema = result_schema(pipeline, columns.arrow)
+    yield from type_problems(pipeline, schema)
     check_strict(pipeline)
     parts = divide(pipeline, columns.arrow)
     if parts.positions is not None:

@@ -38,7 +38,7 @@ from windowmill.jobs.sources.reading import (
     refuse_purged,
     restated_reach,
 )
-from windowmill.jobs.spec_checks import check_conditions, check_expectations, check_functions
+from windowmill.jobs.spec_checks import check_conditions, check_expectations, check_functions, check_rule_types
 from windowmill.windowing.errors import (
     OutOfTurnError,
     SourceReplacedError,
@@ -310,7 +310,7 @@ def check_tables(runnable: Runnable, ledger: Ledger, accepted: Acceptance) -> No
 def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) -> None:
     """Refuse a new ``plan`` that could not be carried out over this source and these tables."""
     from windowmill.jobs.sources.columns import Columns, check_unchanged
-    from windowmill.windowing.columnar.results import result_types
+    from windowmill.windowing.columnar.results import result_schema
 
     pipeline = runnable.pipeline
     columns = Columns.of(source.schema_json)
@@ -322,7 +322,7 @@ def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Pl
     check_functions(pipeline)
     check_expectations(pipeline)
     columns.check(pipeline, f"the source {source.path}", source.unread, source.untyped)
-    result_types(pipeline, columns.arrow)
+    check_rule_types(pipeline, result_schema(pipeline, columns.arrow))
     if pipeline.strict:
         from windowmill.windowing.ways import check_strict
 

@@ -225,9 +225,9 @@ def _blocks(path: str) -> Iterator[bytes]:
 
 def _text(path: str, begin: bytes, stream: Any) -> Iterator[bytes]:
     why = next((why for magic, why in _REFUSED.items() if begin.startswith(magic)), None)
-    if why is None and b"\0" in begin:
-        is_utf_16 = 3 * begin.count(b"\0") > len(begin)
-        why = "is UTF-16; write it in UTF-8" if is_utf_16 else "is no text; move it away, or leave it out by source.options.pathGlobFilter"
+    # A few NUL are characters of a text: Spark reads them as any other.
+    if why is None and 3 * begin.count(b"\0") > len(begin):
+        why = "is UTF-16, or no text; write it in UTF-8, or leave it out by source.options.pathGlobFilter"
     if why is not None:
         raise SourceFileError(f"source file {path}: {why}")
     begin = begin.removeprefix(_BYTE_ORDER_MARK)

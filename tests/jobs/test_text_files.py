@@ -182,13 +182,13 @@ def test_decimals_and_long_numbers_of_json_keep_their_digits(tmp_path):
         ("csv", b"PK\x03\x04zip", "is a ZIP archive or a workbook; unpack it"),
         ("json", b"PK\x03\x04zip", "is a ZIP archive or a workbook; unpack it"),
         ("csv", "t,k,v\n".encode("utf-16"), "is UTF-16; write it in UTF-8"),
-        ("csv", "t,k,v\n".encode("utf-16-le"), "is UTF-16; write it in UTF-8"),
-        ("csv", gzip.compress("t,k,v\n".encode("utf-16-be"), mtime=0), "is UTF-16; write it in UTF-8"),
+        ("csv", "t,k,v\n".encode("utf-16-le"), "is UTF-16, or no text; write it in UTF-8"),
+        ("csv", gzip.compress("t,k,v\n".encode("utf-16-be"), mtime=0), "is UTF-16, or no text; write it in UTF-8"),
         ("csv", gzip.compress(lines(*["x,1"] * 50), mtime=0)[:-4], "what gzip has compressed is cut off or damaged"),
         ("json", bz2.compress(b'{"k": "x"}\n')[:-4], "what bz2 has compressed is cut off or damaged"),
         ("csv", b"t,k,v\xff\n", "line 1: the header is not UTF-8"),
         ("csv", b"\nt,k,k\n", "two of its columns are named 'k'; rename one"),
-        ("csv", b"\x7fELF\0\0", "is no text"),
+        ("csv", b"\x7fELF" + bytes(12), "or no text; write it in UTF-8, or leave it out by source.options.pathGlobFilter"),
         ("json", b'[{"k": "x"},\n{"k": "y"}\n', "line 3: the JSON array cannot be read (Expecting ',' or ']')"),
     ],
 )
@@ -197,6 +197,16 @@ def test_what_is_no_text_is_refused_by_name(tmp_path, format_, data, told):
     with pytest.raises(SourceFileError, match="in/0") as raised:
         read(tmp_path, format_, options, data)
     assert told in str(raised.value)
+
+
+@pytest.mark.parametrize("before", [0, 5_000])
+def test_a_nul_is_a_character_wherever_it_is(tmp_path, before):
+    """As to Spark's readers: in JSON it is no part of a text."""
+    csv = lines("x,1") * before + lines("a\0b,1", "\0,2", "c,3\0")
+    assert read(tmp_path / "csv", "csv", SCHEMA, csv)[before:] == [("a\0b", 1, None), ("\0", 2, None), ("c", None, "cannot_cast")]
+    row = b'{"t": "2024-05-01", "k": "x", "v": 1}\n'
+    found = read(tmp_path / "json", "json", SCHEMA, row * before + row.replace(b"x", b"a\0b") + row.replace(b"x", b"a\\u0000b"))
+    assert found[before:] == [(None, None, "bad_row"), ("a\0b", 1, None)]
 
 
 def test_a_quoted_value_that_does_not_end_is_refused_by_its_line(tmp_path):

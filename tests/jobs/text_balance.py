@@ -24,7 +24,7 @@ _CODECS: tuple[Callable[[bytes], bytes], ...] = (
     bz2.compress,
     lambda data: pa.compress(data, "zstd", asbytes=True) if data else data,
 )
-_WORDS = ("a", "b", "ä", "😀", " ", "5", "-", "x y", "\u2028", "\u00a0", "#", "NA")
+_WORDS = ("a", "b", "ä", "😀", " ", "5", "-", "x y", "\u2028", "\u00a0", "#", "NA", "\0")
 _VALUES = ("0", "7", "-12", "30.0", "+5", "1e2", "9223372036854775807", "", "20.5", "9223372036854775808", "many", " 8 ", "1_0", "0x1")
 
 
@@ -182,7 +182,7 @@ def _object(draw: random.Random, *, is_array: bool, is_first: bool) -> tuple[str
         bad = (
             ["7", '"a"', "null", "[1]", "true"]
             if is_array
-            else ['{"k": "a"', '{"k": "\udcff"}', "[" * 3_000, '{"k": "a"} {"k": "b"}', "{k: 1}"]
+            else ['{"k": "a"', '{"k": "\udcff"}', "[" * 3_000, '{"k": "a"} {"k": "b"}', "{k: 1}", '{"k": "a\0"}', '{"k": \0"a"}']
         )
         return draw.choice([*bad, '{"k": "\\ud83d"}']), (None, None, "bad_row")
     key = draw.choice(["a", "ä", "😀", 'q"\\', "a\nb", "", None, 7, True, 1.5])
