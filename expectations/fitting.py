@@ -1,4 +1,4 @@
-"""Finds rules over columns of types by which no engine of Great Expectations, or one alone, evaluates them: a batch would be held for ever."""
+"""Finds rules over columns of types that no engine of Great Expectations, or one alone, takes: they would hold every batch."""
 
 from __future__ import annotations
 

@@ -350,10 +350,12 @@ def _partition_problems(partition: Mapping[str, Any]) -> Iterable[tuple[str, str
     """What Great Expectations would stop at: shares that are no distribution over the values, or over the spans between bins."""
     shares, tails = partition.get("weights"), partition.get("tail_weights", [])
     over = next((name for name in ("values", "bins") if isinstance(partition.get(name), list)), None)
-    numbers = [*shares, *tails] if isinstance(shares, list) and isinstance(tails, list) else [None]
+    numbers: list[Any] = [*shares, *tails] if isinstance(shares, list) and isinstance(tails, list) else [None]
     if over is None or not all(isinstance(share, int | float) for share in numbers):
         yield "partition_object", f"got {partition!r}; expected a list of values or bins, and weights, the share of each"
-    elif len(shares) != len(partition[over]) - (over == "bins") or len(tails) not in (0, 2) or not math.isclose(sum(numbers), 1, rel_tol=1e-5):
+        return
+    n_spans = len(partition[over]) - (over == "bins")
+    if len(numbers) - len(tails) != n_spans or len(tails) not in (0, 2) or not math.isclose(math.fsum(numbers), 1, rel_tol=1e-5):
         yield (
             "partition_object.weights",
             f"got {shares!r}; expected a share for each of the {over if over == 'values' else 'spans between bins'}, 1 together",

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -31,17 +32,22 @@ from windowmill.jobs.sources.delta_log import DeltaSource, without_mapping
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
-from windowmill.jobs.sources.table_rows import TableRows
+from windowmill.jobs.sources.table_rows import TableRows, with_column
 from windowmill.jobs.sources.time_bounds import spans
-from windowmill.jobs.sources.unread_rows import details_of
+from windowmill.jobs.sources.unread_rows import with_texts
 from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.columnar.rows import are_among
-from windowmill.windowing.errors import SourceFileError, UnsupportedError
+from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.time_axis import Time
 from windowmill.windowing.ways import divide
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from windowmill.jobs.sources.base import PlainFile
 
 #: Longer than any restatement takes.
 _LONGEST = timedelta(days=7)
@@ -134,6 +140,23 @@ class Scope:
         return self.touched.select(list(keys)).group_by(list(keys), use_threads=False).aggregate([])
 
 
+class WrittenRows(DeltaSource):
+    """The rows of a folder that a restatement has written to files, each with what of it could not be read."""
+
+    @property
+    def has_unread(self) -> bool:
+        return True
+
+    def plain_files(self, reading: Reading) -> list[PlainFile] | None:
+        files = super().plain_files(reading)
+        return None if files is None else [replace(file, names={**file.names, UNREAD: UNREAD}) for file in files]
+
+    def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        from windowmill.jobs.sources.delta_rows import rows_of
+
+        return rows_of(spark, with_column(self, {"name": UNREAD, "type": "string", "nullable": True, "metadata": {}}), reading)
+
+
 class QuarantinedRows:
     """Rows of the quarantine table, to be found among those of ``files`` of the source.
 
@@ -175,7 +198,11 @@ class QuarantinedRows:
                 f"pipeline {self._pipeline.pipeline}: rows in quarantine cannot be told among those of the source, because the spec uses "
                 "columns of nested types; write their parts to columns of a table, or backfill in a new sink"
             )
-        for place, at, text in zip(places, time.take(pa.array(places)).to_pylist(), spark_form.to_json(own), strict=True):
+        texts = spark_form.to_json(own)
+        if UNREAD in rows.column_names:
+            chosen = rows.column(UNREAD).take(pa.array(places))
+            texts = with_texts(pa.chunked_array([pa.array(texts, pa.string())]), chosen)
+        for place, at, text in zip(places, time.take(pa.array(places)).to_pylist(), texts, strict=True):
             known = _by_values(at, text, self._used)
             if self.left[known] > 0:
                 self.left[known] -= 1
@@ -295,29 +322,28 @@ def write_rows(
     """Write the rows that ``plan`` computes to files of their own; returns the source that they make, and the reading of it.
 
     ``delivered_again`` is as of :func:`quarantined`.
-
-    Raises
-    ------
-    SourceFileError
-        If a row of a file that was delivered again cannot be read.
     """
     pipeline, place, source = runnable.pipeline, runnable.places.restated, rows.source
     staying, _ = quarantined(runnable, rows, read_as_of(plan), late=plan.late, delivered_again=delivered_again)
-    with FileWriter(place, pa.schema(list(rows.types.items())), batch=plan.batch, attempt=plan.attempt, task=0) as writer:
+    unread = {UNREAD: pa.string()} if source.has_unread else {}
+    with FileWriter(place, pa.schema([*rows.types.items(), *unread.items()]), batch=plan.batch, attempt=plan.attempt, task=0) as writer:
         if scope.touched is None or scope.touched.num_rows:
             for file, part in rows.at(read_as_of(plan), rows.used, rows.others, chosen=scope.files(source, pipeline.time)):
                 own = scope.of_keys(scope.within(part, pipeline.time), pipeline.keys)
                 left = staying.split(file, own)[0]
-                if UNREAD in left.column_names and left.column(UNREAD).null_count < len(left):
-                    told = next(filter(None, details_of(left.column(UNREAD))))
-                    raise SourceFileError(f"source {source.path}: {told}; correct the row or take it out of the file, and restate again")
-                writer.write(left.select(list(rows.types)))
+                writer.write(_with_unread(left).select([*rows.types, *unread]))
     files = tuple(AddedFile(file.path, plan.to_version, file.size, file.rows, stats=file.stats) for file in writer.close())
     # Texts of fixed length have been padded.
-    written = DeltaSource(place, source.table_id, source.version, without_mapping(source.schema_json))
+    kind = WrittenRows if unread else DeltaSource
+    written = kind(place, source.table_id, source.version, without_mapping(source.schema_json))
     # Rows of keys that are not touched may have numbers of the same commit, by an earlier restatement or a changed spec.
     first_row = 0 if scope.touched is None else rows_numbered(runnable.places.state, plan.to_version)
     return written, Reading(files, len(files), first_row=first_row)
+
+
+def _with_unread(rows: pa.Table) -> pa.Table:
+    """``rows`` of a folder with ``UNREAD``, which those that Spark reads have not: it reads what fits."""
+    return rows if UNREAD in rows.column_names else rows.append_column(UNREAD, pa.nulls(len(rows), pa.string()))
 
 
 def read_as_of(plan: RestatePlan) -> int:

@@ -94,7 +94,7 @@ def _look(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Problem]]
     seen = measured(pipeline, opened)
     wrong = None if seen is None else seen.problem(pipeline)
     columns = Columns.of(opened.schema_json)
-    is_date = columns.type_of(pipeline.time.column).typeName() == "date"
+    is_date = columns.type_of(pipeline.time.column).typeName() == "date" or pipeline.time.column in opened.days
     note = shifted_dates(pipeline, is_date=True) if is_date else None
     lines = ["its rows can be read by Spark only; none was read" if seen is None else seen.describe(), *([] if note is None else [note])]
     outside = _outside(pipeline, columns.in_conditions)

@@ -153,6 +153,8 @@ class SourceTable(ABC):
         Columns of which files hold no value yet: they are read as text, which says nothing of the values to come.
     expected
         What the spec uses of its rows.
+    days
+        Columns of instants that are days in all files from which columns were found.
     """
 
     path: str
@@ -163,6 +165,7 @@ class SourceTable(ABC):
     unread: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     untyped: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     expected: Expected = field(default_factory=Expected, repr=False, compare=False)
+    days: frozenset[str] = field(default=frozenset(), repr=False, compare=False, kw_only=True)
     #: What a file of it is called, for messages.
     unit: ClassVar[str] = "file"
     #: Whether the rows that a version changed can be found, so that ``windowmill restate`` takes them up.

@@ -20,7 +20,7 @@ from windowmill.jobs.column_names import UNREAD
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.folder_listing import Stat, check_folders, listed_files
 from windowmill.jobs.sources.folder_options import LOGICAL, declared, lacks_column
-from windowmill.jobs.sources.folder_schema import as_json, of_parquet, partition_of, rows_in_text, schema_of, text_form, with_fractions
+from windowmill.jobs.sources.folder_schema import as_json, of_parquet, partition_of, rows_in_text, schema_of, text_form, with_wider_types
 from windowmill.jobs.sources.parquet_columns import Footer, footer_of, footers_of
 from windowmill.jobs.sources.unread_rows import Expected
 from windowmill.windowing.errors import SourceError, SourceMissingError, SpecError
@@ -162,13 +162,13 @@ class FolderSource(SourceTable):
 
     def used_by(self, pipeline: Pipeline) -> FolderSource:
         # What is recorded stays: results of it may have been published.
-        schema_json = self.schema_json if self.recorded else self._with_fractions(self.schema_json, pipeline)
+        schema_json, days = (self.schema_json, self.days) if self.recorded else self._with_wider_types(self.schema_json, pipeline)
         names = [column["name"] for column in json.loads(schema_json)["fields"]]
-        return replace(self, schema_json=schema_json, expected=Expected.by(pipeline, names))
+        return replace(self, schema_json=schema_json, days=days, expected=Expected.by(pipeline, names))
 
-    def _with_fractions(self, schema_json: str, pipeline: Pipeline) -> str:
+    def _with_wider_types(self, schema_json: str, pipeline: Pipeline) -> tuple[str, frozenset[str]]:
         is_found = self.settings.format != "parquet" and "schema" not in self.settings.options
-        return with_fractions(schema_json, pipeline) if is_found else schema_json
+        return with_wider_types(schema_json, pipeline, self.listed) if is_found else (schema_json, frozenset())
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the list of files, which tasks do without: they get those that they read."""
@@ -293,7 +293,7 @@ class FolderSource(SourceTable):
             # The files by which columns were found may be among those that are forgotten.
             if self.listed:
                 schema_json, unread, untyped = _columns(self.settings, None, self.listed, ())
-            schema_json = self._with_fractions(schema_json, pipeline)
+            schema_json, _ = self._with_wider_types(schema_json, pipeline)
         elif last is not None and last.source_schema != schema_json and "schema" not in self.settings.options:
             from windowmill.jobs.sources.columns import unchanged_types  # loads what a run without new files does not need
 

@@ -150,32 +150,40 @@ def of_parquet(footers: Sequence[Footer], paths: Iterable[str], recorded: str | 
     return schema_json, {name: why for name, why in unread.items() if name not in own.names}, untyped
 
 
-def with_fractions(schema_json: str, pipeline: Pipeline) -> str:
-    """The columns of text files, with DOUBLE for whole numbers where the results of ``pipeline`` have the same types by either.
+def with_wider_types(schema_json: str, pipeline: Pipeline, paths: Iterable[str]) -> tuple[str, frozenset[str]]:
+    """The columns of text files, with wider types where the results of ``pipeline`` have the same types by either.
 
-    So files that come later may hold fractions, although the first ones do not.
+    Whole numbers are DOUBLE, so that files that come later may hold fractions, although the first ones do not. Event times that are days
+    are TIMESTAMP, so that later ones may be instants; these columns are named, too. Those that the ``paths`` of files give stay as they are.
     """
     from windowmill.jobs.column_uses import columns_used, in_conditions
     from windowmill.jobs.sources.columns import Columns
+    from windowmill.jobs.sources.text_times import OPTIONS
     from windowmill.windowing.columnar.results import result_types
 
     types = dict(Columns.of(schema_json).arrow)
     uses, _ = columns_used(pipeline)
-    counted: set[str] = {name for name, where in uses.items() if where.startswith("aggregates.")} - in_conditions(pipeline)
-    counted -= {use.column for window in pipeline.windows for use in window.columns().values()}
+    of_policies = {use.column for window in pipeline.windows for use in window.columns().values()}
+    kept = in_conditions(pipeline) | of_policies | set(pipeline.keys) | {name for path in paths for name in partition_of(path)}
+    counted: set[str] = {name for name, where in uses.items() if where.startswith("aggregates.")} - kept
     for spec in pipeline.aggregates.values():
-        if spec.declaration.takes != "number" and spec.function != "count":
-            counted -= set(spec.columns)
+        if spec.function != "count":
+            kept |= set(spec.columns)
+            counted -= set() if spec.declaration.takes == "number" else set(spec.columns)
     if any(window.reads_whole_rows for window in pipeline.windows) or not types.keys() >= uses.keys():
-        return schema_json
+        return schema_json, frozenset()
     for name in counted:
         doubled = types | {name: pa.float64()}
         if pa.types.is_int64(types[name]) and result_types(pipeline, doubled) == result_types(pipeline, types):
             types = doubled
+    is_iso = pipeline.source is not None and not pipeline.source.options.keys() & set(OPTIONS)
+    days = {name for name in (pipeline.time.column, pipeline.time.end) if name is not None and is_iso and name not in kept}
+    days = {name for name in days if pa.types.is_date(types[name])}
+    wider = {name: "timestamp" if name in days else "double" for name, kind in types.items() if name in days or pa.types.is_float64(kind)}
     schema = json.loads(schema_json)
     for column in schema["fields"]:
-        column["type"] = "double" if pa.types.is_float64(types[column["name"]]) else column["type"]
-    return json.dumps(schema, separators=(",", ":"), sort_keys=True)
+        column["type"] = wider.get(column["name"], column["type"])
+    return json.dumps(schema, separators=(",", ":"), sort_keys=True), frozenset(days)
 
 
 def _of_texts(settings: Source, paths: Sequence[str]) -> pa.Schema:

@@ -142,11 +142,14 @@ class OpenFile:
         for column, name in self.names(columns).items():
             is_int96 = name in self._int96
             if self._file.casts is None:
-                _check_type(self._opened.schema_arrow.field(name).type, self._form.types[column], int96=is_int96)
+                _check_type(self._opened.schema_arrow.field(name).type, self._type_of(column), int96=is_int96)
             if is_int96 and self._file.least.get(column, since - 1) < since:
                 doubtful[name] = column
         if doubtful:
             self._check_int96(list(doubtful), since // 1_000)
+
+    def _type_of(self, column: str) -> pa.DataType:
+        return pa.string() if column == UNREAD else self._form.types[column]
 
     def _check_int96(self, names: Sequence[str], since_ms: int) -> None:
         """Raise ``NotPlainError`` if a column has an instant before ``since_ms``, or one that Arrow does not read as it is.
@@ -214,7 +217,7 @@ class OpenFile:
     def _batch(self, stored: Mapping[str, pa.Array], names: Mapping[str, str], columns: Sequence[str], n_rows: int) -> pa.RecordBatch:
         cells = {column: self._values(column, stored[own], own) for column, own in names.items()}
         for column in columns:
-            if column == UNREAD:
+            if column == UNREAD and column not in cells:
                 cells[UNREAD] = self._unread({name: stored[names[name]] for name in self._doubtful if name in names}, cells, n_rows)
             elif column not in cells:
                 cells[column] = pa.repeat(constant(self._file.constants.get(column), self._form.types[column]), n_rows)
@@ -224,7 +227,7 @@ class OpenFile:
 
     def _values(self, column: str, cell: pa.Array, own: str) -> pa.Array:
         """The values of a column that is stored by the name ``own``; with casts, null for one that does not fit its type."""
-        kind, casts = self._form.types[column], self._file.casts
+        kind, casts = self._type_of(column), self._file.casts
         if casts is None:
             return _as_it_is(cell, kind, int96=own in self._int96)
         try:

@@ -322,6 +322,56 @@ def test_a_file_that_is_delivered_again_or_taken_away_is_a_correction(pipe, caps
         assert f"`windowmill restate SPEC --file {first}`" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("format_", ["csv", "json", "parquet"])
+def test_rows_that_cannot_be_read_of_a_file_that_is_delivered_again_are_quarantined_as_by_a_run(tmp_path, capsys, format_):
+    """Each once, however often windows are restated, and with the reason and texts of a run over the same file."""
+    columns = {
+        "t": ["2024-01-01T00:10:00Z", "soon", "2024-01-01T00:20:00Z", "2024-01-01T00:30:00Z"],
+        "k": ["a"] * 4,
+        "v": ["1", "2", "x", "4"],
+    }
+    good = b"t,k,v\n2024-01-01T00:10:00Z,a,1\n2024-01-01T01:10:00Z,a,1\n"
+    lines = ["t,k,v", *map(",".join, zip(*columns.values(), strict=True)), "2024-01-01T00:40:00Z,\xff,5"]
+    again = "\n".join(lines).encode("latin-1")
+    if format_ != "csv":
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        rows = [row | {"v": int(row["v"]) if row["v"] != "x" else "x"} for row in rows]
+        again = "\n".join([*map(json.dumps, rows), "oops"]).encode()
+        good = b'{"t": "2024-01-01T00:10:00Z", "k": "a", "v": 1}\n{"t": "2024-01-01T01:10:00Z", "k": "a", "v": 1}\n'
+    if format_ == "parquet":
+        again, good = (_parquet(values) for values in ([1.0, 2.5, None, 4.0], [1.0, 1.0]))
+    found = []
+    for name in ("fresh", "again"):
+        pipe = Pipe(tmp_path / name, format_)
+        options = {"schema": "t TIMESTAMP, k STRING, v BIGINT"} | ({"header": True} if format_ == "csv" else {})
+        pipe.write(options=options)
+        path = pipe.inputs / f"0.{format_}"
+        if name == "again":
+            path.write_bytes(good)
+            assert sum(pipe.run(capsys)) == 2
+        path.write_bytes(again)
+        if name == "again":
+            restated(pipe, capsys, "--file", path.name)
+            restated(pipe, capsys, "--from", "2024-01-01T00:00", "--to", "2024-01-02T00:00")
+        else:
+            pipe.run(capsys)
+        refused = DeltaTable(f"{pipe.spec['sink']['path']}.windowmill/quarantine").to_pyarrow_table().to_pylist()
+        details = sorted((row["reason"], row["detail"].rpartition("/")[2], row["row"]) for row in refused)
+        found.append(details)
+    assert len(found[0]) == (1 if format_ == "parquet" else 3)
+    assert found[0] == found[1]
+    assert newest(pipe) == {("a", "01"): (1, 1, 0) if format_ == "parquet" else (2, 5, 1)}
+
+
+def _parquet(values: list[float | None]) -> bytes:
+    times = [datetime(2024, 1, 1, number, 10, tzinfo=UTC) for number in range(len(values))]
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        pa.table({"t": pa.array(times, pa.timestamp("us", "UTC")), "k": ["a"] * len(values), "v": pa.array(values, pa.float64())}), sink
+    )
+    return bytes(sink.getvalue())
+
+
 def test_late_rows_of_a_folder_count_after_a_restatement(pipe, capsys):
     pipe.land("a", ("a", 130, 1), ("a", 10, 5))
     pipe.land("b", ("a", 20, 1), mtime=4_000_000_000)

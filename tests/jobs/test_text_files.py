@@ -353,3 +353,31 @@ def test_whole_numbers_of_a_first_file_take_fractions_later_where_results_stay_a
     assert found == [(4, 71.5 / 4), (3, 51)], "20.5 is quarantined where sums are whole numbers"
     rows = DeltaTable(f"{pipe.spec['sink']['path']}.windowmill/quarantine").to_pyarrow_table().to_pylist()
     assert [(row["reason"], json.loads(row["row"])["v"]) for row in rows] == [("cannot_cast", "20.5")]
+
+
+@pytest.mark.parametrize("format_", ["csv", "json"])
+def test_event_times_that_are_days_in_the_first_file_may_be_instants_later(tmp_path, capsys, format_):
+    """Unless a result, key or condition has them as dates: then what is no date is in quarantine with its text."""
+    told = []
+    cases: list[dict[str, Any]] = [{}, {"keys": ["k", "t"]}, {"aggregates": {"n": {"count": "*"}, "total": {"max": "t"}}}]
+    for number, changes in enumerate(cases):
+        pipe = Pipe(tmp_path / str(number), format_, **{"time": {"column": "t", "disorder": "2 days"}} | changes)
+        for name, times in (("1", [DAY, "2024-05-02"]), ("2", [f"{DAY}T10:00:00Z", "2024-05-09"])):
+            rows = [f"{at},x,1" if format_ == "csv" else json.dumps({"t": at, "k": "x", "v": 1}) for at in times]
+            (pipe.inputs / name).write_text("\n".join(["t,k,v", *rows] if format_ == "csv" else rows))
+            assert pipe.run(capsys) == [2]
+        rows = DeltaTable(f"{pipe.spec['sink']['path']}.windowmill/quarantine").to_pyarrow_table().to_pylist() if number else []
+        told.append([(row["reason"], json.loads(row["row"])["t"]) for row in rows])
+        if not number:
+            assert pipe.results() == {("x", "01"): (1, 1), ("x", "11"): (1, 1)}
+            assert not (tmp_path / "0/out.windowmill/quarantine").exists()
+    assert told == [[], *[[("bad_time", f"{DAY}T10:00:00Z")]] * 2]
+
+
+def test_validate_says_where_days_of_a_text_file_lie_in_a_zone_west_of_utc(tmp_path, capsys):
+    windows = [{"name": "daily", "type": "tumbling", "size": "1 day", "timezone": "America/New_York"}]
+    for name, at, is_day in (("days", DAY, True), ("instants", f"{DAY}T00:00:00Z", False)):
+        pipe = Pipe(tmp_path / name, "csv", windows=windows)
+        (pipe.inputs / "1").write_text(f"t,k,v\n{at},x,1\n")
+        assert main(["validate", str(pipe.path), "--source"]) == 0
+        assert ("t is a DATE, which counts at 00:00 UTC" in capsys.readouterr().out) is is_day
