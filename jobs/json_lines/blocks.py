@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from windowmill.jobs.instants import instants
+from windowmill.jobs.sources.text_lines import MAX_DEPTH, may_be_deep
 from windowmill.jobs.sources.text_values import EXACT
 
 #: Number of leading rows from which column types are guessed.
@@ -68,6 +69,8 @@ def read_blocks(data: bytes, names: Sequence[str], uses: Mapping[str, str]) -> p
     lines = data.count(b"\n") + (not data.endswith(b"\n"))
     # Each line begins with an object. That none has two follows from the count of rows that Arrow finds.
     if data.count(b"\n{") + data.startswith(b"{") != lines:
+        return None
+    if may_be_deep(data, MAX_DEPTH + lines - 1) and any(map(may_be_deep, data.split(b"\n"))):
         return None
     required = {name: kind for name, kind in guessed.items() if uses.get(name) != "number"}
     for schema, others in ((guessed, "ignore"), (required, "infer")):

@@ -25,6 +25,7 @@ import pyarrow as pa
 from windowmill.jobs.column_uses import columns_used
 from windowmill.jobs.instants import instant_us, instants
 from windowmill.jobs.json_lines.blocks import JsonLines, read_blocks
+from windowmill.jobs.sources.text_lines import check_depth, deep_recursion
 from windowmill.jobs.sources.text_times import ISO, TextTimes
 from windowmill.jobs.sources.text_values import EXACT, number_type
 from windowmill.windowing.errors import SourceSchemaError
@@ -113,7 +114,7 @@ def _read_each(
         try:
             row = _parsed(line)
         except (ValueError, RecursionError) as err:
-            refused.append(RefusedRow(number, "bad_json", str(err), line.rstrip("\n")))
+            refused.append(RefusedRow(number, "bad_json", str(err) or "nested too deeply", line.rstrip("\n")))
             continue
         if isinstance(row, dict):
             numbers.append(number)
@@ -142,13 +143,15 @@ def _read_each(
 
 
 def _parsed(line: str) -> Any:
+    check_depth(line)
     if not _LONG_NUMBER(line):
         try:
             return orjson.loads(line)
         except orjson.JSONDecodeError:
             # Python's own parser takes three times as long, but reads NaN, and its messages say more.
             pass
-    return json.loads(line)
+    with deep_recursion(line.encode("utf-8", "surrogatepass")):
+        return json.loads(line)
 
 
 def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, tuple[str, str]], first: int = 0) -> pa.Array:

@@ -154,7 +154,7 @@ def with_wider_types(schema_json: str, pipeline: Pipeline, paths: Iterable[str])
     """The columns of text files, with wider types where the results of ``pipeline`` have the same types by either.
 
     Whole numbers are DOUBLE, so that files that come later may hold fractions, although the first ones do not. Event times that are days
-    are TIMESTAMP, so that later ones may be instants; these columns are named, too. Those that the ``paths`` of files give stay as they are.
+    are TIMESTAMP, so that later ones may be instants; these columns are named, too. Those of folders above the ``paths`` stay as they are.
     """
     from windowmill.jobs.column_uses import columns_used, in_conditions
     from windowmill.jobs.sources.columns import Columns

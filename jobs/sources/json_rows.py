@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from windowmill.jobs.sources.csv_rows import Cells
-from windowmill.jobs.sources.text_lines import DECODER, after_spaces
+from windowmill.jobs.sources.text_lines import DECODER, MAX_DEPTH, after_spaces, check_depth, deep_recursion, may_be_deep
 
 #: A whole number beyond 64 bits, which orjson would read as a float.
 _LONG_NUMBER = re.compile(rb"[0-9]{19}").search
@@ -32,6 +32,8 @@ def parse_json(lines: Sequence[bytes], kinds: Mapping[str, pa.DataType]) -> Cell
 
 def _parsed_at_once(block: bytes, lines: Sequence[bytes], kinds: Mapping[str, pa.DataType]) -> Cells | None:
     """Columns by Arrow; null if a line may be no object, or a value is of another kind than its column."""
+    if may_be_deep(block, MAX_DEPTH + len(lines) - 1) and any(map(may_be_deep, lines)):
+        return None  # Arrow skips what no column needs
     if not kinds or not all(line.lstrip().startswith(b"{") and line.rstrip().endswith(b"}") for line in lines):
         return None  # Arrow takes several objects in one line, and one in several
     if not block.isascii():
@@ -67,7 +69,8 @@ def _parsed_at_once(block: bytes, lines: Sequence[bytes], kinds: Mapping[str, pa
 def _present(lines: Sequence[bytes], kinds: Mapping[str, pa.DataType]) -> frozenset[str]:
     found: set[str] = set()
     for line in lines:
-        found |= kinds.keys() & members(line).keys()
+        with deep_recursion(line):
+            found |= kinds.keys() & members(line).keys()
         if len(found) == len(kinds):
             break
     return frozenset(found)
@@ -87,8 +90,9 @@ def _parsed_by_line(lines: Sequence[bytes], kinds: Mapping[str, pa.DataType]) ->
     text_of = {name: partial(_text_of, kind) for name, kind in kinds.items()}
     for index, line in enumerate(lines):
         try:
-            own = members(line)
-            rows.append({name: text_of[name](own[name]) for name in kinds if name in own})
+            with deep_recursion(line):
+                own = members(line)
+                rows.append({name: text_of[name](own[name]) for name in kinds if name in own})
         except (ValueError, RecursionError) as err:
             bad[index] = f"is no JSON object ({why_no_object(err)})"
             rows.append({})
@@ -116,6 +120,7 @@ def members(line: bytes) -> dict[str, str]:
         If it is no object, or no UTF-8.
     """
     text = line.decode()
+    check_depth(text)
     at = after_spaces(text, 0)
     if text[at : at + 1] != "{":
         raise json.JSONDecodeError("Expecting an object", text, at)

@@ -6,7 +6,9 @@ Planning counts the lines that reading gives, so the rows of a file are known be
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from json import JSONDecodeError, JSONDecoder
 from typing import Any, NamedTuple
 
@@ -40,6 +42,11 @@ _DAMAGED = re.compile(r"compressed stream|inflate|decompress", re.IGNORECASE)
 #: Leaves numbers as they are written, however long.
 DECODER = JSONDecoder(parse_int=str, parse_float=str)
 _SPACES = re.compile(r"[ \t\n\r]*")
+#: To how many levels values of JSON may be nested, as by Spark's parser.
+MAX_DEPTH = 1_000
+#: Levels that Python's parser takes wherever it is called.
+_SHALLOW = 200
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
 class Lines(NamedTuple):
@@ -133,7 +140,10 @@ def _elements(path: str) -> Lines | None:
         at = after_spaces(text, text.index("[") + 1)
         while text[at : at + 1] != "]" or texts:
             begin = at
-            _, at = DECODER.raw_decode(text, begin)
+            try:
+                _, at = DECODER.raw_decode(text, begin)
+            except RecursionError:  # whoever parses the element says so
+                at = _behind(text, begin)
             number, counted = number + text.count("\n", counted, begin), begin
             texts.append(text[begin:at].replace("\n", " ").encode())
             numbers.append(number)
@@ -147,9 +157,45 @@ def _elements(path: str) -> Lines | None:
         raise SourceFileError(
             f"source file {path}: line {err.lineno}: the JSON array cannot be read ({err.msg}); correct the file, or write an object a line"
         ) from err
-    except (UnicodeDecodeError, RecursionError) as err:
+    except UnicodeDecodeError as err:
         raise SourceFileError(f"source file {path}: the JSON array cannot be read ({first_line(err)}); correct the file") from err
     return None if text[at + 1 :].strip() else Lines(texts, numbers)
+
+
+def may_be_deep(line: bytes, most: int = MAX_DEPTH) -> bool:
+    """Whether values of a JSON text may be nested to more than ``most`` levels."""
+    return line.count(b"[") + line.count(b"{") > most
+
+
+def check_depth(text: str) -> None:
+    """Raise ``RecursionError`` if values of a JSON text are nested to more than :data:`MAX_DEPTH` levels."""
+    depth = 0
+    for token in _TOKENS.finditer(text) if text.count("[") + text.count("{") > MAX_DEPTH else ():
+        depth += (token[0] in "[{") - (token[0] in "]}")
+        if depth > MAX_DEPTH:
+            raise RecursionError
+
+
+def _behind(text: str, at: int) -> int:
+    """The place behind the list or object that begins ``at``, however deep its values are nested."""
+    depth = 0
+    for token in _TOKENS.finditer(text, at):
+        depth += (token[0] in "[{") - (token[0] in "]}")
+        if not depth:
+            return token.end()
+    return len(text)
+
+
+@contextmanager
+def deep_recursion(line: bytes) -> Iterator[None]:
+    """Have Python's parser take values of ``line`` that are nested to :data:`MAX_DEPTH` levels, however deep its caller is."""
+    before = sys.getrecursionlimit()
+    if may_be_deep(line, _SHALLOW):
+        sys.setrecursionlimit(before + 3 * MAX_DEPTH)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def after_spaces(text: str, at: int) -> int:

@@ -381,3 +381,19 @@ def test_validate_says_where_days_of_a_text_file_lie_in_a_zone_west_of_utc(tmp_p
         (pipe.inputs / "1").write_text(f"t,k,v\n{at},x,1\n")
         assert main(["validate", str(pipe.path), "--source"]) == 0
         assert ("t is a DATE, which counts at 00:00 UTC" in capsys.readouterr().out) is is_day
+
+
+@pytest.mark.parametrize("levels", [150, 990, 999, 1_000, 1_001, 5_000, 100_000])
+def test_values_nested_to_a_thousand_levels_are_read_whatever_lines_are_beside_them(tmp_path, levels):
+    """As by Spark's parser, also where no column needs them; the object itself is a level."""
+    row = '{"t": "2024-05-01", "k": "x", "v": 1}'
+    deep = f'{row[:-1]}, "other": {"[" * (levels - 1)}{"]" * (levels - 1)}}}'
+    wanted = [("x", 1, None), ("x", 1, None) if levels <= 1_000 else (None, None, "bad_row")]
+    alone, beside, array = f"{row}\n{deep}", f"{row}\n{deep}\noops", f"[{row},\n{deep}]"
+    for number, (text, more) in enumerate([(alone, []), (beside, [(None, None, "bad_row")]), (array, [])]):
+        assert read(tmp_path / str(number), "json", SCHEMA, text.encode()) == [*wanted, *more]
+    pipeline = parse_pipeline(Pipe(tmp_path / "try", "json").spec)
+    for text in (alone, beside):
+        outcome = attempt(pipeline, text.encode())
+        refused = [(row.line, row.reason) for row in outcome.refused]
+        assert refused == [(2, "bad_json")] * (levels > 1_000) + [(3, "bad_json")] * (text is beside)
