@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     import pyarrow
     import pyspark.sql
 
-#: Time type of a column: instant, instant without a zone, or calendar day. Other columns are absent.
-Kinds = Mapping[str, Literal["instant", "wall", "day"]]
+#: Kind of a column: instant, instant without a zone, calendar day or decimal. Other columns are absent.
+Kinds = Mapping[str, Literal["instant", "wall", "day", "decimal"]]
 _BOUNDS = ("min_value", "max_value", "value_set")
+#: Rules that look for values in a set as Python does, to which a decimal is not the floating-point number of its digits.
+_OF_SETS = ("expect_column_distinct_values_to_", "expect_column_most_common_value_to_be_in_set", "expect_column_pair_values_to_be_in_set")
 #: Rules about sums, which a NaN makes NaN in pandas as in Spark, and about equal values, as all NaN are.
 WITHOUT_ORDER = frozenset(
     {
@@ -74,7 +76,7 @@ def across(rule_type: str, arguments: Mapping[str, Any], table: pyarrow.Table) -
             column, at = table.column(name), table.schema.get_field_index(name)
             zero = pc.fill_null(column, pa.scalar(Decimal(0) if pa.types.is_decimal(column.type) else 0, column.type))
             table = table.set_column(at, name, zero if ignored == "never" else pc.if_else(kept, column, zero))
-    if rule_type == _GREATER and ignored != "never":
+    if rule_type == _GREATER:
         either = functools.reduce(pc.or_, nulls)
         for name in names:
             blank = pc.if_else(either, pa.scalar(None, table.column(name).type), table.column(name))
@@ -172,9 +174,11 @@ def kinds_of_table(schema: pyarrow.Schema) -> Kinds:
     """Time columns of an Arrow table; timestamps without a zone count as UTC, as in :func:`to_pandas`."""
     import pyarrow as pa
 
-    kinds: dict[str, Literal["instant", "wall", "day"]] = {}
+    kinds: dict[str, Literal["instant", "wall", "day", "decimal"]] = {}
     for field in schema:
-        if pa.types.is_timestamp(field.type):
+        if pa.types.is_decimal(field.type):
+            kinds[field.name] = "decimal"
+        elif pa.types.is_timestamp(field.type):
             kinds[field.name] = "instant"
         elif pa.types.is_date(field.type):
             kinds[field.name] = "day"
@@ -183,8 +187,10 @@ def kinds_of_table(schema: pyarrow.Schema) -> Kinds:
 
 def kinds_of_frame(frame: pyspark.sql.DataFrame) -> Kinds:
     """Time columns of a Spark frame."""
-    names: dict[str, Literal["instant", "wall", "day"]] = {"timestamp": "instant", "timestamp_ntz": "wall", "date": "day"}
-    return {name: names[kind] for name, kind in frame.dtypes if kind in names}
+    names: dict[str, Literal["instant", "wall", "day", "decimal"]] = {"timestamp": "instant", "timestamp_ntz": "wall", "date": "day"}
+    names["decimal"] = "decimal"
+    kinds = {name: kind.partition("(")[0] for name, kind in frame.dtypes}
+    return {name: names[kind] for name, kind in kinds.items() if kind in names}
 
 
 def spark_names(columns: Sequence[str]) -> dict[str, str]:
@@ -211,9 +217,14 @@ def renamed(value: Any, names: Mapping[str, str]) -> Any:
 
 def typed(rule_type: str, arguments: Mapping[str, Any], kinds: Kinds, *, spark: bool) -> dict[str, Any]:
     """Convert the bounds of a time column to the type that the engine compares; bounds without a zone are UTC."""
+    if rule_type.startswith(_OF_SETS):
+        arguments = _with_decimals(arguments, kinds)
+    if not spark and rule_type in (_GREATER, _EQUAL[0]) and arguments.get("ignore_row_if") == "neither":
+        # To Spark two nulls are equal, and break no bound.
+        arguments = {**arguments, "ignore_row_if": "both_values_are_missing"}
     column = arguments.get("column")
     kind = kinds.get(column) if isinstance(column, str) else None
-    if kind is None or not any(name in arguments for name in _BOUNDS):
+    if kind in (None, "decimal") or not any(name in arguments for name in _BOUNDS):
         return dict(arguments)
     # Spark returns extremes without a zone: instants in this process' zone, zoneless ones unchanged.
     plain_utc = kind == "wall" and rule_type in ("expect_column_max_to_be_between", "expect_column_min_to_be_between")
@@ -232,6 +243,21 @@ def typed(rule_type: str, arguments: Mapping[str, Any], kinds: Kinds, *, spark: 
     return dict(arguments) | {
         name: [convert(v) for v in bound] if isinstance(bound, list) else convert(bound) for name, bound in changed.items()
     }
+
+
+def _with_decimals(arguments: Mapping[str, Any], kinds: Kinds) -> Mapping[str, Any]:
+    """``arguments`` with decimals among the values that are looked for in columns of decimals."""
+
+    def exact(column: Any, value: Any) -> Any:
+        return Decimal(str(value)) if kinds.get(column) == "decimal" and isinstance(value, float) else value
+
+    own, pair = arguments.get("value_set"), arguments.get("value_pairs_set")
+    columns = (arguments.get("column_A"), arguments.get("column_B"))
+    if isinstance(own, list):
+        arguments = {**arguments, "value_set": [exact(arguments.get("column"), value) for value in own]}
+    if isinstance(pair, list):
+        arguments = {**arguments, "value_pairs_set": [[exact(*each) for each in zip(columns, both, strict=True)] for both in pair]}
+    return arguments
 
 
 def _instant(bound: Any) -> datetime | None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +31,7 @@ from windowmill.jobs.sources.delta_log import DeltaSource, without_mapping
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
-from windowmill.jobs.sources.table_rows import TableRows, with_column
+from windowmill.jobs.sources.table_rows import TableRows, WrittenRows
 from windowmill.jobs.sources.time_bounds import spans
 from windowmill.jobs.sources.unread_rows import with_texts
 from windowmill.jobs.ways.lateness import TOO_LATE
@@ -43,11 +42,6 @@ from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.time_axis import Time
 from windowmill.windowing.ways import divide
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from windowmill.jobs.sources.base import PlainFile
 
 #: Longer than any restatement takes.
 _LONGEST = timedelta(days=7)
@@ -138,23 +132,6 @@ class Scope:
         """The keys that are touched, each once."""
         assert self.touched is not None
         return self.touched.select(list(keys)).group_by(list(keys), use_threads=False).aggregate([])
-
-
-class WrittenRows(DeltaSource):
-    """The rows of a folder that a restatement has written to files, each with what of it could not be read."""
-
-    @property
-    def has_unread(self) -> bool:
-        return True
-
-    def plain_files(self, reading: Reading) -> list[PlainFile] | None:
-        files = super().plain_files(reading)
-        return None if files is None else [replace(file, names={**file.names, UNREAD: UNREAD}) for file in files]
-
-    def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
-        from windowmill.jobs.sources.delta_rows import rows_of
-
-        return rows_of(spark, with_column(self, {"name": UNREAD, "type": "string", "nullable": True, "metadata": {}}), reading)
 
 
 class QuarantinedRows:

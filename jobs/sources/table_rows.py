@@ -27,7 +27,7 @@ from windowmill.windowing.errors import SourceRangeGoneError
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from windowmill.jobs.sources.base import PlainFile
 
@@ -191,3 +191,20 @@ def with_column(source: DeltaSource, field: Mapping[str, object]) -> DeltaSource
     """``source`` with one more column, ``field`` of Spark's JSON."""
     schema = json.loads(source.schema_json)
     return replace(source, schema_json=json.dumps(schema | {"fields": [*schema["fields"], field]}))
+
+
+class WrittenRows(DeltaSource):
+    """The rows of a folder that a restatement has written to files, each with what of it could not be read."""
+
+    @property
+    def has_unread(self) -> bool:
+        return True
+
+    def plain_files(self, reading: Reading) -> list[PlainFile] | None:
+        files = super().plain_files(reading)
+        return None if files is None else [replace(file, names={**file.names, UNREAD: UNREAD}) for file in files]
+
+    def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        from windowmill.jobs.sources.delta_rows import rows_of
+
+        return rows_of(spark, with_column(self, {"name": UNREAD, "type": "string", "nullable": True, "metadata": {}}), reading)

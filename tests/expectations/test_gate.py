@@ -178,10 +178,13 @@ def test_nulls_within_a_row_are_judged_as_spark_judges_them(pipeline, batch):
     cases = [
         ({"type": "expect_column_pair_values_to_be_equal", **pair}, 4),
         ({"type": "expect_column_pair_values_to_be_equal", "ignore_row_if": "either_value_is_missing", **pair}, 2),
+        ({"type": "expect_column_pair_values_to_be_equal", "ignore_row_if": "neither", **pair}, 4),
+        ({"type": greater, "ignore_row_if": "neither", **pair}, 2),
         ({"type": greater, **pair}, 2),
         ({"type": greater, "or_equal": True, **pair}, 1),
         ({"type": "expect_multicolumn_values_to_be_equal", **columns}, 4),
         ({"type": "expect_multicolumn_values_to_be_equal", "ignore_row_if": "any_value_is_missing", **columns}, 2),
+        ({"type": "expect_multicolumn_values_to_be_equal", "ignore_row_if": "never", **columns}, 4),
         ({"type": total, "sum_total": 5, **columns}, 3),
         ({"type": total, "sum_total": 5, "ignore_row_if": "any_value_is_missing", **columns}, 2),
     ]
