@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.prepared import Prepared
-from tests.readers import use_spark_for_small_batches
+from tests.readers import compute_by_many_tasks, use_spark_for_small_batches
 
 # py4j tells that it closes when the stream for it is closed already: where Airflow has lowered the level, a traceback follows the summary.
 logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -29,6 +29,7 @@ OVER_CONNECT = OVER == "connect"
 #: Who computes the batches of a test that says nothing of it: Spark's tasks, as by default, where the test has a session.
 GIVEN, COMPUTE = os.environ.get("WINDOWMILL_COMPUTE"), {True: "spark", False: "auto"}
 os.environ.setdefault("WINDOWMILL_COMPUTE", COMPUTE[False])
+_BY_SPARK = pytest.param("Spark", marks=pytest.mark.spark)
 # Where it is set, answers are wrapped: pytest's workers get it from the terminal.
 os.environ.pop("COLUMNS", None)
 
@@ -51,11 +52,20 @@ def no_jvm_begins_early(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
         monkeypatch.setattr("windowmill.jobs.spark.launch.begin", lambda **_: None)
 
 
-@pytest.fixture(params=["here", "Spark"] if OVER is None else [OVER])
+@pytest.fixture(params=["here", _BY_SPARK] if OVER is None else [_BY_SPARK])
 def either_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test runs twice: with small batches read in this process, and by Spark."""
     if request.param == "Spark":
+        request.getfixturevalue("spark")
         use_spark_for_small_batches(monkeypatch)
+
+
+@pytest.fixture(params=["this process", pytest.param("many tasks", marks=pytest.mark.spark)])
+def each_scheduler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test runs twice: its batches are computed in this process without Spark, and by many tasks however small they are."""
+    if request.param == "many tasks":
+        request.getfixturevalue("spark")
+        compute_by_many_tasks(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -63,10 +63,9 @@ def test_every_case_is_there():
     assert {case for cases in KEPT.values() for case in cases} == set(CASES)
 
 
-@pytest.mark.spark
 @pytest.mark.covers("V2")
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
-def test_go_on_from_tables_of_a_released_format(spark, tmp_path, folder):
+def test_go_on_from_tables_of_a_released_format(tmp_path, folder):
     golden = Golden(Path(shutil.copytree(folder, tmp_path / "tables")))
     if folder.name == "held":
         golden.run(ruling="release")

@@ -196,7 +196,7 @@ def check_runs_backfill_and_upkeep(bench: Bench, rows: Sequence[Row]) -> list[An
     from windowmill.jobs.commands.maintenance import maintain
 
     first = len(rows) * 3 // 4
-    done = run_over(bench, 6, rows[:first], 3)
+    done = run_over(bench, 6, rows[:first], 2)
     before = bench.rows()
     ends = sorted(row["window_end"] for row in before)
     loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[len(ends) // 2])

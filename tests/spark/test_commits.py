@@ -17,8 +17,6 @@ from windowmill.windowing.axis import to_us
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
-pytestmark = pytest.mark.spark
-
 BASE = to_us(datetime(2024, 3, 1, tzinfo=UTC))
 HOUR = 60 * MINUTE
 
@@ -67,6 +65,7 @@ def published(sink: str) -> list[tuple[Any, ...]]:
     return asked("select k, window_end, n, total from rows order by all", rows=rows)
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("by_key", [True, False], ids=["partitioned by key", "in the order of a hash"])
 def test_no_row_of_an_append_is_late_to_another(spark, tmp_path, by_key):
     source, sink = str(tmp_path / "source"), str(tmp_path / "sink")
@@ -80,6 +79,7 @@ def test_no_row_of_an_append_is_late_to_another(spark, tmp_path, by_key):
     assert published(sink) == recomputed(days)
 
 
+@pytest.mark.spark
 def test_a_day_after_a_day_in_the_order_of_a_hash(spark, tmp_path):
     source, sink = str(tmp_path / "source"), str(tmp_path / "sink")
     for day in range(4):
@@ -89,7 +89,7 @@ def test_a_day_after_a_day_in_the_order_of_a_hash(spark, tmp_path):
     assert published(sink) == recomputed(days)
 
 
-def test_a_pipeline_over_the_sink_of_another_one_loses_no_rows(spark, tmp_path):
+def test_a_pipeline_over_the_sink_of_another_one_loses_no_rows(tmp_path):
     source, middle, sink = (str(tmp_path / name) for name in ("source", "middle", "sink"))
     time = {"column": "window_end"}
     windows = [{"name": "day", "type": "tumbling", "size": "1 day"}]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.spark.harness import Bench, differences, events
 from windowmill.jobs.report import write_report
 
-pytestmark = pytest.mark.spark
 ROWS = events(5, 200)
 
 
-def test_a_sink_named_by_a_file_uri(spark, tmp_path, monkeypatch):
+def test_a_sink_named_by_a_file_uri(tmp_path, monkeypatch):
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -27,7 +24,7 @@ def test_a_sink_named_by_a_file_uri(spark, tmp_path, monkeypatch):
     assert list(work.iterdir()) == []
 
 
-def test_a_page_that_cannot_be_written_does_not_fail_its_batch(spark, tmp_path):
+def test_a_page_that_cannot_be_written_does_not_fail_its_batch(tmp_path):
     bench = Bench(tmp_path)
     (tmp_path / "sink.windowmill").mkdir()
     (tmp_path / "sink.windowmill" / "docs").write_text("in the way")

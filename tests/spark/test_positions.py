@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from tests.checkpoints.test_position_table import long, tuples
 from tests.jobs.batches import Run
 from tests.jobs.drawn import at
+from tests.readers import compute_by_many_tasks
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, cut, differences, events, quiet, run_over
 from tests.spark.test_live import AGGREGATES
 from windowmill.checkpoints.state.compaction import compact_entries
@@ -24,11 +25,8 @@ from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.schedulers.spark import position_rows
 from windowmill.jobs.schedulers.spark.state_rows import restored
-from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import PositionsWanted
 from windowmill.windowing.columnar.positions import SEQUENCE
-
-pytestmark = pytest.mark.spark
 
 COUNTS = [
     {"name": "last_5", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
@@ -46,31 +44,22 @@ DELTAS = [
     {"name": "near", "type": "sliding", "evict": {"delta": {"column": "i", "by": 2}}, "trigger": {"delta": {"column": "v", "by": 20}}},
 ]
 CASES: dict[str, dict[str, Any]] = {
-    "counts": {"windows": COUNTS},
-    "ticks": {"windows": TICKS},
-    "objects": {"windows": [COUNTS[0], TICKS[0]], "aggregates": AGGREGATES},
-    "deltas": {"windows": [*DELTAS, COUNTS[0]], "aggregates": AGGREGATES},
-    "a delta without keys": {"windows": [DELTAS[0]], "keys": []},
-    "no keys": {"windows": [COUNTS[1], TICKS[1]], "keys": []},
+    "keys": {"windows": [*COUNTS, *TICKS, *DELTAS], "aggregates": AGGREGATES},
+    "no keys": {"windows": [COUNTS[1], TICKS[1], DELTAS[0]], "keys": []},
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("place", ["process", "Spark"])
-def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, place, case):
-    if place == "Spark":
-        monkeypatch.setattr(limits, "MAX_ROWS", 0)
-        monkeypatch.setattr(limits, "MAX_STATE_ROWS", -1)
+@pytest.mark.usefixtures("each_scheduler")
+def test_any_cut_gives_the_rows_of_the_reference(tmp_path, case):
     bench = Bench(tmp_path, CASES[case])
     done = check_runs_backfill_and_upkeep(bench, events(31, 400))
     assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
     assert SEQUENCE in DeltaTable(tmp_path / "sink.windowmill" / "state").schema().to_arrow().names
 
 
-@pytest.mark.parametrize("place", ["process", "Spark"])
-def test_deltas_may_be_of_decimals(spark, tmp_path, monkeypatch, place):
-    if place == "Spark":
-        monkeypatch.setattr(limits, "MAX_ROWS", 0)
+@pytest.mark.usefixtures("each_scheduler")
+def test_deltas_may_be_of_decimals(tmp_path):
     window = {"name": "near", "type": "sliding", "evict": {"delta": {"column": "price", "by": 5.5}}, "trigger": {"count": 1}}
     bench = Bench(tmp_path, {"windows": [window], "aggregates": {"n": {"count": "*"}}, "keys": ["k"]})
     prices = [Decimal(text) if text else None for text in ("1.50", "9.99", "3.10", "12.00", "8.61", "", "6.50", "20.00")]
@@ -83,9 +72,9 @@ def test_deltas_may_be_of_decimals(spark, tmp_path, monkeypatch, place):
     assert len(held) >= 7
 
 
-def test_a_backfill_builds_the_state_that_runs_leave(spark, tmp_path):
+def test_a_backfill_builds_the_state_that_runs_leave(tmp_path):
     rows = events(34, 300)
-    by_runs, at_once = (Bench(tmp_path / name, CASES["counts"]) for name in ("runs", "once"))
+    by_runs, at_once = (Bench(tmp_path / name, {"windows": COUNTS}) for name in ("runs", "once"))
     for bench in (by_runs, at_once):
         for part in cut(rows, 9, 6):
             bench.land(part)
@@ -105,9 +94,9 @@ def sparse(key: str, minute: int) -> dict[str, Any]:
     return {"k": key, "site": 1, "t": BASE + minute * MINUTE, "v": float(minute), "i": minute, "label": "x", "id": f"{minute}"}
 
 
+@pytest.mark.spark
 def test_a_key_that_is_due_in_one_window_keeps_its_state_in_the_others(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "MAX_ROWS", 0)
-    monkeypatch.setattr(limits, "MAX_STATE_ROWS", -1)
+    compute_by_many_tasks(monkeypatch)
     bench = Bench(tmp_path, {"windows": [COUNTS[0], TICKS[0]], "keys": ["k"]})
     batches = [
         [sparse("a", n) for n in range(6)] + [sparse("b", 12)],
@@ -122,9 +111,9 @@ def test_a_key_that_is_due_in_one_window_keeps_its_state_in_the_others(spark, tm
     assert {row["trigger"] for row in wanted if (row["k"], row["window"]) == ("a", "last_5")} == {0, 1, 2, 3}
 
 
+@pytest.mark.spark
 def test_keys_may_be_named_like_columns_that_reading_and_compacting_the_state_use(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "MAX_ROWS", 0)
-    monkeypatch.setattr(limits, "MAX_STATE_ROWS", -1)
+    compute_by_many_tasks(monkeypatch)
     names = ["age", "Head", "through", "_applied", "_New", "_latest", "_bounds", "_key_0"]
     bench = Bench(tmp_path, {"windows": [COUNTS[0]], "keys": ["k", *names]})
     rows = [sparse("ab"[n % 2], n) for n in range(40)]
@@ -140,7 +129,7 @@ def test_keys_may_be_named_like_columns_that_reading_and_compacting_the_state_us
     assert wanted
 
 
-def test_state_shows_what_windows_hold(spark, tmp_path, capsys):
+def test_state_shows_what_windows_hold(tmp_path, capsys):
     windows = [*COUNTS, *TICKS, *DELTAS]
     bench = Bench(tmp_path, {"windows": windows, "aggregates": AGGREGATES, "keys": ["k"]})
     run_over(bench, 9, events(35, 300), 3)
@@ -166,6 +155,7 @@ def _state(bench: Bench) -> list[str]:
     return sorted(map(repr, table.to_pylist()))
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(("window", "few"), [("count", 100_000), ("count", 0), ("time", 100_000)])
 def test_spark_restores_the_rows_that_this_process_does(spark, tmp_path, monkeypatch, window, few):
     monkeypatch.setattr(position_rows, "_FEW_BOUNDS", few)

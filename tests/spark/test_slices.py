@@ -14,8 +14,6 @@ from windowmill.checkpoints.state.log import is_log
 from windowmill.jobs.batch import loop
 from windowmill.jobs.ways import limits
 
-pytestmark = pytest.mark.spark
-
 OBJECTS: dict[str, Any] = AGGREGATES | {
     "texts": {"concat": "label", "where": "v > 50"},
     "about": {"approx_distinct": "id"},
@@ -50,56 +48,33 @@ TIME = {"column": "t", "end": "e", "tie_break": ["id"], "disorder": "5 minutes",
 SNAPSHOTS = {"name": "spans", "type": "snapshot"}
 OVER_TIME = AGGREGATES | {"level": {"time_weighted_mean": "v"}, "level_of": {"time_weighted_mean": "i", "where": "v > 50"}}
 CUT = [each | {"name": f"cut_{each['name']}", "max_size": "45 minutes"} for each in SESSIONS]
-#: What differs from the bench's own pipeline.
+#: What differs from the bench's own pipeline. A pipeline has many windows: a batch computes all of them at once.
 CASES: dict[str, dict[str, Any]] = {
-    "objects": {"aggregates": OBJECTS, "windows": GRIDS},
-    "objects in nodes": {"aggregates": OBJECTS, "windows": LONG},
-    "calendars": {"windows": CALENDARS},
-    "objects over calendars": {"aggregates": OBJECTS, "windows": CALENDARS[:2]},
-    "cumulative": {"windows": STEPS},
-    "sessions": {"windows": SESSIONS},
-    "sessions beside grids": {"aggregates": OBJECTS, "windows": [*SESSIONS[:1], *GRIDS]},
-    "sessions beside calendars": {"windows": [CALENDARS[0], *SESSIONS]},
-    "cut sessions": {"aggregates": OBJECTS, "windows": [*SESSIONS, *CUT]},
-    "objects over sessions": {"aggregates": OBJECTS, "windows": SESSIONS[:1]},
-    "revisions": {"emit": "revise"},
-    "revised sessions": {"windows": SESSIONS, "emit": "revise"},
-    "revised sessions beside grids": {"aggregates": OBJECTS, "windows": [*SESSIONS[:1], *GRIDS], "emit": "revise"},
-    "empty windows": {"windows": EMPTY},
-    "empty windows revised": {"windows": EMPTY, "emit": "revise", "keys": ["k"]},
-    "empty windows of objects in nodes": {"aggregates": OBJECTS, "windows": [LONG[0] | {"empty": "emit"}, EMPTY[0]]},
-    "empty windows of calendars beside sessions": {"windows": [CALENDARS[0] | {"empty": "emit"}, SESSIONS[0]], "keys": ["k"]},
-    "events that last": {"time": TIME, "aggregates": OVER_TIME},
-    "objects of events that last": {"time": TIME, "aggregates": OBJECTS | OVER_TIME, "windows": GRIDS, "keys": ["k"]},
-    "events that last in nodes": {"time": TIME, "aggregates": OVER_TIME, "windows": [LONG[0], GRIDS[1]], "keys": ["k"]},
-    "events that last over calendars": {"time": TIME, "aggregates": OVER_TIME, "windows": CALENDARS},
-    "revisions over events that last": {"time": TIME, "aggregates": OVER_TIME, "emit": "revise"},
-    "revisions over events that last, in nodes": {
-        "time": TIME,
-        "aggregates": OBJECTS | OVER_TIME,
-        "windows": [LONG[0], GRIDS[1]],
+    "grids, calendars and nodes": {"aggregates": OBJECTS, "windows": [*GRIDS, *LONG, *CALENDARS[:3], *STEPS]},
+    "sessions": {"aggregates": OBJECTS, "windows": [*SESSIONS, *CUT]},
+    "sessions beside grids": {"windows": [*SESSIONS, *CALENDARS]},
+    "revisions": {"aggregates": OBJECTS, "windows": [*SESSIONS[:1], *GRIDS, *CALENDARS[1:3]], "emit": "revise"},
+    "empty windows": {
+        "aggregates": OBJECTS,
+        "windows": [LONG[0] | {"empty": "emit"}, *EMPTY, CALENDARS[0] | {"empty": "emit"}, SESSIONS[0]],
         "keys": ["k"],
-        "emit": "revise",
     },
-    "empty windows over events that last": {"time": TIME, "aggregates": OVER_TIME, "windows": EMPTY, "keys": ["k"]},
-    "empty windows over events that last, revised": {
+    "empty windows revised": {"windows": EMPTY, "emit": "revise", "keys": ["k"]},
+    "events that last": {"time": TIME, "aggregates": OBJECTS | OVER_TIME, "windows": [*GRIDS, *LONG, *CALENDARS[:3]], "keys": ["k"]},
+    "events that last beside snapshots": {"time": TIME, "aggregates": OVER_TIME, "windows": [*EMPTY, SNAPSHOTS], "keys": ["k"]},
+    "revisions over events that last": {
         "time": TIME,
         "aggregates": OVER_TIME,
-        "windows": [*EMPTY, CALENDARS[0] | {"empty": "emit"}],
+        "windows": [LONG[0], *EMPTY, CALENDARS[0] | {"empty": "emit"}],
         "keys": ["k"],
         "emit": "revise",
     },
-    "events that last beside snapshots": {"time": TIME, "aggregates": OVER_TIME, "windows": [*GRIDS, SNAPSHOTS], "keys": ["k"]},
-    "revisions of objects": {"aggregates": OBJECTS, "windows": [*GRIDS, *CALENDARS[1:3]], "emit": "revise"},
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("place", ["process", "Spark"])
-def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, place, case):
-    if place == "Spark":
-        monkeypatch.setattr(limits, "MAX_ROWS", 0)
-        monkeypatch.setattr(limits, "MAX_STATE_ROWS", -1)
+@pytest.mark.usefixtures("each_scheduler")
+def test_any_cut_gives_the_rows_of_the_reference(tmp_path, case):
     bench, rows = Bench(tmp_path, CASES[case]), events(31, 400)
     done = check_runs_backfill_and_upkeep(bench, lasting(rows, 36) if bench.pipeline.time.end else rows)
     assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
@@ -108,20 +83,11 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, p
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"windows": GRIDS},
-        {"windows": LONG},
-        {"windows": EMPTY},
-        {"windows": SESSIONS},
-        {"windows": EMPTY, "time": TIME, "aggregates": OVER_TIME},
-    ],
-    ids=["slices", "nodes", "empty", "sessions", "lasting"],
+    [{"windows": [*GRIDS, *LONG, EMPTY[1], *SESSIONS]}, {"windows": EMPTY, "time": TIME, "aggregates": OVER_TIME}],
+    ids=["all", "lasting"],
 )
-@pytest.mark.parametrize("place", ["process", "Spark"])
-def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_after_it(spark, tmp_path, monkeypatch, place, changes):
-    if place == "Spark":
-        monkeypatch.setattr(limits, "MAX_ROWS", 0)
-        monkeypatch.setattr(limits, "MAX_STATE_ROWS", -1)
+@pytest.mark.usefixtures("each_scheduler")
+def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_after_it(tmp_path, changes):
     rows = events(34, 400)
     bench = Bench(tmp_path, {**changes, "emit": "revise", "keys": ["site"]})
     rows = lasting(rows, 40) if bench.pipeline.time.end else rows
@@ -134,6 +100,7 @@ def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_afte
     assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
+@pytest.mark.spark
 def test_a_first_backfill_builds_the_state_of_events_that_last(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_ROWS", 0)
     rows = lasting(events(38, 300), 39)
@@ -152,7 +119,7 @@ def test_a_first_backfill_builds_the_state_of_events_that_last(spark, tmp_path, 
     assert {0, 1} == set(state["_reaching"].to_pylist())
 
 
-def test_spans_lie_in_few_files(spark, tmp_path, monkeypatch):
+def test_spans_lie_in_few_files(tmp_path, monkeypatch):
     monkeypatch.setattr(base, "FEW_FILES", 2)
     bench, rows = Bench(tmp_path, {"windows": EMPTY, "keys": ["k"]}), events(35, 200)
     run_over(bench, 12, rows, 4)

@@ -11,8 +11,6 @@ from deltalake import DeltaTable
 from tests.spark.harness import Bench, Row, differences, events, in_order, run_over
 from windowmill.windowing import reference
 
-pytestmark = pytest.mark.spark
-
 AGGREGATES: dict[str, Any] = {
     "big": {"count": "*", "where": "v > 50"},
     "small": {"count": "*", "where": "v < 20"},
@@ -44,7 +42,7 @@ def columns_of(bench: Bench) -> list[str]:
 
 
 @pytest.mark.parametrize("windows", [WINDOWS, SESSIONS, LIVE], ids=["slices", "sessions", "live rows"])
-def test_aggregates_swapped_between_runs_keep_their_values(spark, tmp_path, windows):
+def test_aggregates_swapped_between_runs_keep_their_values(tmp_path, windows):
     rows = events(41, 420)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": windows})
     run_over(bench, 3, rows[:140], 2)

@@ -15,11 +15,9 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, steps
 from windowmill.windowing import errors
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture(scope="module")
-def begun(spark, tmp_path_factory) -> Path:
+def begun(tmp_path_factory) -> Path:
     """Folder of a pipeline that has committed its first batch."""
     bench = Bench(tmp_path_factory.mktemp("begun"))
     bench.land(events(31, 300))
@@ -108,7 +106,7 @@ def test_a_changed_spec_is_refused_and_the_old_one_goes_on(bench):
     assert len(bench.run()) == 1
 
 
-def test_a_sink_that_is_not_ours(spark, tmp_path):
+def test_a_sink_that_is_not_ours(tmp_path):
     bench = Bench(tmp_path)
     bench.land(events(40, 50))
     write_deltalake(bench.sink, pa.table({"x": [1]}))
@@ -116,6 +114,7 @@ def test_a_sink_that_is_not_ours(spark, tmp_path):
         bench.run()
 
 
+@pytest.mark.spark
 def test_a_constraint_of_the_sinks_owner_is_checked_before_the_record(spark, bench):
     sink = f"delta.`{bench.sink}`"
     spark.sql(f"ALTER TABLE {sink} ADD CONSTRAINT named CHECK (n >= 0)")
@@ -138,7 +137,7 @@ def _latest(bench: Bench) -> int:
     return 1 + max(row["window_end"] for row in bench.rows())
 
 
-def test_unusable_rows_are_quarantined_with_their_reason(spark, tmp_path):
+def test_unusable_rows_are_quarantined_with_their_reason(tmp_path):
     bench = Bench(
         tmp_path, {"time": {"column": "label", "disorder": "5 minutes", "max_future_skew": "1 day"}, "aggregates": {"n": {"count": "*"}}}
     )
@@ -159,6 +158,7 @@ def test_unusable_rows_are_quarantined_with_their_reason(spark, tmp_path):
     assert done.commit.seen == BASE + 60 * MINUTE
 
 
+@pytest.mark.spark
 def test_overflow_of_an_integer_sum_is_an_error(spark, tmp_path):
     bench = Bench(tmp_path, {"aggregates": {"whole": {"sum": "i"}}})
     rows = [dict(row, i=2**62, k="a", site=1, t=BASE + n * MINUTE) for n, row in enumerate(events(42, 60))]
@@ -167,7 +167,7 @@ def test_overflow_of_an_integer_sum_is_an_error(spark, tmp_path):
         bench.run()
 
 
-def test_held_then_released_or_discarded(spark, tmp_path):
+def test_held_then_released_or_discarded(tmp_path):
     rule = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": 0, "severity": "critical"}
     for ruling in ("release", "discard"):
         bench = Bench(tmp_path / ruling, {"expectations": [rule]})
@@ -215,7 +215,7 @@ def test_a_second_pipeline_over_the_same_sink_is_refused(bench):
 
 
 @pytest.mark.covers("I10", "I12")
-def test_rows_that_come_twice_and_a_key_that_has_most_of_them(spark, tmp_path):
+def test_rows_that_come_twice_and_a_key_that_has_most_of_them(tmp_path):
     bench = Bench(tmp_path)
     rows = [row if n % 10 == 0 else row | {"k": "a", "site": 1} for n, row in enumerate(events(46, 400))]
     for _ in range(2):
@@ -225,7 +225,7 @@ def test_rows_that_come_twice_and_a_key_that_has_most_of_them(spark, tmp_path):
     assert differences(bench.rows(), bench.expected(rows + rows).rows) == []
 
 
-def test_a_rule_that_is_changed_after_the_record_holds_nothing(spark, tmp_path, monkeypatch):
+def test_a_rule_that_is_changed_after_the_record_holds_nothing(tmp_path, monkeypatch):
     """The batch is recorded with the verdict that lets its rows out; the next run only makes the commits."""
     bench = Bench(tmp_path)
     bench.land(events(47, 200))
@@ -241,7 +241,7 @@ def test_a_rule_that_is_changed_after_the_record_holds_nothing(spark, tmp_path, 
     assert differences(bench.rows(), bench.expected(events(47, 200)).rows) == []
 
 
-def test_a_discarded_batch_stays_out_though_its_rules_would_pass_by_now(spark, tmp_path):
+def test_a_discarded_batch_stays_out_though_its_rules_would_pass_by_now(tmp_path):
     rule = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": 0, "severity": "critical"}
     bench = Bench(tmp_path, {"expectations": [rule]})
     bench.land(events(50, 200))

@@ -19,7 +19,6 @@ from windowmill.jobs.verify.check import BY_SQL, Verification, verify
 from windowmill.jobs.verify.sampled_rows import LocalReader
 from windowmill.windowing.catalogue import DECLARED
 
-pytestmark = pytest.mark.spark
 EVERY = AGGREGATES | {
     "different": {"count_distinct": "label"},
     "about": {"approx_distinct": "id"},
@@ -92,6 +91,7 @@ def told(found: Verification) -> list[Any]:
     ]
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("form", ["grids", "sessions_on_time", "positions"])
 def test_rows_that_only_spark_reads_are_verified_by_it(spark, tmp_path, monkeypatch, form):
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
@@ -106,7 +106,7 @@ def test_rows_that_only_spark_reads_are_verified_by_it(spark, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_published_rows_are_what_plain_operators_make_of_the_source(spark, tmp_path, monkeypatch, form):
+def test_published_rows_are_what_plain_operators_make_of_the_source(tmp_path, monkeypatch, form):
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
     bench = Bench(tmp_path, FORMS[form])
     run_over(bench, 5, events(21, 700), 5)
@@ -125,7 +125,7 @@ def test_published_rows_are_what_plain_operators_make_of_the_source(spark, tmp_p
     assert bench.run(), "runs go on beside what verification has added to the quality table"
 
 
-def test_only_files_with_rows_of_the_sample_are_read_and_once(spark, tmp_path, monkeypatch):
+def test_only_files_with_rows_of_the_sample_are_read_and_once(tmp_path, monkeypatch):
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
     time = {"column": "t", "tie_break": ["id"], "disorder": "6 hours"}
     bench, calls, read = Bench(tmp_path, {"windows": [SLOTS, HALVES, VISITS], "aggregates": FEW, "time": time}), [], LocalReader.read
@@ -142,7 +142,7 @@ def test_only_files_with_rows_of_the_sample_are_read_and_once(spark, tmp_path, m
     assert f"read       {len(only)} of 6 files (" in text.getvalue(), "statistics tell that no row came too late"
 
 
-def test_a_source_that_has_lost_all_its_rows_has_no_such_windows(spark, tmp_path, monkeypatch):
+def test_a_source_that_has_lost_all_its_rows_has_no_such_windows(tmp_path, monkeypatch):
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
     bench = Bench(tmp_path, {"windows": [SLOTS], "aggregates": {"n": {"count": "*"}}})
     run_over(bench, 5, events(21, 200), 2)
@@ -164,6 +164,7 @@ def every_aggregate(folder: Any) -> Bench:
     return bench
 
 
+@pytest.mark.spark
 def test_every_aggregate_of_the_catalogue_has_a_form_and_changed_rows_are_found(spark, tmp_path, monkeypatch):
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
     bench = every_aggregate(tmp_path)
@@ -187,7 +188,7 @@ def test_every_aggregate_of_the_catalogue_has_a_form_and_changed_rows_are_found(
     assert (kept["outcome"], kept["elements"]) == ("failed", len(again.comparison.rows))
 
 
-def test_a_row_that_was_changed_in_the_source_is_found(spark, tmp_path, monkeypatch):
+def test_a_row_that_was_changed_in_the_source_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
     time = {"column": "t", "tie_break": ["id"], "disorder": "12 hours"}
     bench = Bench(tmp_path, {"aggregates": FEW, "windows": [SLOTS], "time": time})
@@ -206,7 +207,7 @@ def test_a_row_that_was_changed_in_the_source_is_found(spark, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("form", ["positions", "sessions_on_time"])
-def test_the_newest_revisions_are_those_that_readers_see(spark, tmp_path, monkeypatch, form):
+def test_the_newest_revisions_are_those_that_readers_see(tmp_path, monkeypatch, form):
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
     bench = Bench(tmp_path, FORMS[form])
     rows = [row for row in events(29, 900) if row["t"] is not None]
