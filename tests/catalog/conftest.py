@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.catalog.metastores import Player, hive_settings, metastore, player
+from tests.catalog import metastores
 
 
 @pytest.fixture(scope="package")
-def hive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Player]:
-    below = tmp_path_factory.mktemp("hive")
-    with metastore(below) as port, player(below, hive_settings(port)) as playing:
+def hive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[metastores.Player]:
+    with metastores.hive(tmp_path_factory.mktemp("hive")) as playing:
         yield playing

@@ -65,8 +65,17 @@ class Player:
 
 
 @contextmanager
-def metastore(below: Path) -> Iterator[int]:
-    """Start a metastore that listens on a port of this machine, and give the port."""
+def hive(below: Path) -> Iterator[Player]:
+    """Start a metastore, and a player that asks it."""
+    with _metastore(below) as (port, process), player(below, hive_settings(port)) as playing:
+        playing.sql("SET spark.app.name")  # Spark starts while the metastore does
+        _wait_for(port, process)
+        yield playing
+
+
+@contextmanager
+def _metastore(below: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Begin to start a metastore; its port, and its process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -83,8 +92,7 @@ def metastore(below: Path) -> Iterator[int]:
     command += [part for name, value in settings.items() for part in ("--hiveconf", f"{name}={value}")]
     process = subprocess.Popen(command, cwd=below, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _wait_for(port, process)
-        yield port
+        yield port, process
     finally:
         process.kill()
         process.wait()

@@ -69,6 +69,16 @@ def lake(hive, tmp_path) -> Lake:
     return Lake(hive, tmp_path)
 
 
+@pytest.fixture(scope="module")
+def odd_tables(hive, tmp_path_factory) -> Lake:
+    """A database with a view and a table that is not of Delta, too."""
+    lake = Lake(hive, tmp_path_factory.mktemp("odd"))
+    hive.sql(
+        f"CREATE VIEW {lake.name}.seen AS SELECT * FROM {lake.name}.orders", f"CREATE TABLE {lake.name}.files ({COLUMNS}) USING parquet"
+    )
+    return lake
+
+
 def test_every_command_takes_tables_by_name(lake, tmp_path):
     path = lake.spec()
     assert lake.hive.sql("SET spark.sql.catalogImplementation") == [["spark.sql.catalogImplementation", "hive"]]
@@ -188,15 +198,13 @@ def test_a_table_that_was_made_anew_is_refused(lake):
         ("odd-name", "counts", 1, "odd-name'; create it, or correct the name"),
     ],
 )
-def test_what_cannot_be_taken_by_name_is_told_before_any_work(lake, tmp_path, source, sink, code, told):
-    lake.hive.sql(
-        f"CREATE VIEW {lake.name}.seen AS SELECT * FROM {lake.name}.orders", f"CREATE TABLE {lake.name}.files ({COLUMNS}) USING parquet"
-    )
-    assert told in lake.refused("run", lake.spec(source=source, sink=sink), code=code)
-    assert not (tmp_path / "checkpoints" / "ledger").exists()
+def test_what_cannot_be_taken_by_name_is_told_before_any_work(odd_tables, source, sink, code, told):
+    assert told in odd_tables.refused("run", odd_tables.spec(source=source, sink=sink), code=code)
+    assert not (odd_tables.folder / "checkpoints" / "ledger").exists()
 
 
-def test_a_catalog_or_database_that_is_not_there(lake):
+def test_a_catalog_or_database_that_is_not_there(odd_tables):
+    lake = odd_tables
     path = Path(lake.spec())
     assert "only Spark's catalog knows where its tables lie" in lake.refused("run", str(path), compute="local")
     text = path.read_text()

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.catalog.metastores import Player, hive_settings, metastore, player
+from tests.catalog.metastores import Player, hive
 from tests.docs.console import ROOT, settled
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1_200)]
@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1_200)]
 PAGE = ROOT / "docs" / "how-to" / "catalog.md"
 
 
-def played(hive: Player) -> str:
+def played(player: Player) -> str:
     """The page with what its commands print now."""
     with TemporaryDirectory() as folder:  # a short path: tables wrap the long one of pytest
-        return hive.page(PAGE, Path(folder))
+        return player.page(PAGE, Path(folder))
 
 
 def test_the_page_shows_what_its_commands_print(hive):
@@ -27,6 +27,6 @@ def test_the_page_shows_what_its_commands_print(hive):
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as temporary, metastore(Path(temporary)) as port, player(Path(temporary), hive_settings(port)) as playing:
+    with TemporaryDirectory() as temporary, hive(Path(temporary)) as playing:
         PAGE.write_text(played(playing))
     sys.exit(0)
