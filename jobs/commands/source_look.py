@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import PurePosixPath
@@ -299,8 +300,8 @@ def check_options(settings: Source, *, wanting: str | None = None) -> None:
             raise SpecError(f"--option: {field}: {problem}")
 
 
-def arrived(table: SourceTable) -> list[AddedFile]:
-    """Files in order of arrival, as far as it is known.
+def arrived(table: SourceTable, *, held: bool = False) -> list[AddedFile]:
+    """Files in order of arrival, as far as it is known; with ``held``, those of the rows that the table still holds, where some changed.
 
     Commits that changed rows are left out: the rows of their files arrived earlier.
     """
@@ -309,6 +310,9 @@ def arrived(table: SourceTable) -> list[AddedFile]:
     except SourceRangeGoneError:
         versions = _last_versions(table)
     files = [file for version in versions if not version.changes for file in version.added]
+    if held and any(version.changes for version in versions):
+        with suppress(SourceRangeGoneError):  # of messages that a topic no longer has
+            return table.snapshot(table.version)
     return files if files and table.missing(files[:_FILES]) is None else table.snapshot(table.version)
 
 

@@ -87,7 +87,7 @@ class Measured:
 
 def measured(pipeline: Pipeline, source: SourceTable) -> Measured | None:
     """What some rows of its ``source`` are to ``pipeline``; null if only Spark can read them."""
-    files = arrived(source)
+    files = arrived(source, held=True)
     chosen = files if len(files) <= _FILES else [*files[: _FILES // 2], *files[-_FILES // 2 :]]
     if not chosen:
         return Measured(0, 0)

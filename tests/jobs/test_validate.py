@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from windowmill.jobs.cli import main
 
@@ -80,6 +80,16 @@ def test_rows_of_the_source_are_read_as_a_run_reads_them(tmp_path, capsys):
     assert main(["validate", str(path), "--source"]) == 0
     told = capsys.readouterr().out
     assert "400 rows of the source read; readable: t in 396, k in 300, v in 300; not usable: 4 bad_time (such as '1/31/2024')" in told
+
+
+@pytest.mark.parametrize(("where", "rows"), [("v = 1", 12), ("k = 'b'", 8), ("true", 0)])
+def test_rows_that_the_table_no_longer_holds_are_not_read(tmp_path, capsys, where, rows):
+    path = landed(tmp_path, ["2024-01-01T00:00:00Z"] * 2)
+    table = DeltaTable(str(tmp_path / "in"))
+    write_deltalake(table, table.to_pyarrow_table(), mode="append")
+    table.delete(where)
+    assert main(["validate", str(path), "--source", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]["rows"] == table.to_pyarrow_table().num_rows == rows
 
 
 @pytest.mark.parametrize(
