@@ -15,7 +15,7 @@ from deltalake import Schema as DeltaSchema
 from tests.spark.harness import BASE, MINUTE, Bench, differences, quiet
 from windowmill.checkpoints.features import own_commit
 from windowmill.jobs.batch import loop, savepoints
-from windowmill.windowing.errors import SinkRefusedError, SourceSchemaError
+from windowmill.windowing.errors import SinkError, SinkRefusedError, SourceSchemaError, StateError
 from windowmill.windowing.settings import COMPUTE
 
 #: Aggregates of numbers of any type, and those whose results of whole numbers are none of other types.
@@ -276,5 +276,50 @@ def test_a_run_that_dies_behind_a_commit_of_the_widening_is_made_good_by_the_nex
         bench.run()
         land(bench, wide, rows_of(after, 120))
         bench.run()
+    assert types_of(found) == types_of(right)
+    assert differences(found.rows(), right.rows()) == []
+
+
+@pytest.mark.covers("S3")
+@pytest.mark.parametrize(
+    ("when", "commits", "role"), [("before", 1, "sink"), ("behind", 1, "sink"), ("before", 2, "sink"), ("before", 3, "state")]
+)
+def test_a_commit_of_another_writer_amid_the_widening_is_told_in_a_line_and_the_next_run_goes_on(
+    tmp_path, monkeypatch, when, commits, role
+):
+    """The commits of the widening: the sink's schema, its files, the state."""
+    case = "int to double"
+    spec = spec_of(case, windows=GRIDS, aggregates={"low": {"min": "x"}})
+    narrow, wide, before, after, _ = WIDER[case]
+    right, found = widened(tmp_path / "right", spec, case, is_wide=True), Bench(tmp_path / "found", spec)
+    for first in (0, 20):
+        land(found, narrow, rows_of(before, first))
+        found.run()
+    retype(found.source, "x", wide)
+    land(found, wide, rows_of(after, 36))
+    write, done = DeltaTable.create_write_transaction, list[str]()
+
+    def meeting(self: DeltaTable, *args: Any, **more: Any) -> None:
+        is_met = False
+        if "widen" in str(more["commit_properties"].custom_metadata):
+            done.append(self.table_uri)
+            is_met = len(done) == commits
+        if is_met and when == "behind":
+            write(self, *args, **more)
+        if is_met:
+            DeltaTable(self.table_uri).optimize.compact()
+            DeltaTable(self.table_uri).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
+        if not (is_met and when == "behind"):
+            write(self, *args, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "create_write_transaction", meeting)
+        told = rf"^{role} \S+: others wrote to it while its columns were widened \([^\n]*\); run again$"
+        with pytest.raises({"sink": SinkError, "state": StateError}[role], match=told):
+            found.run()
+    found.run()
+    for first in (40, 120):
+        land(found, wide, rows_of(after, first))
+        found.run()
     assert types_of(found) == types_of(right)
     assert differences(found.rows(), right.rows()) == []
