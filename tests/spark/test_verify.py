@@ -10,9 +10,11 @@ import pytest
 from deltalake import DeltaTable
 from rich.console import Console
 
+from tests.jobs.test_verification import deliver, parts, write_spec
 from tests.spark.harness import AGGREGATES, SCHEMA, Bench, Row, events, quiet, run_over
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.cli import main
 from windowmill.jobs.commands.answers import quality_of
 from windowmill.jobs.commands.verify import _lines
 from windowmill.jobs.verify.check import BY_SQL, Verification, verify
@@ -103,6 +105,25 @@ def test_rows_that_only_spark_reads_are_verified_by_it(spark, tmp_path, monkeypa
     assert told(here) == told(there) == []
     assert here.comparison.methods == there.comparison.methods
     assert here.comparison.equal == there.comparison.equal
+
+
+@pytest.mark.spark
+def test_an_error_of_a_worker_is_told_in_a_line_that_names_the_file(spark, tmp_path, monkeypatch, capsys):
+    spec = write_spec(tmp_path, "csv", compute="auto")
+    deliver(tmp_path / "source", "csv", parts(3, 2, 60), spec)
+    file = tmp_path / "source" / "part-0.csv"
+
+    def gone(*_: Any) -> None:
+        """This process can read none of the rows, and the file is gone before Spark's workers read it."""
+        file.unlink(missing_ok=True)
+
+    monkeypatch.setattr(LocalReader, "read", gone)
+    capsys.readouterr()
+    assert main(["verify", str(spec)]) == 1
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    [line] = [line for line in said.splitlines() if line.startswith("windowmill: ")]
+    assert str(file) in line
 
 
 @pytest.mark.parametrize("form", FORMS)
