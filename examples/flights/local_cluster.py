@@ -25,6 +25,8 @@ WORKERS = 2
 #: Master and workers are three JVMs, each of which needs 2 to 4 s on idle cores.
 START_SECONDS = 120
 _LOCALHOST = "127.0.0.1"
+#: Master and workers have little to do on one machine: what costs is their start, of which compiling is half.
+_DAEMONS = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 class ClusterError(RuntimeError):
@@ -117,8 +119,8 @@ def spark_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _process(folder: Path, name: str, main_class: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    # The script gives way to Java (exec), so that the process started is the JVM itself; which has little to do on one machine.
-    settings = os.environ | spark_environment() | {"SPARK_DAEMON_MEMORY": "256m", "PYSPARK_PYTHON": sys.executable}
+    # The script gives way to Java (exec), so that the process started is the JVM itself.
+    settings = os.environ | spark_environment() | _DAEMONS | {"PYSPARK_PYTHON": sys.executable}
     with (folder / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
             [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), main_class, "--host", _LOCALHOST, *arguments],
