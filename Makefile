@@ -63,7 +63,7 @@ soak: setup ## 300 batches while drivers, JVMs and workers are killed every 30 s
 	$(PY) -m tests.faults.soak --batches 300 --seconds-between-kills 30
 
 airflow-faults: setup ## Kill the parts of a real Airflow in the middle of batches, clear and mark runs (about 10 minutes)
-	WINDOWMILL_AIRFLOW_FAULTS=all $(PY) -m pytest tests/airflow/test_real_faults.py tests/airflow/test_thirty_intervals.py
+	WINDOWMILL_AIRFLOW_FAULTS=all $(PY) -m pytest tests/airflow/real/test_faults.py tests/airflow/real/test_thirty_intervals.py
 
 mutants: setup ## Put known bugs into the code, one at a time, and check that a fast test fails for each (minutes)
 	$(PY) -m tests.mutants

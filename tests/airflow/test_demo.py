@@ -11,7 +11,7 @@ import pytest
 from examples.flights import demo
 from examples.flights.recompute import compare
 from examples.flights.results import published_rows
-from tests.airflow.real_airflow import BACKFILL_SECONDS, request_backfill
+from tests.airflow.real.airflows import BACKFILL_SECONDS, request_backfill
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.windowing.specfile import load_pipeline
 

@@ -14,7 +14,7 @@ import pytest
 
 from examples.flights import demo
 from examples.flights.local_airflow import AirflowError, LocalAirflow, settings_of
-from tests.airflow.real_airflow import request_backfill
+from tests.airflow.real.airflows import request_backfill
 
 pytestmark = pytest.mark.dag
 

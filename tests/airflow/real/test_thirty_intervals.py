@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import textwrap
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 import yaml
 
-from examples.flights.local_airflow import REPOSITORY
-from tests.airflow.real_airflow import RealAirflow
+from tests.airflow.real.airflows import RealAirflow
 from tests.spark.harness import BASE, Bench, Row, differences, events
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.windowing.durations import DAY_US
@@ -50,14 +47,11 @@ def bench(tmp_path) -> Bench:
 
 
 @pytest.fixture
-def airflow(tmp_path, bench) -> Iterator[RealAirflow]:
-    spec, dags = tmp_path / f"{NAME}.yaml", tmp_path / "dags"
+def airflow(real_airflow, tmp_path, bench) -> RealAirflow:
+    spec = tmp_path / f"{NAME}.yaml"
     spec.write_text(yaml.safe_dump(bench.spec))
-    dags.mkdir()
-    (dags / "thirty.py").write_text(textwrap.dedent(DAG_FILE.format(spec=str(spec))))
-    environment = {"PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY}"}
-    with RealAirflow.running(tmp_path / "airflow", dags, environment, [NAME]) as running:
-        yield running
+    real_airflow.add(NAME, DAG_FILE.format(spec=str(spec)), [NAME])
+    return real_airflow
 
 
 def test_thirty_intervals_four_at_a_time_beside_the_schedule(airflow, bench):

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 from playwright.sync_api import Browser, Page
 
-from examples.flights.local_airflow import REPOSITORY, AirflowError
-from tests.airflow.real_airflow import RealAirflow
+from examples.flights.local_airflow import AirflowError
+from tests.airflow.real.airflows import RealAirflow
 from tests.airflow.specs import written
 from tests.airflow.test_rulings import RULE, land
-from tests.browser.chromium import chromium, opened
+from tests.browser.chromium import opened
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.dags.rulings import ANSWERS
 from windowmill.jobs.cli import main
@@ -22,8 +21,6 @@ from windowmill.windowing.specfile import load_pipeline
 
 pytestmark = [pytest.mark.dag, pytest.mark.timeout(900)]
 
-#: Who may answer, and who may only look.
-USERS = {"ada": "user", "vera": "viewer"}
 #: Pipelines -> how long the question about their held batch waits.
 SECONDS = {"clicked": 3600, "called": 3600, "unanswered": 1, "discarded": 3600}
 #: States of the tasks of a run whose batch has been released.
@@ -103,16 +100,13 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def asked(real_airflow: RealAirflow, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     folder = tmp_path_factory.mktemp("held")
     land(folder, range(6))
     for name in SECONDS:
         written(folder, name, **{'schedule: "*/30 * * * *"\n': RULE})
-    (folder / "dags").mkdir()
-    (folder / "dags" / "dag.py").write_text(DAG_FILE.format(seconds=SECONDS, specs=str(folder)))
-    environment = {"PYTHONPATH": f"{REPOSITORY}/src"}
-    with RealAirflow.running(folder / "airflow", folder / "dags", environment, list(SECONDS), USERS) as airflow:
-        yield Asked(airflow, folder)
+    real_airflow.add("held", DAG_FILE.format(seconds=SECONDS, specs=str(folder)), SECONDS)
+    return Asked(real_airflow, folder)
 
 
 def signed_in(browser: Browser, asked: Asked, name: str, user: str) -> Page:
@@ -127,23 +121,21 @@ def signed_in(browser: Browser, asked: Asked, name: str, user: str) -> Page:
     return page
 
 
-def test_a_click_in_a_browser_releases_the_batch(asked: Asked):
+def test_a_click_in_a_browser_releases_the_batch(asked: Asked, browser: Browser):
     asked.wait_for_question("clicked")
-    with chromium() as browser:
-        page = signed_in(browser, asked, "clicked", "ada")
-        page.get_by_role("button", name="Release").click()
-        assert asked.ended("clicked") == "success"
+    page = signed_in(browser, asked, "clicked", "ada")
+    page.get_by_role("button", name="Release").click()
+    assert asked.ended("clicked") == "success"
     assert asked.tasks("clicked") == RELEASED
     assert (asked.ruling("clicked"), asked.published("clicked")) == (("released", "ada"), 4)
 
 
-def test_a_click_of_somebody_who_may_only_look_does_nothing(asked: Asked):
+def test_a_click_of_somebody_who_may_only_look_does_nothing(asked: Asked, browser: Browser):
     asked.wait_for_question("called")
-    with chromium() as browser:
-        page = signed_in(browser, asked, "called", "vera")
-        with page.expect_response(lambda response: response.request.method == "PATCH") as answered:
-            page.get_by_role("button", name="Release").click()
-        assert answered.value.status == 403
+    page = signed_in(browser, asked, "called", "vera")
+    with page.expect_response(lambda response: response.request.method == "PATCH") as answered:
+        page.get_by_role("button", name="Release").click()
+    assert answered.value.status == 403
     assert asked.question("called")["response_received"] is False
     assert asked.ruling("called") == ("held", None)
 

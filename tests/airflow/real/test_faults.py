@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import os
-import textwrap
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,8 +16,7 @@ import psutil
 import pytest
 import yaml
 
-from examples.flights.local_airflow import REPOSITORY
-from tests.airflow.real_airflow import Attempt, RealAirflow
+from tests.airflow.real.airflows import Attempt, RealAirflow
 from tests.spark.harness import BASE, Bench, Row, differences, events
 from windowmill.checkpoints.ledger import Ledger
 
@@ -57,7 +54,7 @@ for spec in sorted(Path({specs!r}).glob("*.yaml")):
 
 @dataclass
 class Scenario:
-    """A pipeline of its own in the one Airflow of all scenarios."""
+    """A pipeline of its own."""
 
     airflow: RealAirflow
     name: str
@@ -121,35 +118,25 @@ class Scenario:
 
 
 @pytest.fixture(scope="module")
-def airflow(tmp_path_factory) -> Iterator[RealAirflow]:
+def scenarios(real_airflow: RealAirflow, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where their specs and tables are."""
     folder = tmp_path_factory.mktemp("faults")
-    for sub in ("specs", "dags"):
-        (folder / sub).mkdir()
     for name in NAMES:
-        (folder / "specs" / f"{name}.yaml").write_text(yaml.safe_dump(bench_of(folder, name).spec))
-    (folder / "dags" / "scenarios.py").write_text(textwrap.dedent(DAG_FILE.format(specs=str(folder / "specs"))))
-    environment = {
-        "PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY}",
-        "WINDOWMILL_COMPUTE": "spark",
-        "WINDOWMILL_DRIVER_MEMORY": "1g",
-        "WINDOWMILL_MASTER": "local[1]",
-    }
-    with RealAirflow.running(folder / "airflow", folder / "dags", environment, NAMES) as running:
-        yield running
-    assert running.processes() == []
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(bench_of(folder, name).spec))
+    real_airflow.add("scenarios", DAG_FILE.format(specs=str(folder)), NAMES)
+    return folder
 
 
 def bench_of(folder: Path, name: str) -> Bench:
     schedule = {"schedule": "@daily"} if name == "beside_backfill" else {}
-    return Bench(folder / name, {"pipeline": name, **schedule})
+    return Bench(folder / name, {"pipeline": name, "compute": "spark", **schedule})
 
 
 @pytest.fixture
-def scenario(airflow, request) -> Scenario:
+def scenario(real_airflow, scenarios, request) -> Scenario:
     """The scenario named like the test."""
     name = request.node.name.removeprefix("test_").replace("[", "_").removesuffix("]")
-    folder = airflow.home.parent
-    return Scenario(airflow, name, bench_of(folder, name), folder / "specs" / f"{name}.yaml")
+    return Scenario(real_airflow, name, bench_of(scenarios, name), scenarios / f"{name}.yaml")
 
 
 @pytest.mark.covers("P5")

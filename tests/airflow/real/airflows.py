@@ -10,7 +10,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,7 @@ import httpx
 import psutil
 
 from examples.flights.local_airflow import ANSWER_SECONDS, AirflowError, LocalAirflow, free_ports, settings_of
-from windowmill.dags.pools import create_pools
+from windowmill.dags.pools import pool_of
 
 START_SECONDS = 240
 #: Short enough that a lost task is noticed within a test, long enough for a busy machine.
@@ -71,24 +71,25 @@ class SignedIn(LocalAirflow):
 
 
 class RealAirflow:
-    """Its components as processes of ours; ``dags`` is its folder of DAG files.
+    """Its components as processes of ours.
 
     ``users`` -> their roles: the password of each is the name, and the first asks where no other is named. Without users nobody logs in.
     """
 
-    def __init__(self, home: Path, dags: Path, environment: Mapping[str, str], users: Mapping[str, str] = NOBODY) -> None:
-        home.mkdir(parents=True, exist_ok=True)
-        self.home = home
+    def __init__(self, home: Path, environment: Mapping[str, str], users: Mapping[str, str] = NOBODY) -> None:
+        self.home, self._dags = home, home / "dags"
+        self._dags.mkdir(parents=True)
         passwords = home / "passwords.json"
         passwords.write_text(json.dumps({user: user for user in users}))
         ports = free_ports(4)
-        bundle = {"name": "faults", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {"path": str(dags)}}
+        bundle = {"name": "faults", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {"path": str(self._dags)}}
         self.settings = settings_of(home, ports) | {
             f"AIRFLOW__{name}": str(value)
             for name, value in {
                 "DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([bundle]),
-                "DAG_PROCESSOR__REFRESH_INTERVAL": 5,
-                "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 5,
+                # New files are found soon; those that are known do not change.
+                "DAG_PROCESSOR__REFRESH_INTERVAL": 1,
+                "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 3600,
                 # Standalone makes it for its components.
                 "API_AUTH__JWT_SECRET": secrets.token_hex(32),
                 "CORE__PARALLELISM": 3,
@@ -115,21 +116,23 @@ class RealAirflow:
 
     @classmethod
     @contextlib.contextmanager
-    def running(
-        cls, home: Path, dags: Path, environment: Mapping[str, str], dag_ids: list[str], users: Mapping[str, str] = NOBODY
-    ) -> Iterator[RealAirflow]:
-        """One that knows the DAGs and has their pools; whatever happens, no process of it is left at the end."""
-        airflow = cls(home, dags, environment, users)
+    def running(cls, home: Path, environment: Mapping[str, str], users: Mapping[str, str] = NOBODY) -> Iterator[RealAirflow]:
+        """One that starts; whatever happens, no process of it is left at the end."""
+        airflow = cls(home, environment, users)
         try:
             airflow.command("db", "migrate")
             for component in COMPONENTS:
                 airflow.start(component)
-            for dag_id in dag_ids:
-                airflow.wait(f"the DAG {dag_id}", lambda dag_id=dag_id: airflow.knows(dag_id), START_SECONDS)
-            create_pools(dag_ids, airflow.settings)
             yield airflow
         finally:
             airflow.stop()
+
+    def add(self, name: str, dag_file: str, dag_ids: Iterable[str]) -> None:
+        """Take up the DAG file ``name``; returns when its DAGs are known and have their pools."""
+        (self._dags / f"{name}.py").write_text(dag_file)
+        for dag_id in dag_ids:
+            self.call("POST", "/pools", json={"name": pool_of(dag_id), "slots": 1, "include_deferred": True})
+            self.wait(f"the DAG {dag_id}", lambda dag_id=dag_id: self.knows(dag_id), START_SECONDS)
 
     def command(self, *arguments: str) -> None:
         """Run an ``airflow`` command to its end."""
