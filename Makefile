@@ -46,8 +46,8 @@ test: lint $(STAMPS)/s3-server $(STAMPS)/s3-jars $(STAMPS)/browser $(STAMPS)/kaf
 	$(PY) -m pytest $(PARALLEL) -m "not spark and not dag and not demo"
 	$(PY) -m pytest -m "spark or dag or demo"
 
-cases: setup ## Run every case of other engines on Spark too (about 5 minutes)
-	WINDOWMILL_CASES=all $(PY) -m pytest tests/spark/test_cases.py
+cases: setup ## Give Spark every case of other engines, and of the tests that give it some of theirs (about 20 minutes)
+	WINDOWMILL_CASES=all $(PY) -m pytest -m spark tests/spark
 
 connect: setup ## Run every Spark test and case over a Spark Connect server (an hour)
 	WINDOWMILL_TESTS_OVER=connect WINDOWMILL_CASES=all $(PY) -m pytest --timeout=1800 -m "spark and not dag and not demo" tests/spark tests/jobs tests/plugins tests/windowing tests/checkpoints tests/expectations tests/golden
