@@ -387,13 +387,11 @@ EVERYTHING = [
 @pytest.mark.parametrize(
     "delay",
     [
-        [0.0, 1, 2, 3, 4, 5],
         [0.0, None, 2, 3, 4, 5],
-        [0.0, 1, math.nan, None, 4, math.nan],
         [0.0, -math.inf, math.nan, None, 4, math.inf],
         [math.nan] * 6,
     ],
-    ids=["numbers", "null", "nan", "infinities", "nothing but nan"],
+    ids=["numbers and null", "infinities and nan", "nothing but nan"],
 )
 def test_pandas_and_spark_come_to_the_same_verdict(pipeline, batch, spark, delay):
     rows = batch(delay=pa.array(delay, pa.float64()))
@@ -419,13 +417,15 @@ def test_instants_do_not_depend_on_the_zone_of_the_machine(pipeline, batch, spar
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("key", ["a.b", "a`b", "a b", "select", "é", "o'x"])
-def test_a_key_may_have_any_name(pipeline, batch, spark, key):
-    spec = pipeline({"type": "expect_column_values_to_be_in_set", "column": key, "value_set": ["JFK"]}, keys=[key])
-    rows = batch().rename_columns([key, *batch().column_names[1:]])
+def test_a_key_may_have_any_name(pipeline, batch, spark):
+    keys = ["a.b", "a`b", "a b", "select", "é", "o'x"]
+    spec = pipeline(*({"type": "expect_column_values_to_be_in_set", "column": key, "value_set": ["JFK"]} for key in keys), keys=keys)
+    origin, *others = batch().columns
+    rows = pa.table([origin] * len(keys) + others, names=[*keys, *batch().column_names[1:]])
     for verdict in (validate(rows, spec), validate(spark.createDataFrame(rows).cache(), spec)):
-        assert [(result.index, result.outcome) for result in verdict.unmet] == [(0, "failed")]
-        assert verdict.unmet[0].examples[0] == {key: "EWR", "window": "hourly", "window_end": at(1)}
+        assert [(result.index, result.outcome) for result in verdict.unmet] == [(index, "failed") for index in range(len(keys))]
+        for failed in verdict.unmet:
+            assert failed.examples[0] == dict.fromkeys(keys, "EWR") | {"window": "hourly", "window_end": at(1)}
 
 
 @pytest.mark.spark

@@ -110,8 +110,9 @@ _POLICIES = [
 
 
 @pytest.mark.usefixtures("_small_parts")
-@pytest.mark.parametrize("readers", [0, 64], ids=["shuffled", "shared"])
-@pytest.mark.parametrize("keys", [["k", "s"], ["d"], []], ids=["float and text", "decimal", "none"])
+@pytest.mark.parametrize(
+    ("keys", "readers"), [(["k", "s"], 0), (["k", "s"], 64), (["d"], 0), ([], 64)], ids=["shuffled", "shared", "decimal", "no keys"]
+)
 def test_live_rows_of_files_give_the_windows_of_sparks_own_scan_to_the_bit(spark, tmp_path, monkeypatch, keys, readers):
     monkeypatch.setattr(partitioning, "ROWS_PER_PARTITION", 1_000)
     monkeypatch.setattr(limits, "MAX_READERS", readers)
@@ -217,9 +218,11 @@ def test_times_beyond_the_latest_do_not_count(spark, tmp_path):
     assert lifted == sum(-(1 << 61) < time <= _START + 60_000_000 for time in times)
 
 
-def _write(folder, **columns):
-    folder.mkdir()
+def _write(folder, file=None, **columns):
+    folder.mkdir(parents=True)
     table = _events(300)
+    if file is not None:
+        table = table.append_column("file", pa.array([file] * len(table), pa.int32()))
     for name, column in columns.items():
         table = table.drop_columns([name]) if column is None else table.set_column(table.column_names.index(name), name, column(table))
     pq.write_table(table, folder / "f.parquet")
@@ -240,38 +243,47 @@ _MORE = {
 }
 
 
-@pytest.mark.parametrize("change", _MORE.values(), ids=_MORE)
-def test_more_than_a_scan_is_sparks(spark, tmp_path, change):
-    _write(tmp_path / "d")
-    frame = spark.read.parquet(str(tmp_path / "d"))
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_more_than_a_scan_is_sparks(spark, tmp_path, kind):
+    path = str(tmp_path / "d")
+    if kind == "parquet":
+        _write(tmp_path / "d")
+    else:
+        _delta(spark, path, n=20)
+    frame = spark.read.format(kind).load(path)
     assert _scan(frame) is not None
-    assert _scan(change(frame)) is None
-    spark.catalog.clearCache()
+    for name, change in _MORE.items():
+        assert _scan(change(frame)) is None, name
+        spark.catalog.clearCache()
 
 
-@pytest.mark.parametrize(
-    ("columns", "plain"),
-    [
-        ({"v": None}, True),
-        ({"v": lambda table: table.column("v").cast(pa.float32())}, True),
-        ({"t": lambda table: table.column("t").cast(pa.timestamp("ns", "UTC"), safe=False)}, False),
-        ({"t": lambda table: _in_time(table).cast(pa.timestamp("ms", "Europe/Paris"), safe=False)}, True),
-        ({"t": lambda table: table.column("t").cast(pa.timestamp("us", "America/New_York"))}, True),
-        ({"s": lambda table: table.column("s").dictionary_encode()}, True),
-        ({"s": lambda table: table.column("s").cast(pa.large_string())}, True),
-    ],
-    ids=["missing", "narrower", "nanoseconds", "milliseconds of another zone", "other_zone", "dictionary", "large"],
-)
-def test_files_of_other_types_are_read_as_spark_reads_them_or_are_sparks(spark, tmp_path, monkeypatch, columns, plain):
+#: Columns of other types, by which Spark reads their values all the same.
+_OTHER_TYPES = {
+    "missing": {"v": None},
+    "narrower": {"v": lambda table: table.column("v").cast(pa.float32())},
+    "milliseconds of another zone": {"t": lambda table: _in_time(table).cast(pa.timestamp("ms", "Europe/Paris"), safe=False)},
+    "another zone": {"t": lambda table: table.column("t").cast(pa.timestamp("us", "America/New_York"))},
+    "dictionary": {"s": lambda table: table.column("s").dictionary_encode()},
+    "large": {"s": lambda table: table.column("s").cast(pa.large_string())},
+}
+
+
+def test_files_of_other_types_are_read_as_spark_reads_them_or_are_sparks(spark, tmp_path, monkeypatch):
     _write(tmp_path / "d")
-    _write(tmp_path / "e", **columns)
-    schema = spark.read.parquet(str(tmp_path / "d")).schema
-    frame = spark.read.schema(schema).parquet(str(tmp_path / "d"), str(tmp_path / "e"))
-    assert (_scan(frame) is not None) == plain
-    if plain:
-        ours = _ordered(aggregate(frame, _SPEC), _SPEC["keys"])
-        monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
-        assert ours.equals(_ordered(aggregate(frame, _SPEC), _SPEC["keys"]))
+    plain = spark.read.parquet(str(tmp_path / "d"))
+    _write(tmp_path / "e", t=lambda table: table.column("t").cast(pa.timestamp("ns", "UTC"), safe=False))
+    assert _scan(spark.read.schema(plain.schema).parquet(str(tmp_path / "d"), str(tmp_path / "e"))) is None
+    # Each file has keys of its own, so that its rows are compared.
+    spec = _SPEC | {"keys": ["k", "s", "file"]}
+    for number, columns in enumerate(_OTHER_TYPES.values()):
+        _write(tmp_path / "all" / str(number), file=number, **columns)
+    schema = plain.schema.add("file", "integer")
+    frame = spark.read.schema(schema).parquet(*(str(tmp_path / "all" / str(number)) for number in range(len(_OTHER_TYPES))))
+    assert _scan(frame, spec) is not None
+    ours = _ordered(aggregate(frame, spec), spec["keys"])
+    assert set(ours.column("file").to_pylist()) == set(map(str, range(len(_OTHER_TYPES))))
+    monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
+    assert ours.equals(_ordered(aggregate(frame, spec), spec["keys"]))
 
 
 def _in_time(table):
@@ -293,15 +305,14 @@ def test_instants_as_spark_writes_them_by_default(spark, tmp_path, monkeypatch, 
     assert ours.equals(_ordered(aggregate(frame, spec), _SPEC["keys"]))
 
 
-@pytest.mark.parametrize(
-    ("instant", "plain"),
-    [(-(1 << 62), False), (-210_866_760_000_000_001, False), (-62_135_596_800_000_001, False), (-62_135_596_800_000_000, True)],
-)
-def test_int96_before_year_1_is_sparks(spark, tmp_path, instant, plain):
+def test_int96_before_year_1_is_sparks(spark, tmp_path):
     """Where days, or times of day, are negative, Arrow takes them for unsigned numbers."""
-    rows = pa.table({"k": [1.0], "s": ["a"], "v": [1.0], "t": pa.array([instant], pa.timestamp("us", "UTC"))})
-    spark.createDataFrame(rows).coalesce(1).write.parquet(str(tmp_path / "p"))
-    assert (_scan(spark.read.parquet(str(tmp_path / "p"))) is not None) == plain
+    begin = -62_135_596_800_000_000
+    for instant in (-(1 << 62), -210_866_760_000_000_001, begin - 1, begin):
+        path = str(tmp_path / str(instant))
+        rows = pa.table({"k": [1.0], "s": ["a"], "v": [1.0], "t": pa.array([instant], pa.timestamp("us", "UTC"))})
+        spark.createDataFrame(rows).coalesce(1).write.parquet(path)
+        assert (_scan(spark.read.parquet(path)) is not None) == (instant == begin)
 
 
 def _delta(spark, path, n=400, seed=1, **options):
@@ -359,13 +370,6 @@ def test_partitions_and_mapped_columns_of_delta_tables(spark, tmp_path, monkeypa
     _of_delta(spark, monkeypatch, spark.read.format("delta").load(path))
 
 
-@pytest.mark.parametrize("change", _MORE.values(), ids=_MORE)
-def test_more_than_a_scan_of_a_delta_table_is_sparks(spark, tmp_path, change):
-    _delta(spark, str(tmp_path / "d"), n=20)
-    assert _scan(change(spark.read.format("delta").load(str(tmp_path / "d")))) is None
-    spark.catalog.clearCache()
-
-
 def test_deleted_rows_of_delta_tables_are_sparks(spark, tmp_path):
     path = str(tmp_path / "d")
     _delta(spark, path, n=50)
@@ -376,8 +380,7 @@ def test_deleted_rows_of_delta_tables_are_sparks(spark, tmp_path):
 
 
 @pytest.mark.usefixtures("_small_parts")
-@pytest.mark.parametrize("readers", [0, 64], ids=["shuffled", "shared"])
-@pytest.mark.parametrize("windows", [_SPEC["windows"], _POLICIES], ids=["slices", "live rows"])
+@pytest.mark.parametrize(("windows", "readers"), [(_SPEC["windows"], 64), (_POLICIES, 0)], ids=["slices, shared", "live rows, shuffled"])
 def test_conditions_hold_of_the_rows_of_sparks_own_scan(spark, tmp_path, monkeypatch, windows, readers):
     monkeypatch.setattr(limits, "MAX_ROWS_OF_A_TASK", 0)
     monkeypatch.setattr(limits, "MAX_READERS", readers)
@@ -404,15 +407,15 @@ def test_conditions_hold_of_the_rows_of_sparks_own_scan(spark, tmp_path, monkeyp
     assert ours.equals(_ordered(wanted, _SPEC["keys"]))
 
 
-@pytest.mark.parametrize("zone", ["UTC", None], ids=["instants", "without a zone"])
 @pytest.mark.parametrize("windows", [_SPEC["windows"], _POLICIES], ids=["slices", "live rows"])
-def test_milliseconds_are_read_as_microseconds(spark, tmp_path, monkeypatch, windows, zone):
-    milliseconds = {"m": pa.timestamp("ms", zone), "t": pa.timestamp("ms", "UTC")}
-    events = _events(2_000).append_column("m", _events(2_000, seed=2).column("t"))
+def test_milliseconds_are_read_as_microseconds(spark, tmp_path, monkeypatch, windows):
+    milliseconds = {"m": pa.timestamp("ms", "UTC"), "local": pa.timestamp("ms"), "t": pa.timestamp("ms", "UTC")}
+    events, others = _events(2_000), _events(2_000, seed=2).column("t")
+    events = events.append_column("m", others).append_column("local", others)
     for name, kind in milliseconds.items():
         events = events.set_column(events.column_names.index(name), name, events.column(name).cast(kind, safe=False))
     pq.write_table(events, tmp_path / "f.parquet", row_group_size=500)
-    spec = _SPEC | {"windows": windows, "aggregates": _SPEC["aggregates"] | {"moment": {"last": "m"}}}
+    spec = _SPEC | {"windows": windows, "aggregates": _SPEC["aggregates"] | {"moment": {"last": "m"}, "local": {"last": "local"}}}
     frame = spark.read.parquet(str(tmp_path))
     rows = aggregate(frame, spec)
     assert "FileScan" not in rows._jdf.queryExecution().executedPlan().toString()
@@ -444,18 +447,16 @@ def test_dates_of_the_old_calendar_are_sparks(spark, tmp_path, metadata):
         assert _scan(spark.read.parquet(str(tmp_path))) is not None
 
 
-@pytest.mark.parametrize(
-    ("where", "here"),
-    [("hash(s) > 0", False), ("size(unused) > 0", False), ("upper(s) = 'A'", True), ("V > 1", True)],
-    ids=["only Spark's", "only Spark's by its column", "any text", "column in another case"],
-)
-def test_conditions_are_evaluated_over_files_as_spark_does(spark, tmp_path, where, here):
+def test_conditions_are_evaluated_over_files_as_spark_does(spark, tmp_path):
     _write(tmp_path / "d")
-    scanned, spec = spark.read.parquet(str(tmp_path / "d")), _SPEC | {"aggregates": {"n": {"count": "*", "where": where}}}
-    assert (_scan(scanned, spec) is not None) == here
-    if here:
-        found, theirs = (sorted(map(str, aggregate(each, spec).toArrow().to_pylist())) for each in (scanned, scanned.repartition(2)))
-        assert found == theirs
+    scanned = spark.read.parquet(str(tmp_path / "d"))
+    for where in ("hash(s) > 0", "size(unused) > 0"):  # only Spark's, by its function or by its column
+        assert _scan(scanned, _SPEC | {"aggregates": {"n": {"count": "*", "where": where}}}) is None
+    where = {"text": "upper(s) = 'A'", "case": "V > 1"}
+    spec = _SPEC | {"aggregates": {name: {"count": "*", "where": condition} for name, condition in where.items()}}
+    assert _scan(scanned, spec) is not None
+    found, theirs = (sorted(map(str, aggregate(each, spec).toArrow().to_pylist())) for each in (scanned, scanned.repartition(2)))
+    assert found == theirs
 
 
 @pytest.mark.parametrize("kind", ["text", "date", "instant without a zone"])

@@ -31,11 +31,14 @@ _ROWS = pa.table(
         "zoned": pa.array([None, *(f"{time:%Y-%m-%dT%H:%M}Z" for time in _TIMES)]),
     }
 )
-_WINDOWS = {
-    "slices": [{"name": "w", "type": "hopping", "size": "2 hours", "hop": "1 hour"}],
-    "sessions": [{"name": "w", "type": "session", "gap": "30 minutes"}],
-    "live rows": [{"name": "w", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}}],
-}
+_SLICES = [{"name": "w", "type": "hopping", "size": "2 hours", "hop": "1 hour"}]
+#: Of all ways.
+_WINDOWS = [
+    *_SLICES,
+    {"name": "sessions", "type": "session", "gap": "30 minutes"},
+    {"name": "last", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
+    {"name": "spans", "type": "snapshot"},
+]
 #: Conditions that windowmill translates, and such that only Spark evaluates.
 _COMMON = [
     *("hour(at) < 4", "at >= '2024-03-10'", "hour(local) < 4", "local < '2024-03-10 02:30:00'", "day(at) = 10 and minute(at) = 40"),
@@ -53,14 +56,14 @@ def _frame(spark):
     return spark.createDataFrame(_ROWS, from_arrow_schema(_ROWS.schema, prefer_timestamp_ntz=True)).coalesce(1)
 
 
-def _spec(windows, time="at", conditions=(), keys=("k",), values=("n",)):
+def _spec(time="at", conditions=(), keys=("k",), values=("n",), windows=_WINDOWS):
     counts = {f"c{number}": {"count": "*", "where": condition} for number, condition in enumerate(conditions)}
     greatest = {f"max_{value}": {"max": value} for value in values}
     return {
         "pipeline": "p",
         "keys": list(keys),
         "time": {"column": time, "tie_break": ["n"]},
-        "windows": _WINDOWS[windows],
+        "windows": windows,
         "aggregates": {"n": {"count": "*"}} | greatest | counts,
     }
 
@@ -77,11 +80,10 @@ def zone(spark):
 
 
 _SPECS = {
-    **{f"{time} by slices": _spec("slices", time) for time in ("local", "text", "zoned", "day")},
-    "local by sessions": _spec("sessions", "local"),
-    "text by live rows": _spec("live rows", "text"),
-    **{f"conditions by {windows}": _spec(windows, conditions=_COMMON) for windows in ("slices", "live rows")},
-    **{f"keys and values by {windows}": _spec(windows, keys=["day", "shift"], values=["local", "at"]) for windows in _WINDOWS},
+    **{time: _spec(time) for time in ("local", "text")},
+    **{time: _spec(time, windows=_SLICES) for time in ("zoned", "day")},
+    "conditions": _spec(conditions=_COMMON),
+    "keys and values": _spec(keys=["day", "shift"], values=["local", "at"]),
 }
 
 
@@ -99,10 +101,9 @@ def test_rows_are_those_of_utc(spark, zone, name):
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize("windows", _WINDOWS)
 @pytest.mark.parametrize("arrival", [None, "n"])
-def test_conditions_that_only_spark_evaluates_take_utc(spark, zone, windows, arrival):
-    spec = _spec(windows, conditions=_SPARKS)
+def test_conditions_that_only_spark_evaluates_take_utc(spark, zone, arrival):
+    spec = _spec(conditions=_SPARKS)
     want = _rows(aggregate(_frame(spark), spec, arrival=arrival))
     frame = _frame(spark)
     zone("America/New_York")
@@ -116,7 +117,7 @@ def test_conditions_that_only_spark_evaluates_take_utc(spark, zone, windows, arr
 
 @pytest.mark.skipif(not OVER_CONNECT, reason="a classic session analyzes the plan once")
 def test_a_server_refuses_conditions_that_only_it_evaluates_in_another_zone(spark, zone):
-    spec = _spec("slices", conditions=_SPARKS)
+    spec = _spec(conditions=_SPARKS, windows=_SLICES)
     want = _rows(aggregate(_frame(spark), spec))
     zone("America/New_York")
     result = aggregate(_frame(spark), spec)
@@ -130,9 +131,9 @@ def test_a_server_refuses_conditions_that_only_it_evaluates_in_another_zone(spar
 def test_what_the_input_computes_keeps_the_zone_of_its_session(spark, zone):
     zone("America/New_York")
     frame = _frame(spark).selectExpr("hour(at) AS n", "k", "at", "local")
-    result = aggregate(frame, _spec("slices", conditions=_SPARKS[:1]))
+    result = aggregate(frame, _spec(conditions=_SPARKS[:1], windows=_SLICES))
     hours = {row.window_end: row.max_n for row in result.where("k = 1").collect()}
     zone("UTC")
-    utc = {row.window_end: row.max_n for row in aggregate(frame, _spec("slices")).where("k = 1").collect()}
+    utc = {row.window_end: row.max_n for row in aggregate(frame, _spec(windows=_SLICES)).where("k = 1").collect()}
     assert hours == utc
     assert max(hours.values()) == 23
