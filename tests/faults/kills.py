@@ -31,7 +31,8 @@ sys.exit(cli.main())
 class Run:
     """``windowmill run`` in a process group of its own; with ``place`` it pauses when it reaches that failpoint.
 
-    ``by_spark`` leaves no batch to the driver, so that there are Python workers. ``command`` is another command, and its options.
+    ``by_spark`` leaves no batch to the driver, however small, so that there are Python workers. ``command`` is another command, and its
+    options.
     """
 
     spec: Path
@@ -44,7 +45,7 @@ class Run:
         self._resume.unlink(missing_ok=True)
         self.reached = self.spec.with_name(f"{self.spec.name}.resume.reached")
         self.reached.unlink(missing_ok=True)
-        environment = dict(os.environ)
+        environment = os.environ | ({"WINDOWMILL_COMPUTE": "spark"} if self.by_spark else {})
         if self.place is not None:
             environment |= {"WINDOWMILL_FAILPOINT": f"{self.place}:pause", "WINDOWMILL_FAILPOINT_RESUME": str(self._resume)}
         name, *options = self.command

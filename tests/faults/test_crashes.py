@@ -18,13 +18,17 @@ from windowmill.checkpoints.failpoints import FAILPOINTS
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.steps import _Steps
 
-pytestmark = pytest.mark.spark
 ROWS = events(21, 500)
 _PLACES = [place for place in FAILPOINTS if place.partition(".")[0] not in ("held", "ruling", "compact")]
 
 
+@pytest.fixture(autouse=True)
+def _locally(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+
+
 @pytest.fixture(scope="module")
-def begun(spark, tmp_path_factory) -> Path:
+def begun(tmp_path_factory) -> Path:
     """Folder of a pipeline that has committed its first batch and has a second one waiting."""
     bench = Bench(tmp_path_factory.mktemp("begun"))
     bench.land(ROWS[:250])
@@ -45,7 +49,6 @@ def test_a_run_that_is_killed_before_it_needs_spark_is_made_good_by_the_next(ben
     spec = bench.folder / "spec.yaml"
     spec.write_text(yaml.safe_dump(bench.spec))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-    environment["WINDOWMILL_COMPUTE"] = "local"
     command = [sys.executable, "-m", "windowmill.jobs.cli", "run", str(spec)]
     killed = subprocess.run(command, env=environment | {"WINDOWMILL_FAILPOINT": f"{place}:kill"}, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL

@@ -19,7 +19,6 @@ from tests.faults.pipelines import Story
 from windowmill.checkpoints import failpoints
 from windowmill.windowing.errors import FencedError
 
-pytestmark = pytest.mark.spark
 #: The order in which a batch writes, and then compacts its tables.
 WRITES = ("batch", "quality", "sink", "quarantine", "state", "compact")
 _EVERY = [(a, b, dies) for a, b in itertools.product(WRITES, WRITES) for dies in (False, True)]
@@ -67,12 +66,13 @@ class Attempt(threading.Thread):
 
 
 @pytest.fixture(scope="module")
-def begun(spark, tmp_path_factory) -> tuple[Story, tuple]:
+def begun(tmp_path_factory) -> tuple[Story, tuple]:
     """A pipeline after its first batch, and its tables after undisturbed runs over the other versions."""
     return pipelines.begun("slices", tmp_path_factory.mktemp("attempts"))
 
 
 @pytest.mark.covers("P6", "P7")
+@pytest.mark.usefixtures("each_scheduler")
 @pytest.mark.parametrize(("first", "second", "dies"), _EVERY if os.environ.get("WINDOWMILL_FAULTS") == "all" else _SAMPLE)
 def test_two_attempts_at_one_batch(begun, tmp_path, monkeypatch, first, second, dies):
     began, clean = begun
