@@ -6,20 +6,19 @@ from datetime import timedelta
 
 import pytest
 
+from tests.readers import by_each_scheduler
 from tests.spark.harness import BASE, MINUTE, Bench, events, quiet
 from windowmill.jobs.batch import loop
-from windowmill.jobs.ways import choose, limits
+from windowmill.jobs.ways import choose
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.ways import Parts, Rows
 
-pytestmark = pytest.mark.spark
 AT_BASE = from_us(BASE)
 
 
-@pytest.fixture(params=[0, limits.MAX_ROWS], ids=["by Spark", "here"])
-def bench(spark, tmp_path, monkeypatch, request):
-    monkeypatch.setattr(limits, "MAX_ROWS", request.param)
+@pytest.fixture
+def bench(tmp_path):
     return Bench(
         tmp_path,
         {
@@ -51,6 +50,7 @@ def test_windows_appear_when_the_interval_that_completes_them_is_vouched_for(ben
     assert [row["reason"] for row in bench.quarantine()] == ["too_late"]
 
 
+@pytest.mark.usefixtures("each_scheduler")
 def test_rows_behind_an_interval_that_was_vouched_for_bring_revisions(bench):
     bench.changes["emit"] = "revise"
     _land(bench, [1, 11, 21, 300])
@@ -63,6 +63,7 @@ def test_rows_behind_an_interval_that_was_vouched_for_bring_revisions(bench):
     assert (second.commit.rows_applied, second.commit.rows_quarantined, second.commit.rows_late) == (2, 1, 2)
 
 
+@pytest.mark.usefixtures("each_scheduler")
 def test_rows_that_arrive_one_by_one_behind_such_an_interval_bring_a_revision_each(bench):
     bench.changes |= {
         "emit": "revise",
@@ -86,6 +87,7 @@ def test_a_later_interval_completes_windows_without_new_rows(bench):
 
 
 @pytest.mark.covers("S9", "V6")
+@pytest.mark.usefixtures("each_scheduler")
 def test_only_the_batch_that_drains_the_backlog_vouches(bench):
     """Rows of the interval that are in later batches of the backlog are in time."""
     bench.changes["source"] = {"path": bench.source, "options": {"maxFilesPerTrigger": 1}}
@@ -114,11 +116,11 @@ WAYS = {
 def _go(bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     bench.changes |= WAYS[way]
     if way == "live rows":
-        monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")  # a worker of Spark would not see what is patched
+        monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")  # one task of Spark would not see what is patched
         monkeypatch.setattr(choose, "divide", lambda pipeline, _: Parts(rows=Rows(pipeline)))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@by_each_scheduler("way", WAYS, by_tasks=["slices", "live rows"])
 def test_a_backfill_judges_each_row_as_the_batch_that_brought_it(bench, monkeypatch, way):
     _go(bench, monkeypatch, way)
     _land(bench, [1, 11, 21, 300])
@@ -138,7 +140,7 @@ def test_a_backfill_judges_each_row_as_the_batch_that_brought_it(bench, monkeypa
     assert _counts(bench) == counts | {40: 1}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@by_each_scheduler("way", WAYS, by_tasks=["slices of events that last", "live rows"])
 def test_a_first_backfill_vouches_through_its_range(bench, monkeypatch, way):
     _go(bench, monkeypatch, way)
     _land(bench, [1, 11, 21, 300])
