@@ -39,8 +39,11 @@ def _is_of_all_rows(plan: Plan) -> bool:
     return isinstance(plan, BackfillPlan) and plan.replaces_state and plan.snapshot is not None
 
 
-def uncounted_changes(building: Sequence[Plan], source: SourceTable, through: int) -> list[LoggedVersion]:
+def uncounted_changes(building: Sequence[Plan], source: SourceTable, through: int, *, ahead: bool = True) -> list[LoggedVersion]:
     """The versions through ``through`` whose changes of rows the plans ``building`` the state have passed over.
+
+    Without ``ahead`` these are also versions that a backfill has read before the runs: of their rows it leaves out those that are later than
+    all that runs have seen.
 
     Raises
     ------
@@ -49,12 +52,16 @@ def uncounted_changes(building: Sequence[Plan], source: SourceTable, through: in
     """
     begin, counted = building[0].from_version, list[tuple[int, int]]()
     for plan in building:
-        if plan is building[0] or _is_of_all_rows(plan):
-            begin = max(begin, -1 if plan.snapshot is None else plan.snapshot)
+        read = -1 if plan.snapshot is None else plan.snapshot
+        if plan is building[0]:
+            begin = max(begin, read)
+        elif _is_of_all_rows(plan):
+            begin, counted = read if ahead else min(read, plan.to_version), []
         elif isinstance(plan, PurgePlan) and not plan.ignores_others:
             begin = plan.to_version
         elif isinstance(plan, RestatePlan):
-            # One without versions has read the table as it was behind all that it passed over.
+            # One without versions has read the table as it was behind all that it passed over, but not what a backfill has read ahead.
+            begin = min(begin, read)
             counted.append(plan.changed or (plan.from_version + 1, plan.to_version))
     changed = [version for version in source.versions(begin, through) if version.changes] if through > begin else []
     return [each for each in changed if not any(first <= each.version <= last for first, last in counted)]

@@ -253,7 +253,7 @@ def _state_is_current(plan: RestatePlan, source: SourceTable, ledger: Ledger) ->
     building = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
     try:
         appends = any(version.added and not version.changes for version in source.versions(plan.from_version, plan.to_version))
-        return not appends and not uncounted_changes(building, source, plan.to_version)
+        return not appends and not uncounted_changes(building, source, plan.to_version, ahead=False)
     except SourceRangeGoneError:
         return False
 

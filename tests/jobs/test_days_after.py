@@ -554,3 +554,19 @@ def test_rows_that_are_delivered_again_behind_a_backfill_that_read_their_deletio
     days.run()
     wanted = [("a", "08:05", "08:35", 1, 1), ("a", "09:05", "09:35", 1, 2), ("a", "10:05", "10:35", 1, 33)]
     assert days.latest("visit")[:3] == wanted
+
+
+@pytest.mark.parametrize("by", ["run", "restate"])
+def test_a_row_that_was_moved_ahead_of_all_counts_behind_a_backfill_that_read_its_change(tmp_path, by):
+    days = Days(tmp_path, LAST_2, VISIT, source={"changes": "restate" if by == "run" else "ignore"})
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (3, "b", "09:30", 3))
+    days.run()
+    days.merge((1, "a", "12:05", 1))
+    days.backfill()
+    if by == "restate":
+        days.run()
+        days.restate(changed=(1, 1))
+    days.append((4, "a", "13:05", 4), (5, "b", "18:05", 5))
+    days.run()
+    assert [row[1:] for row in days.latest("last_2") if row[0] == "a"] == [(0, "09:05", 1, 2), (1, "12:05", 2, 3), (2, "13:05", 2, 5)]
+    assert [row[1:3] for row in days.latest("visit") if row[0] == "a"] == [("09:05", "09:35"), ("12:05", "12:35"), ("13:05", "13:35")]
