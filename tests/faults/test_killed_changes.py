@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from tests.faults.kills import Run
 from tests.faults.pipelines import Story
 from tests.spark.harness import differences
+from windowmill.jobs.cli import main
 
 _KILLS = 10 if os.environ.get("WINDOWMILL_FAULTS") == "all" else 1
 #: Each command with its options; the pipeline has read a correction, or waits for one, or its spec has changed.
@@ -74,20 +75,21 @@ def _finished(story: Story) -> tuple[Any, Any]:
 def test_a_command_that_is_killed_is_made_good_when_it_is_given_again(tmp_path, command):
     first, rng = _waiting_for(command, tmp_path / "first"), random.Random(command)
     undisturbed = _in(first.copied_to(tmp_path / "undisturbed"))
-    run = _begun(undisturbed, command)
     begun = time.monotonic()
-    assert run.end() == 0
+    _give(undisturbed, command)
     seconds = time.monotonic() - begun
     clean = _finished(undisturbed)
     kills = tries = 0
     while kills < _KILLS:
         story = _in(first.copied_to(tmp_path / f"killed-{tries}"))
         tries += 1
-        run = _begun(story, command)
+        run = Run(story.spec_file(), "compute.begin", command=_COMMANDS[command])
+        assert run.wait_until_reached(), run.process.stderr.read()[-2000:]
+        run.resume()
         time.sleep(rng.uniform(0, seconds))
         kills += run.process.poll() is None and run.kill("driver")
         run.end()
-        assert Run(story.spec_file(), command=_COMMANDS[command]).end() == 0
+        _give(story, command)
         tables, batches = _finished(story)
         if len(batches) == len(clean[1]):
             assert (tables, batches) == clean
@@ -98,9 +100,7 @@ def test_a_command_that_is_killed_is_made_good_when_it_is_given_again(tmp_path, 
     print(f"  {command}: {kills} kills in {tries} rounds, every table as after an undisturbed command")
 
 
-def _begun(story: Story, command: str) -> Run:
-    """The command, at the begin of its computation."""
-    run = Run(story.spec_file(), "compute.begin", command=_COMMANDS[command])
-    assert run.wait_until_reached(), run.process.stderr.read()[-2000:]
-    run.resume()
-    return run
+def _give(story: Story, command: str) -> None:
+    """Give the command in this process: only one that is to die needs its own."""
+    name, *options = _COMMANDS[command]
+    assert main([name, str(story.spec_file()), *options]) == 0
