@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 import textwrap
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -61,3 +63,22 @@ def command(tmp_path, monkeypatch):
         monkeypatch.setattr(commands, "COMMAND", "pretended_command")
 
     return put
+
+
+@pytest.fixture
+def commands_here(monkeypatch):
+    """Lets tasks run their commands in this process; in processes of their own they are in test_operators.py and test_process.py."""
+
+    from windowmill.dags.commands import CommandProcess, CommandResult, _forward, _last_line
+    from windowmill.jobs.cli import main
+
+    def run(self, log) -> CommandResult:
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as own, redirect_stdout(out), redirect_stderr(err):
+            for name, value in self._environment.items():
+                own.setenv(name, value)
+            code = main(list(self.arguments))
+        err.seek(0)
+        return CommandResult(code, _last_line(out), _forward(err, log))
+
+    monkeypatch.setattr(CommandProcess, "run", run)

@@ -20,7 +20,7 @@ from windowmill.jobs.cli import main
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.specfile import load_pipeline
 
-pytestmark = [pytest.mark.dag, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.dag, pytest.mark.usefixtures("commands_here")]
 
 LOCAL = {"keys: [origin]": "compute: local\nkeys: [origin]"}
 ADDED = '  flights: {count: "*"}\n  last: {max: departed_at}'

@@ -159,7 +159,7 @@ def test_a_failed_task_calls_what_the_spec_names(alerts, caplog):
     assert caplog.text.count("could not be called") == 3
 
 
-def test_a_batch_with_warnings_tells_what_the_spec_names(write_spec, tmp_path, alerts, land):
+def test_a_batch_with_warnings_tells_what_the_spec_names(write_spec, tmp_path, alerts, land, commands_here):
     rule = "expectations: [{type: expect_column_values_to_be_between, column: flights, max_value: 1, severity: warning}]\ncompute: local\n"
     spec = write_spec(**{"source:": SETTINGS, "schedule:": rule + "schedule:"})
     batch, context = (

@@ -18,7 +18,7 @@ from windowmill.dags.lineage import _name
 from windowmill.dags.operators import MicroBatchOperator, QualityReportOperator
 from windowmill.windowing.spec import Table
 
-pytestmark = pytest.mark.dag
+pytestmark = [pytest.mark.dag, pytest.mark.usefixtures("commands_here")]
 
 RUN = {"dag_run": SimpleNamespace(conf={}, run_type="scheduled"), "params": {}}
 LOCAL = {

@@ -14,7 +14,7 @@ from windowmill.dags.metrics import METRICS, count_batches, gauge_pipeline
 from windowmill.dags.operators import MicroBatchOperator, QualityReportOperator
 from windowmill.windowing.specfile import load_pipeline
 
-pytestmark = pytest.mark.dag
+pytestmark = [pytest.mark.dag, pytest.mark.usefixtures("commands_here")]
 
 NOW = datetime(2024, 1, 2, tzinfo=UTC)
 RUN = {"dag_run": SimpleNamespace(conf={}, run_type="scheduled"), "params": {}}

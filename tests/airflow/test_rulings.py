@@ -19,7 +19,7 @@ from windowmill.jobs.report.quality import Failure
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.specfile import load_pipeline
 
-pytestmark = [pytest.mark.dag, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.dag, pytest.mark.usefixtures("commands_here")]
 
 RULE = """compute: local
 expectations:

@@ -79,6 +79,8 @@ class RealAirflow:
     def __init__(self, home: Path, environment: Mapping[str, str], users: Mapping[str, str] = NOBODY) -> None:
         self.home, self._dags = home, home / "dags"
         self._dags.mkdir(parents=True)
+        (home / "config").mkdir()
+        (home / "config" / "airflow_local_settings.py").write_text("import windowmill.dags.preload\n")  # as docs/airflow.md advises
         passwords = home / "passwords.json"
         passwords.write_text(json.dumps({user: user for user in users}))
         ports = free_ports(4)
