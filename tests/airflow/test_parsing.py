@@ -247,27 +247,26 @@ def test_the_example_without_a_warehouse_says_what_to_set(monkeypatch):
     assert "source.path: the environment variable WAREHOUSE is not set" in error
 
 
-@pytest.mark.parametrize("conn_id", ["", "spark_cluster"])
-def test_parsing_imports_nothing_heavy(specs, write_spec, conn_id):
+def test_parsing_imports_nothing_heavy(specs, write_spec):
+    """Whether runs are commands of the worker or are sent to a cluster."""
     for number in range(10):
         write_spec(f"pipeline_{number}", specs)
     script = """
-import json, runpy, sys
+import json, os, runpy, sys
 import airflow.sdk
-found = runpy.run_path(sys.argv[1])
-print(json.dumps({"modules": list(sys.modules), "dags": len(found["built"].dags)}))
+dags = []
+for conn_id in ("", "spark_cluster"):
+    os.environ["WINDOWMILL_SPARK_CONN_ID"] = conn_id
+    dags.append(runpy.run_path(sys.argv[1])["built"].dags)
+tasks = [type(parsed["pipeline_0"].get_task("micro_batch")).__name__ for parsed in dags]
+print(json.dumps({"modules": list(sys.modules), "dags": [len(parsed) for parsed in dags], "tasks": tasks}))
 """
-    environment = os.environ | {"WINDOWMILL_SPARK_CONN_ID": conn_id}
     done = subprocess.run(
-        [sys.executable, "-c", script, str(DAGS / "pipelines.py")],
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", script, str(DAGS / "pipelines.py")], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
     seen = json.loads(done.stdout.splitlines()[-1])
-    assert seen["dags"] == 30
+    assert seen["dags"] == [30, 30]
+    assert seen["tasks"] == ["MicroBatchOperator", "SubmittedBatchOperator"]
     heavy = {"pyspark", "delta", "great_expectations", "numba", "numpy", "pandas", "pyarrow", "deltalake", "matplotlib"}
     assert not heavy & {name.partition(".")[0] for name in seen["modules"]}
 
