@@ -53,7 +53,7 @@ connect: setup ## Run every Spark test and case over a Spark Connect server (an 
 	WINDOWMILL_TESTS_OVER=connect WINDOWMILL_CASES=all $(PY) -m pytest --timeout=1800 -m "spark and not dag and not demo" tests/spark tests/jobs tests/plugins tests/windowing tests/checkpoints tests/expectations tests/golden
 
 faults: setup ## Every fault at every step on Spark, and 200 kills at random instants (hours)
-	WINDOWMILL_FAULTS=all WINDOWMILL_KILLS=200 $(PY) -m pytest --timeout=14400 tests/faults
+	WINDOWMILL_FAULTS=all WINDOWMILL_KILLS=200 $(PY) -m pytest --timeout=14400 tests/faults tests/jobs
 
 machine: setup ## Crashes, rulings, upkeep in any order, then corrections and changed specs: WINDOWMILL_STEPS of each (5,000: hours), WINDOWMILL_HISTORIES (2,000)
 	WINDOWMILL_STEPS=$${WINDOWMILL_STEPS:-5000} WINDOWMILL_HISTORIES=$${WINDOWMILL_HISTORIES:-2000} \

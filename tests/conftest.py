@@ -17,7 +17,7 @@ from tests.readers import compute_by_many_tasks, use_spark_for_small_batches
 logging.getLogger("py4j").setLevel(logging.WARNING)
 
 # The same examples every time, so that a test fails for what has changed: few for `make check`; the search for others is `make fuzz`.
-settings.register_profile("fixed", max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fixed", max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("few", parent=settings.get_profile("fixed"), max_examples=5)
 settings.register_profile("fuzz", max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))

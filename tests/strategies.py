@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 def shared(among: int, least: int = 8) -> settings:
     """The profile's examples, shared among so many parameters of a test: together they try as many as the profile says.
 
-    Each tries at least so many, or fewer under a profile of few examples.
+    Each tries at least so many, or a part of them under a profile that has to be quick.
     """
     profile = settings.default
     assert profile is not None
-    least = least if profile.max_examples > 5 else 2
+    least = 2 if profile.max_examples <= 5 else 1 + least // 2 if profile.max_examples <= 15 else least
     return settings(max_examples=max(least, profile.max_examples // among))
 
 

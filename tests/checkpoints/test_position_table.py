@@ -111,10 +111,10 @@ def same_as_one_batch(run: Run, rows: list[Row]) -> None:
     assert repr(sorted(run.rows, key=place)) == repr(sorted(whole.rows, key=place)) != "[]"
 
 
-@pytest.mark.parametrize("windows", [["count"], ["time"], ["flush"], ["count", "time", "flush"]], ids="-".join)
+@pytest.mark.parametrize("windows", [["count"], ["count", "time", "flush"]], ids="-".join)
 def test_long_windows_are_the_same_to_the_bit_and_few_rows_of_them_are_restored(path, windows):
     rng = random.Random(7)
-    rows = [at(n // 3, k=rng.choice("aaab") if n % 50 else None, i=n * 7 % 11, f=1 / (n + 1)) for n in range(1_200)]
+    rows = [at(n // 3, k=rng.choice("aaab") if n % 50 else None, i=n * 7 % 11, f=1 / (n + 1)) for n in range(750)]
     run = Run(long(*windows), path)
     with searching():
         for number, first in enumerate(range(0, len(rows), 30)):
@@ -166,8 +166,8 @@ def test_rows_are_restored_of_keys_that_a_batch_touches_or_that_are_due(path, mo
 def test_rows_that_a_file_has_lost_are_told(path, how, kind):
     run = Run(long("count"), path)
     with how():
-        for begin in range(0, 400, 10):
-            run.step(tuples("ab", begin, begin + 10), begin)
+        for begin in range(0, 400, 40):
+            run.step(tuples("ab", begin, begin + 40), begin)
         if kind == "newest key":
             where = (pc.field(KIND) == KEY_ROW) & (pc.field("_batch") == run.batch - 1)
         else:

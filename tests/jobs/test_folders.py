@@ -17,6 +17,7 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 
+from tests.matrices import crossed
 from windowmill.checkpoints.failpoints import InjectedError, arm, disarm
 from windowmill.checkpoints.source_files import SeenFiles
 from windowmill.jobs.cli import main
@@ -225,8 +226,7 @@ def test_a_file_that_was_read_and_has_changed_is_refused_or_ignored_with_its_row
     assert pipe.results() == {("a", "01"): (2, 3.0)}
 
 
-@pytest.mark.parametrize("changes", ["refuse", "ignore"])
-@pytest.mark.parametrize("then", ["removed", "corrected", "removed, later back"])
+@pytest.mark.parametrize(("then", "changes"), crossed(["removed", "corrected", "removed, later back"], ["refuse", "ignore"]))
 def test_a_file_of_an_abandoned_batch_is_forgotten(pipe, capsys, then, changes):
     pipe.spec["expectations"] = [
         {"type": "expect_column_values_to_be_between", "column": "total", "max_value": 100, "severity": "critical"}

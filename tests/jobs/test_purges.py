@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.faults.dying import DiedError, arm
 from tests.faults.pipelines import PIPELINES, Story
+from tests.matrices import crossed
 from tests.spark.harness import BASE, MINUTE, WINDOWS, Bench, Row, differences, quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
@@ -160,14 +161,13 @@ def test_nothing_of_the_key_is_left_and_runs_go_on_as_without_it(tmp_path, prepa
     assert [batch.action for batch in Ledger.open(story.bench.pipeline).batches()] == ["run", "run", "purge", "run"]
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        *("batch.before", "batch.lost", "batch.after", "sink.before", "sink.lost", "sink.after", "quality.before", "quality.lost"),
-        *("quarantine.before", "quarantine.after", "state.before", "state.lost", "state.after", "held.before", "held.after"),
-    ],
-)
-@pytest.mark.parametrize("name", ["slices", "mixed"])
+DEATHS = [
+    *("batch.before", "batch.lost", "batch.after", "sink.before", "sink.lost", "sink.after", "quality.before", "quality.lost"),
+    *("quarantine.before", "quarantine.after", "state.before", "state.lost", "state.after", "held.before", "held.after"),
+]
+
+
+@pytest.mark.parametrize(("name", "place"), crossed(["slices", "mixed"], DEATHS))
 def test_a_purge_that_dies_anywhere_is_finished_or_never_was(tmp_path, prepared, name, place):
     held = HELD if place.partition(".")[0] in ("held", "quality") else {}
     clean, story = prepared.original(remaining, name), prepared.copy(tmp_path / "story", begun, name, **held)

@@ -57,12 +57,12 @@ class Joined:
         return text
 
 
-@pytest.mark.parametrize("seed", examples(60))
+@pytest.mark.parametrize("seed", examples(40))
 def test_the_order_inside_a_commit_and_the_cut_into_batches_do_not_matter(seed):
     check_orders_and_cuts(random_case(seed))
 
 
-@pytest.mark.parametrize("seed", examples(40))
+@pytest.mark.parametrize("seed", examples(25))
 def test_a_users_aggregate_takes_rows_in_their_order_however_late_they_come(seed):
     case = random_case(seed, aggregates=1)
     case.spec["time"]["tie_break"] = ["x"]
@@ -87,7 +87,7 @@ def check_orders_and_cuts(case: Case) -> None:
             assert refused_ids(case, rows, refused) == aside
 
 
-@pytest.mark.parametrize("seed", examples(30))
+@pytest.mark.parametrize("seed", examples(20))
 def test_commits_of_lines_give_what_the_reference_says(seed):
     case, rng = random_case(seed, points=True), random.Random(-seed - 1)
     size = rng.choice([1, 2, 3, 7, len(case.rows)])
@@ -107,7 +107,7 @@ def without_retracted(row: Row) -> Row:
     return {name: value for name, value in row.items() if name != "retracted"}
 
 
-@pytest.mark.parametrize("seed", examples(60))
+@pytest.mark.parametrize("seed", examples(30))
 def test_try_goes_the_ways_that_explain_names(seed: int, monkeypatch: pytest.MonkeyPatch):
     case, gone = random_case(seed, points=True), set[str]()
 
@@ -133,7 +133,7 @@ def told(case: Case, value: int | None) -> Any:
     return str(np.datetime64(value, "us")) + "Z"
 
 
-@pytest.mark.parametrize("seed", examples(30))
+@pytest.mark.parametrize("seed", examples(20))
 def test_batches_over_a_state_table_give_what_the_reference_says(tmp_path, seed):
     case, rng = random_case(seed, instants=True, points=True, usable=True), random.Random(-seed - 1)
     if case.spec["keys"] != ["k"]:

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.latest import latest, without_revision
+from tests.matrices import crossed
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, cut, differences, events, expected, in_order, quiet
 from windowmill.checkpoints.failpoints import FAILPOINTS, InjectedError, arm, disarm
 from windowmill.checkpoints.ledger import Ledger
@@ -105,8 +106,7 @@ def test_corrections_bring_the_windows_that_the_corrected_source_gives(tmp_path,
     assert differences(bench.latest(), bench.truth()) == []
 
 
-@pytest.mark.parametrize("keys", [["k", "site"], []], ids=["keys", "no keys"])
-@pytest.mark.parametrize("kind", WINDOWS)
+@pytest.mark.parametrize(("kind", "keys"), crossed(WINDOWS, [["k", "site"], []]))
 def test_an_update_that_changes_no_value_leaves_the_state(tmp_path, kind, keys):
     bench, rows = bench_of(tmp_path, kind, keys=keys), events(1, 120)
     parts = cut(rows, 1, 3)
@@ -131,8 +131,8 @@ ONE_WINDOW_A_ROW: dict[str, Any] = {
 def test_rows_in_quarantine_stay_there_until_they_are_asked_for(tmp_path, kind):
     time = {"column": "t", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "30 minutes"}
     bench, rows = bench_of(tmp_path, "grids", time=time, **ONE_WINDOW_A_ROW[kind]), events(2, 300)
-    parts = cut(rows, 1, 20)
-    bench.run_in_parts(parts[:14])
+    parts = cut(rows, 1, 14)
+    bench.run_in_parts(parts[:9])
     lost = sum(row["reason"] == "too_late" for row in bench.quarantine())
     assert lost > 1
     assert differences(bench.latest(), bench.truth()) == []
@@ -140,13 +140,13 @@ def test_rows_in_quarantine_stay_there_until_they_are_asked_for(tmp_path, kind):
     bench.run()
     assert sum(row["reason"] == "too_late" for row in bench.quarantine()) == lost
     assert differences(bench.latest(), bench.truth()) == []
-    bench.run_in_parts(parts[14:16])
+    bench.run_in_parts(parts[9:10])
     assert differences(bench.latest(), bench.truth()) == []
     assert bench.restate(late=True).restated.windows > 0
     assert not any(row["reason"] == "too_late" for row in bench.quarantine())
     assert differences(bench.latest(), bench.truth()) == []
     assert loop.restate(bench.pipeline, quiet(), late=True) == []
-    bench.run_in_parts(parts[16:])
+    bench.run_in_parts(parts[10:])
     assert differences(bench.latest(), bench.truth()) == []
 
 

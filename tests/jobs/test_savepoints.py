@@ -19,6 +19,7 @@ from tests.faults.dying import DiedError, arm
 from tests.faults.pipelines import PIPELINES, Story
 from tests.jobs.reporting import Page
 from tests.latest import latest
+from tests.matrices import crossed
 from tests.spark.harness import AGGREGATES, differences, in_order, quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
@@ -101,10 +102,10 @@ def test_runs_after_a_restoration_give_what_undisturbed_ones_give(tmp_path, prep
     assert Ledger.open(story.bench.pipeline).batches(), "the ledger can be read as a whole"
 
 
-@pytest.mark.parametrize(
-    "place", ["batch.before", "batch.lost", "batch.after", "sink.before", "sink.lost", "quarantine.before", "state.before", "state.after"]
-)
-@pytest.mark.parametrize("name", ["slices", "mixed"])
+DEATHS = ["batch.before", "batch.lost", "batch.after", "sink.before", "sink.lost", "quarantine.before", "state.before", "state.after"]
+
+
+@pytest.mark.parametrize(("name", "place"), crossed(["slices", "mixed"], DEATHS))
 def test_a_restoration_that_dies_anywhere_is_finished_or_never_was(tmp_path, prepared, name, place):
     clean, story = prepared.original(undisturbed, name), prepared.copy(tmp_path / "story", saved, name)
     before = story.bench.rows()

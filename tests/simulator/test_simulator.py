@@ -89,9 +89,12 @@ def test_a_response_that_is_lost_does_not_stop_the_batch(write):
 @pytest.mark.parametrize("batch", range(3))
 @pytest.mark.parametrize("pruned", [False, True], ids=["kept", "pruned"])
 def test_every_interleaving_of_two_attempts(batch, pruned):
-    """Two processes take turns at every write; with ``pruned`` logs are cleaned up in between, as if one had been stalled for long."""
-    turns = {tuple(order) for order in orders(len(WRITES), len(WRITES))}
-    assert len(turns) == 924
+    """Two processes take turns at every write; with ``pruned`` logs are cleaned up in between, as if one had been stalled for long.
+
+    They do the same, so it does not matter which of them is the first.
+    """
+    turns = {tuple(order) for order in orders(len(WRITES), len(WRITES)) if order[0] == 0}
+    assert len(turns) == 462
     for order in turns:
         world = begun(batch)
 

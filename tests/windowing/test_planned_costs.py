@@ -14,6 +14,7 @@ import pytest
 
 from tests.jobs.batches import Run
 from tests.jobs.drawn import at
+from tests.matrices import crossed
 from tests.windowing.test_engines import counts
 from tests.windowing.test_planner import ROOT, RUNNABLE, SPEC, planned
 from windowmill.windowing.axis import Edges
@@ -108,14 +109,13 @@ class Sum:
         return partial
 
 
+POLICIES = [({"count": 8}, 1), ({"count": 64}, 1), ({"count": 100}, 10), ({"count": 50}, 50), ({"count": 3}, 20), ({"count": 40}, None)]
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("rows", [7, 40, 400], ids="batches of {} rows".format)
-@pytest.mark.parametrize(
-    ("evict", "trigger"),
-    [({"count": 8}, 1), ({"count": 64}, 1), ({"count": 100}, 10), ({"count": 50}, 50), ({"count": 3}, 20), ({"count": 40}, None)],
-    ids=str,
-)
-def test_windows_over_positions_combine_as_often_as_is_said(monkeypatch, evict, trigger, rows):
+@pytest.mark.parametrize(("policy", "rows"), crossed(POLICIES, [7, 40, 400]), ids=str)
+def test_windows_over_positions_combine_as_often_as_is_said(monkeypatch, policy, rows):
+    evict, trigger = policy
     window: dict[str, Any] = {"name": "w", "type": "tumbling" if trigger is None else "sliding", "evict": evict}
     window |= {} if trigger is None else {"trigger": {"count": trigger}}
     aggregates = {"s": {"use": "tests.windowing.test_planned_costs:Sum", "args": ["i"]}}

@@ -1,0 +1,19 @@
+"""Tables of cases: `make faults` takes every pair of two lists, `make test` some that have each entry of either."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable
+from typing import TypeVar
+
+EVERY = os.environ.get("WINDOWMILL_FAULTS") == "all"
+A, B = TypeVar("A"), TypeVar("B")
+
+
+def crossed(first: Iterable[A], second: Iterable[B]) -> list[tuple[A, B]]:
+    """Every pair with ``WINDOWMILL_FAULTS=all``, else each entry of the longer list with one of the other in turn."""
+    one, other = list(first), list(second)
+    if EVERY:
+        return list(itertools.product(one, other))
+    return [(one[n % len(one)], other[n % len(other)]) for n in range(max(len(one), len(other)))]
