@@ -24,12 +24,12 @@ PLACES = [name for name in failpoints.FAILPOINTS if name.partition(".")[0] not i
 BEFORE_THE_RECORD = ("compute.begin", "validate.begin", "record.begin", "batch.before")
 _EVERY = os.environ.get("WINDOWMILL_FAULTS") == "all"
 _SAMPLE = {
-    "slices": ("batch.lost", "batch.after", "record.begin", "compute.begin"),
+    "slices": ("batch.lost", "batch.after", "quarantine.after", "record.begin", "compute.begin"),
     "live_rows": ("sink.after", "state.before"),
     "sessions": ("sink.before", "state.lost"),
     "positions": ("sink.lost", "state.after"),
     "deltas": ("sink.lost",),
-    "mixed": ("quarantine.after", "state.lost"),
+    "mixed": ("state.lost",),
     "revise": ("state.after",),
     "lasting": ("sink.before",),
     "vouched": ("quality.after", "batch.before"),

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
 
+from tests.readers import EVERY_CASE, by_each_scheduler, compute_by_many_tasks
 from tests.spark.harness import Bench, differences, events
 from windowmill.checkpoints.features import own_commit
 from windowmill.jobs.cli import main
@@ -18,21 +19,24 @@ from windowmill.jobs.ways import limits
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.errors import StateCorruptError, StateMissingError
 
-pytestmark = [pytest.mark.spark, pytest.mark.covers("D3")]
+pytestmark = pytest.mark.covers("D3")
 ROWS = events(51, 300)
 VISITS: dict[str, Any] = {"name": "visits", "type": "session", "gap": "40 minutes"}
 SESSIONS: dict[str, Any] = {"windows": [VISITS], "aggregates": {"n": {"count": "*"}, "labels": {"collect": "label"}}}
 LIVE = SESSIONS | {"windows": [VISITS | {"max_size": "10 days"}], "emit": "revise"}
 POSITIONS: dict[str, Any] = {"windows": [{"name": "last", "type": "sliding", "evict": {"count": 9}, "trigger": {"count": 4}}]}
 NAMED: dict[str, dict[str, Any]] = {"slices": {}, "sessions": SESSIONS, "live rows": LIVE, "positions": POSITIONS}
-CASES = [pytest.param(changes, id=name) for name, changes in NAMED.items()]
 
 
-def begun(folder: Path, changes: dict[str, Any]) -> tuple[Bench, Path]:
-    """A pipeline with one batch done and another waiting, and the path of its state."""
-    bench = Bench(folder, changes)
+def begun(folder: Path, name: str) -> tuple[Bench, Path]:
+    """A pipeline with one batch done, in this process, and another waiting; the path of its state."""
+    bench = Bench(folder, NAMED[name])
     bench.land(ROWS[:200])
-    bench.run()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("WINDOWMILL_COMPUTE", "local")
+        patched.setattr(limits, "MAX_ROWS", len(ROWS))
+        patched.setattr(limits, "MAX_STATE_ROWS", len(ROWS))
+        bench.run()
     bench.land(ROWS[200:])
     return bench, folder / "sink.windowmill" / "state"
 
@@ -47,23 +51,16 @@ def _generation(bench: Bench) -> str:
     return Ledger.open(bench.pipeline).generation
 
 
-@pytest.mark.parametrize("most_rows", [0, limits.MAX_ROWS], ids=["Spark", "process"])
-@pytest.mark.parametrize("changes", CASES)
-def test_a_row_that_is_another_is_found(spark, tmp_path, monkeypatch, capfd, changes, most_rows):
-    monkeypatch.setattr(limits, "MAX_ROWS", most_rows)
-    bench, state = begun(tmp_path, changes)
+@by_each_scheduler("kind", NAMED, by_tasks=NAMED)
+def test_a_row_that_is_another_is_found(tmp_path, kind):
+    bench, state = begun(tmp_path, kind)
     rows = DeltaTable(state).to_pyarrow_table()
-    name = "_number" if changes in (LIVE, POSITIONS) else "rows"
+    name = "_number" if kind in ("live rows", "positions") else "rows"
     altered = rows.set_column(rows.schema.get_field_index(name), name, _one_more(rows[name]))
     # As our own maintenance would write it: what somebody else writes is refused before it is read.
     write_deltalake(state, altered, mode="overwrite", commit_properties=own_commit("test"))
-    with pytest.raises(StateCorruptError, match=rf"^state {state}: 1 of \d+ rows read differ from what was written; {REMEDY}$") as raised:
+    with pytest.raises(StateCorruptError, match=rf"^state {state}: 1 of \d+ rows read differ from what was written; {REMEDY}$"):
         bench.run()
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(yaml.safe_dump(bench.spec))
-    capfd.readouterr()
-    assert main(["run", str(spec)]) == 1
-    assert f"windowmill: {raised.value}" in " ".join(capfd.readouterr().err.split())
     unharmed(bench)
     write_deltalake(state, rows, mode="overwrite", commit_properties=own_commit("test"))
     bench.run()
@@ -77,10 +74,11 @@ def _one_more(column: pa.ChunkedArray) -> pa.Array:
     return pa.array(values, column.type)
 
 
-@pytest.mark.parametrize("changes", CASES)
-def test_files_cut_or_gone_are_told_in_spark(spark, tmp_path, monkeypatch, changes):
-    monkeypatch.setattr(limits, "MAX_ROWS", 0)
-    bench, state = begun(tmp_path, changes)
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", NAMED if EVERY_CASE else ["slices", "live rows"])
+def test_files_cut_or_gone_are_told_in_spark(spark, tmp_path, monkeypatch, kind):
+    compute_by_many_tasks(monkeypatch)
+    bench, state = begun(tmp_path, kind)
     file = max(map(Path, DeltaTable(state).file_uris()), key=lambda path: path.stat().st_size)
     whole = file.read_bytes()
     for sums in state.glob(".*.crc"):
@@ -98,8 +96,8 @@ def test_files_cut_or_gone_are_told_in_spark(spark, tmp_path, monkeypatch, chang
 
 
 @pytest.mark.covers("D2")
-def test_state_that_is_gone_is_not_started_empty(spark, tmp_path):
-    bench, state = begun(tmp_path, {})
+def test_state_that_is_gone_is_not_started_empty(tmp_path):
+    bench, state = begun(tmp_path, "slices")
     state.rename(tmp_path / "elsewhere")
     with pytest.raises(StateCorruptError, match=rf"state {state}: \S+, which the ledger records for the last batch .*, is gone"):
         bench.run()
@@ -108,12 +106,17 @@ def test_state_that_is_gone_is_not_started_empty(spark, tmp_path):
     assert differences(bench.rows(), bench.expected(ROWS).rows) == []
 
 
-def test_state_of_a_little_batch(spark, tmp_path):
-    bench, state = begun(tmp_path, {})
+def test_state_of_a_little_batch(tmp_path, capfd):
+    bench, state = begun(tmp_path, "slices")
     [file] = map(Path, DeltaTable(state).file_uris())
     rows = pq.read_table(file)
     size = file.stat().st_size
     pq.write_table(rows.slice(0, rows.num_rows - 1), file)
-    with pytest.raises(StateCorruptError, match=rf"has \d+ bytes, by the table's log {size}; nothing was written"):
+    with pytest.raises(StateCorruptError, match=rf"has \d+ bytes, by the table's log {size}; nothing was written") as raised:
         bench.run()
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(yaml.safe_dump(bench.spec))
+    capfd.readouterr()
+    assert main(["run", str(spec)]) == 1
+    assert f"windowmill: {raised.value}" in " ".join(capfd.readouterr().err.split())
     unharmed(bench)

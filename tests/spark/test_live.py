@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,6 @@ from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.steps import _Steps
 from windowmill.jobs.ways import limits
-
-pytestmark = pytest.mark.spark
 
 AGGREGATES: dict[str, Any] = {
     "n": {"count": "*"},
@@ -77,15 +76,21 @@ def die_before_record(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
             bench.run()
 
 
-@pytest.mark.parametrize("place", ["process", "Spark", "turns"])
 @pytest.mark.parametrize("case", CASES)
-def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, case, place):
-    if place == "Spark":
-        monkeypatch.setattr(limits, "MAX_ROWS", 0)
-    elif place == "turns":
-        taking_turns(monkeypatch)
+def test_any_cut_gives_the_rows_of_the_reference(tmp_path, case):
+    compare_with_reference(tmp_path, case)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("case", CASES)
+def test_one_task_and_many_take_turns(spark, tmp_path, monkeypatch, case):
+    taking_turns(monkeypatch)
+    compare_with_reference(tmp_path, case)
+
+
+def compare_with_reference(folder: Path, case: str) -> None:
     rows = events(11, 500)
-    bench = Bench(tmp_path, {"aggregates": AGGREGATES} | CASES[case])
+    bench = Bench(folder, {"aggregates": AGGREGATES} | CASES[case])
     done = run_over(bench, 5, rows, 4)
     want = bench.expected(rows)
     assert want.rows, "the reference emitted nothing, so nothing was compared"
@@ -95,6 +100,7 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, c
     assert sum(d.commit.rows_quarantined for d in done) == len(want.quarantined) > 0
 
 
+@pytest.mark.spark
 def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_path, monkeypatch):
     taking_turns(monkeypatch)
     rows = events(12, 500)
@@ -109,7 +115,7 @@ def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_pa
     assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
-def test_a_batch_that_drops_no_row_leaves_its_whole_state(spark, tmp_path, monkeypatch):
+def test_a_batch_that_drops_no_row_leaves_its_whole_state(tmp_path, monkeypatch):
     """It ends no session. Attempts that die before the record leave files that no other batch reads."""
     rows = [{"k": "a", "site": 1, "t": BASE + n * MINUTE, "v": 1.0, "i": n, "label": "x", "id": f"{n}"} for n in (0, 1, 3, 2, 4, 90)]
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": SHAPES[:1]})
@@ -122,9 +128,8 @@ def test_a_batch_that_drops_no_row_leaves_its_whole_state(spark, tmp_path, monke
     assert differences([session], bench.expected(rows).rows) == []
 
 
-@pytest.mark.parametrize("most_rows", [0, limits.MAX_ROWS], ids=["Spark", "process"])
-def test_a_first_batch_that_is_a_backfill_builds_the_state(spark, tmp_path, monkeypatch, most_rows):
-    monkeypatch.setattr(limits, "MAX_ROWS", most_rows)
+@pytest.mark.usefixtures("each_scheduler")
+def test_a_first_batch_that_is_a_backfill_builds_the_state(tmp_path):
     rows = events(13, 400)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": SHAPES[1:3]})
     bench.land(rows[:300])
@@ -135,7 +140,7 @@ def test_a_first_batch_that_is_a_backfill_builds_the_state(spark, tmp_path, monk
     assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
-def test_maintenance_keeps_only_what_counts(spark, tmp_path):
+def test_maintenance_keeps_only_what_counts(tmp_path):
     from windowmill.jobs.commands.maintenance import maintain
     from windowmill.jobs.commands.state import state_of
 
@@ -154,7 +159,7 @@ def test_maintenance_keeps_only_what_counts(spark, tmp_path):
     assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
-def test_a_log_that_has_grown_too_long_is_compacted_by_the_run(spark, tmp_path, monkeypatch):
+def test_a_log_that_has_grown_too_long_is_compacted_by_the_run(tmp_path, monkeypatch):
     from windowmill.checkpoints.state import base
 
     rows = events(16, 300)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.readers import by_each_scheduler
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, cut, differences, events, quiet, run_over
 from tests.spark.test_live import AGGREGATES, POLICIES, SHAPES
 from windowmill.checkpoints.features import own_commit
@@ -17,11 +18,8 @@ from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.commands.state import state_of
-from windowmill.jobs.ways import limits
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.errors import StateCorruptError
-
-pytestmark = pytest.mark.spark
 
 SLOTS: dict[str, Any] = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
 GAPS: dict[str, Any] = {"name": "gaps", "type": "hopping", "size": "5 minutes", "hop": "20 minutes"}
@@ -39,11 +37,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, case):
-    # Spark computes every other case.
-    if list(CASES).index(case) % 2:
-        monkeypatch.setattr(limits, "MAX_STATE_ROWS", -1)
+@by_each_scheduler("case", CASES, by_tasks=["empty windows"])
+def test_any_cut_gives_the_rows_of_the_reference(tmp_path, case):
     bench, rows = Bench(tmp_path, CASES[case]), events(31, 400)
     done = check_runs_backfill_and_upkeep(bench, rows)
     assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
@@ -52,6 +47,7 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, c
     assert sum(d.commit.rows_quarantined for d in done) == len(want.quarantined) > 0
 
 
+@pytest.mark.spark
 @pytest.mark.usefixtures("either_reader")
 def test_small_batches_of_all_ways_are_computed_by_one_task(spark, tmp_path):
     bench, rows = Bench(tmp_path, CASES["all ways"]), events(32, 300)
@@ -60,7 +56,7 @@ def test_small_batches_of_all_ways_are_computed_by_one_task(spark, tmp_path):
     assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
-def test_a_backfill_builds_the_state_that_runs_leave(spark, tmp_path):
+def test_a_backfill_builds_the_state_that_runs_leave(tmp_path):
     rows = events(34, 300)
     by_runs, at_once = (Bench(tmp_path / name, CASES["all ways"]) for name in ("runs", "once"))
     for bench in (by_runs, at_once):
@@ -80,7 +76,7 @@ def test_a_backfill_builds_the_state_that_runs_leave(spark, tmp_path):
     assert len(left[0]["live_rows"]) == len(left[1]["live_rows"])
 
 
-def test_a_run_compacts_a_table_of_all_ways(spark, tmp_path, monkeypatch):
+def test_a_run_compacts_a_table_of_all_ways(tmp_path, monkeypatch):
     monkeypatch.setattr(base, "FEW_FILES", 1)
     bench, rows = Bench(tmp_path, CASES["empty windows"]), events(36, 200)
     run_over(bench, 10, rows, 3)
@@ -88,7 +84,7 @@ def test_a_run_compacts_a_table_of_all_ways(spark, tmp_path, monkeypatch):
     assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
-def test_state_shows_every_part(spark, tmp_path, capsys):
+def test_state_shows_every_part(tmp_path, capsys):
     windows = [SLOTS | {"empty": "emit"}, *CASES["all ways"]["windows"][1:]]
     bench = Bench(tmp_path, CASES["all ways"] | {"keys": ["k"], "windows": windows})
     run_over(bench, 9, events(35, 200), 2)
@@ -112,7 +108,7 @@ def test_state_shows_every_part(spark, tmp_path, capsys):
 
 @pytest.mark.covers("D3")
 @pytest.mark.parametrize("part", ["_gap", "_next", "_until"])
-def test_a_row_that_is_another_is_found_in_every_part(spark, tmp_path, part):
+def test_a_row_that_is_another_is_found_in_every_part(tmp_path, part):
     bench = Bench(tmp_path, CASES["all ways"])
     rows = events(51, 300)
     bench.land(rows[:200])
@@ -143,10 +139,12 @@ def noted(begun: dict[str, Any] | None, event: dict[str, Any]) -> tuple[dict[str
     return {"windows": begun["windows"] + opens, "open": numbers}, opens, begun["open"]
 
 
-@pytest.mark.parametrize("most_rows", [0, limits.MAX_ROWS], ids=["Spark", "process"])
-@pytest.mark.parametrize("beside", [[], [SLOTS, LAST]], ids=["alone", "beside others"])
-def test_a_source_may_get_a_column_that_a_window_function_is_told(spark, tmp_path, monkeypatch, most_rows, beside):
-    monkeypatch.setattr(limits, "MAX_ROWS", most_rows)
+BESIDE: dict[str, list[dict[str, Any]]] = {"alone": [], "beside others": [SLOTS, LAST]}
+
+
+@by_each_scheduler("case", BESIDE, by_tasks=["alone"])
+def test_a_source_may_get_a_column_that_a_window_function_is_told(tmp_path, case):
+    beside = BESIDE[case]
     window = {"name": "noted", "type": "custom", "function": "tests.spark.test_mixed:noted"}
     time = {"column": "t"}
     bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}}, "windows": [window, *beside], "keys": ["k"], "time": time})

@@ -23,7 +23,6 @@ from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SL
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import Nodes
 
-pytestmark = pytest.mark.spark
 # 1,500 slices, with another window that shares them.
 WINDOWS = [
     {"name": "long", "type": "hopping", "size": "1500 minutes", "hop": "1 minute"},
@@ -73,7 +72,7 @@ def state(bench: Bench) -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def here(spark, tmp_path_factory):
+def here(tmp_path_factory):
     """The pipeline after batches that were worked on in this process."""
     bench, restored = run(tmp_path_factory.mktemp("here"), CUTS, {})
     assert [type(rows) for rows in restored] == [pa.Table, pa.Table]
@@ -82,15 +81,16 @@ def here(spark, tmp_path_factory):
     return bench
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(("limits", "by_spark"), LIMITS)
-def test_state_and_rows_are_the_same_here_and_by_spark(here, tmp_path, limits, by_spark):
+def test_state_and_rows_are_the_same_here_and_by_spark(here, spark, tmp_path, limits, by_spark):
     bench, restored = run(tmp_path, CUTS, limits)
     assert [isinstance(rows, DataFrame) for rows in restored] == by_spark
     assert differences(bench.rows(), here.rows(), tolerance=0) == []
     assert differences(state(bench).to_pylist(), state(here).to_pylist(), tolerance=0) == []
 
 
-def test_few_rows_are_restored_from_a_state_kept_small(spark, tmp_path, monkeypatch):
+def test_few_rows_are_restored_from_a_state_kept_small(tmp_path, monkeypatch):
     bench, _ = run(tmp_path, [380], {})
     bench.land(events(41, 390)[380:])
     maintain(bench.pipeline, quiet())
@@ -103,7 +103,6 @@ def test_few_rows_are_restored_from_a_state_kept_small(spark, tmp_path, monkeypa
         return found
 
     monkeypatch.setattr(PartialTable, "read", counting)
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")  # in a worker nothing is counted
     bench.run()
     levels = state(bench).column(LEVEL).to_pylist()
     assert set(levels) >= {0, 1, 2, 5}
@@ -114,7 +113,7 @@ def test_few_rows_are_restored_from_a_state_kept_small(spark, tmp_path, monkeypa
     assert differences(bench.rows(), bench.expected(events(41, 420)).rows) == []
 
 
-def test_a_state_that_was_made_without_nodes_goes_on_without(spark, tmp_path, monkeypatch):
+def test_a_state_that_was_made_without_nodes_goes_on_without(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Nodes, "of", lambda grids: None)
         bench, _ = run(tmp_path, [300], {})

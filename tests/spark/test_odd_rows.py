@@ -8,18 +8,18 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from tests.readers import by_each_scheduler
 from tests.spark.harness import BASE, MINUTE, Bench
 from windowmill.jobs.dataframe import aggregate
-from windowmill.jobs.ways import limits
 from windowmill.windowing.errors import HeldError, LimitExceededError
-
-pytestmark = pytest.mark.spark
 
 YEAR_2060, YEAR_9999 = 2_840_140_800_000_000, 253_402_300_799_000_000
 ROW = {"k": "a", "site": 1, "t": BASE, "v": 1.0, "i": 1, "label": "5", "id": "e"}
 HOURLY = [{"name": "w", "type": "tumbling", "size": "1 hour"}]
 SESSIONS = [{"name": "w", "type": "session", "gap": "1 hour"}]
 LIVE = [{"name": "w", "type": "snapshot"}]
+WINDOWS = {"slices": HOURLY, "sessions": SESSIONS, "live rows": LIVE}
+AT_THE_ENDS = {"hopping": {"name": "w", "type": "hopping", "size": 10, "hop": 5}, "tumbling": {"name": "w", "type": "tumbling", "size": 10}}
 AGGREGATES = {"n": {"count": "*"}, "large": {"count": "*", "where": "cast(label as int) > 4"}}
 
 
@@ -29,15 +29,9 @@ def bench_of(folder: Path, windows: list, **changes) -> Bench:
 
 
 @pytest.mark.covers("I1", "I5", "I6")
-@pytest.mark.parametrize(
-    ("windows", "here"),
-    [(HOURLY, True), (HOURLY, False), (SESSIONS, True), (SESSIONS, False), (LIVE, True), (LIVE, False)],
-    ids=["slices here", "slices", "sessions here", "sessions", "live rows here", "live rows"],
-)
-def test_odd_rows_are_set_aside_and_the_batch_goes_on(spark, tmp_path, monkeypatch, windows, here):
-    if not here:
-        monkeypatch.setattr(limits, "MAX_ROWS", 0)
-    bench = bench_of(tmp_path, windows, source={"path": str(tmp_path / "source"), "filter": "i / i = 1"})
+@by_each_scheduler("way", WINDOWS, by_tasks=["slices", "live rows"])
+def test_odd_rows_are_set_aside_and_the_batch_goes_on(tmp_path, way):
+    bench = bench_of(tmp_path, WINDOWS[way], source={"path": str(tmp_path / "source"), "filter": "i / i = 1"})
     odd = [
         {"label": "x"},
         {"i": 0},
@@ -62,14 +56,9 @@ def test_odd_rows_are_set_aside_and_the_batch_goes_on(spark, tmp_path, monkeypat
 
 
 @pytest.mark.covers("I6")
-@pytest.mark.parametrize("here", [True, False], ids=["here", "slices"])
-@pytest.mark.parametrize(
-    "window", [{"type": "hopping", "size": 10, "hop": 5}, {"type": "tumbling", "size": 10}], ids=["hopping", "tumbling"]
-)
-def test_times_at_the_ends_of_64_bits_are_set_aside(spark, tmp_path, monkeypatch, window, here):
-    if not here:
-        monkeypatch.setattr(limits, "MAX_ROWS", 0)
-    bench = bench_of(tmp_path, [{"name": "w", **window}], time={"column": "i", "unit": "none"}, aggregates={"n": {"count": "*"}})
+@by_each_scheduler("kind", AT_THE_ENDS, by_tasks=["hopping"])
+def test_times_at_the_ends_of_64_bits_are_set_aside(tmp_path, kind):
+    bench = bench_of(tmp_path, [AT_THE_ENDS[kind]], time={"column": "i", "unit": "none"}, aggregates={"n": {"count": "*"}})
     odd = [-(2**63), -(2**63) + 7, 2**63 - 1, 2**63 - 7]
     bench.land([ROW | {"i": time} for time in (1, *odd, 2, 40)])
     [done] = bench.run()
@@ -78,7 +67,7 @@ def test_times_at_the_ends_of_64_bits_are_set_aside(spark, tmp_path, monkeypatch
     assert [row["n"] for row in bench.rows() if row["window_end"] == 10] == [2]
 
 
-def test_many_rows_on_which_a_condition_fails_hold_the_batch(spark, tmp_path):
+def test_many_rows_on_which_a_condition_fails_hold_the_batch(tmp_path):
     bench = bench_of(tmp_path, HOURLY, quarantine={})
     bench.land([ROW | {"label": "x"}] * 4 + [ROW] * 30)
     says = r"4 of 34 rows .* 4 bad_condition; .*condition 'cast\(label as int\) > 4' fails on the row; use try_cast"
@@ -89,6 +78,7 @@ def test_many_rows_on_which_a_condition_fails_hold_the_batch(spark, tmp_path):
     assert (done.commit.rows_quarantined, done.commit.verdict) == (4, "released")
 
 
+@pytest.mark.spark
 def test_windows_without_end_are_refused_before_the_work(spark, tmp_path):
     bench = bench_of(tmp_path, [{"name": "w", "type": "hopping", "size": "10000 days", "hop": "1 us"}])
     bench.land([ROW])
@@ -100,7 +90,7 @@ def test_windows_without_end_are_refused_before_the_work(spark, tmp_path):
 
 
 @pytest.mark.parametrize("windows", [HOURLY, SESSIONS], ids=["slices", "sessions"])
-def test_a_sink_that_a_little_batch_makes_keeps_instants_without_a_zone(spark, tmp_path, windows):
+def test_a_sink_that_a_little_batch_makes_keeps_instants_without_a_zone(tmp_path, windows):
     bench = bench_of(tmp_path, windows, keys=["day"], aggregates={"first": {"first": "day"}})
     schema = pa.schema([("day", pa.timestamp("us")), ("t", pa.timestamp("us", "UTC"))])
     for hour in (0, 5, 10):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tests.readers import by_each_scheduler
 from tests.spark.harness import BASE, MINUTE, Bench, quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
@@ -19,10 +20,7 @@ from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.answers import history_of, status_of
 from windowmill.jobs.report import write_report
-from windowmill.jobs.ways import limits
 from windowmill.windowing.errors import HeldError
-
-pytestmark = pytest.mark.spark
 
 HOURLY = [{"name": "w", "type": "tumbling", "size": "10 minutes"}]
 WINDOWS = {
@@ -32,6 +30,7 @@ WINDOWS = {
     "live rows": [{"name": "w", "type": "snapshot"}],
     "mixed": [*HOURLY, {"name": "v", "type": "session", "gap": "10 minutes"}],
 }
+WINDOWS["all ways"] = [window | {"name": name.replace(" ", "_")} for name, [window, *_] in WINDOWS.items() if name != "mixed"]
 
 
 def bench_of(folder: Path, windows: str = "slices", **changes: Any) -> Bench:
@@ -58,11 +57,8 @@ def held(bench: Bench, **options: Any) -> tuple[str, str]:
     return str(error.value), said.getvalue()
 
 
-@pytest.mark.parametrize("here", [True, False], ids=["here", "spark"])
-@pytest.mark.parametrize("windows", WINDOWS)
-def test_a_held_batch_is_released_without_its_quarantined_rows(spark, tmp_path, monkeypatch, windows, here):
-    if not here:
-        monkeypatch.setattr(limits, "MAX_ROWS", 0)
+@by_each_scheduler("windows", WINDOWS, by_tasks=["slices", "live rows", "all ways"])
+def test_a_held_batch_is_released_without_its_quarantined_rows(tmp_path, windows):
     bench = bench_of(tmp_path, windows)
     land(bench, [0, 600, 601, 602, 603, 604, 605, 190, 606])
     message, said = held(bench)
@@ -85,7 +81,7 @@ def test_a_held_batch_is_released_without_its_quarantined_rows(spark, tmp_path, 
     assert (lost["watermark"] - lost["event_time"]).total_seconds() == (605 - 190) * 60
 
 
-def test_the_remedy_of_a_first_batch_keeps_the_rows(spark, tmp_path):
+def test_the_remedy_of_a_first_batch_keeps_the_rows(tmp_path):
     bench = bench_of(tmp_path)
     land(bench, [0, 600, 190, 601, 602])
     assert "time.disorder: 7 hours would keep all (now 0)" in held(bench)[0]
@@ -96,7 +92,8 @@ def test_the_remedy_of_a_first_batch_keeps_the_rows(spark, tmp_path):
     assert (done.commit.verdict, done.commit.rows_quarantined, done.commit.rows_applied) == ("passed", 0, 6)
 
 
-def test_later_batches_and_backfills_are_held_alike_and_other_limits_let_them_pass(spark, tmp_path):
+@pytest.mark.usefixtures("each_scheduler")
+def test_later_batches_and_backfills_are_held_alike_and_other_limits_let_them_pass(tmp_path):
     bench = bench_of(tmp_path)
     land(bench, [0, 600, 601])
     assert bench.run()[0].commit.verdict == "passed"
@@ -113,7 +110,7 @@ def test_later_batches_and_backfills_are_held_alike_and_other_limits_let_them_pa
 
 
 @pytest.mark.parametrize("ruling", [None, "release", "discard", "abandon"])
-def test_a_later_batch_of_nothing_but_lost_rows_has_no_results_and_is_held_all_the_same(spark, tmp_path, ruling):
+def test_a_later_batch_of_nothing_but_lost_rows_has_no_results_and_is_held_all_the_same(tmp_path, ruling):
     bench = bench_of(tmp_path)
     land(bench, [0, 600, 601])
     bench.run()
@@ -134,7 +131,7 @@ def test_a_later_batch_of_nothing_but_lost_rows_has_no_results_and_is_held_all_t
     assert len(bench.quarantine()) == 2
 
 
-def test_a_batch_of_nothing_but_lost_rows_is_held_and_one_without_rows_is_not(spark, tmp_path):
+def test_a_batch_of_nothing_but_lost_rows_is_held_and_one_without_rows_is_not(tmp_path):
     bench = bench_of(tmp_path)
     bench.land([row(0) | {"t": None}])
     message, said = held(bench)
@@ -145,7 +142,7 @@ def test_a_batch_of_nothing_but_lost_rows_is_held_and_one_without_rows_is_not(sp
     assert bench.run()[0].commit.verdict == "passed"
 
 
-def test_more_than_one_percent_is_a_warning(spark, tmp_path):
+def test_more_than_one_percent_is_a_warning(tmp_path):
     bench = bench_of(tmp_path)
     bench.land([row(n) for n in range(197)] + [row(0) | {"t": None}] * 2)
     [done] = bench.run()

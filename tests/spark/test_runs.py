@@ -10,28 +10,28 @@ from tests.spark.harness import SCHEMA, TIME, Bench, differences, events, missed
 from windowmill.jobs.batch import loop
 from windowmill.jobs.ways import limits
 
-pytestmark = pytest.mark.spark
-
-
 #: Limits of what is worked on in this process: all by Spark; all here; by Spark the larger batches, or those over more state or windows.
 BY_SPARK = {"MAX_ROWS": 0}
 LIMITS = [BY_SPARK, {}, {"MAX_ROWS": 200}, {"MAX_STATE_ROWS": 100, "MAX_RESULTS": 150}]
 
 
-@pytest.mark.parametrize(
-    ("arrival", "seed", "versions", "batches", "lowered"),
-    [
-        ("row", 1, 1, 1, BY_SPARK),
-        ("row", 3, 12, 5, BY_SPARK),
-        ("row", 3, 12, 5, {}),
-        *(("commit", 3, 12, 5, lowered) for lowered in LIMITS),
-    ],
-)
-def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, arrival, seed, versions, batches, lowered):
+@pytest.mark.parametrize(("arrival", "versions", "batches"), [("row", 1, 1), ("row", 12, 5), ("commit", 12, 5)])
+def test_any_cut_gives_the_rows_of_the_reference(tmp_path, arrival, versions, batches):
+    compare_with_reference(tmp_path, arrival, versions, batches)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("arrival", "lowered"), [("row", BY_SPARK), *(("commit", lowered) for lowered in LIMITS)])
+def test_any_cut_gives_them_by_spark(spark, tmp_path, monkeypatch, arrival, lowered):
     for name, limit in lowered.items():
         monkeypatch.setattr(limits, name, limit)
+    compare_with_reference(tmp_path, arrival, 12, 3)
+
+
+def compare_with_reference(folder, arrival, versions, batches):
+    seed = 3
     rows = events(seed, 1_500)
-    bench = Bench(tmp_path, {"time": TIME | {"arrival": arrival}})
+    bench = Bench(folder, {"time": TIME | {"arrival": arrival}})
     done = run_over(bench, seed, rows, versions, batches)
     want = bench.expected(rows)
     assert want.rows, "the reference emitted nothing, so nothing was compared"
@@ -43,7 +43,7 @@ def test_any_cut_gives_the_rows_of_the_reference(spark, tmp_path, monkeypatch, a
     assert missed_in(done) == want.missed
 
 
-def test_backfill_of_a_running_pipeline_changes_nothing_but_the_batch(spark, tmp_path):
+def test_backfill_of_a_running_pipeline_changes_nothing_but_the_batch(tmp_path):
     rows = events(4, 1_200)
     bench = Bench(tmp_path)
     for begin in range(0, len(rows), 300):
@@ -61,7 +61,7 @@ def test_backfill_of_a_running_pipeline_changes_nothing_but_the_batch(spark, tmp
     assert differences(bench.rows(), bench.expected(rows + events(5, 300)).rows) == []
 
 
-def test_backfill_first_then_runs_equal_runs_alone(spark, tmp_path):
+def test_backfill_first_then_runs_equal_runs_alone(tmp_path):
     rows = events(6, 1_200)
     bench = Bench(tmp_path)
     bench.land(rows[:400])
@@ -76,7 +76,7 @@ def test_backfill_first_then_runs_equal_runs_alone(spark, tmp_path):
     assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
-def test_a_run_repeated_changes_nothing_and_needs_no_spark(spark, tmp_path, monkeypatch):
+def test_a_run_repeated_changes_nothing_and_needs_no_spark(tmp_path, monkeypatch):
     bench = Bench(tmp_path)
     bench.land(events(7, 300))
     assert len(bench.run()) == 1
@@ -86,7 +86,7 @@ def test_a_run_repeated_changes_nothing_and_needs_no_spark(spark, tmp_path, monk
     assert DeltaTable(bench.sink).version() == version
 
 
-def test_a_long_backlog_is_taken_in_several_batches(spark, tmp_path):
+def test_a_long_backlog_is_taken_in_several_batches(tmp_path):
     rows = events(8, 400)
     bench = Bench(tmp_path, {"source": {"path": str(tmp_path / "source"), "options": {"maxFilesPerTrigger": "2"}}})
     for begin in range(0, 400, 100):
@@ -95,6 +95,7 @@ def test_a_long_backlog_is_taken_in_several_batches(spark, tmp_path):
     assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
+@pytest.mark.spark
 def test_one_batch_makes_at_most_two_spark_commits(spark, tmp_path):
     bench = Bench(tmp_path)
     bench.land(events(9, 500))
@@ -106,10 +107,8 @@ def test_one_batch_makes_at_most_two_spark_commits(spark, tmp_path):
     assert [DeltaTable(path).version() - v for path, v in zip(tables, before, strict=True)] == [1, 1]
 
 
-@pytest.mark.parametrize("lowered", [BY_SPARK, {}])
-def test_integer_axis_and_no_keys(spark, tmp_path, monkeypatch, lowered):
-    for name, limit in lowered.items():
-        monkeypatch.setattr(limits, name, limit)
+@pytest.mark.usefixtures("each_scheduler")
+def test_integer_axis_and_no_keys(tmp_path):
     rows = [dict(row, i=None if row["t"] is None else (row["t"] - 1_709_251_200_000_000) // 1_000_000) for row in events(11, 400)]
     bench = Bench(
         tmp_path,
@@ -129,7 +128,7 @@ def test_integer_axis_and_no_keys(spark, tmp_path, monkeypatch, lowered):
     assert differences(bench.rows(), want) == []
 
 
-def test_maintenance_keeps_what_later_runs_need(spark, tmp_path):
+def test_maintenance_keeps_what_later_runs_need(tmp_path):
     from tests.spark.harness import quiet
     from windowmill.jobs.commands.maintenance import maintain
     from windowmill.jobs.commands.state import state_of
@@ -151,10 +150,8 @@ def test_maintenance_keeps_what_later_runs_need(spark, tmp_path):
 
 
 @pytest.mark.covers("X2")
-@pytest.mark.parametrize("lowered", [BY_SPARK, {}], ids=["by Spark", "here"])
-def test_columns_may_have_any_name(spark, tmp_path, monkeypatch, lowered):
-    for name, limit in lowered.items():
-        monkeypatch.setattr(limits, name, limit)
+@pytest.mark.usefixtures("each_scheduler")
+def test_columns_may_have_any_name(tmp_path):
     time = {"column": "at.t", "disorder": "5 minutes"}
     bench = Bench(tmp_path, {"keys": ["site.no", "k`"], "time": time, "aggregates": {"n": {"count": "*"}, "total": {"sum": 'v"'}}})
     named = {"k": "k`", "site": "site.no", "t": "at.t", "v": 'v"'}

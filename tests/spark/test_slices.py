@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from tests.readers import by_each_scheduler
 from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, cut, differences, events, lasting, quiet, run_over
 from tests.spark.test_live import AGGREGATES
 from windowmill.checkpoints.state import base
@@ -72,8 +73,17 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.usefixtures("each_scheduler")
+@by_each_scheduler(
+    "case",
+    CASES,
+    by_tasks=[
+        "grids, calendars and nodes",
+        "revisions",
+        "empty windows",
+        "events that last beside snapshots",
+        "revisions over events that last",
+    ],
+)
 def test_any_cut_gives_the_rows_of_the_reference(tmp_path, case):
     bench, rows = Bench(tmp_path, CASES[case]), events(31, 400)
     done = check_runs_backfill_and_upkeep(bench, lasting(rows, 36) if bench.pipeline.time.end else rows)
@@ -81,15 +91,16 @@ def test_any_cut_gives_the_rows_of_the_reference(tmp_path, case):
     assert not is_log(str(tmp_path / "sink.windowmill" / "state"))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"windows": [*GRIDS, *LONG, EMPTY[1], *SESSIONS]}, {"windows": EMPTY, "time": TIME, "aggregates": OVER_TIME}],
-    ids=["all", "lasting"],
-)
-@pytest.mark.usefixtures("each_scheduler")
-def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_after_it(tmp_path, changes):
+FILLED: dict[str, dict[str, Any]] = {
+    "all": {"windows": [*GRIDS, *LONG, EMPTY[1], *SESSIONS]},
+    "lasting": {"windows": EMPTY, "time": TIME, "aggregates": OVER_TIME},
+}
+
+
+@by_each_scheduler("case", FILLED, by_tasks=["all"])
+def test_a_first_backfill_shows_the_revisions_of_all_windows_and_runs_go_on_after_it(tmp_path, case):
     rows = events(34, 400)
-    bench = Bench(tmp_path, {**changes, "emit": "revise", "keys": ["site"]})
+    bench = Bench(tmp_path, {**FILLED[case], "emit": "revise", "keys": ["site"]})
     rows = lasting(rows, 40) if bench.pipeline.time.end else rows
     for part in cut(rows[:300], 5, 60):
         bench.land(part)
