@@ -42,8 +42,8 @@ def _is_of_all_rows(plan: Plan) -> bool:
 def uncounted_changes(building: Sequence[Plan], source: SourceTable, through: int, *, ahead: bool = True) -> list[LoggedVersion]:
     """The versions through ``through`` whose changes of rows the plans ``building`` the state have passed over.
 
-    Without ``ahead`` these are also versions that a backfill has read before the runs: of their rows it leaves out those that are later than
-    all that runs have seen.
+    Without ``ahead`` these are also versions that a backfill has read before the runs: it leaves out those of their rows that are later
+    than all that runs have seen.
 
     Raises
     ------

@@ -31,7 +31,7 @@ def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, 
     if seen is None:
         return last
     try:
-        gone = _timed(pipeline, rows, changed_rows(rows, *change, _columns(pipeline), removed=True))
+        gone = _timed(pipeline, rows, changed_rows(rows, *change, _columns(pipeline), only="before"))
         for version in source.versions(last, source.version) if len(gone) else ():
             if version.changes:
                 break

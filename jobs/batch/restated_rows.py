@@ -25,7 +25,7 @@ from windowmill.checkpoints.stores import filesystem_of, is_local, is_table, tab
 from windowmill.jobs.batch.redelivery import appended_rows
 from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
-from windowmill.jobs.sources.changed_rows import changed_rows, queried
+from windowmill.jobs.sources.changed_rows import Side, changed_rows, queried
 from windowmill.jobs.sources.columns import REASON, ROW, UNREAD, Columns
 from windowmill.jobs.sources.delta_log import DeltaSource, without_mapping
 from windowmill.jobs.sources.event_times import EventTimes
@@ -263,15 +263,28 @@ def touched_rows(
     return found.group_by(found.column_names, use_threads=False).aggregate([]), taken
 
 
-def _chosen_by_filter(pipeline: Pipeline, rows: TableRows, plan: RestatePlan, changed: tuple[int, int], columns: list[str]) -> pa.Table:
+def latest_inserted(pipeline: Pipeline, rows: TableRows, plan: RestatePlan, changed: tuple[int, int]) -> int | None:
+    """The greatest event time that versions have brought; rows that they removed may be later, and none of the pipeline's."""
+    axis = EventTimes(pipeline, pipeline.time.latest(plan.now_us))
+    found = axis.of(_chosen_by_filter(pipeline, rows, plan, changed, list(axis.axis), only="after"))
+    latest: int | None = pc.max(found.filter(pc.is_null(found.column(REASON))).column(TIME)).as_py()
+    return latest
+
+
+def _chosen_by_filter(
+    pipeline: Pipeline, rows: TableRows, plan: RestatePlan, changed: tuple[int, int], columns: list[str], *, only: Side | None = None
+) -> pa.Table:
     """The ``columns`` of the rows that versions changed, without those that the filter leaves out; all where only Spark evaluates it.
 
+    ``only`` is as of :func:`.changed_rows`.
     Rows that unread ones of these versions have appended were deleted before, and are delivered again.
     """
     plain = _filtering(pipeline, rows.source)
     needed = columns if plain is None else plain.needed(columns)
     appended = [each for each in rows.source.versions(plan.from_version, changed[1]) if each.added and not each.changes]
-    found = pa.concat_tables([changed_rows(rows, *changed, needed), *(appended_rows(rows, version, needed) for version in appended)])
+    found = pa.concat_tables(
+        [changed_rows(rows, *changed, needed, only=only), *(appended_rows(rows, version, needed) for version in appended)]
+    )
     found = found.append_column(ROW, pa.array(np.arange(len(found))))
     return found.select(columns) if plain is None else plain.evaluated(found, columns, [], None).select(columns)
 

@@ -24,7 +24,17 @@ from windowmill.jobs.batch.corrections import Corrections, corrections
 from windowmill.jobs.batch.counted_rows import uncounted_changes, were_missed
 from windowmill.jobs.batch.delivered_again import restated_files
 from windowmill.jobs.batch.job import ComputedBatch
-from windowmill.jobs.batch.restated_rows import Known, Scope, only_of_filter, read_as_of, remove_rows, touched_rows, untaken, write_rows
+from windowmill.jobs.batch.restated_rows import (
+    Known,
+    Scope,
+    latest_inserted,
+    only_of_filter,
+    read_as_of,
+    remove_rows,
+    touched_rows,
+    untaken,
+    write_rows,
+)
 from windowmill.jobs.batch.row_reader import table_rows
 from windowmill.jobs.batch.window_history import shown_after
 from windowmill.jobs.schedulers.spark.task_output import read_files
@@ -162,11 +172,14 @@ class Restatement:
 
     def _seen(self, computed: ComputedBatch) -> int | None:
         """The greatest event time with that of the rows that the versions changed, which may have inserted some."""
-        seen, touched, latest = computed.emission.seen, self.scope.touched, self._pipeline.time.latest(self.plan.now_us)
+        seen, touched, inserted = computed.emission.seen, self.scope.touched, computed.seen
         if touched is None or self.plan.changed is None:
             return seen
-        times = touched.column(TIME) if latest is None else touched.column(TIME).filter(pc.less_equal(touched.column(TIME), latest))
-        inserted = pc.max(times).as_py() if only_of_filter(self._pipeline, self.source) else computed.seen
+        if only_of_filter(self._pipeline, self.source):
+            greatest = pc.max(touched.column(TIME)).as_py()
+            if greatest is None or (seen is not None and greatest <= seen):
+                return seen
+            inserted = latest_inserted(self._pipeline, self.rows, self.plan, self.plan.changed)
         return max((at for at in (seen, inserted) if at is not None), default=None)
 
     @property

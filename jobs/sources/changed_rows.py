@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote
 
 import numpy as np
@@ -29,14 +29,17 @@ from windowmill.windowing.errors import SourceRangeGoneError, first_line
 _OF_ROW = "_of_row"
 #: The column of change data files that tells what a row was, and what it says of rows that went.
 _KIND, _WENT = "_change_type", ("delete", "update_preimage")
+#: A side of a version that changes rows.
+Side = Literal["before", "after"]
 #: Rows that are compared or filtered at a time.
 ROWS_AT_ONCE = 1_000_000
 
 
-def changed_rows(rows: TableRows, first: int, last: int, columns: Sequence[str], *, removed: bool = False) -> pa.Table:
+def changed_rows(rows: TableRows, first: int, last: int, columns: Sequence[str], *, only: Side | None = None) -> pa.Table:
     """The ``columns`` of the rows that the versions from ``first`` to ``last`` changed, as they were before and are after, each once.
 
-    With ``removed`` only as they were before. The pipeline uses all of ``columns``. Versions that only append, or move rows, change none.
+    With ``only`` as they were or are on this side of each version. The pipeline uses all of ``columns``. Versions that only append, or move
+    rows, change none.
 
     Raises
     ------
@@ -45,11 +48,11 @@ def changed_rows(rows: TableRows, first: int, last: int, columns: Sequence[str],
     """
     versions = [version.version for version in rows.source.versions(first - 1, last) if version.changes]
     empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()
-    found = [_changed_by(rows, version, columns, removed=removed) for version in versions]
+    found = [_changed_by(rows, version, columns, only) for version in versions]
     return pa.concat_tables([empty, *found]).group_by(list(columns), use_threads=False).aggregate([]) if found else empty
 
 
-def _changed_by(rows: TableRows, version: int, columns: Sequence[str], *, removed: bool) -> pa.Table:
+def _changed_by(rows: TableRows, version: int, columns: Sequence[str], only: Side | None) -> pa.Table:
     source, actions = rows.table, rows.table.actions(version)
     try:
         told = [_file(action["cdc"], version) for action in actions if "cdc" in action]
@@ -66,7 +69,8 @@ def _changed_by(rows: TableRows, version: int, columns: Sequence[str], *, remove
     sums = np.concatenate([gone.column(_OF_ROW).to_numpy(), come.column(_OF_ROW).to_numpy()])
     values, place = np.unique(sums, return_inverse=True)
     net = np.bincount(place, np.concatenate([np.full(len(gone), -1.0), np.ones(len(come))]), len(values))
-    return pa.concat_tables([gone, come]).filter(pa.array(net[place] < 0 if removed else net[place] != 0)).select(list(columns))
+    chosen = {"before": net < 0, "after": net > 0, None: net != 0}[only]
+    return pa.concat_tables([gone, come]).filter(pa.array(chosen[place])).select(list(columns))
 
 
 def _told(rows: TableRows, files: Sequence[AddedFile]) -> tuple[Iterable[pa.Table], Iterable[pa.Table]]:

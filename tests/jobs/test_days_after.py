@@ -570,3 +570,21 @@ def test_a_row_that_was_moved_ahead_of_all_counts_behind_a_backfill_that_read_it
     days.run()
     assert [row[1:] for row in days.latest("last_2") if row[0] == "a"] == [(0, "09:05", 1, 2), (1, "12:05", 2, 3), (2, "13:05", 2, 5)]
     assert [row[1:3] for row in days.latest("visit") if row[0] == "a"] == [("09:05", "09:35"), ("12:05", "12:35"), ("13:05", "13:35")]
+
+
+@pytest.mark.parametrize("how", ["delete", "move"])
+def test_a_row_that_no_batch_has_counted_moves_no_watermark_when_it_is_removed(tmp_path, how):
+    days = Days(tmp_path, HOURLY, LAST_2, source={"changes": "ignore"})
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2))
+    days.run()
+    days.merge((1, "a", "08:05", 1), (3, "a", "15:05", 3))
+    days.run()
+    days.source.delete("id = 3") if how == "delete" else days.merge((3, "a", "08:15", 3))
+    days.run()
+    days.restate(changed=(2, 2))
+    days.run()
+    days.append((4, "a", "09:30", 4), (5, "a", "10:30", 5))
+    days.run()
+    n, total = (1, 1) if how == "delete" else (2, 4)
+    assert days.latest("hourly") == [("a", "08:00", "09:00", n, total), ("a", "09:00", "10:00", 2, 6)]
+    assert [row[2] for row in days.latest("last_2")] == ["08:05", *(["08:15"] if how == "move" else []), "09:05", "09:30"]

@@ -89,4 +89,7 @@ MUTANTS = {
     f"{DAYS}a_row_that_was_moved_ahead_of_all_counts_behind_a_backfill_that_read_its_change": [
         ("rows-moved-ahead-in-no-state", "jobs.batch.counted_rows:uncounted_changes", instead("_1 if ahead else min(_, _)", "_1")),
     ],
+    f"{DAYS}a_row_that_no_batch_has_counted_moves_no_watermark_when_it_is_removed": [
+        ("watermark-moved-by-removed-rows", "jobs.batch.restated_rows:latest_inserted", instead('"after"', "None")),
+    ],
 }
