@@ -60,6 +60,8 @@ class Progress:
         The rows as batches count them, each with the version that appended it.
     purged
         Whether keys have been purged since the source was read anew.
+    since
+        By window, the instant through which rows end that a changed spec has left out of its history.
     """
 
     events: dict[str, dict[Key, list[Event]]] = field(default_factory=dict)
@@ -72,6 +74,7 @@ class Progress:
     missed: bool = False
     counted: list[tuple[int, Row]] = field(default_factory=list)
     purged: bool = False
+    since: dict[str, float] = field(default_factory=dict)
 
 
 class Contract:
@@ -110,6 +113,7 @@ class Contract:
             return
         if isinstance(plan, RestorePlan):
             self.now = copy.deepcopy(self.after[plan.kept_batch])
+            self._meanings = {window["name"]: window for window in _windows_of(plan.definition)}
             return
         if isinstance(plan, PurgePlan):
             self._purge(pipeline)
@@ -174,7 +178,8 @@ class Contract:
                 found, _ = self._shown(pipeline, window, events, now.shown)
                 times = None if touched is None or not _plain_grid(window) else self._times(pipeline, touched, key)
                 if publish:
-                    self._replace(window, key, found, plan.range_from, plan.range_to, times)
+                    begin = max((each for each in (plan.range_from, now.since.get(window.name)) if each is not None), default=None)
+                    self._replace(window, key, found, begin, plan.range_to, times)
         if plan.late or (plan.changed, plan.range_from, plan.range_to) == (None,) * 3:
             now.missed = False
         inserted = [row for version in self._changed(plan) for row in version.inserted if self._chosen(row)]
@@ -230,6 +235,8 @@ class Contract:
         for window in pipeline.windows:
             if window.name not in changed:
                 continue
+            if self._meanings.get(window.name) != meanings[window.name]:
+                now.since[window.name] = self._through(pipeline, window) if plan.history is None else plan.history
             now.events[window.name] = {key: list(own) for key, own in events.items()}
             own = now.view.setdefault(window.name, {})
             for key in {*events, *own}:
@@ -308,12 +315,17 @@ class Contract:
                 found[bounds] = {"window_start": fired.span.start, "window_end": fired.span.end, "trigger": fired.trigger, **values}
         return found, tally
 
-    def _replace(self, window: Window, key: Key, found: Shown, begin: int | None, end: int | None, times: Sequence[int] | None) -> None:
-        """Have the rows ``found`` take the place of those shown: that end in (``begin``, ``end``], or hold one of ``times``."""
+    def _through(self, pipeline: Pipeline, window: Window) -> float:
+        """The instant through which rows of a window are shown."""
+        time, at_watermark = pipeline.time, pipeline.emit == "revise" or window.follows_policies
+        return self.now.shown - time.disorder.elapsed() - (0 if at_watermark else time.lateness.elapsed())
+
+    def _replace(self, window: Window, key: Key, found: Shown, begin: float | None, end: int | None, times: Sequence[int] | None) -> None:
+        """Have the rows ``found`` take the place of those shown that end in (``begin``, ``end``], and hold one of ``times``."""
 
         def meant(row: Row) -> bool:
-            if times is not None:
-                return any(row["window_start"] <= time < row["window_end"] for time in times)
+            if times is not None and not any(row["window_start"] <= time < row["window_end"] for time in times):
+                return False
             return (begin is None or row["window_end"] > begin) and (end is None or row["window_end"] <= end)
 
         view = self.now.view.setdefault(window.name, {}).setdefault(key, {})

@@ -164,7 +164,9 @@ class History:
             table = DeltaTable(self.spec["source"]["path"], number).to_pyarrow_table().cast(self.schema)
             table = table.set_column(1, "t", table["t"].cast(pa.int64()))
             then = self.versions[-1].table if self.versions else {}
-            now = {row["x"]: then[row["x"]] if self._same(then.get(row["x"]), row) else row for row in table.to_pylist()}
+            # In one order, whatever that of the files: what happens next is drawn from these rows.
+            rows = sorted(table.to_pylist(), key=lambda row: row["x"])
+            now = {row["x"]: then[row["x"]] if self._same(then.get(row["x"]), row) else row for row in rows}
             operation = DeltaTable(self.spec["source"]["path"], number).history(1)[0]["operation"]
             come, gone = ([row for x, row in one.items() if not self._same(other.get(x), row)] for one, other in ((now, then), (then, now)))
             if operation == "OPTIMIZE":
@@ -314,11 +316,9 @@ class History:
     def _applied(self, before: dict[str, Any]) -> None:
         """Carry out the spec as it is now; if that is refused, the one ``before`` is put back."""
         try:
-            loop.apply(self.pipeline, quiet(), history=AXIS_BEGIN)
+            loop.apply(self.pipeline, quiet(), history=self.rng.choice([AXIS_BEGIN, AXIS_BEGIN, None, self._range()[1]]))
         except (SpecError, *_REFUSED):
             self.spec = before
-        else:
-            self.saved.clear()
 
     def _drop(self) -> None:
         """A window is dropped, and rows of it are corrected after."""
@@ -336,8 +336,11 @@ class History:
         self.saved.append((f"s{self.named}", copy.deepcopy(self.spec)))
 
     def _restore(self) -> None:
-        if self.saved:
-            savepoints.restore(self.pipeline, quiet(), self.rng.choice(self.saved)[0])
+        if not self.saved:
+            return
+        name, spec = self.rng.choice(self.saved)
+        savepoints.restore(self.pipeline, quiet(), name)
+        self.spec = copy.deepcopy(spec)  # behind a changed spec it is the one of then that goes on
 
     def _maintain(self) -> None:
         maintain(self.pipeline, quiet())
