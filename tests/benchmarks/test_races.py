@@ -31,8 +31,8 @@ def test_windowmill_gives_the_rows_of_sparks_own_windows(tmp_path):
     assert record["figures"][0]["name"] == "Spark window / windowmill"
 
 
-@pytest.mark.spark
-def test_runs_over_positions_restore_few_rows(tmp_path):
+def test_runs_over_positions_restore_few_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(positions, "session", lambda: None)  # what is restored does not depend on who computes
     sizes = ["--short", "50", "--long", "400", "--keys", "2", "--spans", "1 hour", "--rows", "100", "--table", "64", "--repetitions", "1"]
     measured = positions.main([*sizes, "--folder", str(tmp_path), "--results", str(tmp_path / "results.jsonl")])
     counted = [figure for figure in measured.figures if figure.unit == "rows"]

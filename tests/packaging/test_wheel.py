@@ -45,7 +45,7 @@ class Spread:
 AGGREGATE = """
 from windowmill import aggregate, spark_session
 
-spark = spark_session(master="local[1]")
+spark = spark_session(master="local[1]", brief=True)
 rows = spark.createDataFrame([("a", 0, 3), ("a", 60, 5), ("a", 3_700, 1)], "site string, at long, pages int")
 spec = {"keys": ["site"], "time": {"column": "at", "unit": "s"}, "windows": [{"name": "h", "type": "tumbling", "size": 3_600}]}
 result = aggregate(rows, {"pipeline": "p", **spec, "aggregates": {"total": {"sum": "pages"}}})
@@ -136,7 +136,6 @@ def test_what_is_installed_is_found_and_what_is_the_users_stays_theirs(call, env
     assert call("python", "-c", "import dags.mine, jobs; print(jobs.__file__)").startswith(str(project))
 
 
-@pytest.mark.spark
 def test_a_run_and_its_report(call, project):
     call("windowmill", "validate", "pipelines/visits.yaml")
     [batch] = json.loads(call("windowmill", "run", "pipelines/visits.yaml", "--json"))["batches"]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cases.test_cases import CASES, check, run
+from tests.readers import EVERY_CASE
 
 pytestmark = pytest.mark.spark
 
 #: Every so manieth case is tried, so that all kinds are.
-EVERY = 1 if os.environ.get("WINDOWMILL_CASES") == "all" else 17
+EVERY = 1 if EVERY_CASE else 29
 
 
 @pytest.mark.parametrize("case", CASES[::EVERY], ids=lambda case: case["id"])

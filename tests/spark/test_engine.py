@@ -178,7 +178,7 @@ def test_a_wrong_deployment_ends_with_exit_code_2_and_nothing_is_begun(tmp_path)
 
 @pytest.mark.thorough
 @pytest.mark.covers("I7")
-@pytest.mark.parametrize("seed", examples(6))
+@pytest.mark.parametrize("seed", examples(4))
 def test_tasks_and_this_process_write_the_same_rows(spark, tmp_path, monkeypatch, seed):
     """Random pipelines over random commits: in this process, in one task, and in many."""
     case, rng = random_case(seed), random.Random(-seed - 1)

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from tests.checkpoints.test_position_table import long, tuples
 from tests.jobs.batches import Run
 from tests.jobs.drawn import at
-from tests.readers import compute_by_many_tasks
+from tests.readers import by_each_scheduler, compute_by_many_tasks
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, cut, differences, events, quiet, run_over
 from tests.spark.test_live import AGGREGATES
 from windowmill.checkpoints.state.compaction import compact_entries
@@ -49,8 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.usefixtures("each_scheduler")
+@by_each_scheduler("case", CASES, by_tasks=["keys"])
 def test_any_cut_gives_the_rows_of_the_reference(tmp_path, case):
     bench = Bench(tmp_path, CASES[case])
     done = check_runs_backfill_and_upkeep(bench, events(31, 400))
