@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ from windowmill.jobs.batch.restated_rows import (
     write_rows,
 )
 from windowmill.jobs.batch.row_reader import table_rows
-from windowmill.jobs.batch.window_history import shown_after
+from windowmill.jobs.batch.window_history import Stretch, left_out
 from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.changed_rows import ends_in_sql, queried
@@ -88,8 +88,8 @@ class Restatement:
         Reads the source.
     state_is_current
         Whether the state is that of the source's rows already.
-    since
-        As of :func:`.shown_after`.
+    left_out
+        As of :func:`.left_out`.
     delivered_again
         Files of a folder whose rows in quarantine are not theirs any more.
     """
@@ -101,7 +101,7 @@ class Restatement:
     taken: Mapping[Known, int]
     state_is_current: bool
     rows: TableRows
-    since: Mapping[str, int]
+    left_out: Mapping[str, Sequence[Stretch]]
     delivered_again: frozenset[str]
 
     @classmethod
@@ -128,8 +128,8 @@ class Restatement:
             touched = None  # which keys rows missed windows of is not stored
         types = Columns.of(plan.source_schema).arrow
         current = not taken and _state_is_current(plan, source, ledger)
-        scope, since = Scope.of(runnable.pipeline, plan, types, touched), shown_after(runnable.pipeline, ledger)
-        return cls(runnable, plan, rows.source, scope, taken, current, rows, since, again)
+        scope, unshown = Scope.of(runnable.pipeline, plan, types, touched), left_out(runnable.pipeline, ledger)
+        return cls(runnable, plan, rows.source, scope, taken, current, rows, unshown, again)
 
     @property
     def touches_nothing(self) -> bool:
@@ -237,9 +237,9 @@ class Restatement:
         """Those of ``rows`` whose windows have been shown, on grids those that hold a touched row."""
         ends, after = rows.column("window_end").cast(pa.int64()), self.plan.shown_after
         chosen = np.ones(len(rows), np.bool_) if after is None else pc.greater(ends, after).to_numpy()
-        for name, since in self.since.items():
-            before = pc.and_(pc.equal(rows.column("window"), name), pc.less_equal(ends, since))
-            chosen = chosen & ~before.to_numpy()
+        for name, first, last in ((name, *stretch) for name, stretches in self.left_out.items() for stretch in stretches):
+            within = pc.and_(pc.greater(ends, first), pc.less_equal(ends, last))
+            chosen = chosen & ~pc.and_(pc.equal(rows.column("window"), name), within).to_numpy()
         touched = self.scope.touched
         if touched is not None and self._pipeline.time.end is None:
             grids = [window.name for window in self._pipeline.windows if _is_plain_grid(self._pipeline, window.name)]

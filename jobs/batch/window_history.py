@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from windowmill.checkpoints.batches import standing
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.plans import ApplyPlan, Plan
-from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.spec import Pipeline
+
+#: Ends of windows in (first, last].
+Stretch = tuple[int, int]
 
 
 def has_dropped_windows(pipeline: Pipeline, ledger: Ledger) -> bool:
@@ -18,22 +21,37 @@ def has_dropped_windows(pipeline: Pipeline, ledger: Ledger) -> bool:
     return any(windows.keys() - names for _, windows in _windows_of(ledger))
 
 
-def shown_after(pipeline: Pipeline, ledger: Ledger) -> Mapping[str, int]:
-    """For each window that a changed spec brought, the instant after which rows of it end; windows with all their history are left out."""
-    found: dict[str, int] = {}
+def left_out(pipeline: Pipeline, ledger: Ledger) -> Mapping[str, Sequence[Stretch]]:
+    """For each window that a changed spec brought without all of its history, between which ends rows of it have not been shown since."""
+    found: dict[str, Sequence[Stretch]] = {}
     before: Mapping[str, Any] | None = None
     for plan, windows in _windows_of(ledger):
         if before is not None and isinstance(plan, ApplyPlan):
-            found |= {name: _shown_after(pipeline, plan, name) for name, window in windows.items() if before.get(name) != window}
+            brought = [name for name, window in windows.items() if before.get(name) != window]
+            found |= {name: [(AXIS_BEGIN, _shown_after(pipeline, plan, name))] for name in brought}
+        elif isinstance(plan, BackfillPlan):
+            end = AXIS_END if plan.replaces_state else plan.range_to
+            found = {name: list(_without(stretches, plan.range_from, end)) for name, stretches in found.items()}
         before = windows
-    return {name: instant for name, instant in found.items() if instant > AXIS_BEGIN}
+    return found
+
+
+def _without(stretches: Sequence[Stretch], begin: int, end: int) -> Iterator[Stretch]:
+    """What is left of ``stretches`` without that of (``begin``, ``end``].
+
+    >>> list(_without([(0, 10)], 3, 5)), list(_without([(0, 10)], -1, 5)), list(_without([(0, 10)], 10, 12))
+    ([(0, 3), (5, 10)], [(5, 10)], [(0, 10)])
+    """
+    for first, last in stretches:
+        yield from ((low, high) for low, high in ((first, min(last, begin)), (max(first, end), last)) if low < high)
 
 
 def _windows_of(ledger: Ledger) -> Iterator[tuple[Plan, Mapping[str, Any]]]:
     """The plans of the batches that count, oldest first, each with the windows of its spec by name."""
     for batch in standing(ledger.batches()):
         meaning: Mapping[str, Any] = batch.plan.definition
-        yield batch.plan, {window["name"]: window for window in meaning.get("windows", ())}
+        if not isinstance(batch.plan, BackfillPlan) or batch.verdict != "discarded":
+            yield batch.plan, {window["name"]: window for window in meaning.get("windows", ())}
 
 
 def _shown_after(pipeline: Pipeline, plan: ApplyPlan, name: str) -> int:

@@ -7,6 +7,7 @@ them when they were restated, and the rows that are shown. It computes all of th
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,8 +61,8 @@ class Progress:
         The rows as batches count them, each with the version that appended it.
     purged
         Whether keys have been purged since the source was read anew.
-    since
-        By window, the instant through which rows end that a changed spec has left out of its history.
+    left_out
+        By window, between which ends a changed spec has left out its rows, and no backfill has brought them since.
     """
 
     events: dict[str, dict[Key, list[Event]]] = field(default_factory=dict)
@@ -74,7 +75,7 @@ class Progress:
     missed: bool = False
     counted: list[tuple[int, Row]] = field(default_factory=list)
     purged: bool = False
-    since: dict[str, float] = field(default_factory=dict)
+    left_out: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
 
 class Contract:
@@ -178,8 +179,7 @@ class Contract:
                 found, _ = self._shown(pipeline, window, events, now.shown)
                 times = None if touched is None or not _plain_grid(window) else self._times(pipeline, touched, key)
                 if publish:
-                    begin = max((each for each in (plan.range_from, now.since.get(window.name)) if each is not None), default=None)
-                    self._replace(window, key, found, begin, plan.range_to, times)
+                    self._replace(window, key, found, plan.range_from, plan.range_to, times, now.left_out.get(window.name, ()))
         if plan.late or (plan.changed, plan.range_from, plan.range_to) == (None,) * 3:
             now.missed = False
         inserted = [row for version in self._changed(plan) for row in version.inserted if self._chosen(row)]
@@ -212,10 +212,14 @@ class Contract:
         for window in pipeline.windows if publish else ():
             if plan.replaces_state:
                 now.events[window.name] = {key: list(own) for key, own in events.items()}
-            own = now.view.setdefault(window.name, {})
+            own, through = now.view.setdefault(window.name, {}), None if plan.replaces_state else plan.range_to
             for key in {*events, *own}:
                 found, _ = self._shown(pipeline, window, events.get(key, []), now.shown)
-                self._replace(window, key, found, plan.range_from, None if plan.replaces_state else plan.range_to, None)
+                self._replace(window, key, found, plan.range_from, through, None)
+            stretches = now.left_out.pop(window.name, [])
+            cut = [(first, min(last, plan.range_from)) for first, last in stretches]
+            cut += [(max(first, through), last) for first, last in stretches if through is not None]
+            now.left_out[window.name] = [(first, last) for first, last in cut if first < last]
         if plan.replaces_state and publish and plan.snapshot is not None:
             self._count_anew(plan.snapshot, None, pipeline)
         elif plan.replaces_state and publish:
@@ -236,7 +240,7 @@ class Contract:
             if window.name not in changed:
                 continue
             if self._meanings.get(window.name) != meanings[window.name]:
-                now.since[window.name] = self._through(pipeline, window) if plan.history is None else plan.history
+                now.left_out[window.name] = [(-math.inf, self._through(pipeline, window) if plan.history is None else plan.history)]
             now.events[window.name] = {key: list(own) for key, own in events.items()}
             own = now.view.setdefault(window.name, {})
             for key in {*events, *own}:
@@ -320,11 +324,22 @@ class Contract:
         time, at_watermark = pipeline.time, pipeline.emit == "revise" or window.follows_policies
         return self.now.shown - time.disorder.elapsed() - (0 if at_watermark else time.lateness.elapsed())
 
-    def _replace(self, window: Window, key: Key, found: Shown, begin: float | None, end: int | None, times: Sequence[int] | None) -> None:
-        """Have the rows ``found`` take the place of those shown that end in (``begin``, ``end``], and hold one of ``times``."""
+    def _replace(
+        self,
+        window: Window,
+        key: Key,
+        found: Shown,
+        begin: int | None,
+        end: int | None,
+        times: Sequence[int] | None,
+        left_out: Sequence[tuple[float, float]] = (),
+    ) -> None:
+        """Have the rows ``found`` take the place of those shown of this range that are not ``left_out`` and hold one of ``times``."""
 
         def meant(row: Row) -> bool:
             if times is not None and not any(row["window_start"] <= time < row["window_end"] for time in times):
+                return False
+            if any(first < row["window_end"] <= last for first, last in left_out):
                 return False
             return (begin is None or row["window_end"] > begin) and (end is None or row["window_end"] <= end)
 

@@ -137,6 +137,18 @@ def test_a_restatement_leaves_rows_of_a_window_that_ended_before_the_history_tha
     assert days.latest("hourly") == [("a", "12:00", "13:00", 1, 1)]
 
 
+def test_a_restatement_computes_rows_of_another_meaning_that_a_backfill_has_brought(tmp_path):
+    days = Days(tmp_path, HOURLY | {"name": "w"})
+    days.append((1, "a", "08:05", 10), (2, "a", "09:05", 20), (3, "a", "10:05", 30), (4, "a", "12:05", 1))
+    days.run()
+    days.apply(HALF | {"name": "w"}, history=None)
+    days.backfill(end=to_us(at("09:45")))
+    days.update("id > 0", v="v + 1")
+    days.run()
+    old = [("a", "09:00", "10:00", 1, 20), ("a", "10:00", "11:00", 1, 30)]
+    assert days.latest("w") == [("a", "08:00", "08:30", 1, 11), ("a", "09:00", "09:30", 1, 21), *old]
+
+
 def test_a_backfill_leaves_rows_of_windows_that_the_spec_has_dropped(tmp_path):
     days = Days(tmp_path, HOURLY, HALF)
     days.append((1, "a", "08:05", 10), (2, "a", "09:05", 20), (3, "a", "10:05", 30), (4, "a", "12:05", 1))

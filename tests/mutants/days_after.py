@@ -16,6 +16,9 @@ MUTANTS = {
     f"{DAYS}a_restatement_leaves_rows_of_a_window_that_ended_before_the_history_that_another_meaning_of_it_was_asked_for": [
         ("windows-of-another-meaning-restated", "jobs.batch.restating:Restatement._restated", instead("_1 & ~_.to_numpy()", "_1")),
     ],
+    f"{DAYS}a_restatement_computes_rows_of_another_meaning_that_a_backfill_has_brought": [
+        ("backfilled-windows-not-restated", "jobs.batch.window_history:left_out", never("isinstance(_, BackfillPlan)")),
+    ],
     f"{DAYS}a_backfill_leaves_rows_of_windows_that_the_spec_has_dropped": [
         ("dropped-windows-replaced", "jobs.batch.window_history:has_dropped_windows", never("any(_)")),
     ],
