@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.prepared import Prepared
 from tests.readers import compute_by_many_tasks, use_spark_for_small_batches
+from tests.workers import TogetherByService, longest_first
 
 # py4j tells that it closes when the stream for it is closed already: where Airflow has lowered the level, a traceback follows the summary.
 logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -28,10 +29,15 @@ OVER = os.environ.get("WINDOWMILL_TESTS_OVER")
 OVER_CONNECT = OVER == "connect"
 #: Who computes the batches of a test that says nothing of it: Spark's tasks, as by default, where the test has a session.
 GIVEN, COMPUTE = os.environ.get("WINDOWMILL_COMPUTE"), {True: "spark", False: "auto"}
-os.environ.setdefault("WINDOWMILL_COMPUTE", COMPUTE[False])
 _BY_SPARK = pytest.param("Spark", marks=pytest.mark.spark)
 # Where it is set, answers are wrapped: pytest's workers get it from the terminal.
 os.environ.pop("COLUMNS", None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set who computes for fixtures of more than a test; not where workers are started, which would inherit it and take it for given."""
+    if not config.getoption("numprocesses", None):
+        os.environ.setdefault("WINDOWMILL_COMPUTE", COMPUTE[False])
 
 
 @pytest.fixture(autouse=True)
@@ -105,8 +111,15 @@ PURE = (
 _NOT_PURE = ("thorough", "spark", "dag", "demo")
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> TogetherByService | None:
+    """Let tests that share a service run on one worker, too, where tests of a file do."""
+    return TogetherByService(config, log) if config.option.dist == "loadfile" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark pure tests; leave out what needs a session of this process where tests run over a server."""
+    """Mark pure tests; on workers, begin with those that take long; leave out what needs a session of this process over a server."""
+    if hasattr(config, "workerinput"):
+        longest_first(items)
     for item in items:
         if str(item.path.relative_to(config.rootpath)).startswith(PURE) and not any(map(item.get_closest_marker, _NOT_PURE)):
             item.add_marker("pure")
