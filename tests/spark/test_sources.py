@@ -11,16 +11,13 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
+from tests.readers import by_each_scheduler
 from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.planning import Acceptance
-from windowmill.jobs.ways import limits
 from windowmill.windowing.errors import ArrivalUnknownError, NonAppendCommitError, SinkRefusedError, SourceSchemaError
 
-pytestmark = pytest.mark.spark
-
-LIMITS = [{"MAX_ROWS": 0}, {}]
 WAYS: dict[str, dict[str, Any]] = {
     "slices": {},
     "live rows": {"windows": [{"name": "s", "type": "session", "gap": "3 minutes"}], "emit": "revise", "aggregates": {"n": {"count": "*"}}},
@@ -44,10 +41,8 @@ def _like(bench: Bench, rows: list[Row], commits: list[int] | None = None) -> No
 
 
 @pytest.mark.covers("S5")
-@pytest.mark.parametrize(("way", "lowered"), [("slices", LIMITS[0]), ("slices", LIMITS[1]), ("live rows", {})])
-def test_a_compacted_and_vacuumed_history_is_read_in_the_order_of_event_time(spark, tmp_path, monkeypatch, way, lowered):
-    for name, limit in lowered.items():
-        monkeypatch.setattr(limits, name, limit)
+@by_each_scheduler("way", WAYS, by_tasks=["slices"])
+def test_a_compacted_and_vacuumed_history_is_read_in_the_order_of_event_time(tmp_path, way):
     rows = events(61, 600)
     bench = Bench(tmp_path, dict(WAYS[way]))
     for begin in range(0, 400, 100):
@@ -67,7 +62,7 @@ def test_a_compacted_and_vacuumed_history_is_read_in_the_order_of_event_time(spa
 
 
 @pytest.mark.covers("S1")
-def test_a_backfill_whose_order_of_arrival_is_lost_is_refused_or_goes_by_event_time(spark, tmp_path):
+def test_a_backfill_whose_order_of_arrival_is_lost_is_refused_or_goes_by_event_time(tmp_path):
     rows = events(62, 300)
     bench = Bench(tmp_path)
     for begin in range(0, 300, 100):
@@ -86,6 +81,7 @@ def test_a_backfill_whose_order_of_arrival_is_lost_is_refused_or_goes_by_event_t
 
 
 @pytest.mark.covers("S4")
+@pytest.mark.spark
 def test_rows_behind_deletion_vectors_never_count(spark, tmp_path):
     rows = events(63, 500)
     bench = Bench(tmp_path)
@@ -109,6 +105,7 @@ def test_rows_behind_deletion_vectors_never_count(spark, tmp_path):
     _like(bench, _in_time(left) + rows[300:], [0] * len(left) + [1] * 200)
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("condition", "few"), [(None, None), (None, True), ("i > 0", False)], ids=["without Spark", "all, looked up", "some, joined"]
 )
@@ -135,6 +132,7 @@ def test_files_of_one_name_in_many_partitions(spark, tmp_path, monkeypatch, cond
     _like(bench, _in_time(kept), [0] * len(kept))
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("columns", [["i"], ["site", "t"]], ids=["few files, looked up", "many files, joined"])
 def test_partition_values_have_the_types_of_their_columns(spark, tmp_path, columns):
     rows = [row if row["t"] is None else dict(row, t=row["t"] // (10 * MINUTE) * 10 * MINUTE) for row in events(66, 120)]
@@ -145,6 +143,7 @@ def test_partition_values_have_the_types_of_their_columns(spark, tmp_path, colum
 
 
 @pytest.mark.covers("S3")
+@pytest.mark.spark
 @pytest.mark.usefixtures("either_reader")
 def test_renamed_widened_and_reordered_columns(spark, tmp_path):
     rows = events(65, 400)
@@ -171,6 +170,7 @@ def test_renamed_widened_and_reordered_columns(spark, tmp_path):
 
 
 @pytest.mark.covers("S3")
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -184,7 +184,8 @@ def test_renamed_widened_and_reordered_columns(spark, tmp_path):
     ],
     ids=["swapped", "dropped and added", "renamed", "key renamed"],
 )
-def test_a_column_that_took_the_name_of_another_is_refused(spark, tmp_path, changes, message):
+def test_a_column_that_took_the_name_of_another_is_refused(spark, tmp_path, monkeypatch, changes, message):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
     rows = events(65, 300)
     bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}, "total": {"sum": "v"}, "other": {"max": "i"}}})
     schema = SCHEMA.set(SCHEMA.get_field_index("i"), pa.field("i", pa.float64()))
@@ -214,6 +215,7 @@ TO_THE_SINK = [
 TO_OTHERS = "SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')"
 
 
+@pytest.mark.spark
 def test_own_tables_that_got_features_or_columns_take_little_batches(spark, tmp_path):
     rows = events(66, 600)
     bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}}})
@@ -233,7 +235,7 @@ def test_own_tables_that_got_features_or_columns_take_little_batches(spark, tmp_
     assert sum(row["n"] for row in found) == sum(row["n"] for row in bench.expected(rows).rows)
 
 
-def test_a_column_that_the_owner_added_to_the_sink(spark, tmp_path):
+def test_a_column_that_the_owner_added_to_the_sink(tmp_path):
     rows = events(67, 200)
     bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}}})
     bench.land(rows[:100])
@@ -246,6 +248,7 @@ def test_a_column_that_the_owner_added_to_the_sink(spark, tmp_path):
     assert differences(found, bench.expected(rows).rows) == []
 
 
+@pytest.mark.spark
 def test_a_sink_rewritten_with_other_types_takes_no_converted_values(spark, tmp_path):
     rows = events(67, 200)
     bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}, "mid": {"mean": "i"}}})
@@ -267,7 +270,7 @@ def _field(name: str) -> Any:
 
 
 @pytest.mark.covers("I2")
-def test_history_from_a_bulk_load_is_warned_of_and_goes_by_event_time(spark, tmp_path, capsys):
+def test_history_from_a_bulk_load_is_warned_of_and_goes_by_event_time(tmp_path):
     rows = events(68, 300)
     shuffled = sorted(rows, key=lambda row: row["id"][::-1])
     bench, again = Bench(tmp_path / "log"), Bench(tmp_path / "event_time")
@@ -281,7 +284,7 @@ def test_history_from_a_bulk_load_is_warned_of_and_goes_by_event_time(spark, tmp
     _like(again, _in_time(shuffled))
 
 
-def test_paths_as_users_write_them(spark, tmp_path, monkeypatch):
+def test_paths_as_users_write_them(tmp_path, monkeypatch):
     rows = events(69, 100)
     bench = Bench(tmp_path)
     bench.land(rows)
