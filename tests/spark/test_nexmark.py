@@ -92,7 +92,7 @@ def _runs(name, bids, folder, versions):
 
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
-def test_answers_are_those_of_plain_sql(spark, tmp_path, bids, query):
+def test_answers_are_those_of_plain_sql(spark, tmp_path, monkeypatch, bids, query):
     wanted, names = _wanted(bids, SQL[query.name])
     assert sorted(names) == sorted((*query.key, *query.values))
     assert wanted
@@ -104,7 +104,8 @@ def test_answers_are_those_of_plain_sql(spark, tmp_path, bids, query):
         last = F.max_by(F.struct(*query.values), "trigger").alias("last")
         changes = changes.groupBy(*query.key).agg(last).select(*query.key, "last.*")
     assert _rows(changes, names) == wanted
-    for versions in (1, 3):
+    for versions, compute in ((1, "spark"), (3, "local")):
+        monkeypatch.setenv("WINDOWMILL_COMPUTE", compute)
         sink = _runs(query.name, bids, tmp_path / f"in {versions}", versions)
         assert _rows(query.answer(spark.read.format("delta").load(sink)), names) == wanted, f"{versions} batches"
 
