@@ -51,6 +51,12 @@ def spark_for_small_batches() -> None:
     """Overrides the fixture by which Spark reads small batches: these tests are of those that this process reads."""
 
 
+@pytest.fixture(autouse=True)
+def _locally(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process computes them too, within its limits."""
+    monkeypatch.setenv(COMPUTE.name, "auto")
+
+
 def _both(spark: Any, pipeline: Any) -> tuple[pa.Table, pa.Table | None]:
     """All rows with all columns, in order: as Spark reads them, and as this process does."""
     source = open_source(pipeline)
@@ -341,7 +347,6 @@ _LASTING = {"time": {"column": "t", "end": "e", "tie_break": ["id"], "disorder":
     ids=str,
 )
 def test_batches_read_from_plain_files_give_the_rows_of_the_reference(spark, tmp_path, monkeypatch, changes, lowered):
-    monkeypatch.setenv(COMPUTE.name, "auto")
     for name, limit in lowered.items():
         monkeypatch.setattr(limits, name, limit)
     changes, rows = dict(changes), events(71, 500)
@@ -354,7 +359,7 @@ def test_batches_read_from_plain_files_give_the_rows_of_the_reference(spark, tmp
     started: list[str] = []
     start = steps.spark_session
     monkeypatch.setattr(steps, "spark_session", lambda *args, **options: started.append("") or start(*args, **options))
-    run_over(bench, 9, rows, 6)
+    run_over(bench, 9, rows, 3)
     assert not started or lowered, "no batch starts Spark"
     kept = [
         (row, commit)
@@ -386,7 +391,6 @@ def test_few_partials_and_results_of_many_rows_keys_and_windows_need_no_spark(sp
     rows.append(rows[0] | {"t": BASE + 90 * MINUTE})
     bench.land(rows[:100])
     bench.run()
-    monkeypatch.setenv(COMPUTE.name, "auto")
     monkeypatch.setattr(limits, limit, most)
     started: list[str] = []
     start = steps.spark_session
