@@ -24,6 +24,7 @@ FEW = {name: AGGREGATES[name] for name in ("n", "total", "low")}
 
 @pytest.mark.parametrize("only_spark_writes", [False, True])
 def test_a_changed_spec_gives_the_tables_of_a_rebuild(spark, tmp_path, monkeypatch, only_spark_writes):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
     bench, rows = Bench(tmp_path, {"windows": [SLOTS, VISITS], "aggregates": FEW}), events(57, 400)
     for n in range(2):
         bench.land(rows[n * 100 : (n + 1) * 100])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -54,9 +55,14 @@ def read(frame: Any) -> list[str]:
 
 
 @pytest.fixture
-def bench(tmp_path) -> Bench:
+def bench(prepared, tmp_path, monkeypatch) -> Bench:
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    return prepared.copy(tmp_path / "lived", lived)
+
+
+def lived(folder: Path) -> Bench:
     """Runs with revisions of windows of every kind."""
-    each = Bench(tmp_path, {"windows": WINDOWS, "emit": "revise", "aggregates": {"n": {"count": "*"}, "total": {"sum": "i"}}})
+    each = Bench(folder, {"windows": WINDOWS, "emit": "revise", "aggregates": {"n": {"count": "*"}, "total": {"sum": "i"}}})
     each.changes["time"] = {"column": "t", "tie_break": ["id"], "lateness": "3 hours"}
     rows = events(71, 240)
     for begin in range(0, 240, 40):
