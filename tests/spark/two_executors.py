@@ -1,4 +1,4 @@
-"""Pipelines of both kinds, by slices and by live rows with an aggregate of the user's own; ``python -m`` runs them on two executors.
+"""Pipelines of all ways, one of them with an aggregate of the user's own; ``python -m`` runs them on two executors.
 
 A process has one Spark session, so the cluster is in a process of its own.
 """
@@ -12,7 +12,9 @@ from typing import Any
 
 import pyspark
 
-from tests.spark.harness import Bench, events
+from tests.spark.harness import WINDOWS, Bench, events, quiet
+from windowmill.jobs.batch import loop
+from windowmill.jobs.ways import limits
 
 OWN = {
     "__init__.py": "",
@@ -28,16 +30,18 @@ class Widest:
         return pair[1] - pair[0]
 """,
 }
-LIVE: dict[str, Any] = {
-    "windows": [
-        {"name": "last_5", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
-        {"name": "visits", "type": "session", "gap": "4 minutes", "max_size": "1 hour"},
-    ],
-    "aggregates": {
-        "n": {"count": "*"},
-        "total": {"sum": "v"},
-        "closing": {"last": "v"},
-        "width": {"use": "own_aggregates.widest:Widest", "args": ["i"]},
+SESSION: dict[str, Any] = {"name": "visits", "type": "session", "gap": "4 minutes"}
+LAST_40: dict[str, Any] = {"name": "last_40", "type": "sliding", "evict": {"count": 40}, "trigger": {"count": 3}}
+WAYS: dict[str, dict[str, Any]] = {
+    "slices, sessions, positions": {"windows": [*WINDOWS, SESSION, LAST_40]},
+    "live rows": {
+        "windows": [LAST_40 | {"name": "last_5", "evict": {"count": 5}}, SESSION | {"max_size": "1 hour"}],
+        "aggregates": {
+            "n": {"count": "*"},
+            "total": {"sum": "v"},
+            "closing": {"last": "v"},
+            "width": {"use": "own_aggregates.widest:Widest", "args": ["i"]},
+        },
     },
 }
 
@@ -52,13 +56,17 @@ def own_package(folder: Path) -> Path:
 
 
 def run(folder: Path) -> dict[str, Bench]:
-    """Both pipelines below ``folder``, each in two batches of which the second restores what the first has left."""
-    benches = {"slices": Bench(folder / "slices"), "live rows": Bench(folder / "live", LIVE)}
-    rows = events(71, 400)
+    """Each pipeline below ``folder``: two batches by many tasks, of which the second restores what the first has left, and a backfill."""
+    benches = {name: Bench(folder / name, changes) for name, changes in WAYS.items()}
+    rows, few = events(71, 400), limits.MAX_ROWS
+    limits.MAX_ROWS = 0
     for bench in benches.values():
         for part in (rows[:250], rows[250:]):
             bench.land(part)
             bench.run()
+        ends = sorted(row["window_end"] for row in bench.rows())
+        loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[len(ends) // 2])
+    limits.MAX_ROWS = few
     return benches
 
 

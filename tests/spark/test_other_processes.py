@@ -1,4 +1,4 @@
-"""The same tables by a Spark Connect server as by a session of this process, and what becomes of a run whose server dies."""
+"""The same tables by a Spark Connect server and by two executors as by a session of this process; runs whose server dies."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import yaml
+from deltalake import DeltaTable
 
 from tests.faults.kills import BY_SPARK
 from tests.spark import over_connect, two_executors
 from tests.spark.harness import Bench, differences, events
 from tests.spark.serving import Served, serve
-from tests.spark.test_two_executors import tables
+from windowmill.checkpoints.places import Places
 from windowmill.jobs.commands.doctor import check_server
 from windowmill.jobs.spark.access import ClassicAccess, hadoop_uri
 
@@ -33,27 +36,59 @@ def served() -> Iterator[Served]:
         yield server
 
 
-def test_a_server_writes_the_tables_of_a_session_of_this_process(spark, served, tmp_path, monkeypatch):
-    one, two = tmp_path / "one", tmp_path / "two"
-    own = str(two_executors.own_package(one))
-    monkeypatch.syspath_prepend(own)
-    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", own)
-    two.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.over_connect", str(two)],
-        cwd=ROOT, env=served.environment, capture_output=True, text=True, check=False, timeout=1_000,
-    )  # fmt: skip
+@dataclass
+class Found:
+    """Pipelines of all ways, and what ``aggregate`` gives for them, in the session of this process."""
+
+    benches: Mapping[str, Bench]
+    aggregated: Mapping[str, list[str]]
+
+    def compare_with(self, folder: Path) -> None:
+        """Compare with the tables of the pipelines below ``folder``."""
+        for name, bench in self.benches.items():
+            there = _tables(Bench(folder / Path(bench.folder).name, bench.changes))
+            for table, rows in _tables(bench).items():
+                assert rows, f"{name}: nothing in the {table}, so nothing is compared"
+                assert there[table] == rows, f"{name}: {table}"
+
+
+def _tables(bench: Bench) -> dict[str, list[str]]:
+    """Every row of the sink and of the state, each as a text, so that NaN equals NaN and −0.0 is not 0.0."""
+    read = {"sink": DeltaTable(bench.sink), "state": DeltaTable(Places.of(bench.pipeline).state)}
+    return {name: sorted(map(repr, pa.table(table.to_pyarrow_table()).to_pylist())) for name, table in read.items()}
+
+
+@pytest.fixture(scope="module")
+def found(spark, tmp_path_factory) -> Found:
+    folder = tmp_path_factory.mktemp("here")
+    own = str(two_executors.own_package(folder))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("WINDOWMILL_COMPUTE", "spark")
+        patched.syspath_prepend(own)
+        patched.setitem(spark.sparkContext.environment, "PYTHONPATH", own)
+        return Found(two_executors.run(folder), over_connect.aggregated(folder))
+
+
+def _output_of(module: str, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
+    """The last line of what ``module`` prints when it runs the pipelines below ``folder``."""
+    command = [sys.executable, "-m", f"tests.spark.{module}", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=1_000)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == "pyspark.sql.connect.session"
     assert "Warning" not in done.stderr
-    for name, bench in over_connect.run(one).items():
-        there = Bench(two / Path(bench.folder).name, bench.changes)
-        for table, rows in tables(bench).items():
-            assert rows, f"{name}: nothing in the {table}, so nothing is compared"
-            assert tables(there)[table] == rows, f"{name}: {table}"
-    found = json.loads((two / "aggregated.json").read_text())
-    assert found == over_connect.aggregated(one)
-    assert all(found.values())
+    return done.stdout.splitlines()[-1]
+
+
+def test_a_server_writes_the_tables_of_a_session_of_this_process(found, served, tmp_path):
+    assert _output_of("over_connect", tmp_path, served.environment) == "pyspark.sql.connect.session"
+    found.compare_with(tmp_path)
+    assert json.loads((tmp_path / "aggregated.json").read_text()) == found.aggregated
+    assert all(found.aggregated.values())
+
+
+@pytest.mark.covers("P3")
+def test_two_executors_write_the_tables_of_one_process(found, tmp_path):
+    assert _output_of("two_executors", tmp_path) == "2 executors"
+    found.compare_with(tmp_path)
 
 
 def test_the_address_is_told_and_examined(served, monkeypatch):
