@@ -24,6 +24,7 @@ if WANTED:
 @pytest.fixture
 def machine(spark, tmp_path, monkeypatch):
     """The machine with a folder of its own, over tables that are compacted after a few files."""
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")  # the machine itself gives batches to Spark
     monkeypatch.setattr(Machine, "root", tmp_path, raising=False)
     monkeypatch.setattr(Machine, "_prepared", {})
     Machine.done.clear()
