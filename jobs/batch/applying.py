@@ -12,7 +12,8 @@ from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, RestateP
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import purged_since_read, refuse_uncounted
-from windowmill.jobs.batch.from_state import FromState, from_state, kept_gaps, kept_of_source, kept_ways
+from windowmill.jobs.batch.from_state import FromState, changed_windows, from_state, kept_gaps, kept_of_source, kept_ways
+from windowmill.jobs.batch.window_history import numbered_otherwise
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.reading import History, Reach, backfill_reach, check_readable, reading_of
@@ -85,7 +86,7 @@ def next_apply(
     refuse(pipeline, ledger, changes)
     last = ledger.last_commit
     assert last is not None  # a batch that is not held has been committed
-    _check_spec(pipeline)
+    _check_windows(pipeline, ledger, changes, history)
     source = planning.source_of(runnable, ledger)
     planning.check_tables(runnable, ledger, planning.Acceptance(changes=accept_changes, code=True))
     before = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
@@ -133,6 +134,17 @@ def refuse(pipeline: Pipeline, ledger: Ledger, changes: SpecChanges) -> None:
         raise OutOfTurnError(
             f"pipeline {pipeline.pipeline}: batch {ledger.held_batch.number} is held; release, discard or abandon it by the spec that it "
             "was made for, then change the spec"
+        )
+
+
+def _check_windows(pipeline: Pipeline, ledger: Ledger, changes: SpecChanges, history: int | None) -> None:
+    """Refuse a spec that no batch could execute, and windows with policies whose triggers would have the numbers of triggers that stay."""
+    _check_spec(pipeline)
+    again = changed_windows(changes) & numbered_otherwise(pipeline, ledger)
+    if again and history != AXIS_BEGIN:
+        raise UnsupportedError(
+            f"pipeline {pipeline.pipeline}: window {min(again)} has published triggers by another meaning, whose numbers those of the new "
+            "one would have, too; give the window another name, or have all of its history replaced (--history all)"
         )
 
 

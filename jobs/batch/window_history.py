@@ -36,6 +36,13 @@ def left_out(pipeline: Pipeline, ledger: Ledger) -> Mapping[str, Sequence[Stretc
     return found
 
 
+def numbered_otherwise(pipeline: Pipeline, ledger: Ledger) -> set[str]:
+    """Windows with policies of which the sink may hold triggers that another meaning of them has numbered."""
+    now = {window["name"]: window for window in pipeline.shown_meaning()["windows"]}
+    before = ((name, window) for _, windows in _windows_of(ledger) for name, window in windows.items())
+    return {name for name, window in before if "evict" in window and "evict" in now.get(name, {}) and window != now[name]}
+
+
 def _without(stretches: Sequence[Stretch], begin: int, end: int) -> Iterator[Stretch]:
     """What is left of ``stretches`` without that of (``begin``, ``end``].
 

@@ -149,6 +149,24 @@ def test_a_restatement_computes_rows_of_another_meaning_that_a_backfill_has_brou
     assert days.latest("w") == [("a", "08:00", "08:30", 1, 11), ("a", "09:00", "09:30", 1, 21), *old]
 
 
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_triggers_of_another_meaning_are_replaced_as_a_whole_or_the_changed_spec_is_refused(tmp_path, is_dropped):
+    days = Days(tmp_path, LAST_2 | {"name": "w"}, HOURLY)
+    days.append(*((n, "a", f"08:{n:02}", n) for n in range(1, 6)))
+    days.run()
+    if is_dropped:
+        days.apply(HOURLY)
+    before = days.latest("w")
+    for history in (None, to_us(at("08:03"))):
+        with pytest.raises(UnsupportedError, match=r"window w has published triggers by another meaning.*another name, or .*--history all"):
+            days.apply(PAIRS | {"name": "w"}, HOURLY, history=history)
+    assert days.latest("w") == before
+    days.apply(PAIRS | {"name": "w"}, HOURLY)
+    days.append((6, "a", "08:06", 6), (7, "a", "09:07", 7))
+    days.run()
+    assert days.latest("w") == [("a", 0, "08:02", 2, 3), ("a", 1, "08:04", 2, 7), ("a", 2, "08:06", 2, 11)]
+
+
 def test_a_backfill_leaves_rows_of_windows_that_the_spec_has_dropped(tmp_path):
     days = Days(tmp_path, HOURLY, HALF)
     days.append((1, "a", "08:05", 10), (2, "a", "09:05", 20), (3, "a", "10:05", 30), (4, "a", "12:05", 1))

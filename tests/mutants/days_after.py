@@ -19,6 +19,9 @@ MUTANTS = {
     f"{DAYS}a_restatement_computes_rows_of_another_meaning_that_a_backfill_has_brought": [
         ("backfilled-windows-not-restated", "jobs.batch.window_history:left_out", never("isinstance(_, BackfillPlan)")),
     ],
+    f"{DAYS}triggers_of_another_meaning_are_replaced_as_a_whole_or_the_changed_spec_is_refused": [
+        ("triggers-numbered-again", "jobs.batch.applying:_check_windows", never("again and history != AXIS_BEGIN")),
+    ],
     f"{DAYS}a_backfill_leaves_rows_of_windows_that_the_spec_has_dropped": [
         ("dropped-windows-replaced", "jobs.batch.window_history:has_dropped_windows", never("any(_)")),
     ],
