@@ -93,6 +93,8 @@ class Contract:
         self.versions, self._chosen, self._conditions = versions, chosen, conditions
         self.now = Progress()
         self.after: dict[int, Progress] = {}
+        #: Ranges of the backfills whose rows are published.
+        self._backfilled: dict[int, tuple[int, int]] = {}
         #: Keys that are purged next.
         self.purged: set[Key] = set()
         self._meanings: dict[str, Any] = {}
@@ -114,6 +116,8 @@ class Contract:
             return
         if isinstance(plan, RestorePlan):
             self.now = copy.deepcopy(self.after[plan.kept_batch])
+            for number in sorted(self._backfilled.keys() & set(plan.spared)):
+                self._spare(number, plan.through)
             self._meanings = {window["name"]: window for window in _windows_of(plan.definition)}
             return
         if isinstance(plan, PurgePlan):
@@ -124,10 +128,23 @@ class Contract:
             self._apply(pipeline, plan, publish)
         elif isinstance(plan, BackfillPlan):
             self._backfill(pipeline, plan, publish)
+            self._backfilled |= {batch.number: plan.range} if publish else {}
         else:
             self._run(pipeline, plan.from_version, plan.to_version, publish, late_missed=batch.late_missed)
         now.position = plan.to_version
         self._meanings = {window["name"]: window for window in _windows_of(plan.definition)}
+
+    def _spare(self, number: int, through: int | None) -> None:
+        """Windows on a grid that a savepoint has shown, ``through`` an instant, keep what a later backfill has published of them."""
+        then, (begin, end) = self.after[number], self._backfilled[number]
+        for name, own in then.view.items():
+            for key in {*own, *self.now.view.get(name, {})}:
+                view = self.now.view.setdefault(name, {}).setdefault(key, {})
+                found = view | own.get(key, {})
+                spared = {bounds for bounds, row in found.items() if begin < row["window_end"] <= min(end, through or begin)}
+                kept = {bounds: row for bounds, row in view.items() if bounds not in spared}
+                self.now.view[name][key] = kept | {bounds: row for bounds, row in own.get(key, {}).items() if bounds in spared}
+        self.now.left_out = then.left_out
 
     # What batches do
 
