@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from tests.readers import EVERY_CASE
 from tests.spark.both_readers import NOW, assert_same, by_spark, pipeline_over, whole
 from tests.spark.harness import Bench, differences, events, expected, lasting, run_over
 from windowmill.jobs.schedulers.files import rows as file_rows
@@ -68,10 +69,18 @@ def files_on_spark(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return read
 
 
-@pytest.mark.parametrize("readers", [0, 64], ids=["shuffled", "shared"])
-@pytest.mark.parametrize("changes", _SPECS.values(), ids=_SPECS.keys())
-def test_runs_over_files_give_the_rows_of_the_reference(spark, tmp_path, monkeypatch, files_on_spark, changes, readers):
-    monkeypatch.setattr(limits, "MAX_READERS", readers)
+@pytest.mark.parametrize(
+    ("name", "shared"),
+    [
+        (name, shared)
+        for number, name in enumerate(_SPECS)
+        for shared in (False, True)
+        if EVERY_CASE or name in ("slices", "several ways") or shared == bool(number % 2)
+    ],
+)
+def test_runs_over_files_give_the_rows_of_the_reference(spark, tmp_path, monkeypatch, files_on_spark, name, shared):
+    changes = _SPECS[name]
+    monkeypatch.setattr(limits, "MAX_READERS", 64 if shared else 0)
     monkeypatch.setattr(limits, "MAX_ROWS_OF_A_TASK", 0)
     monkeypatch.setattr(partitioning, "ROWS_PER_PARTITION", 150)
     bench, rows = Bench(tmp_path, changes), events(91, 400)
