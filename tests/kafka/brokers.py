@@ -76,7 +76,7 @@ class Broker:
 
     @cached_property
     def admin(self) -> Any:
-        return AdminClient({"bootstrap.servers": self.address})  # ends its requests with itself
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 2})  # ends its requests with itself; outlives the broker
 
     def topic(self, partitions: int = 1, name: str | None = None) -> str:
         """Make a topic, and return its name."""
@@ -162,6 +162,7 @@ def _settings(below: Path, ports: Sequence[int]) -> Mapping[str, object]:
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{_LOGIN} required user_{USER}="{PASSWORD}";',
         "log.dirs": below / "logs",
         "auto.create.topics.enable": "false",
+        "log.retention.ms": -1,  # messages of tests are years old, and a broker that runs for minutes would delete them
         **dict.fromkeys(single, 1),
     }
 
