@@ -43,7 +43,7 @@ up: setup ## Keep the example's Airflow and its user interface running
 down: setup ## Stop the example's Airflow
 	@$(PY) -m examples.flights.demo down
 
-test: lint $(STAMPS)/s3-server $(STAMPS)/s3-jars $(STAMPS)/browser $(STAMPS)/kafka-broker ## Run every check and every test (about 45 minutes on two cores)
+test: lint $(STAMPS)/s3-server $(STAMPS)/s3-jars $(STAMPS)/browser $(STAMPS)/kafka-broker ## Run every check and every test (about 35 minutes on two cores)
 	$(PY) -m pytest $(WAITING) -m "not spark"
 	$(PY) -m pytest -m spark
 
