@@ -6,23 +6,22 @@ Once the batch is recorded, the next run makes the commits that are missing, and
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.faults.dying import DiedError, arm
 from tests.faults.pipelines import PIPELINES, Story, begun
+from tests.matrices import EVERY, crossed
 from tests.readers import compute_by_many_tasks
 from windowmill.checkpoints import failpoints
 from windowmill.jobs.batch.steps import _Steps
 
-pytestmark = pytest.mark.spark
-#: Where a batch that is not held may fail; `make faults` tries all with each pipeline, `make test` some of each kind.
+#: Where a batch that is not held may fail. `make faults` tries all with each pipeline, here and by Spark; `make test` tries each of them
+#: here, and some of each kind by Spark.
 PLACES = [name for name in failpoints.FAILPOINTS if name.partition(".")[0] not in ("held", "ruling")]
 #: Where the batch is not recorded yet.
 BEFORE_THE_RECORD = ("compute.begin", "validate.begin", "record.begin", "batch.before")
-_EVERY = os.environ.get("WINDOWMILL_FAULTS") == "all"
 _SAMPLE = {
     "slices": ("batch.lost", "batch.after", "quarantine.after", "record.begin", "compute.begin"),
     "live_rows": ("sink.after", "state.before"),
@@ -34,6 +33,7 @@ _SAMPLE = {
     "lasting": ("sink.before",),
     "vouched": ("quality.after", "batch.before"),
 }
+_BY_SPARK = [(name, place) for name in PIPELINES for place in (PLACES if EVERY else _SAMPLE[name])]
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def _locally(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def stories(spark, tmp_path_factory):
+def stories(tmp_path_factory):
     """Each pipeline after its first batch, and its tables after undisturbed runs over the other versions."""
     made: dict[str, tuple[Story, tuple]] = {}
 
@@ -72,14 +72,22 @@ def _by_spark(many_tasks: bool) -> Iterator[None]:
 
 
 @pytest.mark.covers("P1", "P10")
-@pytest.mark.parametrize(("name", "place"), [(name, place) for name in PIPELINES for place in (PLACES if _EVERY else _SAMPLE[name])])
-def test_a_run_that_fails_is_made_good_by_the_next(stories, tmp_path, monkeypatch, name, place):
+@pytest.mark.parametrize(
+    ("name", "place", "by_spark"),
+    [
+        *(pytest.param(name, place, False) for name, place in crossed(PIPELINES, PLACES)),
+        *(pytest.param(name, place, True, marks=pytest.mark.spark) for name, place in _BY_SPARK),
+    ],
+)
+def test_a_run_that_fails_is_made_good_by_the_next(request, stories, tmp_path, monkeypatch, name, place, by_spark):
+    if by_spark:
+        request.getfixturevalue("spark")
     first, clean = stories(name)
     story = first.copied_to(tmp_path / "story")
     story.land(1)
     arm(place)
     # One task of Spark works on the attempts that fail at every other place, many tasks on the others; then this process does.
-    with _by_spark(many_tasks=bool(PLACES.index(place) % 2)):
+    with _by_spark(many_tasks=bool(PLACES.index(place) % 2)) if by_spark else contextlib.nullcontext():
         try:
             story.run()
             failed = False
@@ -99,11 +107,12 @@ def test_a_run_that_fails_is_made_good_by_the_next(stories, tmp_path, monkeypatc
     assert (story.tables(), story.batches()) == clean
 
 
+@pytest.mark.spark
 @pytest.mark.covers("P11")
 @pytest.mark.parametrize(
     ("first", "second"), [("sink.after", "state.before"), ("validate.begin", "sink.before"), ("batch.after", "quarantine.after")]
 )
-def test_a_recovery_that_fails_too(stories, tmp_path, first, second):
+def test_a_recovery_that_fails_too(spark, stories, tmp_path, first, second):
     original, clean = stories("slices")
     story = original.copied_to(tmp_path / "story")
     story.land(1)
