@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,9 @@ def test_many_files_are_in_a_manifest(pipeline):
     manifest = Path(f"{pipeline.ledger_path}.manifests", newest.manifest[0])
     manifest.write_bytes(manifest.read_bytes()[:-9])
     with pytest.raises(LedgerCorruptError, match=r"manifest .* cannot be read .*restore the folder"):
+        settle(pipeline.ledger(), pipeline.tables)
+    manifest.write_bytes(zlib.compress(b"{}"))
+    with pytest.raises(LedgerCorruptError, match=r"manifest .* is damaged; restore the folder"):
         settle(pipeline.ledger(), pipeline.tables)
 
 

@@ -264,6 +264,8 @@ def test_transactions_are_named_by_the_ledger_and_not_by_the_pipeline(bench, tmp
     """A ledger made anew does not continue the transactions of another; a pipeline that is renamed does continue its own."""
     other = Bench(tmp_path / "other")
     other.land(1)
+    new = other.ledger()
+    assert len({new.generation for _ in range(2)}) == 1, "of a ledger without batches, too"
     mine, theirs = bench.plan(), other.plan()
     assert mine.app_id("sink") == bench.ledger().batches()[0].plan.app_id("sink")
     assert mine.app_id("sink") != theirs.app_id("sink")

@@ -3,6 +3,7 @@
 from tests.mutants.edits import instead, never, without
 
 STEPS = "tests/jobs/test_steps.py::test_"
+FOLDERS = "tests/jobs/test_folders.py::test_"
 STAGES = "tests/jobs/test_stages.py::test_"
 SLICES = "tests/windowing/test_slices.py::test_"
 JOBS_ARRIVAL = "tests/jobs/test_arrival.py::test_"
@@ -22,7 +23,7 @@ MUTANTS = {
     f"{STEPS}a_backfill_of_a_running_pipeline_sets_no_rows_aside_again": [
         ("quarantined-again-by-a-backfill", "jobs.batch.steps:_Steps.record", never("self.plan.rereads and _ in self.changes")),
     ],
-    f"{STEPS}the_record_tells_what_was_read_and_which_files_were_written": [
+    f"{FOLDERS}a_file_that_was_read_and_has_changed_is_refused_or_ignored_with_its_rows": [
         ("ignored-changes-not-recorded", "jobs.batch.steps:_Steps._outcome", without("rows_ignored=_")),
     ],
     f"{STEPS}rows_that_do_not_balance_are_refused": [

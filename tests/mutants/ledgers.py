@@ -21,8 +21,6 @@ MUTANTS = {
             "checkpoints.ledger:Ledger._holds",
             instead("(_1.kind, _.attempt) == (_2.kind, _.attempt)", "_1.kind == _2.kind"),
         ),
-    ],
-    f"{SIMULATOR}every_interleaving_of_two_attempts": [
         ("record-below-a-checkpoint-believed", "checkpoints.ledger:Ledger._append", without("raise FencedError(...)")),
     ],
     f"{PROTOCOL}many_files_are_in_a_manifest": [

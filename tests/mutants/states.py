@@ -75,7 +75,7 @@ MUTANTS = {
     f"{KEPT_TABLES}what_others_append_is_seen": [
         ("kept-table-stays-at-its-version", "checkpoints.delta_tables:KeptTable.newest", never("_ is not None")),
     ],
-    f"{STORES}a_store_that_lets_two_writers_win_is_refused": [
+    f"{STORES}two_writers_that_win_are_refused_whichever_of_them_the_store_keeps": [
         ("two-winners-accepted", "checkpoints.writers:_check", without("len(_) > 1")),
     ],
     f"{POSITIONS}results_are_the_same_to_the_bit_however_rows_are_cut": [

@@ -142,6 +142,12 @@ def test_a_store_that_lets_two_writers_win_is_refused(care, tmp_path, monkeypatc
         assert not stores.store_of(f"s3://{BUCKET}/sink.windowmill").get_file_info([MARK])[0].is_file
 
 
+def test_two_writers_that_win_are_refused_whichever_of_them_the_store_keeps(monkeypatch):
+    monkeypatch.setattr(writers, "_writer", lambda *_: "a")
+    with pytest.raises(MachineError, match="the store let 2 writers create one version of a table"):
+        writers._check("s3://b/t", "probe", 0, ["a", "b"])
+
+
 @pytest.mark.parametrize(
     "path", ["/tables/t", "tables/t", "file:///tables/t", "s3://b/t", "s3a://b/t", "gs://b/t", "abfss://c@a.example/t"]
 )
