@@ -103,10 +103,7 @@ class Evaluation:
 
     def truth(self, node: exp.Expr) -> Value:
         """Evaluate a condition."""
-        found = self.value(node)
-        if found.kind not in (BOOL, NULL):
-            raise outside("a condition that is a value", found.kind)
-        return cast(found, BOOL)
+        return _truth(self.value(node))
 
     def constant(self, constant: Any, kind: pa.DataType, unit: str | None = None) -> Value:
         """A constant of ``kind``."""
@@ -115,6 +112,12 @@ class Evaluation:
     def with_columns(self, columns: Mapping[str, pa.Array], rows: pa.Array, n: int) -> Evaluation:
         """The evaluation of a lambda: over these ``rows``, repeated or left out, with parameters in front of the columns."""
         return Evaluation({**{name: array.take(rows) for name, array in self.columns.items()}, **columns}, n)
+
+
+def _truth(found: Value) -> Value:
+    if found.kind not in (BOOL, NULL):
+        raise outside("a condition that is a value", found.kind)
+    return cast(found, BOOL)
 
 
 def rule(*nodes: type) -> Callable[[Rule], Rule]:
@@ -333,10 +336,11 @@ def _pattern(own: Evaluation, node: exp.Expr) -> Value:
 def _choice(own: Evaluation, node: exp.If | exp.Case) -> Value:
     branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
     last = node.args.get("default" if isinstance(node, exp.Case) else "false")
-    if any(isinstance(branch.this.unnest(), exp.Null) for branch in branches):
-        raise outside("null as the test of a choice", instead="false")
     subject = own.value(node.this) if isinstance(node, exp.Case) and node.args.get("this") is not None else None
-    tests = [own.truth(branch.this) if subject is None else compared("=", subject, own.value(branch.this)) for branch in branches]
+    given = [own.value(branch.this) for branch in branches]
+    if any(value.kind == NULL for value in given):
+        raise outside("null as the test of a choice", instead="false")
+    tests = [_truth(value) if subject is None else compared("=", subject, value) for value in given]
     otherwise = own.constant(None, NULL) if last is None else own.value(last)
     return choice(tests, [*(own.value(branch.args["true"]) for branch in branches), otherwise])
 

@@ -35,6 +35,7 @@ NOT_HERE = [
         "i > 1234567890123456789012345678901234567890",
         "i > 12345678901234567890",
         "case when null then b else o end",
+        "case when nullif(null, b) then b else o end",
     ),
     *("if(null, b, o)", "array(i, j)[0] > 1", "cast(f as string) = '1'", "ln(f) > 1", "s rlike 'a[b[c]]'", "date_format(t, 'EEE') = 'Sun'"),
 ]
