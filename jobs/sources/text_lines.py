@@ -169,21 +169,21 @@ def may_be_deep(line: bytes, most: int = MAX_DEPTH) -> bool:
 
 def check_depth(text: str) -> None:
     """Raise ``RecursionError`` if values of a JSON text are nested to more than :data:`MAX_DEPTH` levels."""
-    depth = 0
-    for token in _TOKENS.finditer(text) if text.count("[") + text.count("{") > MAX_DEPTH else ():
-        depth += (token[0] in "[{") - (token[0] in "]}")
-        if depth > MAX_DEPTH:
-            raise RecursionError
+    if text.count("[") + text.count("{") > MAX_DEPTH and any(depth > MAX_DEPTH for depth, _ in _depths(text, 0)):
+        raise RecursionError
 
 
 def _behind(text: str, at: int) -> int:
     """The place behind the list or object that begins ``at``, however deep its values are nested."""
+    return next((end for depth, end in _depths(text, at) if not depth), len(text))
+
+
+def _depths(text: str, at: int) -> Iterator[tuple[int, int]]:
+    """How deep values are nested behind each token of a JSON text from ``at`` on, and where the token ends."""
     depth = 0
     for token in _TOKENS.finditer(text, at):
         depth += (token[0] in "[{") - (token[0] in "]}")
-        if not depth:
-            return token.end()
-    return len(text)
+        yield depth, token.end()
 
 
 @contextmanager
