@@ -242,3 +242,8 @@ def standing(batches: Iterable[Batch], *, restorations: bool = False) -> list[Ba
             left = [earlier for earlier in left if earlier.number <= kept]
         left.append(batch)
     return [batch for batch in left if restorations or not isinstance(batch.plan, RestorePlan)]
+
+
+def state_plans(batches: Iterable[Batch]) -> list[Plan]:
+    """The plans of those of ``batches`` that count, oldest first, which build the state."""
+    return [batch.plan for batch in standing(batches) if batch.plan.builds_state]

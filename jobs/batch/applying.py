@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from windowmill.checkpoints.batches import Changes, standing
+from windowmill.checkpoints.batches import Changes, state_plans
 from windowmill.checkpoints.ledger import NEW_SINK, Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, RestatePlan
@@ -89,7 +89,7 @@ def next_apply(
     _check_windows(pipeline, ledger, changes, history)
     source = planning.source_of(runnable, ledger)
     planning.check_tables(runnable, ledger, planning.Acceptance(changes=accept_changes, code=True))
-    before = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
+    before = state_plans(ledger.batches())
     if history == AXIS_BEGIN and isinstance(before[0], BackfillPlan):
         history = before[0].range_from  # what came before was never shown
     state, fills = _from_state(runnable, ledger, source, changes, history, before), () if history is None else changes.filled

@@ -10,7 +10,7 @@ from datetime import datetime
 from importlib.metadata import version as distribution_version
 from typing import Any
 
-from windowmill.checkpoints.batches import standing
+from windowmill.checkpoints.batches import state_plans
 from windowmill.checkpoints.committer import error_of
 from windowmill.checkpoints.features import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
@@ -153,7 +153,7 @@ def next_backfill(
     refuse_held(runnable, ledger, "backfill")
     source, last = source_of(runnable, ledger), ledger.last_commit
     check_tables(runnable, ledger, accepted)
-    before = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
+    before = state_plans(ledger.batches())
     refuse_purged(runnable, before, history)
     reach = backfill_reach(runnable, source, before, history)
     others = bool(before) and _counts_others(runnable, source, before, reach)
@@ -254,7 +254,7 @@ def _refuse_unread(runnable: Runnable, changed: tuple[int, int] | None, after: i
 
 def _first_plan(runnable: Runnable, ledger: Ledger) -> Plan:
     """The plan of the batch with which a running pipeline began: at the first version of its source."""
-    first = next(batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state)
+    first = state_plans(ledger.batches())[0]
     if first.from_version >= 0:
         raise UnsupportedError(
             f"pipeline {runnable.name}: it began at version {first.from_version + 1} (startingVersion), but the table as it is now does "

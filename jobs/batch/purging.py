@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import Changes, Commit, standing
+from windowmill.checkpoints.batches import Changes, Commit, state_plans
 from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.erasing import ErasedFiles, ErasedKeys, KeysFile
 from windowmill.checkpoints.plans import Plan, PurgePlan
@@ -207,7 +207,7 @@ def _planned(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: Eras
             ignored = sum(version.rows_changed for version in source.versions(after, through))
         else:
             _refuse_others(runnable, table_rows(runnable.pipeline, source, progress), keys, change)
-    building = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
+    building = state_plans(ledger.batches())
     plan = PurgePlan(
         **planning.pinned(runnable.pipeline, ledger, source, Reach(after, through)),
         seen=last.outcome.seen,

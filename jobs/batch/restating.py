@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.batches import Changes, standing
+from windowmill.checkpoints.batches import Changes, state_plans
 from windowmill.checkpoints.data_files import DataFile, FileWriter, remove
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
@@ -263,7 +263,7 @@ class Restatement:
 
 def _state_is_current(plan: RestatePlan, source: SourceTable, ledger: Ledger) -> bool:
     """Whether earlier batches have counted all that versions through that of ``plan`` changed, and it takes up no appended rows."""
-    building = [batch.plan for batch in standing(ledger.batches()) if batch.plan.builds_state]
+    building = state_plans(ledger.batches())
     try:
         appends = any(version.added and not version.changes for version in source.versions(plan.from_version, plan.to_version))
         return not appends and not uncounted_changes(building, source, plan.to_version, ahead=False)
