@@ -143,8 +143,8 @@ def _check_windows(pipeline: Pipeline, ledger: Ledger, changes: SpecChanges, his
     again = changed_windows(changes) & numbered_otherwise(pipeline, ledger)
     if again and history != AXIS_BEGIN:
         raise UnsupportedError(
-            f"pipeline {pipeline.pipeline}: window {min(again)} has published triggers by another meaning, whose numbers those of the new "
-            "one would have, too; give the window another name, or have all of its history replaced (--history all)"
+            f"pipeline {pipeline.pipeline}: window {min(again)} has published triggers under its old definition, and new ones would reuse "
+            "their numbers; rename the window, or replace all of its history (--history all)"
         )
 
 

@@ -91,20 +91,20 @@ def refuse_uncounted(
     if purge is not None and change is not None:
         raise _refused(
             runnable,
-            f"batch {purge.batch} has purged keys, so a changed spec reads the table as it is now, with {change}",
+            f"batch {purge.batch} has purged keys, so a changed spec reads the table as it is now, including {change}",
             "restate --from BEGIN",
         )
     if kept and change is not None:
-        raise _refused(runnable, f"window {kept[0].name} would go on from rows with {change}", "restate --from BEGIN")
+        raise _refused(runnable, f"window {kept[0].name} would continue from a state that includes {change}", "restate --from BEGIN")
     late = next((window.name for window in kept if not window.on_grid or window.fills_gaps), None)
     if late is not None and (were_missed(ledger) or _are_quarantined(runnable.places.quarantine)):
-        raise _refused(runnable, f"window {late} would go on from rows of which those count that came too late", "restate --late")
+        raise _refused(runnable, f"window {late} would continue from a state that includes rows which came too late", "restate --late")
 
 
 def _refused(runnable: Runnable, why: str, command: str) -> UnsupportedError:
     return UnsupportedError(
-        f"pipeline {runnable.name}: {why}: put the old spec back and have `windowmill {command}` count them, then change it; or give new "
-        "windows and aggregates a pipeline of their own"
+        f"pipeline {runnable.name}: {why}: put the old spec back, run `windowmill {command}` to count them, and then change it; or put new "
+        "windows and aggregates into a pipeline of their own"
     )
 
 

@@ -158,7 +158,9 @@ def test_triggers_of_another_meaning_are_replaced_as_a_whole_or_the_changed_spec
         days.apply(HOURLY)
     before = days.latest("w")
     for history in (None, to_us(at("08:03"))):
-        with pytest.raises(UnsupportedError, match=r"window w has published triggers by another meaning.*another name, or .*--history all"):
+        with pytest.raises(
+            UnsupportedError, match=r"window w has published triggers under its old definition.*rename the window, or .*--history all"
+        ):
             days.apply(PAIRS | {"name": "w"}, HOURLY, history=history)
     assert days.latest("w") == before
     days.apply(PAIRS | {"name": "w"}, HOURLY)
@@ -507,7 +509,7 @@ def test_a_changed_spec_whose_kept_windows_would_count_late_rows_is_refused(tmp_
     days.update("id = 3", v="1")
     days.run()
     before, batches = days.latest(kept["name"]), Ledger.open(days.pipeline).count
-    refusal = f"window {kept['name']} would go on from rows of which those count that came too late: put the old spec back"
+    refusal = f"window {kept['name']} would continue from a state that includes rows which came too late: put the old spec back"
     with pytest.raises(UnsupportedError, match=refusal):
         days.apply(kept, new)
     days.spec["windows"] = [kept]
@@ -533,7 +535,7 @@ def test_a_changed_spec_whose_kept_windows_would_count_ignored_changes_is_refuse
     days.run()
     days.restate(changed=(2, 2))
     with pytest.raises(
-        UnsupportedError, match=r"window day .* the changes of version 1 \(UPDATE\), .* `windowmill restate --from BEGIN` count them"
+        UnsupportedError, match=r"window day .* the changes of version 1 \(UPDATE\), .* `windowmill restate --from BEGIN` to count them"
     ):
         days.apply(day, HALF)
     days.spec["windows"] = [day]
@@ -558,7 +560,7 @@ def test_a_changed_spec_behind_a_purge_counts_no_change_that_the_batches_have_ig
     purging.purge(days.pipeline, quiet(), [{"k": "b"}])
     if others:
         refusal = (
-            r"batch \d has purged keys, so .* with the changes of version 1 \(UPDATE\), which no batch has counted: put the old spec back"
+            r"batch \d has purged keys, .* including the changes of version 1 \(UPDATE\), which no batch has counted: put the old spec back"
         )
         with pytest.raises(UnsupportedError, match=refusal):
             days.apply(HOURLY, LAST_2)
