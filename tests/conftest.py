@@ -21,6 +21,7 @@ logging.getLogger("py4j").setLevel(logging.WARNING)
 settings.register_profile("fixed", max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("few", parent=settings.get_profile("fixed"), max_examples=5)
 settings.register_profile("fuzz", max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
+settings.register_profile("many", parent=settings.get_profile("fuzz"), max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 

@@ -1,4 +1,4 @@
-"""Tables of cases: `make faults` takes every pair of two lists, `make test` some that have each entry of either."""
+"""Tables of cases: `make test` takes some pairs of two lists, with each entry of either; `make faults` and `make fuzz` take every pair."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import TypeVar
 
+#: Whether a test takes all of its cases.
 EVERY = os.environ.get("WINDOWMILL_FAULTS") == "all"
 A, B = TypeVar("A"), TypeVar("B")
 

@@ -21,6 +21,7 @@ from tests.checkpoints.publishing import publish
 from tests.jobs.batches import Run, check, place
 from tests.jobs.drawn import SOURCE, Row, at, cuts, inputs, some
 from tests.jobs.test_position_batches import AGGREGATES, POLICIES, TUPLES, policies
+from tests.matrices import EVERY
 from tests.strategies import shared
 from windowmill.checkpoints.state import compaction, searched_files
 from windowmill.checkpoints.state.compaction import compact_entries
@@ -111,7 +112,7 @@ def same_as_one_batch(run: Run, rows: list[Row]) -> None:
     assert repr(sorted(run.rows, key=place)) == repr(sorted(whole.rows, key=place)) != "[]"
 
 
-@pytest.mark.parametrize("windows", [["count"], ["count", "time", "flush"]], ids="-".join)
+@pytest.mark.parametrize("windows", [["count"], ["count", "time", "flush"], *([["time"], ["flush"]] if EVERY else [])], ids="-".join)
 def test_long_windows_are_the_same_to_the_bit_and_few_rows_of_them_are_restored(path, windows):
     rng = random.Random(7)
     rows = [at(n // 3, k=rng.choice("aaab") if n % 50 else None, i=n * 7 % 11, f=1 / (n + 1)) for n in range(750)]
