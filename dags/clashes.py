@@ -9,7 +9,7 @@ from pathlib import Path
 from airflow.sdk import get_parsing_context
 
 from windowmill.dags.folders import mentions, spec_files
-from windowmill.dags.specs import ParsedFile, pipeline_of
+from windowmill.dags.specs import ParsedFile, dag_ids_of, pipeline_of
 from windowmill.windowing.errors import SpecError, WindowmillError
 from windowmill.windowing.settings import PIPELINES
 from windowmill.windowing.spec import Pipeline
@@ -25,9 +25,8 @@ def refuse_clash(dag_id: str, spec: str | os.PathLike[str] | Pipeline) -> None:
     """
     if isinstance(spec, ParsedFile) or get_parsing_context().dag_id is not None:
         return
-    name = pipeline_of(dag_id)
     try:
-        found = [path for path in spec_files() if mentions(path, name)]
+        found = [path for path in spec_files() if mentions(path, pipeline_of(dag_id))]
     except SpecError:  # broken_pipelines.py reports it
         return
     for path in found:
@@ -35,7 +34,7 @@ def refuse_clash(dag_id: str, spec: str | os.PathLike[str] | Pipeline) -> None:
             other = ParsedFile.of(path).pipeline
         except WindowmillError:
             continue
-        if other.pipeline == name and other.airflow != "own":
+        if dag_id in dag_ids_of(other.pipeline) and other.airflow != "own":
             raise SpecError(
                 f"the DAG {dag_id} is built twice: by {_calling_file()}, and by {_OWN / 'pipelines.py'} from {path}; write `airflow: own` "
                 f"into {path}, or take it out of the folders in {PIPELINES.name}"

@@ -214,15 +214,21 @@ def summary_of(command: str, finished: CommandResult) -> dict[str, Any]:
         If the exit code is not 0; the message is the command's last line.
     """
     raise_for(command, finished)
-    try:
-        summary = json.loads(finished.output)
-    except ValueError:
-        summary = None
-    if not isinstance(summary, dict):
+    summary = printed_summary(finished)
+    if summary is None:
         raise JobFailedError(
             f"{command}: ended well, but its last line of output is {redacted(finished.output)!r}; expected its summary as JSON (--json)"
         )
     return summary
+
+
+def printed_summary(finished: CommandResult) -> dict[str, Any] | None:
+    """The JSON summary that a command has printed, also one that failed after it had committed batches; null if there is none."""
+    try:
+        summary = json.loads(finished.output)
+    except ValueError:
+        return None
+    return summary if isinstance(summary, dict) else None
 
 
 def raise_for(command: str, finished: CommandResult) -> None:

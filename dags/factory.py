@@ -171,7 +171,7 @@ def _arguments(
         "dag_id": pipeline.pipeline,
         "description": redacted(f"Sliding-window aggregates of {pipeline.source.place if pipeline.source else 'no source'}"),
         "schedule": [source_asset(spec, pipeline)] if watched else timetable_of(spec, pipeline),
-        "start_date": start_date or settings.begins or START,
+        "start_date": start_date or settings.start_date or START,
         "catchup": settings.catchup,
         # Batches of a pipeline run one at a time; the pool also excludes backfills, which Airflow counts separately.
         "max_active_runs": 1,

@@ -8,6 +8,7 @@ Pipelines whose intervals alone complete windows (``watermark: data_interval_end
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def spec_files() -> list[Path]:
-    """All ``*.yaml`` files, by folder and name.
+    """All ``*.yaml`` files, by folder and name; a file that several folders or links lead to, once.
 
     Raises
     ------
@@ -50,20 +51,26 @@ def spec_files() -> list[Path]:
     named = PIPELINES.given()
     if not named:
         return sorted(Path(conf.get("core", "dags_folder")).with_name("pipelines").glob("*.yaml"))
-    files: list[Path] = []
+    files: dict[str, Path] = {}  # by what they are without links
     for folder in filter(None, named.split(os.pathsep)):
         if not Path(folder).is_dir():
             raise SpecError(f"{PIPELINES.name}: {folder} is not a folder; name folders of *.yaml files, separated by {os.pathsep!r}")
-        files += sorted(Path(folder).absolute().glob("*.yaml"))
-    return files
+        for file in sorted(Path(folder).absolute().glob("*.yaml")):
+            files.setdefault(os.path.realpath(file), file)
+    return list(files.values())
+
+
+#: A pipeline's name, written as it is: without ``${…}``, escapes, or a line end before it.
+_PLAIN_NAME = re.compile(rb"""(?m)(?:^|[{,])\s*["']?pipeline["']?[ \t]*:[ \t]*(["']?)[a-z0-9_]+\1\s*(?:[,}#]|$)""")
 
 
 def mentions(path: Path, pipeline: str) -> bool:
-    """Whether the file holds the name of ``pipeline``, as its spec does; also if the file cannot be read, which reading it reports."""
+    """Whether the file may be the spec of ``pipeline``: it holds the name, or one that only reading it tells, or it cannot be read."""
     try:
-        return pipeline.encode() in read_small(path)
+        text = read_small(path)
     except OSError:
         return True
+    return pipeline.encode() in text or _PLAIN_NAME.search(text) is None
 
 
 def connections() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from airflow.sdk import BaseOperator, ExceptionRetryPolicy, RetryAction, RetryRu
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from windowmill.dags.alerts import defaults_of, report_warnings
-from windowmill.dags.commands import CommandProcess, CommandResult, command_of, failing_fast, raise_for, summary_of
+from windowmill.dags.commands import CommandProcess, CommandResult, command_of, failing_fast, printed_summary, raise_for, summary_of
 from windowmill.dags.links import PAGES
 from windowmill.dags.metrics import count_batches, gauge_pipeline
 from windowmill.dags.specs import Spec, redacting
@@ -113,14 +113,16 @@ class ComputingOperator(CommandOperator):
         return {**super().environment(), "SPARK_REMOTE": SparkConnectHook(self.connect_conn_id).get_connection_url()}
 
     def computed(self, command: Sequence[str], context: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the command, count its batches, report their warnings, and return its summary."""
-        summary = summary_of(command[0], self.run_job([*command, "--json"]))
-        pipeline, batches = self.spec.read(), summary.get("batches", ())
-        count_batches(pipeline.pipeline, batches)
-        with storage_environment(self.storage_conn_id):
-            report_warnings(pipeline, batches, context)
-        self._summary = summary
-        return summary
+        """Run the command, count the batches that it has committed, report their warnings, and return its summary."""
+        finished = self.run_job([*command, "--json"])
+        # Also of a command that has failed at a later batch: no other task counts and reports these.
+        if batches := (printed_summary(finished) or {}).get("batches", ()):
+            pipeline = self.spec.read()
+            count_batches(pipeline.pipeline, batches)
+            with storage_environment(self.storage_conn_id):
+                report_warnings(pipeline, batches, context)
+        self._summary = summary_of(command[0], finished)
+        return self._summary
 
     def get_openlineage_facets_on_complete(self, task_instance: object) -> Any:  # noqa: ARG002 - the OpenLineage provider passes it
         """Lineage of the run, for the OpenLineage provider."""

@@ -83,9 +83,14 @@ def _instant(value: object) -> object:
     raise ValueError("expected an instant such as 2013-01-01T00:00:00Z (an integer on an integer axis)")
 
 
-def _begin(value: object) -> object:
-    if isinstance(value, str | date):
-        return _instant(value)
+def _begin(value: object) -> datetime:
+    """The instant, in UTC, which also holds where it names no zone."""
+    try:
+        begin = _instant(value) if isinstance(value, str | date) else value
+        if isinstance(begin, datetime):
+            return begin.replace(tzinfo=UTC) if begin.tzinfo is None else begin.astimezone(UTC)
+    except (ValueError, OverflowError):  # it is none, or in UTC before the year 1 or after 9999
+        pass
     raise ValueError("expected an instant such as 2024-01-01 or 2024-01-01T06:00:00+02:00")
 
 
@@ -191,12 +196,6 @@ class AirflowSettings(SpecMapping):
         if self.catchup and self.start_date is None:
             raise ValueError("start_date: missing; with catchup: true it says where the runs begin, as in 2024-01-01")
         return self
-
-    @property
-    def begins(self) -> datetime | None:
-        """``start_date`` as an instant; UTC where it names no zone."""
-        begin = self.start_date
-        return begin if begin is None or begin.tzinfo is not None else begin.replace(tzinfo=UTC)
 
 
 #: The field ``airflow``: settings, or ``own``, where a DAG file of the user's builds the DAGs.

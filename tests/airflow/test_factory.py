@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import CronDataIntervalTimetable, RetryAction, task
 from airflow.sdk.definitions.asset import AssetNameRef
-from airflow.sdk.exceptions import ParamValidationError
+from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 from deltalake import write_deltalake
 
@@ -182,6 +182,24 @@ def test_a_batch_with_warnings_tells_what_the_spec_names(write_spec, tmp_path, a
     [broken] = told["rules"]
     assert (broken["batch"], broken["column"], broken["severity"]) == (1, "flights", "warning")
     assert broken["message"]
+
+
+def test_batches_with_warnings_are_told_where_a_later_one_is_held(write_spec, tmp_path, alerts, land, commands_here):
+    rules = (
+        "expectations:\n"
+        "  - {type: expect_column_values_to_be_between, column: flights, max_value: 1, severity: warning}\n"
+        "  - {type: expect_column_values_to_be_between, column: flights, max_value: 5, severity: critical}\n"
+        "compute: local\nsource: {options: {maxFilesPerTrigger: 1}, "
+    )
+    spec = write_spec(**{"source: {": SETTINGS.replace("source:", rules)})
+    for hour, rows in enumerate([2, 2, 9, 1]):
+        times = pa.array([datetime(2024, 1, 2, 2 * hour, minute, tzinfo=UTC) for minute in range(rows)], pa.timestamp("us", "UTC"))
+        write_deltalake(str(tmp_path / "events"), pa.table({"origin": ["JFK"] * rows, "departed_at": times}), mode="append")
+    batch = MicroBatchOperator(task_id="micro_batch", spec=spec)
+    with pytest.raises(AirflowFailException, match="held"):
+        batch.execute({"dag_run": SimpleNamespace(run_type="manual", conf=None)})
+    [called] = alerts.told
+    assert called["windowmill"]["batches"] == [1, 2]
 
 
 def test_the_sink_is_the_outlet_of_the_announcement_alone(write_spec, tmp_path):

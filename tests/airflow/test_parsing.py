@@ -194,6 +194,34 @@ def test_a_dag_that_two_files_build_is_an_import_error_that_names_both(specs, wr
     assert own_file(tmp_path, used)[2] == {}, "a task that starts does not look"
 
 
+def test_a_clash_with_a_pipeline_named_like_another_ones_dag_is_found(specs, write_spec, tmp_path):
+    spec = write_spec("delays__backfill", specs)
+    for used, build in ((spec, "build_dag"), (write_spec("delays", tmp_path / "mine"), "build_backfill_dag")):
+        _, ids, errors = own_file(tmp_path, used, **{"(build_dag, build_backfill_dag, build_maintenance_dag)": f"({build},)"})
+        assert ids == []
+        assert f"the DAG delays__backfill is built twice: by {tmp_path}" in next(iter(errors.values()))
+
+
+@pytest.mark.parametrize("written", ['"${DELAYS}"', '"de\\x6cays"', ">-\n  delays"])
+def test_a_pipeline_whose_name_only_reading_tells_is_found_by_its_tasks_and_in_clashes(specs, write_spec, tmp_path, monkeypatch, written):
+    monkeypatch.setenv("DELAYS", "delays")
+    spec = write_spec("delays", specs, **{"/delays": "/sink", "pipeline: delays": f"pipeline: {written}"})
+    assert parsed() == (dags_of("delays"), {})
+    [error] = own_file(tmp_path, spec)[2].values()
+    assert "the DAG delays is built twice" in error
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "delays")
+    assert parsed() == (dags_of("delays"), {})
+
+
+def test_a_spec_that_two_folders_or_links_lead_to_is_one(specs, write_spec, tmp_path, monkeypatch):
+    spec = write_spec("delays", specs)
+    (specs / "linked.yaml").symlink_to(spec)
+    (tmp_path / "more").symlink_to(specs)
+    monkeypatch.setenv("WINDOWMILL_PIPELINES", os.pathsep.join(map(str, [specs, specs, tmp_path / "more"])))
+    assert spec_files() == [spec]
+    assert parsed() == (dags_of("delays"), {})
+
+
 def test_two_specs_do_not_build_one_dag(specs, write_spec):
     first = write_spec("delays", specs)
     second = write_spec("delays__backfill", specs)
