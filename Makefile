@@ -56,9 +56,9 @@ connect: setup ## Run every Spark test and case over a Spark Connect server (an 
 faults: setup ## Every fault at every step on Spark, and 200 kills at random instants (hours)
 	WINDOWMILL_FAULTS=all WINDOWMILL_KILLS=200 $(PY) -m pytest --timeout=14400 tests/faults tests/jobs
 
-machine: setup ## Crashes, rulings, upkeep in any order, then corrections and changed specs: WINDOWMILL_STEPS of each (5,000: hours), WINDOWMILL_HISTORIES (2,000)
+machine: setup ## Crashes, rulings, upkeep in any order: WINDOWMILL_STEPS (5,000: hours); then corrections, changed specs, all commands: WINDOWMILL_HISTORIES (2,000)
 	WINDOWMILL_STEPS=$${WINDOWMILL_STEPS:-5000} WINDOWMILL_HISTORIES=$${WINDOWMILL_HISTORIES:-2000} \
-	$(PY) -m pytest -s --timeout=0 tests/faults/test_machine.py tests/faults/test_day_after.py tests/faults/test_histories.py
+	$(PY) -m pytest -s --timeout=0 tests/faults/test_machine.py tests/faults/test_histories.py
 
 soak: setup ## 300 batches while drivers, JVMs and workers are killed every 30 s (hours on a busy machine)
 	$(PY) -m tests.faults.soak --batches 300 --seconds-between-kills 30

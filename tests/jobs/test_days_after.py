@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.faults.corrected import UNMET
+from tests.faults.world import UNMET
 from tests.latest import shown
 from tests.spark.harness import quiet
 from windowmill.checkpoints.ledger import Ledger
