@@ -280,7 +280,7 @@ def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
     with leased(pipeline, progress) as (runnable, ledger, _):
         held = ledger.held_batch
         if held is None:
-            raise OutOfTurnError(f"pipeline {pipeline.pipeline}: no batch is open, so there is nothing to abandon; see `windowmill status`")
+            raise OutOfTurnError(f"pipeline {pipeline.pipeline}: no batch is held, so there is nothing to abandon; see `windowmill status`")
         protocol.rule(ledger, "abandoned", own_tables(runnable), datetime.now(UTC))
         return held.plan
 

@@ -155,7 +155,7 @@ def discard(
 
 
 def abandon(spec: Spec, as_json: AsJson = False) -> None:
-    """Drop an open plan that has published nothing; the next run makes a new plan."""
+    """Drop the held batch, of which nothing has been published; the next run makes a new plan."""
     from windowmill.jobs.batch import loop
     from windowmill.jobs.batch.progress import Progress
 
