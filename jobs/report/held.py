@@ -33,10 +33,11 @@ class BrokenRule:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A held batch and the critical rules that it breaks."""
+    """A held batch, the critical rules that it breaks, and whether the spec has changed since."""
 
     batch: Batch
     rules: list[BrokenRule]
+    changed: bool
 
 
 def read_held(batch: Batch | None, pipeline: Pipeline, places: Places) -> Held | None:
@@ -45,7 +46,8 @@ def read_held(batch: Batch | None, pipeline: Pipeline, places: Places) -> Held |
         return None
     failures = [failure for failure in read_failures(places.quality, batch.number) if failure.severity == "critical"]
     results = open_table(places.held)
-    return Held(batch, [BrokenRule(failure, _rows(failure, pipeline, results)) for failure in failures])
+    rules = [BrokenRule(failure, _rows(failure, pipeline, results)) for failure in failures]
+    return Held(batch, rules, changed=not pipeline.means(batch.plan.definition, batch.plan.meaning))
 
 
 def _rows(failure: Failure, pipeline: Pipeline, results: DeltaTable | None) -> list[tuple[str, str]]:

@@ -23,6 +23,9 @@ from windowmill.windowing.spec import AssetSchedule, Pipeline
 #: Tones of verdicts, what needs somebody first.
 _TONES = ("bad", "warn", "idle", "good")
 
+#: What comes next where the spec has changed; then where it has, and a batch is held, which is ruled on by the spec of its plan alone.
+_FOR_CHANGED = ("plan", "abandon")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRow:
@@ -94,7 +97,7 @@ def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
     kept = ledger.newest_kept
     commands: tuple[str, ...] = ("release", "discard") if ledger.held_batch else ()
     if kept is not None and not pipeline.means(kept.plan.definition, kept.plan.meaning):
-        commands = ("plan",)
+        commands = (_FOR_CHANGED[ledger.held_batch is not None],)
     fresh = freshness_of(pipeline, last.seen if last else None, ended, now, lambda: Waiting.of(pipeline, ledger).n)
     schedule = pipeline.schedule
     return PipelineRow(
@@ -127,7 +130,8 @@ def merged(rows: Sequence[PipelineRow]) -> list[PipelineRow]:
         groups.setdefault((row.name, row.place or row.spec), []).append(row)
     found = []
     for group in groups.values():
-        chosen = next((row for row in group if not any(command.startswith("windowmill plan ") for command in row.next)), group[0])
+        changed = {f"windowmill {command} {row.spec}" for row in group for command in _FOR_CHANGED}
+        chosen = next((row for row in group if changed.isdisjoint(row.next)), group[0])
         found.append(replace(chosen, others=tuple(row.spec for row in group if row is not chosen)))
     return found
 

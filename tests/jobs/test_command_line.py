@@ -166,6 +166,9 @@ def test_the_overview_has_a_row_for_each_pipeline_with_what_comes_next(specs, tm
     assert rows()[2] == ("a", "0_old", [], [f"windowmill plan {tmp_path / '0_old.yaml'}"])
     page = (tmp_path / "overview.html").read_text()
     assert f"<code>{held[0]}</code> or <code>{held[1]}</code>" in page
+    Path(specs[2]).write_text(Path(specs[2]).read_text().replace("size: 10", "size: 20"))
+    assert rows()[0] == ("c", "c", [], [f"windowmill abandon {specs[2]}"])
+    assert main(rows()[0][3][0].split()[1:]) == 0, "what it proposes is not refused"
 
 
 def test_report_tells_where_its_page_is(spec, tmp_path, capsys):

@@ -177,7 +177,11 @@ def test_held_batch_says_why_and_what_next(pipeline):
     assert "EWR · UA, hourly, window end 1 Feb 2013 01:00 mean_delay=1000.5" in section
     assert "windowmill release specs/delays.yaml" in section
     assert "windowmill discard specs/delays.yaml" in section
+    assert "abandon" not in section
     assert "only a warning" not in section
+    changed = Page.of(pipeline.model_copy(update={"windows": pipeline.windows[:1]}), spec="specs/delays.yaml").words
+    assert "The spec has changed since: put it back to release or discard the batch." in changed
+    assert "windowmill abandon specs/delays.yaml" in changed
 
 
 def test_a_discarded_batch_says_its_range(pipeline):
