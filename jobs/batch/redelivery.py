@@ -16,6 +16,7 @@ from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.plain_files import NotPlainError
 from windowmill.jobs.sources.table_rows import TableRows, live_rows
+from windowmill.jobs.sources.time_bounds import first_time
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.spec import Pipeline
@@ -24,21 +25,24 @@ from windowmill.windowing.spec import Pipeline
 def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, int], seen: int | None) -> int:
     """The last version of the correction that the versions ``change`` begin.
 
-    A version that appends belongs to it, too, if one of its rows takes the place of a deleted one: it is behind the watermark after
-    ``seen``, and lies between the first and the last event time of the deleted rows of its key.
+    A version that appends before the next change belongs to it, too, with those in between, if one of its rows takes the place of a
+    deleted one: it is behind the watermark after ``seen``, and lies between the first and the last event time of the deleted rows of
+    its key.
     """
     last, rows = change[1], TableRows.of(pipeline, source, _refuse)
     if seen is None:
         return last
+    watermark = seen - pipeline.time.disorder.elapsed()
     try:
         gone = _timed(pipeline, rows, changed_rows(rows, *change, _columns(pipeline), only="before"))
         for version in source.versions(last, source.version) if len(gone) else ():
             if version.changes:
                 break
-            new = _timed(pipeline, rows, appended_rows(rows, version, _columns(pipeline)))
-            if len(new) and not _takes_place(pipeline, new, gone, seen - pipeline.time.disorder.elapsed()):
-                break
-            last = version.version if len(new) else last
+            begins = first_time(source, version.added, pipeline.time) if version.added else watermark
+            if begins is not None and begins >= watermark:  # not read: no row is late
+                continue
+            if _takes_place(pipeline, _timed(pipeline, rows, appended_rows(rows, version, _columns(pipeline))), gone, watermark):
+                last = version.version
     except NotPlainError:  # only Spark reads them: the rows are judged as any
         return change[1]
     return last

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import or_
 
@@ -71,7 +71,12 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
         check_owner(pipeline, ledger)
         settle(ledger, own_tables(runnable))
         forget(runnable, ledger)
-        folded = fold_revisions(runnable, ledger, fold or pipeline.fold_revisions, progress)
+        stored = _as_stored(pipeline, ledger)
+        if stored is None:
+            progress.say("  variables of the spec have other values than when the state was made, so none of it expires")
+            folded = None
+        else:
+            folded = fold_revisions(replace(runnable, pipeline=stored), ledger, fold or pipeline.fold_revisions, progress)
         held = ledger.held_batch
         kept = {file.path for each in ledger.changes_of(held).values() for file in each.files} if held else set()
         for name, path in (("state", places.state), ("sink", runnable.sink_path), *_own(places)):
@@ -79,7 +84,7 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
                 if not is_table(path):
                     continue
                 with progress.step(name, f"tidy {path}"):
-                    done.append(_tidy(name, path, _compact_state(pipeline, ledger) if name == "state" else _compact, kept, now=now))
+                    done.append(_tidy(name, path, _compact_state(stored, ledger) if name == "state" else _compact, kept, now=now))
         if now and held is None and is_table(places.held):
             with progress.step("held", f"tidy {places.held}"):
                 # A ruling looks for its files by their names, so they are not compacted.
@@ -117,8 +122,24 @@ def _own(places: Places) -> list[tuple[str, str]]:
     return [("quarantine", places.quarantine), ("quality", places.quality), ("source files", places.source_files)]
 
 
-def _compact_state(pipeline: Pipeline, ledger: Ledger) -> Callable[[str], int]:
+def _as_stored(pipeline: Pipeline, ledger: Ledger) -> Pipeline | None:
+    """``pipeline`` as state and results were made: its spec may have changed since, and may be put back.
+
+    Null where that cannot be told, as its variables have other values now.
+    """
+    last = ledger.last_commit
+    if last is None or pipeline.means(last.plan.definition, last.plan.meaning):
+        return pipeline
+    if not pipeline.has_variables_of(last.plan.definition, last.plan.meaning):
+        return None
+    meant = pipeline.meaning_as(last.plan.definition)
+    return pipeline.model_copy(update={name: getattr(meant, name) for name in ("keys", "time", "windows", "aggregates", "emit")})
+
+
+def _compact_state(pipeline: Pipeline | None, ledger: Ledger) -> Callable[[str], int]:
     def compact(path: str) -> int:
+        if pipeline is None:
+            return 0
         if is_log(path):
             return compact_entries(path, ledger.next_commit, ["live rows"]) + _compact(path)
         parts = windows_by_way(pipeline)

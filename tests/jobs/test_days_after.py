@@ -15,6 +15,7 @@ from tests.latest import shown
 from tests.spark.harness import quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, purging
+from windowmill.jobs.commands.maintenance import maintain
 from windowmill.windowing.axis import AXIS_BEGIN, to_us
 from windowmill.windowing.errors import HeldError, UnsupportedError
 from windowmill.windowing.specfile import parse_pipeline
@@ -395,6 +396,26 @@ def test_rows_that_take_the_place_of_deleted_ones_are_corrections(tmp_path, wind
     assert sum(row[4] for row in found if row[0] == "b") == 14
 
 
+def test_rows_that_take_the_place_of_deleted_ones_are_corrections_behind_other_commits(tmp_path):
+    days = Days(tmp_path, HOURLY, quarantine={"hold": "1 %"})
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (5, "b", "15:00", 5))
+    days.run()
+    days.source.delete("t < '2024-03-29T11:00:00Z'")
+    days.append((6, "a", "15:30", 6), (7, "b", "16:10", 7))
+    days.append((8, "a", "17:00", 8))
+    days.source.optimize.compact()
+    days.append((1, "a", "08:05", 11))
+    days.append((9, "b", "18:30", 9))
+    days.append((2, "a", "09:05", 12))
+    days.append((3, "a", "19:00", 3))
+    days.run()
+    assert [(batch.action, batch.rows_quarantined) for batch in Ledger.open(days.pipeline).batches()][1:3] == [("restate", 0), ("run", 0)]
+    assert days.latest("hourly") == [
+        *[("a", "08:00", "09:00", 1, 11), ("a", "09:00", "10:00", 1, 12), ("a", "15:00", "16:00", 1, 6), ("a", "17:00", "18:00", 1, 8)],
+        *[("b", "15:00", "16:00", 1, 5), ("b", "16:00", "17:00", 1, 7), ("b", "18:00", "19:00", 1, 9)],
+    ]
+
+
 def test_late_rows_behind_a_deletion_of_others_are_late_as_ever(tmp_path):
     days = Days(tmp_path, HOURLY)
     days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (5, "b", "15:00", 5))
@@ -403,6 +424,30 @@ def test_late_rows_behind_a_deletion_of_others_are_late_as_ever(tmp_path):
     days.append((6, "a", "10:05", 6), (7, "b", "15:30", 7))
     days.run()
     assert days.latest("hourly") == [("a", "08:00", "09:00", 1, 1)]
+
+
+_BUCKETS = {"name": "buckets", "type": "sliding", "evict": {"time": "1 day"}, "trigger": {"count": 1}}
+
+
+@pytest.mark.parametrize("changed", [HOURLY, VISIT, LAST_2], ids=lambda window: window["type"])
+@pytest.mark.parametrize("window", [HOURLY | {"size": "1 day"}, VISIT | {"gap": "10 hours"}, _BUCKETS], ids=lambda window: window["type"])
+def test_maintenance_keeps_what_the_spec_that_runs_needs_while_the_file_has_changed(tmp_path, window, changed):
+    found = []
+    for folder in ("as_it_was", "changed"):
+        (tmp_path / folder).mkdir()
+        days = Days(tmp_path / folder, window | {"name": "w"})
+        days.append((1, "a", "01:05", 1), (2, "b", "02:05", 2))
+        days.append((3, "a", "06:05", 3), (4, "b", "07:05", 4))
+        days.run()
+        days.spec["windows"] = [(window if folder == "as_it_was" else changed) | {"name": "w"}]
+        maintain(days.pipeline, quiet())
+        days.spec["windows"] = [window | {"name": "w"}]
+        days.append((5, "a", "13:05", 5), (6, "b", "26:05", 6))
+        days.run()
+        days.append((7, "a", "27:05", 7), (8, "b", "47:05", 8))
+        days.run()
+        found.append(days.latest("w"))
+    assert found[0] == found[1] != []
 
 
 def test_late_takes_the_rows_that_missed_some_of_their_windows(tmp_path):

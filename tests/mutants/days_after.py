@@ -70,6 +70,12 @@ MUTANTS = {
     f"{DAYS}late_rows_behind_a_deletion_of_others_are_late_as_ever": [
         ("all-rows-behind-a-deletion-in-time", "jobs.batch.redelivery:_takes_place", instead("bool(_)", "len(late) > 0")),
     ],
+    f"{DAYS}maintenance_keeps_what_the_spec_that_runs_needs_while_the_file_has_changed": [
+        ("maintenance-by-a-changed-spec", "jobs.commands.maintenance:_as_stored", instead("last is None or _", "True")),
+    ],
+    f"{DAYS}rows_that_take_the_place_of_deleted_ones_are_corrections_behind_other_commits": [
+        ("redelivered-rows-behind-others-late", "jobs.batch.redelivery:last_redelivery", instead("last = version.version", "break")),
+    ],
     f"{DAYS}late_takes_the_rows_that_missed_some_of_their_windows": [
         ("rows-that-missed-windows-left-out", "jobs.batch.counted_rows:were_missed", never("bool(_)")),
     ],
