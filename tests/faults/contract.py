@@ -127,7 +127,7 @@ class Contract:
         elif isinstance(plan, ApplyPlan):
             self._apply(pipeline, plan, publish)
         elif isinstance(plan, BackfillPlan):
-            self._backfill(pipeline, plan, publish)
+            self._backfill(pipeline, plan, publish, batch.late_missed)
             self._backfilled |= {batch.number: plan.range} if publish else {}
         else:
             self._run(pipeline, plan.from_version, plan.to_version, publish, late_missed=batch.late_missed)
@@ -220,10 +220,10 @@ class Contract:
     def _changed(self, plan: RestatePlan) -> list[Version]:
         return [] if plan.changed is None else self.versions[plan.changed[0] : plan.changed[1] + 1]
 
-    def _backfill(self, pipeline: Pipeline, plan: BackfillPlan, publish: bool) -> None:
+    def _backfill(self, pipeline: Pipeline, plan: BackfillPlan, publish: bool, late_missed: Mapping[str, int]) -> None:
         now = self.now
         if not plan.rereads:
-            self._run(pipeline, -1, plan.to_version, publish, late_missed={})
+            self._run(pipeline, -1, plan.to_version, publish, late_missed=late_missed)
             return
         events = self._read_again(pipeline, plan.snapshot, plan.to_version)
         for window in pipeline.windows if publish else ():
