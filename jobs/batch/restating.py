@@ -262,11 +262,9 @@ class Restatement:
 
 
 def _state_is_current(plan: RestatePlan, source: SourceTable, ledger: Ledger) -> bool:
-    """Whether earlier batches have counted all that versions through that of ``plan`` changed, and it takes up no appended rows."""
-    building = state_plans(ledger.batches())
+    """Whether earlier batches have counted all that versions through that of ``plan`` changed."""
     try:
-        appends = any(version.added and not version.changes for version in source.versions(plan.from_version, plan.to_version))
-        return not appends and not uncounted_changes(building, source, plan.to_version, ahead=False)
+        return not uncounted_changes(state_plans(ledger.batches()), source, plan.to_version, ahead=False)
     except SourceRangeGoneError:
         return False
 

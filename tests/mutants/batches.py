@@ -159,7 +159,6 @@ MUTANTS = {
             "windowing.columnar.slice_revisions:revisions_of",
             instead("np.flatnonzero(_ & (_.reaching == 1))", "np.empty(0, np.int64)"),
         ),
-        ("crossed-slices-bring-revisions", "windowing.kernels.slice_revisions:late_windows", without("not _.rows[_]")),
     ],
     f"{REVISED_BATCHES}a_batch_reads_the_nodes_of_the_long_windows_that_its_late_rows_revise": [
         (

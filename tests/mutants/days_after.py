@@ -95,9 +95,6 @@ MUTANTS = {
         ("purged-changes-uncounted", "jobs.batch.counted_rows:uncounted_changes", never("_ and not plan.ignores_others")),
         ("restatement-behind-a-purge-unknown", "jobs.batch.counted_rows:purged_since_read", never("_ and not _")),
     ],
-    f"{DAYS}rows_that_are_delivered_again_behind_a_backfill_that_read_their_deletion_count": [
-        ("delivered-again-in-no-state", "jobs.batch.restating:_state_is_current", without("not appends")),
-    ],
     f"{DAYS}a_row_that_was_moved_ahead_of_all_counts_behind_a_backfill_that_read_its_change": [
         ("rows-moved-ahead-in-no-state", "jobs.batch.counted_rows:uncounted_changes", instead("_1 if ahead else min(_, _)", "_1")),
     ],

@@ -21,7 +21,7 @@ MUTANTS = {
             "checkpoints.ledger:Ledger._holds",
             instead("(_1.kind, _.attempt) == (_2.kind, _.attempt)", "_1.kind == _2.kind"),
         ),
-        ("record-below-a-checkpoint-believed", "checkpoints.ledger:Ledger._append", without("raise FencedError(...)")),
+        ("record-below-a-checkpoint-believed", "checkpoints.record_table:DeltaRecords._commit", never("floor_of(_) >= _")),
     ],
     f"{PROTOCOL}many_files_are_in_a_manifest": [
         ("manifest-not-compared", "checkpoints.ledger:read_manifest", never("hashlib.sha256(_).hexdigest() != _")),

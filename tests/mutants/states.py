@@ -127,9 +127,6 @@ MUTANTS = {
     f"{EMPTY_BATCHES}a_backfill_shows_the_empty_windows_of_its_range_alone": [
         ("empty-windows-before-a-range-shown", "windowing.columnar.slice_windows:_with_empty", always("_.continues")),
     ],
-    f"{EMPTY_BATCHES}late_rows_of_one_batch_are_stored_with_the_span_before_the_first_of_them": [
-        ("spans-of-the-latest-late-row-stored", "windowing.columnar.known_spans:least_spans", instead("np.maximum", "np.minimum")),
-    ],
     f"{INTERVAL_BATCHES}a_late_event_makes_its_key_known_from_where_it_begins": [
         ("keys-known-from-where-late-events-count", "windowing.columnar.lasting:Lasting.lift", without("np.maximum.at(...)")),
     ],

@@ -174,15 +174,6 @@ def bounds_before(before: Ints, window: int | None) -> tuple[Ints, Ints]:
     return before[:, 2 * window].copy(), before[:, 2 * window + 1].copy()
 
 
-def least_spans(before: Ints, begins: Ints) -> Ints:
-    """The least of the spans ``before`` in each run of rows, that of the row that arrived first; runs start at the rows ``begins``."""
-    least = np.empty((len(begins), before.shape[1]), np.int64)
-    if before.size and len(begins):
-        least[:, ::2] = np.maximum.reduceat(before[:, ::2], begins)
-        least[:, 1::2] = np.minimum.reduceat(before[:, 1::2], begins)
-    return least
-
-
 def split_off(windows: Sequence[str], slices: pa.Table, offsets: Ints) -> tuple[pa.Table, Ints, Spans]:
     """``slices`` without the rows of spans, the offsets of their keys, and the spans; key k's are ``offsets[k]:offsets[k + 1]``."""
     if not windows:

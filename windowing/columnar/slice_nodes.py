@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from windowmill.windowing.columnar.grid_partials import SlicePartials
-from windowmill.windowing.columnar.known_spans import least_spans
 from windowmill.windowing.columnar.slice_columns import IN_TIME
 from windowmill.windowing.columnar.slices import NodeStage, SliceStage, WindowStage
 from windowmill.windowing.kernels.combine import Bools, Ints
@@ -46,7 +45,9 @@ def _joined(stage: SliceStage, wanted: NodeStage, number: Ints, below: SlicePart
     firsts = bounds[:-1]
     number = number[firsts]
     ints, floats = combine_runs(stage.layout.program(), bounds[:-1], bounds[1:], below.ints, below.floats)
-    objects, spans = stage.objects.fold(below.objects, bounds), least_spans(below.before, firsts)
+    objects = stage.objects.fold(below.objects, bounds)
     never, begun = np.full(len(number), BEFORE, np.int64), np.zeros(len(number), np.int64)
     in_time = np.full(len(number), IN_TIME, np.int64)
-    return number, SlicePartials(keys[firsts], wanted.nodes.starts(number), never, ints, floats, objects, spans, begun, in_time)
+    return number, SlicePartials(
+        keys[firsts], wanted.nodes.starts(number), never, ints, floats, objects, below.before[firsts], begun, in_time
+    )

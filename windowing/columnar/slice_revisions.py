@@ -20,7 +20,6 @@ def revisions_of(
     partials: SlicePartials,
     offsets: Ints,
     late: Bools,
-    rows: Ints,
     before: tuple[Ints, Ints],
     revising: Revising,
     through: int,
@@ -36,15 +35,13 @@ def revisions_of(
         Key k's partials are ``offsets[k]:offsets[k + 1]``.
     late
         Mask of the batch's partials that have a moment of arrival; there are some.
-    rows
-        Number of rows in each partial.
     before
         ``first`` and ``last`` of :class:`SortedSlices`.
     through
         The instant through which windows are shown.
     """
     since = int(partials.arrivals[late].min())
-    arrived = SortedSlices(offsets, partials.starts, rows, partials.reaching, partials.closed, partials.arrivals, *before)
+    arrived = SortedSlices(offsets, partials.starts, partials.reaching, partials.closed, partials.arrivals, *before)
     key, number, slices = late_windows(numbering.grid, arrived, since, revising.lateness, revising.after, through)
     if len(reaching := np.flatnonzero(late & (partials.reaching == 1))):
         marks = partials.closed[reaching]

@@ -24,7 +24,6 @@ from windowmill.windowing.columnar.known_spans import (
     EmptyStretches,
     Spans,
     bounds_before,
-    least_spans,
     spans_before,
     spans_stored,
     split_off,
@@ -199,8 +198,10 @@ def _merged(stage: SliceStage, whole: WholeKeys) -> _WholeSlices:
         ints, floats = combine_runs(layout.program(), bounds[:-1], bounds[1:], ints, floats)
         objects = stage.objects.fold(objects, bounds)
         firsts = bounds[:-1]
-        starts, reaching, closed, batches, arrivals = (each[firsts] for each in (starts, reaching, closed, batches, arrivals))
-        before = least_spans(before, firsts)
+        # Rows of one moment arrived behind the same span.
+        starts, reaching, closed, batches, arrivals, before = (
+            each[firsts] for each in (starts, reaching, closed, batches, arrivals, before)
+        )
         orders, reached = (fold.reduceat(given, firsts) for fold, given in ((np.minimum, orders), (np.maximum, reached)))
         offsets = np.searchsorted(firsts, offsets).astype(np.int64)
     index = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
@@ -303,7 +304,7 @@ def _revised(stage: WindowStage, revising: Revising, number: int, merged: _Whole
     begun, reaching = int((late & (partials.reaching == 0) & (rows > 0)).sum()), partials.starts[late & (partials.reaching == 1)]
     check_share(window, begun * grid.most_ends(min(grid.longest, revising.lateness)) + len(numbering.starting_at(reaching)[0]))
     before = bounds_before(partials.before, known.index(window) if window in known else None)
-    return revisions_of(numbering, partials, merged.offsets, late, rows, before, revising, stage.through)
+    return revisions_of(numbering, partials, merged.offsets, late, before, revising, stage.through)
 
 
 def _lowered(stage: WindowStage, number: int, merged: _WholeSlices, windows: Windows) -> pa.Table:

@@ -34,8 +34,8 @@ class SortedSlices(NamedTuple):
     ----------
     offsets
         Key k's slices are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
-    starts, rows
-        Start of each slice, and number of rows in it.
+    starts
+        Start of each slice.
     reaching
         1 for rows that began before their slice and last into it, else 0: they are of the windows that begin with the slice.
     marks
@@ -49,7 +49,6 @@ class SortedSlices(NamedTuple):
 
     offsets: Ints
     starts: Ints
-    rows: Ints
     reaching: Ints
     marks: Ints
     moments: Ints
@@ -82,7 +81,7 @@ def late_windows(grid: NumberedWindows, arrived: SortedSlices, since: int, laten
         n = 0
         for key in range(len(arrived.offsets) - 1):
             for late in range(arrived.offsets[key], arrived.offsets[key + 1]):
-                if arrived.moments[late] < since or arrived.reaching[late] or not arrived.rows[late]:
+                if arrived.moments[late] < since or arrived.reaching[late]:
                     continue
                 mark, time = arrived.marks[late], arrived.starts[late]
                 window = first_after(grid, max(time, mark - lateness, after))
