@@ -17,7 +17,7 @@ from windowmill.checkpoints.batches import standing
 from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.plans import RestatePlan
+from windowmill.checkpoints.plans import BackfillPlan, RestatePlan
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.checkpoints.stores import write_table
 from windowmill.checkpoints.writers import lease
@@ -113,8 +113,11 @@ def verify(
     newest = committed[-1]
     with progress.step("sample", f"{number} rows of {runnable.sink_path}"):
         chosen = sample(runnable.sink_path, pipeline, number=number, seed=seed, ends=ends, through=newest.number)
+    rows = SourceRows(partial(_started, pipeline, progress), runnable, files, time.time_ns() // 1_000)
     late = sum(batch.rows_late for batch in committed if batch.plan.builds_state) > 0
-    plain = Plain(SourceRows(partial(_started, pipeline, progress), runnable, files, time.time_ns() // 1_000))
+    # A backfill from the table counts rows that are in quarantine because they came too late.
+    late = late or ("too_late" in rows.refused and any(isinstance(plan, BackfillPlan) and plan.snapshot is not None for plan in plans))
+    plain = Plain(rows)
     comparing = _Comparing(plain, chosen, Comparison(), late, progress)
     if chosen.rows:
         comparing.run()

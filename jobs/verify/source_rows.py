@@ -82,7 +82,7 @@ class SourceRows:
     @cached_property
     def local(self) -> LocalReader:
         """Reads rows in this process, as far as Arrow can."""
-        return LocalReader(self.runnable, self.files, self.now_us, frozenset(self._refused))
+        return LocalReader(self.runnable, self.files, self.now_us, frozenset(self.refused))
 
     @property
     def source(self) -> SourceTable:
@@ -98,7 +98,7 @@ class SourceRows:
         return Columns.of(self.source.schema_json)
 
     @cached_property
-    def _refused(self) -> set[str]:
+    def refused(self) -> set[str]:
         """Those of the reasons ``_REFUSED`` that rows in quarantine have."""
         place = self.runnable.places.quarantine
         if not is_table(place):
@@ -110,7 +110,7 @@ class SourceRows:
     @cached_property
     def quarantined(self) -> DataFrame | None:
         """Texts of the rows that were usable by themselves and were not applied, with the reason; null if there are none."""
-        if not self._refused:
+        if not self.refused:
             return None
         place = self.runnable.places.quarantine
         table = self.spark.read.format("delta").options(**reader_options(place)).load(spark_path(place))
@@ -126,7 +126,7 @@ class SourceRows:
             self.source.deletion_vectors,
             pipeline.time.end is not None,
             Conditions.of(every_condition(pipeline), self._struct.in_conditions).may_fail,
-            "future_time" in self._refused,
+            "future_time" in self.refused,
         )
         closed = None if surveyed else self.files.closed_by_statistics(windows, every_row_counts=not any(left_out))
         return None if closed is None else Arrival(closed)
@@ -174,7 +174,7 @@ class SourceRows:
 
     def _in_time(self, rows: DataFrame) -> DataFrame:
         """``rows`` without those that were too far in the future for the run that read them; they have moved no watermark."""
-        if self.quarantined is None or "future_time" not in self._refused:
+        if self.quarantined is None or "future_time" not in self.refused:
             return rows
         ahead = self.quarantined.where("reason = 'future_time'").select(TEXT).distinct()
         return rows.withColumn(TEXT, _text_of(self.columns)).join(F.broadcast(ahead), TEXT, "left_anti").drop(TEXT)

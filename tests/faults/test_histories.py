@@ -1,7 +1,9 @@
 """Random histories of all commands: after each step the latest view, dropped windows included, is what the contract says.
 
-A command may die anywhere, or lose the answer of a store. `make test` lives through a few; `make machine` through ``WINDOWMILL_HISTORIES``
-from the seed ``WINDOWMILL_SEED`` (0) on. Their batches are computed in this process, or by Spark with ``WINDOWMILL_HISTORIES_BY=spark``.
+At the end `verify` finds the published rows as the source has them. A command may die anywhere, or lose the answer of a store.
+
+`make test` lives through a few; `make machine` through ``WINDOWMILL_HISTORIES`` from the seed ``WINDOWMILL_SEED`` (0) on. Their batches are
+computed in this process, or by Spark with ``WINDOWMILL_HISTORIES_BY=spark``.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, purging, savepoints
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.sources.reading import History as Read
+from windowmill.jobs.verify import check
+from windowmill.jobs.verify.check import verify
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.limits import MAX_ROWS
 from windowmill.windowing.axis import AXIS_BEGIN
@@ -151,6 +155,7 @@ class History:
                 self.refused[str(err).partition(": ")[2][:60]] += 1
                 self.log.append(f"refused: {err}")
             self.look()
+        self._verify()
 
     def look(self) -> None:
         """The latest view is that of the contract."""
@@ -168,6 +173,12 @@ class History:
         place = f"{self.spec['sink']['path']}.windowmill/quarantine"
         lost = DeltaTable(place).to_pyarrow_table()["reason"].to_pylist() if DeltaTable.is_deltatable(place) else []
         assert len(lost) == len(self.contract.now.lost), f"{len(lost)} rows in quarantine instead of {len(self.contract.now.lost)}"
+
+    def _verify(self) -> None:
+        """`verify` finds no difference, but of changes that the pipeline ignores."""
+        found = verify(self.pipeline, quiet(), number=100, seed=self.rows)
+        wrong = [f"{row.row}: {row.differences}" for row in found.comparison.differing]
+        assert not wrong or (found.changed and self.spec["source"]["changes"] == "ignore"), f"`verify`: {'; '.join(wrong[:3])}"
 
     def _same(self, one: Row | None, other: Row) -> bool:
         """Whether the pipeline sees no difference."""
@@ -424,6 +435,8 @@ def compute(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("WINDOWMILL_COMPUTE", BY)
     if BY == "spark":
         request.getfixturevalue("spark")
+    else:  # `verify` recomputes all rows by the reference engine, none by SQL, which would start Spark
+        monkeypatch.setattr(check._Comparing, "_has_sql", lambda _comparing, _window: False)
 
 
 def test_the_latest_view_is_that_of_the_contract_after_each_step(tmp_path, monkeypatch):
