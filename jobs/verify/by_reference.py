@@ -98,7 +98,8 @@ def _of_window(
     def asked(window: Window, fired: reference.WindowResult) -> bool:
         return (ranks(fired.key), window.name, fired.span.start, fired.span.end, fired.trigger) in wanted
 
-    outcome = reference.evaluate(pipeline, records, commits=commits, final=False, wanted=asked)
+    # To its end: the rows that have moved the watermark may be gone from the source, and windows that are not published are not asked for.
+    outcome = reference.evaluate(pipeline, records, commits=commits, final=True, wanted=asked)
     # In order of revisions, so that the latest one is left.
     newest = {_place(row, [row[name] for name in pipeline.keys]): row for row in outcome.rows}
     values = [newest.get(_place_of(row)) for row in sampled]

@@ -25,6 +25,7 @@ from windowmill.expectations.history import SCHEMA
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import late_missed
+from windowmill.jobs.batch.window_history import Stretch, left_out
 from windowmill.jobs.column_names import FILE, ROW
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spark import launch
@@ -58,6 +59,7 @@ BY_SQL, BY_REFERENCE = "Spark SQL", "the reference engine"
 ORIGIN, TYPE, RULE = "verify", "verify_published_rows", 1_000_000
 _NO_SQL = "has no form in SQL"
 _NO_WATERMARK = "the end of an interval is its watermark, which the source does not tell"
+_OF_EARLIER_SPEC = "they end before the history that was asked for when the window was changed"
 _TOO_MANY = f"rows of their keys are more than {MAX_ROWS:,}, too many for the reference engine; keys with fewer rows are compared"
 _UNKNOWN_ORDER = (
     "rows came late, and since then files of the source were rewritten, or windows were computed anew in which no row is late, so which "
@@ -112,19 +114,32 @@ def verify(
     files = SourceFiles.of(pipeline, source, plans)
     newest = committed[-1]
     with progress.step("sample", f"{number} rows of {runnable.sink_path}"):
-        chosen = sample(runnable.sink_path, pipeline, number=number, seed=seed, ends=ends, through=newest.number)
+        drawn = sample(runnable.sink_path, pipeline, number=number, seed=seed, ends=ends, through=newest.number)
+    comparison = Comparison()
+    chosen = _of_this_spec(drawn, left_out(pipeline, ledger), comparison)
     rows = SourceRows(partial(_started, pipeline, progress), runnable, files, time.time_ns() // 1_000)
     late = sum(batch.rows_late for batch in committed if batch.plan.builds_state) > 0
     # A backfill from the table counts rows that are in quarantine because they came too late.
     late = late or ("too_late" in rows.refused and any(isinstance(plan, BackfillPlan) and plan.snapshot is not None for plan in plans))
     plain = Plain(rows)
-    comparing = _Comparing(plain, chosen, Comparison(), late, progress)
+    comparing = _Comparing(plain, chosen, comparison, late, progress)
     if chosen.rows:
         comparing.run()
-    found = Verification(newest.number, seed, source.version, comparing.comparison, files.changed, _missed(committed))
+    found = Verification(newest.number, seed, source.version, comparison, files.changed, _missed(committed))
     if chosen.rows:
         _keep(runnable, newest, found, progress.say)
     return found
+
+
+def _of_this_spec(drawn: Sample, earlier: Mapping[str, Sequence[Stretch]], comparison: Comparison) -> Sample:
+    """``drawn`` without rows that end in the stretches that an ``earlier`` meaning of their window has published."""
+    places = []
+    for place, row in enumerate(drawn.rows):
+        if any(first < row.end <= last for first, last in earlier.get(row.window, ())):
+            comparison.left_out[f"rows of {row.window}", _OF_EARLIER_SPEC] += 1
+        else:
+            places.append(place)
+    return Sample([drawn.rows[place] for place in places], drawn.keys.take(pa.array(places, pa.int64())))
 
 
 def _started(pipeline: Pipeline, progress: Progress, brief: bool) -> SparkSession:

@@ -101,4 +101,13 @@ MUTANTS = {
     f"{DAYS}a_row_that_no_batch_has_counted_moves_no_watermark_when_it_is_removed": [
         ("watermark-moved-by-removed-rows", "jobs.batch.restated_rows:latest_inserted", instead('"after"', "None")),
     ],
+    f"{DAYS}verify_does_not_judge_rows_of_the_quarantine_that_a_backfill_from_the_table_counts": [
+        ("rows-of-the-quarantine-judged", "jobs.verify.check:verify", never("_ in rows.refused and any(_)")),
+    ],
+    f"{DAYS}verify_leaves_out_rows_that_an_earlier_meaning_of_their_window_has_published": [
+        ("rows-of-an-earlier-spec-judged", "jobs.verify.check:_of_this_spec", never("any(_)")),
+    ],
+    f"{DAYS}verify_goes_by_the_watermark_of_the_batches_where_the_newest_rows_are_gone": [
+        ("watermark-of-the-source-as-it-is", "jobs.verify.by_reference:_of_window", instead("final=True", "final=False")),
+    ],
 }
