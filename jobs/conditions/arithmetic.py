@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
+from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from windowmill.jobs.conditions.values import (
     applied,
     array_of,
     by_rows,
+    by_value,
     either,
     mask_of,
     numbers_of,
@@ -51,6 +52,7 @@ _COMPARED: Mapping[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
 }
 #: Digits behind the point to which Spark divides decimals before it rounds to the result's type.
 _DIVIDED_SCALE = 38
+_NEGATED = Context(prec=34, rounding=ROUND_HALF_EVEN)
 
 
 def compared(sign: str, left: Value, right: Value) -> Value:
@@ -123,6 +125,8 @@ def arithmetic(sign: str, left: Value, right: Value) -> Value:
             raise outside(f"arithmetic ({sign})", left.kind, right.kind)
     if TEXT in (left.kind, right.kind):
         beside = right.kind if left.kind == TEXT else left.kind
+        if beside in (TEXT, NULL):
+            raise outside(f"arithmetic ({sign})", left.kind, right.kind, instead="a cast to a number")
         kind = LONG if is_whole(beside) else DOUBLE
         left, right = cast(left, kind), cast(right, kind)
     left, right = _literals_as_decimals(left, right)
@@ -145,7 +149,7 @@ def arithmetic(sign: str, left: Value, right: Value) -> Value:
 def negative(value: Value) -> Value:
     """``- value``."""
     if isinstance(value.literal, int | float | Decimal) and not isinstance(value.literal, bool):
-        return Value(_negated(value.array)[0], value.failed, -value.literal)
+        return Value(pc.negate(value.array), value.failed, -value.literal)
     if value.kind in (TEXT, NULL):
         value = cast(value, DOUBLE)
     if value.kind == INTERVAL:
@@ -161,13 +165,22 @@ def absolute(value: Value) -> Value:
         value = cast(value, DOUBLE)
     if not is_number(value.kind):
         raise outside("abs", value.kind)
+    if pa.types.is_decimal(value.kind):
+        return applied(lambda array: by_value(array, lambda each: _turned(each, array.type) if each < 0 else each, array.type), [value])
     if not is_whole(value.kind):
         return applied(pc.abs, [value])
     least = -(1 << value.kind.bit_width - 1)
     return applied(lambda array: (pc.abs(array), numbers_of(array) == least), [value])
 
 
-def _negated(array: pa.Array) -> tuple[pa.Array, Mask | None]:
+def _turned(value: Decimal, kind: pa.DataType) -> Decimal:
+    """A decimal with the other sign, of which Spark keeps 34 digits."""
+    return fitting(_NEGATED.minus(value), kind)
+
+
+def _negated(array: pa.Array) -> Computed:
+    if pa.types.is_decimal(array.type):
+        return by_value(array, lambda each: _turned(each, array.type), array.type)
     if not is_whole(array.type):
         return pc.negate(array), None
     return pc.negate(array), numbers_of(array) == -(1 << array.type.bit_width - 1)
@@ -226,8 +239,9 @@ def _positive_rest(one: pa.Array, other: pa.Array) -> Computed:
     safe = np.where((b == 0) | (b == -1), 1, b)
     rest = np.fmod(a, safe)
     with np.errstate(over="ignore"):
-        found = np.where(rest < 0, np.fmod(rest + safe, safe), rest)
-    return _in_width(found, b == 0, one.type)
+        # Java adds bytes and shorts as 32 bits, and overlooks an overflow.
+        turned = (rest + safe).astype(np.int64 if one.type == LONG else np.int32).astype(np.int64)
+    return _in_width(np.where(rest < 0, np.fmod(turned, safe), rest), b == 0, one.type)
 
 
 def _float_rest(one: pa.Array, other: pa.Array) -> Computed:

@@ -58,6 +58,8 @@ _PRINTED_DIGITS = {FLOAT: 6, DOUBLE: 15}
 EXACT = Context(prec=200, Emax=10**6, Emin=-(10**6))
 _PLAIN_INSTANT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?)?$"
 _DAY_US = 86_400_000_000
+#: Digits of decimals that 64 bits hold.
+_LONG_DIGITS = 18
 
 
 def cast(value: Value, kind: pa.DataType) -> Value:
@@ -257,8 +259,11 @@ def _float_of_number(array: pa.Array, kind: pa.DataType) -> Computed:
 def _whole_of_decimal(array: pa.Array, kind: pa.DataType) -> Computed:
     bound = 1 << kind.bit_width - 1
 
+    # Of a decimal that 64 bits do not hold Spark makes a narrow integer by way of a double.
+    rounded = array.type.precision > _LONG_DIGITS and kind != LONG
+
     def read(value: Decimal) -> int:
-        whole = int(value)
+        whole = int(float(value)) if rounded else int(value)
         if not -bound <= whole < bound:
             raise ValueError(value)
         return whole
@@ -299,11 +304,10 @@ def _decimal_of_number(array: pa.Array, kind: pa.DataType) -> Computed:
         if kind.precision - kind.scale >= kinds.decimal_of(array.type).precision - (array.type == LONG):
             return array.cast(pa.decimal128(20, 0)).cast(kind) if kind.precision >= 20 else _by_decimals(array, kind)
         return _by_decimals(array, kind)
-    # Java makes a decimal of the digits that it would print; of NaN and infinity none.
-    short = array.type == FLOAT
 
+    # Java makes a decimal of the digits that it would print of a double; of NaN and infinity none.
     def read(value: float) -> Decimal | None:
-        return _fitting(Decimal(str(np.float32(value)) if short else repr(value)), kind) if np.isfinite(value) else None
+        return _fitting(Decimal(repr(value)), kind) if np.isfinite(value) else None
 
     return by_value(array, read, kind)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from windowmill.jobs.conditions.syntax import dialect
 from windowmill.jobs.conditions.written import CHANGING, LAMBDAS, MAKING_ROWS, OF_MANY_ROWS, function_problems, written_problem
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _arrow_problem(tree: exp.Expr, tokens: Sequence[Token]) -> str | None:
 def _tokens(text: str) -> Sequence[Token]:
     import sqlglot
 
-    return sqlglot.tokenize(text, read="spark")
+    return sqlglot.tokenize(text, read=dialect("spark"))
 
 
 def _parsed(text: str) -> exp.Expr | str:
@@ -91,7 +92,7 @@ def _parsed(text: str) -> exp.Expr | str:
     # sqlglot warns on standard error about texts that it takes for commands, which are refused below anyway.
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
     try:
-        statements = [statement for statement in sqlglot.parse(text, read="spark") if statement is not None]
+        statements = [statement for statement in sqlglot.parse(text, read=dialect("spark")) if statement is not None]
     except sqlglot.errors.TokenError:
         return "not a Spark SQL condition (a quote is not closed, or a character is none of SQL's); correct it"
     except sqlglot.errors.SqlglotError as err:

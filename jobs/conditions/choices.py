@@ -11,7 +11,7 @@ from windowmill.jobs.conditions.arithmetic import compared, same
 from windowmill.jobs.conditions.casts import alike, cast, holds
 from windowmill.jobs.conditions.functions import Call, calls
 from windowmill.jobs.conditions.kinds import NULL
-from windowmill.jobs.conditions.values import OutsideError, Value, at, chosen, either, without
+from windowmill.jobs.conditions.values import OutsideError, Value, at, chosen, either, outside, without
 
 
 def choice(tests: Sequence[Value], values: Sequence[Value]) -> Value:
@@ -78,3 +78,11 @@ def _if(call: Call) -> Value:
     if len(call.nodes) != 3:
         raise OutsideError("if() of other than three arguments")
     return choice([call.own.truth(call.nodes[0])], [call.own.value(node) for node in call.nodes[1:]])
+
+
+@calls("decode")
+def _decode(call: Call) -> Value:
+    value, *given = call.values(3)
+    if len(given) % 2 == 0:
+        raise outside("decode() without a default", instead="a default as its last argument")
+    return choice([same(value, each) for each in given[:-1:2]], [*given[1::2], given[-1]])

@@ -6,7 +6,6 @@ depends on the types of the columns alone, so that an expression over no rows te
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -18,8 +17,10 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 import windowmill.jobs.conditions.date_formats
-import windowmill.jobs.conditions.numbers  # noqa: F401 - both register functions
-from windowmill.jobs.conditions import kinds
+import windowmill.jobs.conditions.hashes
+import windowmill.jobs.conditions.numbers
+import windowmill.jobs.conditions.zones  # noqa: F401 - all of them register functions
+from windowmill.jobs.conditions import intervals, kinds
 from windowmill.jobs.conditions.arithmetic import arithmetic, compared, negative, same
 from windowmill.jobs.conditions.casts import alike, cast, holds, try_cast
 from windowmill.jobs.conditions.choices import choice, is_null
@@ -27,7 +28,6 @@ from windowmill.jobs.conditions.functions import FUNCTIONS, Call
 from windowmill.jobs.conditions.kinds import BOOL, DOUBLE, INT, INTERVAL, LONG, MAX_DIGITS, MONTHS, NULL, TEXT
 from windowmill.jobs.conditions.nested import field_of, item_of
 from windowmill.jobs.conditions.texts import like, trimmed
-from windowmill.jobs.conditions.times import CLOCK, shifted
 from windowmill.jobs.conditions.values import (
     OutsideError,
     Value,
@@ -65,8 +65,6 @@ _BITS: Mapping[type, Callable[..., pa.Array]] = {
     exp.BitwiseOr: pc.bit_wise_or,
     exp.BitwiseXor: pc.bit_wise_xor,
 }
-#: Months of an interval's unit; other units are of :data:`.CLOCK`.
-_UNITS_MONTHS = {"MONTH": 1, "YEAR": 12}
 #: Arguments of a node that its rule handles.
 _ARGUMENTS = frozenset(
     {"this", "expression", "expressions", "to", "ifs", "default", "true", "false", "low", "high", "is_string", "table", "db", "catalog"}
@@ -77,7 +75,7 @@ _MORE_ARGUMENTS: Mapping[type, frozenset[str]] = {
     exp.Interval: frozenset({"unit"}),
     exp.Trim: frozenset({"position"}),
     exp.Substring: frozenset({"start", "length"}),
-    exp.StrPosition: frozenset({"substr"}),
+    exp.StrPosition: frozenset({"substr", "position"}),
     exp.Like: frozenset({"negate"}),
     exp.ILike: frozenset({"negate"}),
 }
@@ -181,7 +179,10 @@ def _field(own: Evaluation, node: exp.Dot) -> Value:
 def _item(own: Evaluation, node: exp.Bracket) -> Value:
     if len(node.expressions) != 1:
         raise outside(node.sql("spark"))
-    return item_of(own.value(node.this), own.value(node.expressions[0]))
+    value, index = own.value(node.this), own.value(node.expressions[0])
+    return (
+        field_of(value, index.literal) if pa.types.is_struct(value.kind) and index.kind == TEXT and index.literal else item_of(value, index)
+    )
 
 
 @rule(exp.Paren)
@@ -271,7 +272,7 @@ def _type_of(node: exp.DataType) -> pa.DataType:
 def _arithmetic(own: Evaluation, node: exp.Binary) -> Value:
     left, right, sign = own.value(node.left), own.value(node.right), _ARITHMETIC[type(node)]
     if any(kinds.is_time(value.kind) or value.kind in (INTERVAL, MONTHS) for value in (left, right)):
-        return shifted(sign, left, right)
+        return intervals.shifted(sign, left, right)
     return arithmetic(sign, left, right)
 
 
@@ -285,16 +286,7 @@ def _negative(own: Evaluation, node: exp.Neg) -> Value:
     return negative(own.value(node.this))
 
 
-@rule(exp.Interval)
-def _interval(own: Evaluation, node: exp.Interval) -> Value:
-    unit = node.args.get("unit")
-    name = unit.name.upper().removesuffix("S") if isinstance(unit, exp.Var) else ""
-    text = node.this.name if isinstance(node.this, exp.Literal) else ""
-    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text) or name not in (*CLOCK, *_UNITS_MONTHS):
-        raise outside(node.sql("spark"), instead="interval 1 day, with a whole number and one unit")
-    if name in _UNITS_MONTHS:
-        return own.constant((int(text) * _UNITS_MONTHS[name], 0, 0), MONTHS, name)
-    return own.constant(int(text) * CLOCK[name], INTERVAL, "DAY" if name == "WEEK" else name)
+rule(exp.Interval)(intervals.written)
 
 
 @rule(exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot)
@@ -306,6 +298,18 @@ def _bits(own: Evaluation, node: Any) -> Value:
     if not kinds.is_whole(values[0].kind):
         raise outside("bits", values[0].kind)
     return applied(function, values)
+
+
+@rule(exp.BitwiseLeftShift, exp.BitwiseRightShift)
+def _shift(own: Evaluation, node: exp.Binary) -> Value:
+    name = "shiftleft" if isinstance(node, exp.BitwiseLeftShift) else "shiftright"
+    return FUNCTIONS[name](Call(own, name, [node.left, node.right]))
+
+
+@rule(exp.HexString)
+def _octets(own: Evaluation, node: exp.HexString) -> Value:
+    digits = str(node.this)
+    return own.constant(bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits), kinds.BINARY)
 
 
 @rule(exp.Like, exp.ILike, exp.Escape, exp.RegexpLike)
@@ -367,7 +371,8 @@ def _substring(own: Evaluation, node: exp.Substring) -> Value:
 
 @rule(exp.StrPosition)
 def _position(own: Evaluation, node: exp.StrPosition) -> Value:
-    return FUNCTIONS["locate"](Call(own, "position", [node.args["substr"], node.this]))
+    given = [node.args["substr"], node.this, node.args.get("position")]
+    return FUNCTIONS["locate"](Call(own, "position", [each for each in given if each is not None]))
 
 
 @rule(exp.DPipe)

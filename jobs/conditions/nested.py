@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from windowmill.jobs.conditions.arithmetic import compared
 from windowmill.jobs.conditions.casts import alike, cast, holds
 from windowmill.jobs.conditions.functions import Call, calls
 from windowmill.jobs.conditions.kinds import BOOL, INT, NULL, is_whole
-from windowmill.jobs.conditions.values import Computed, Mask, Value, applied, at, either, mask_of, numbers_of, outside
+from windowmill.jobs.conditions.numbers import extreme
+from windowmill.jobs.conditions.values import Computed, Mask, Value, applied, at, either, mask_of, numbers_of, outside, without
 
 
 def field_of(value: Value, name: str) -> Value:
@@ -145,6 +147,56 @@ def _contains_key(call: Call) -> Value:
         return pa.array(holding)
 
     return applied(found, [value, wanted])
+
+
+@calls("map_keys", "map_values")
+def _of_map(call: Call) -> Value:
+    [value] = call.values(1, 1)
+    if not pa.types.is_map(value.kind):
+        raise call.refused(value)
+
+    def found(maps: pa.Array) -> Computed:
+        places, _ = _places(maps)
+        items = (maps.keys if call.name == "map_keys" else maps.items).take(pa.array(places))
+        return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(_lengths(maps))]).astype(np.int32)), items)
+
+    return applied(found, [value])
+
+
+@calls("array_position")
+def _position(call: Call) -> Value:
+    value, wanted = call.values(2, 2)
+    item = value.kind.value_type if pa.types.is_list(value.kind) else NULL
+    if NULL in (item, wanted.kind) or (item != wanted.kind and not (kinds.is_number(item) and kinds.is_number(wanted.kind))):
+        raise call.refused(value, wanted)
+
+    def found(lists: pa.Array, each: pa.Array) -> Computed:
+        places, rows = _places(lists)
+        equal = holds(compared("=", Value(lists.values.take(pa.array(places))), Value(each.take(pa.array(rows)))).array)
+        first, starts = np.zeros(len(lists), np.int64), np.cumsum(_lengths(lists)) - _lengths(lists)
+        numbers = np.flatnonzero(equal)[::-1]
+        first[rows[numbers]] = numbers - starts[rows[numbers]] + 1
+        return pa.array(first)
+
+    return applied(found, [value, wanted])
+
+
+@calls("array_min", "array_max")
+def _extreme(call: Call) -> Value:
+    [value] = call.values(1, 1)
+    if not pa.types.is_list(value.kind) or not (kinds.is_number(value.kind.value_type) or value.kind.value_type == kinds.TEXT):
+        raise call.refused(value)
+    kind, name = value.kind.value_type, "greatest" if call.name == "array_max" else "least"
+    longest = int(_lengths(value.array).max(initial=0))
+    # One column for each place: greatest() leaves out nulls, and knows the order.
+    places = [applied(lambda lists, n=n: _items_at(lists, n), [Value(value.array)]) for n in range(longest)]
+    found = reduce(lambda one, other: extreme(name, [one, other]), places) if places else Value(pa.nulls(len(value.array), kind))
+    return Value(without(found.array, value.failed), value.failed)
+
+
+def _items_at(lists: pa.Array, place: int) -> pa.Array:
+    missing = _lengths(lists) <= place
+    return lists.values.take(pa.array(lists.offsets.to_numpy()[:-1].astype(np.int64) + place, mask=missing))
 
 
 @calls("array")

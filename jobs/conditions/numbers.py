@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.conditions import kinds
 from windowmill.jobs.conditions.arithmetic import absolute, arithmetic, compared, negative
-from windowmill.jobs.conditions.casts import alike, cast, fitting, holds
+from windowmill.jobs.conditions.casts import EXACT, alike, cast, fitting, holds
 from windowmill.jobs.conditions.functions import Call, calls, function
 from windowmill.jobs.conditions.kinds import BOOL, DOUBLE, FLOAT, INT, LONG, NULL, TEXT, is_number, is_time, is_whole
 from windowmill.jobs.conditions.values import (
@@ -173,21 +174,35 @@ def _saturated(numbers: npt.NDArray[np.float64]) -> pa.Array:
 def _round(call: Call) -> Value:
     value, *places = call.values(1, 2)
     scale = places[0].literal if places else 0
-    if not isinstance(scale, int) or not (is_number(value.kind) or value.kind in (TEXT, NULL)) or scale < 0:
-        raise outside(f"{call.name}() of {'' if isinstance(scale, int) else 'a changing number of '}digits before the point")
+    if not isinstance(scale, int) or not (is_number(value.kind) or value.kind in (TEXT, NULL)):
+        raise outside(f"{call.name}() to a changing number of digits", value.kind)
     value = _double(value) if value.kind in (TEXT, NULL) else value
     mode = ROUND_HALF_UP if call.name == "round" else ROUND_HALF_EVEN
     if is_whole(value.kind):
-        return Value(value.array, value.failed)
+        return Value(value.array, value.failed) if scale >= 0 else applied(lambda array: _rounded_wholes(array, scale, mode), [value])
     if pa.types.is_decimal(value.kind):
-        kept = min(value.kind.scale, scale)
-        kind = pa.decimal128(min(value.kind.precision - value.kind.scale + 1 + kept, kinds.MAX_DIGITS), kept)
-        return applied(lambda array: by_value(array, lambda each: fitting(_rounded(each, kept, mode), kind), kind), [value])
+        kept = max(0, min(value.kind.scale, scale))
+        digits = max(value.kind.precision - value.kind.scale + 1 + kept, 1 - scale)
+        kind = pa.decimal128(min(digits, kinds.MAX_DIGITS), kept)
+        places_ = min(kept, scale)
+        return applied(lambda array: by_value(array, lambda each: fitting(_rounded(each, places_, mode), kind), kind), [value])
     return applied(lambda array: _rounded_floats(array, scale, mode), [value])
 
 
 def _rounded(value: Decimal, scale: int, mode: str) -> Decimal:
-    return value.quantize(Decimal(1).scaleb(-scale), mode) if scale < -value.as_tuple().exponent else value  # type: ignore[operator]
+    return value.quantize(Decimal(1).scaleb(-scale), mode, EXACT) if scale < -value.as_tuple().exponent else value  # type: ignore[operator]
+
+
+def _rounded_wholes(array: pa.Array, scale: int, mode: str) -> Computed:
+    bound = 1 << array.type.bit_width - 1
+
+    def rounded(value: int) -> int:
+        found = int(_rounded(Decimal(value), scale, mode))
+        if not -bound <= found < bound:
+            raise ValueError(value)
+        return found
+
+    return by_value(array, rounded, array.type)
 
 
 def _rounded_floats(array: pa.Array, scale: int, mode: str) -> Computed:
@@ -197,14 +212,33 @@ def _rounded_floats(array: pa.Array, scale: int, mode: str) -> Computed:
         scaled = np.abs(numbers) * ten
         rest = scaled - np.floor(scaled)
         # Where it is plain to which side a number goes, and both the digits and the power of ten are exact.
-        plain = (scaled < _EXACT / 1_000) & (np.abs(rest - 0.5) > 1e-6) & (scale <= 22) & (array.type == DOUBLE)
+        plain = (scaled < _EXACT / 1_000) & (np.abs(rest - 0.5) > 1e-6) & (0 <= scale <= 22) & (array.type == DOUBLE)
         found = np.copysign(np.floor(scaled + 0.5) / ten, numbers)
     found = np.where(found == 0, 0.0, found)
     for place in np.flatnonzero(~plain & np.isfinite(numbers)).tolist():
-        digits = repr(float(numbers[place])) if array.type == DOUBLE else str(np.float32(numbers[place]))
-        found[place] = float(_rounded(Decimal(digits), scale, mode))
+        found[place] = float(_rounded(Decimal(repr(float(numbers[place]))), scale, mode))
     found = np.where(np.isfinite(numbers), found, numbers)
     return array_of(np.where((found == 0) & np.isfinite(numbers), 0.0, found).astype(array.type.to_pandas_dtype()), array.type)
+
+
+_SHIFTS: dict[str, Callable[..., npt.NDArray[Any]]] = {"shiftleft": np.left_shift, "shiftright": np.right_shift}
+
+
+@calls("shiftleft", "shiftright", "shiftrightunsigned")
+def _shifted(call: Call) -> Value:
+    value, by = call.values(2, 2)
+    if not is_whole(value.kind) or not is_whole(by.kind) or by.kind == LONG:
+        raise call.refused(value, by)
+    value = value if value.kind == LONG else cast(value, INT)
+
+    def shifted(array: pa.Array, places: pa.Array) -> Computed:
+        numbers, bits = numbers_of(array), numbers_of(places) & (array.type.bit_width - 1)
+        if call.name == "shiftrightunsigned":
+            unsigned = numbers.view(f"u{numbers.dtype.itemsize}")
+            return array_of((unsigned >> bits.astype(unsigned.dtype)).view(numbers.dtype), array.type)
+        return array_of(_SHIFTS[call.name](numbers, bits.astype(numbers.dtype)), array.type)
+
+    return applied(shifted, [value, by])
 
 
 @calls("greatest", "least")
@@ -216,7 +250,12 @@ def _extreme(call: Call) -> Value:
     kind = values[0].kind
     if not (is_number(kind) or is_time(kind) or kind in (TEXT, BOOL)):
         raise call.refused(*values)
-    sign = ">" if call.name == "greatest" else "<"
+    return extreme(call.name, values)
+
+
+def extreme(name: str, values: Sequence[Value]) -> Value:
+    """The ``greatest`` or ``least`` of values of one type, without nulls."""
+    sign = ">" if name == "greatest" else "<"
 
     def better(one: Value, other: Value) -> Value:
         taken = holds(compared(sign, other, one).array) | (mask_of(one.array.is_null()) & other.valid)

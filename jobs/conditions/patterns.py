@@ -21,6 +21,8 @@ _NAMED = {
     "Lower": "a-z",
     "Space": " \\t-\\r",
     "XDigit": "0-9a-fA-F",
+    "ASCII": "\\x00-\\x7f",
+    "Punct": "!-/:-@\\[-`{-~",
 }
 _TOKEN = re.compile(
     r"(?P<escape>\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|p\{\w+\}|k<\w+>|.))|(?P<group>\((?:\?(?:<[A-Za-z]\w*>|<[=!]|[:=!>]|[is]+\)))?)"

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from windowmill.jobs.conditions.checks import condition_problem
+from windowmill.jobs.conditions.syntax import dialect
 from windowmill.jobs.conditions.written import CHANGING, MAKING_ROWS, OF_MANY_ROWS, OF_ONE_ROW
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def query_problem(query: str) -> str | None:
         return _NO_CONTINUATION
     logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns on standard error about statements, which are refused below
     try:
-        trees, tokens = [tree for tree in sqlglot.parse(text, read="spark") if tree is not None], sqlglot.tokenize(text, read="spark")
+        spark = dialect("spark")
+        trees, tokens = [tree for tree in sqlglot.parse(text, read=spark) if tree is not None], sqlglot.tokenize(text, read=spark)
     except (sqlglot.errors.SqlglotError, RecursionError, IndexError):
         return "not a query of Spark SQL that can be checked; correct it, or write it in a simpler form"
     if len(trees) != 1 or not isinstance(trees[0], sqlglot.exp.Query):

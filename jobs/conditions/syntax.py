@@ -15,25 +15,36 @@ _OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "PO
 
 
 @cache
+def dialect(name: str) -> Any:
+    """Sqlglot's dialect ``name`` for texts of Spark: since 4.0 a quote that is doubled within a text stands for itself."""
+    from sqlglot.dialects.dialect import Dialect
+
+    base: Any = Dialect.get_or_raise(name)
+    tokenizer = type("Tokenizer", (base.tokenizer_class,), {"STRING_ESCAPES": ["\\", "'", '"']})
+    # It takes this function for AT TIME ZONE, which Spark does not have.
+    own = {"FUNCTIONS": {name: function for name, function in base.parser_class.FUNCTIONS.items() if name != "FROM_UTC_TIMESTAMP"}}
+    # sqlglot registers dialects by the names of their classes.
+    return type(f"Quoted{name}", (type(base),), {"Tokenizer": tokenizer, "Parser": type("Parser", (base.parser_class,), own)})
+
+
+@cache
 def _dialect() -> Any:
     # sqlglot's Databricks dialect distinguishes cast from try_cast; its Spark dialect parses both as try_cast.
-    from sqlglot.dialects.databricks import Databricks
-
-    parser = Databricks.Parser
+    base = dialect("databricks")
+    parser = base.parser_class
     own = {
         "FUNCTIONS": {},
         "NO_PAREN_FUNCTIONS": {},
         "NO_PAREN_FUNCTION_PARSERS": {name: parser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("ANY", "CASE", "IF")},
         "FUNCTION_PARSERS": {name: parser.FUNCTION_PARSERS[name] for name in _OWN_SYNTAX},
     }
-    # sqlglot registers dialects by the names of their classes.
-    return type("Conditions", (Databricks,), {"Parser": type("Parser", (parser,), own)})
+    return type("Conditions", (base,), {"Parser": type("Parser", (parser,), own)})
 
 
 @lru_cache(1_000)
-def parsed(condition: str, dialect: str | None = None) -> exp.Expr:
+def parsed(condition: str, named: str | None = None) -> exp.Expr:
     """The tree of an expression, by one of sqlglot's own dialects if one is named; raises ``SpecError`` if it is no Spark SQL."""
-    return _parse(condition, dialect or _dialect())
+    return _parse(condition, dialect(named) if named else _dialect())
 
 
 def columns_of(condition: str) -> set[str]:
@@ -45,7 +56,7 @@ def columns_of(condition: str) -> set[str]:
 def _columns(condition: str) -> frozenset[str]:
     from sqlglot import exp
 
-    found = _parse(condition, "spark").find_all(exp.Column)
+    found = _parse(condition, dialect("spark")).find_all(exp.Column)
     return frozenset(column.parts[0].name for column in found if not _is_parameter(column))
 
 
@@ -61,10 +72,10 @@ def _is_parameter(column: exp.Column) -> bool:
     return False
 
 
-def _parse(condition: str, dialect: Any) -> exp.Expr:
+def _parse(condition: str, own: Any) -> exp.Expr:
     import sqlglot
 
     try:
-        return sqlglot.parse_one(condition, read=dialect)
+        return sqlglot.parse_one(condition, read=own)
     except (sqlglot.errors.SqlglotError, RecursionError) as err:
         raise SpecError(f"condition {condition!r}: not a Spark SQL condition ({first_line(err)}); correct it in the spec") from err

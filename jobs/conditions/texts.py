@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.jobs.conditions.choices import choice, is_null
 from windowmill.jobs.conditions.functions import Call, calls, function, literal_of, text, whole
-from windowmill.jobs.conditions.kinds import BOOL, INT, TEXT
+from windowmill.jobs.conditions.kinds import BINARY, BOOL, INT, LONG, TEXT
 from windowmill.jobs.conditions.patterns import like_pattern, pattern_of, replacement_of
 from windowmill.jobs.conditions.values import Computed, Value, applied, by_rows, by_value, either, outside, without
 
@@ -22,9 +22,24 @@ def _length(texts: pa.Array) -> Computed:
     return pc.utf8_length(texts)
 
 
-@function("octet_length", takes=[text])
-def _bytes(texts: pa.Array) -> Computed:
-    return pc.binary_length(texts)
+@calls("octet_length", "bit_length")
+def _bytes(call: Call) -> Value:
+    [value] = call.values(1, 1)
+    bits = 8 if call.name == "bit_length" else 1
+    own = value if value.kind == BINARY else text(value)
+    return applied(lambda array: pc.multiply(pc.binary_length(array), pa.scalar(bits, INT)), [own])
+
+
+@function("initcap", takes=[text])
+def _initcap(texts: pa.Array) -> Computed:
+    return by_value(
+        texts, lambda each: " ".join(word[:1].title() + word.lower()[len(word[:1].lower()) :] for word in each.split(" ")), TEXT
+    )
+
+
+@function("chr", "char", takes=[whole(LONG)])
+def _chr(numbers: pa.Array) -> Computed:
+    return by_value(numbers, lambda each: chr(each % 256) if each >= 0 else "", TEXT)
 
 
 def _cased(ascii_kernel: Callable[[pa.Array], pa.Array], whole_text: Callable[[str], str]) -> Callable[[pa.Array], Computed]:
@@ -95,7 +110,9 @@ def _concat(call: Call) -> Value:
 
 @calls("concat_ws")
 def _concat_with(call: Call) -> Value:
-    values = [text(value) for value in call.values(2)]
+    values = [value if value.kind == _TEXTS else text(value) for value in call.values(2)]
+    if any(value.kind == _TEXTS for value in values):
+        return _joined_items(values)
     separator, first, *parts = (value.array for value in values)
     joined = first
     for part in parts:
@@ -104,6 +121,23 @@ def _concat_with(call: Call) -> Value:
     joined = pc.if_else(pc.is_null(separator), pa.scalar(None, TEXT), pc.fill_null(joined, ""))
     failed = either(*(value.failed for value in values))
     return Value(without(joined, failed), failed)
+
+
+def _joined_items(values: Sequence[Value]) -> Value:
+    """The texts of some values and of the items of others, without nulls, behind the separator."""
+    failed = either(*(value.failed for value in values))
+    rows = zip(*(value.array.to_pylist() for value in values), strict=True)
+    each_row = ((row[0], [item for part in row[1:] for item in (part if isinstance(part, list) else [part])]) for row in rows)
+    found = [None if separator is None else separator.join(item for item in items if item is not None) for separator, items in each_row]
+    return Value(without(pa.array(found, TEXT), failed), failed)
+
+
+@calls("array_join")
+def _array_join(call: Call) -> Value:
+    items, separator = call.values(2, 2)
+    if items.kind != _TEXTS:
+        raise call.refused(items)
+    return applied(lambda *arrays: _joined_items([text(separator), *map(Value, arrays[:1])]).array, [items, text(separator)])
 
 
 @function("replace", takes=[text, text, text], least=2)
@@ -132,10 +166,17 @@ def _instr(texts: pa.Array, parts: pa.Array) -> Computed:
     return by_rows(lambda each, part: each.find(part) + 1, INT, texts, parts)
 
 
-@function("locate", "position", takes=[text, text, whole()], least=2)
-def _locate(parts: pa.Array, texts: pa.Array, starts: pa.Array | None = None) -> Computed:
-    starts = pa.repeat(pa.scalar(1, INT), len(texts)) if starts is None else starts
-    return by_rows(lambda part, each, start: each.find(part, start - 1) + 1 if start > 0 else 0, INT, parts, texts, starts)
+@calls("locate", "position")
+def _locate(call: Call) -> Value:
+    part, each, *rest = call.values(2, 3)
+    start = whole()(rest[0]) if rest else call.own.constant(1, INT)
+    # From before the beginning, or from null, Spark finds nothing; an empty text it finds at the beginning.
+    found = applied(lambda *arrays: by_rows(_place_of, INT, *arrays), [text(part), text(each), start])
+    return choice([is_null(start)], [call.own.constant(0, INT), found])
+
+
+def _place_of(part: str, each: str, start: int) -> int:
+    return 0 if start < 1 else each.find(part, start - 1) + 1 if part else 1
 
 
 @function("repeat", takes=[text, whole()])
@@ -185,11 +226,6 @@ def _translate(texts: pa.Array, found: pa.Array, others: pa.Array) -> Computed:
 @function("ascii", takes=[text])
 def _ascii(texts: pa.Array) -> Computed:
     return by_value(texts, lambda each: ord(each[0]) if each else 0, INT)
-
-
-@function("md5", takes=[text])
-def _md5(texts: pa.Array) -> Computed:
-    return by_value(texts, lambda each: hashlib.md5(each.encode(), usedforsecurity=False).hexdigest(), TEXT)
 
 
 @function("split_part", takes=[text, text, whole()])
@@ -279,7 +315,7 @@ def _regexp_found(call: Call) -> Value:
             return sum(1 for _ in compiled.finditer(each))
         first = compiled.search(each)
         if call.name == "regexp_instr":
-            return 0 if first is None else first.start() + 1
+            return 0 if first is None else len(each[: first.start()].encode("utf-16-le")) // 2 + 1  # as Java counts
         return None if first is None else first[0]
 
     return applied(lambda texts: by_value(texts, found, TEXT if call.name == "regexp_substr" else INT), [text(subject)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
@@ -17,6 +17,9 @@ _DAYS_OF_MONTH = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _SECOND, _DAY = 1_000_000, 86_400_000_000
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - of UTC
 _CYCLE_DAYS, _CYCLE_YEARS = 146_097, 400
+_CYCLE_SECONDS = _CYCLE_DAYS * 86_400
+#: Seconds since 1970 of the first and the last July that Python has in all zones.
+_FIRST, _LAST = (round((datetime(year, 7, 1) - _EPOCH).total_seconds()) for year in (1, 9_999))  # noqa: DTZ001
 #: Days from 0000-03-01 to 1970-01-01.
 _MARCH_TO_EPOCH = 719_468
 
@@ -62,31 +65,39 @@ def instant_of_text(text: str, *, zoned: bool) -> int:
     if clock[0] > 23 or clock[1] > 59 or clock[2] > 59:
         raise ValueError(text)
     seconds = days * 86_400 + clock[0] * 3_600 + clock[1] * 60 + clock[2]
-    offset = 0 if zone is None else _offset_of(zone.strip(), seconds)
+    offset = 0 if zone is None else seconds_ahead(zone_of(zone.strip()), seconds, local=True)
     micros = (seconds - (offset if zoned else 0)) * _SECOND + int((fraction or "")[:6].ljust(6, "0"))
     if not -(2**63) <= micros < 2**63:
         raise ValueError(text)
     return micros
 
 
-def _offset_of(zone: str, local_seconds: int) -> int:
-    """Seconds of ``zone`` ahead of UTC; raises ``ValueError`` for no zone of Java's."""
-    if zone in ("Z", "UTC", "GMT", "UT"):
+def zone_of(name: str) -> ZoneInfo | int:
+    """A zone of Java's, or how many seconds it is ahead of UTC; raises ``ValueError`` for another text."""
+    if name in ("Z", "UTC", "GMT", "UT"):
         return 0
-    if found := _OFFSET.fullmatch(zone):
+    if found := _OFFSET.fullmatch(name):
         hours, minutes, seconds = int(found[2]), int(found[3] or found[5] or 0), int(found[4] or 0)
         offset = hours * 3_600 + minutes * 60 + seconds
         if offset > _MOST_OFFSET or minutes > 59 or seconds > 59:
-            raise ValueError(zone)
+            raise ValueError(name)
         return -offset if found[1] == "-" else offset
-    if zone not in _zones():
-        raise ValueError(zone)
+    if name not in _zones():
+        raise ValueError(name)
     try:
-        local = _EPOCH + timedelta(seconds=local_seconds)
-        own = ZoneInfo(zone)
-    except (OverflowError, ZoneInfoNotFoundError) as err:
-        raise ValueError(zone) from err
-    ahead = local.replace(tzinfo=own).utcoffset()
+        return ZoneInfo(name)
+    except ZoneInfoNotFoundError as err:
+        raise ValueError(name) from err
+
+
+def seconds_ahead(zone: ZoneInfo | int, seconds: int, *, local: bool) -> int:
+    """How many seconds ``zone`` is ahead of UTC at a time on its wall clock, or at one of UTC."""
+    if isinstance(zone, int):
+        return zone
+    # Calendar and rules repeat after 400 years, of which Python knows those from 1 to 9999.
+    cycles = min(0, (seconds - _FIRST) // _CYCLE_SECONDS) + max(0, -((_LAST - seconds) // _CYCLE_SECONDS))
+    at = _EPOCH + timedelta(seconds=seconds - cycles * _CYCLE_SECONDS)
+    ahead = (at.replace(tzinfo=zone) if local else at.replace(tzinfo=UTC).astimezone(zone)).utcoffset()
     assert ahead is not None
     return round(ahead.total_seconds())
 

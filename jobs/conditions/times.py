@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.casts import cast
 from windowmill.jobs.conditions.functions import Call, calls, function, literal_of, whole
-from windowmill.jobs.conditions.kinds import DATE, INSTANT, INT, INTERVAL, LOCAL_TIME, LONG, MONTHS, NULL, TEXT, is_time, is_whole
+from windowmill.jobs.conditions.kinds import DATE, DOUBLE, INSTANT, INT, LOCAL_TIME, LONG, NULL, TEXT, is_time
 from windowmill.jobs.conditions.time_texts import days_of
 from windowmill.jobs.conditions.values import Computed, Value, applied, array_of, numbers_of, outside, repeated
 
@@ -19,6 +21,8 @@ DAY, HOUR, MINUTE, SECOND = 86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000
 #: Microseconds of units of time.
 CLOCK = {"HOUR": HOUR, "MINUTE": MINUTE, "SECOND": SECOND, "MILLISECOND": 1_000, "MICROSECOND": 1, "DAY": DAY, "WEEK": 7 * DAY}
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
+#: Months and days beyond which no instant of 64 bits is moved, or lies.
+_MOST_MONTHS, _MOST_DAYS = 10_000_000, (2**63 - 1) // DAY - 1
 #: Names of units in date_trunc and trunc.
 _TRUNCATED = {
     "YEAR": "YEAR",
@@ -35,7 +39,7 @@ _TRUNCATED_CLOCK = {"DAY": "DAY", "DD": "DAY", **{name: name for name in CLOCK i
 _THURSDAY = 3
 
 
-def _days(array: pa.Array) -> Ints:
+def days_in(array: pa.Array) -> Ints:
     """Days since 1970 of dates, instants or times without a zone."""
     numbers = numbers_of(array).astype(np.int64)
     return numbers if array.type == DATE else np.floor_divide(numbers, DAY)
@@ -96,6 +100,9 @@ _PART_NAMES = {
     **dict.fromkeys(("minute", "m", "min", "mins", "minutes"), "minute"),
 }
 
+_SECONDS = frozenset({"second", "s", "sec", "secs", "seconds"})
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
 
 def date(value: Value) -> Value:
     """An argument that is a date, or of which Spark makes one."""
@@ -115,7 +122,7 @@ def instant(value: Value) -> Value:
 
 def _part(name: str, value: Value) -> Value:
     if name in _DATE_PARTS:
-        return applied(lambda dates: array_of(_DATE_PARTS[name](_days(dates)), INT), [date(value)])
+        return applied(lambda dates: array_of(_DATE_PARTS[name](days_in(dates)), INT), [date(value)])
     whole_us, unit = _CLOCK_PARTS[name]
     return applied(lambda instants: array_of(numbers_of(instants) % whole_us // unit, INT), [instant(value)])
 
@@ -128,10 +135,18 @@ def _named_part(call: Call) -> Value:
 @calls("date_part", "datepart", "extract")
 def _date_part(call: Call) -> Value:
     part, value = call.values(2, 2)
-    name = _PART_NAMES.get(literal_of(part, call.name).lower())
+    written = literal_of(part, call.name).lower()
+    if written in _SECONDS and is_time(value.kind):
+        return applied(_seconds, [instant(value)])
+    name = _PART_NAMES.get(written)
     if name is None or not (is_time(value.kind) or value.kind == TEXT):
-        raise outside(f"{call.name}() of {part.literal!r}", value.kind, instead="second(t)")
+        raise outside(f"{call.name}() of {part.literal!r}", value.kind)
     return _part(name, value)
+
+
+def _seconds(instants: pa.Array) -> Computed:
+    micros = array_of(numbers_of(instants) % MINUTE, LONG).cast(pa.decimal128(19, 0))
+    return pc.multiply(micros, pa.scalar(Decimal("0.000001"), pa.decimal128(6, 6))).cast(pa.decimal128(8, 6))
 
 
 def _truncated(days: Ints, unit: str) -> Ints:
@@ -148,9 +163,9 @@ def _date_trunc(call: Call) -> Value:
     # Spark makes an instant of a date; of a time without a zone too.
     value = cast(instant(value), INSTANT)
     if name in _TRUNCATED:
-        return applied(lambda array: array_of(_truncated(_days(array), _TRUNCATED[name]) * DAY, INSTANT), [value])
+        return applied(lambda array: array_of(_truncated(days_in(array), _TRUNCATED[name]) * DAY, INSTANT), [value])
     if name not in _TRUNCATED_CLOCK:
-        return applied(lambda array: pa.nulls(len(array), INSTANT), [value])
+        return call.own.constant(None, INSTANT)
     length = CLOCK[_TRUNCATED_CLOCK[name]]
     return applied(lambda array: array_of(np.floor_divide(numbers_of(array), length) * length, INSTANT), [value])
 
@@ -160,13 +175,44 @@ def _trunc(call: Call) -> Value:
     value, unit = call.values(2, 2)
     name = _TRUNCATED.get(literal_of(unit, call.name).upper())
     if name is None:
-        return applied(lambda array: pa.nulls(len(array), DATE), [date(value)])
-    return applied(lambda array: array_of(_truncated(_days(array), name), DATE), [date(value)])
+        return cast(call.own.constant(None, NULL), date(value).kind)  # whatever the value is
+    return applied(lambda array: array_of(_truncated(days_in(array), name), DATE), [date(value)])
 
 
 @function("last_day", takes=[date])
 def _last_day(dates: pa.Array) -> Computed:
-    return array_of(_first_days(_months(_days(dates)) + 1) - 1, DATE)
+    return array_of(_first_days(_months(days_in(dates)) + 1) - 1, DATE)
+
+
+@calls("next_day")
+def _next_day(call: Call) -> Value:
+    value, named = call.values(2, 2)
+    name = literal_of(named, call.name).lower()
+    day = next((number for number, each in enumerate(_WEEKDAYS) if name in (each, each[:2], each[:3])), None)
+    if day is None:
+        raise outside(f"next_day() of {named.literal!r}")
+    return applied(lambda dates: array_of(_days_later(days_in(dates), day), DATE), [date(value)])
+
+
+def _days_later(days: Ints, weekday: int) -> Ints:
+    return days + (weekday - _weekday(days) - 1) % 7 + 1
+
+
+@calls("months_between")
+def _months_between(call: Call) -> Value:
+    one, other, *exact = call.values(2, 3)
+    if exact and exact[0].literal is not True:
+        raise outside("months_between() without rounding")
+    return applied(_months_apart, [cast(instant(one), INSTANT), cast(instant(other), INSTANT)])
+
+
+def _months_apart(one: pa.Array, other: pa.Array) -> Computed:
+    (day, time), (day_, time_) = (np.divmod(numbers_of(each).astype(np.int64), DAY) for each in (one, other))
+    months, days = _months(day) - _months(day_), _day_of_month(day) - _day_of_month(day_)
+    last = (_first_days(_months(each) + 1) - 1 == each for each in (day, day_))
+    seconds = days * 86_400 + time // SECOND - time_ // SECOND
+    found = np.where((days == 0) | np.logical_and(*last), months, months + seconds / (31 * 86_400))
+    return array_of(np.floor(np.abs(found) * 1e8 + 0.5) / 1e8 * np.sign(found), DOUBLE)
 
 
 def _small(value: Value) -> Value:
@@ -181,16 +227,21 @@ def _date_add(call: Call) -> Value:
         return _add_units(call)
     value, days = call.values(2, 2)
     sign = -1 if call.name == "date_sub" else 1
-    return applied(lambda dates, each: _moved(_days(dates) + sign * numbers_of(each).astype(np.int64)), [date(value), _small(days)])
+    return applied(lambda dates, each: moved(days_in(dates) + sign * numbers_of(each).astype(np.int64)), [date(value), _small(days)])
 
 
-def _moved(days: Ints) -> Computed:
+def moved(days: Ints) -> Computed:
     return array_of(days.astype(np.int32), DATE)
 
 
 @function("add_months", takes=[date, whole()])
 def _add_months(dates: pa.Array, months: pa.Array) -> Computed:
-    return array_of(_months_later(_days(dates), numbers_of(months).astype(np.int64)), DATE)
+    return dates_later(dates, numbers_of(months).astype(np.int64))
+
+
+def dates_later(dates: pa.Array, months: Ints | np.int64) -> Computed:
+    found = _months_later(days_in(dates), months)
+    return array_of(found.astype(np.int32), DATE), (found < -(2**31)) | (found >= 2**31)
 
 
 def _months_later(days: Ints, months: Ints | np.int64) -> Ints:
@@ -207,7 +258,7 @@ def _date_difference(call: Call) -> Value:
     if len(call.nodes) == 3:
         return _units_between(call)
     end, start = call.values(2, 2)
-    return applied(lambda one, other: array_of(_days(one) - _days(other), INT), [date(end), date(start)])
+    return applied(lambda one, other: array_of(days_in(one) - days_in(other), INT), [date(end), date(start)])
 
 
 def _unit_of(call: Call) -> str:
@@ -223,15 +274,12 @@ def _add_units(call: Call) -> Value:
     if len(call.nodes) != 3:
         raise outside(f"{call.name}() of {len(call.nodes)} arguments")
     count, value = whole(LONG)(call.own.value(call.nodes[1])), instant(call.own.value(call.nodes[2]))
-    kind = value.kind
     if unit in _MONTHS:
-        return applied(
-            lambda each, times: array_of(_add_months_us(numbers_of(times), numbers_of(each) * _MONTHS[unit]), kind), [count, value]
-        )
-    return applied(lambda each, times: _later(times, numbers_of(each), CLOCK[unit]), [count, value])
+        return applied(lambda each, times: times_later(times, numbers_of(each), _MONTHS[unit]), [count, value])
+    return applied(lambda each, times: later(times, numbers_of(each), CLOCK[unit]), [count, value])
 
 
-def _later(times: pa.Array, counts: Ints, unit: int) -> Computed:
+def later(times: pa.Array, counts: Ints, unit: int) -> Computed:
     """``times`` moved by ``counts`` of a unit in microseconds; beyond 64 bits it fails."""
     numbers, bound = numbers_of(times).astype(np.int64), (2**63 - 1) // unit
     beyond = (counts > bound) | (counts < -(2**63 // unit))
@@ -241,9 +289,12 @@ def _later(times: pa.Array, counts: Ints, unit: int) -> Computed:
     return array_of(found, times.type), beyond | (((numbers ^ found) & (shift ^ found)) < 0)
 
 
-def _add_months_us(micros: Ints, months: Ints | np.int64) -> Ints:
-    days, of_day = np.divmod(micros, DAY)
-    return _months_later(days, months) * DAY + of_day
+def times_later(times: pa.Array, counts: Ints | np.int64, unit: int = 1) -> Computed:
+    """``times`` moved by ``counts`` of a unit in months; beyond 64 bits it fails."""
+    beyond = (counts > _MOST_MONTHS) | (counts < -_MOST_MONTHS)
+    days, of_day = np.divmod(numbers_of(times).astype(np.int64), DAY)
+    found = _months_later(days, np.where(beyond, 0, counts) * unit)
+    return array_of(np.clip(found, -_MOST_DAYS, _MOST_DAYS) * DAY + of_day, times.type), beyond | (np.abs(found) > _MOST_DAYS)
 
 
 @calls("timestampdiff")
@@ -270,10 +321,11 @@ def toward_zero(numbers: Ints, unit: int) -> Ints:
 
 def _whole_months(start: Ints, end: Ints) -> Ints:
     """Months from ``start`` to ``end`` that are complete, negative backwards."""
-    one, other = (_months(np.floor_divide(micros, DAY)) for micros in (start, end))
-    rest_one, rest_other = start - _first_days(one) * DAY, end - _first_days(other) * DAY
-    months = other - one
-    return months - ((months > 0) & (rest_other < rest_one)) + ((months < 0) & (rest_other > rest_one))
+    (first, time), (last, later) = (np.divmod(micros, DAY) for micros in (start, end))
+    # As Java has it: first a day that is not complete is taken away, then the dates alone are compared.
+    last = last - ((last > first) & (later < time)) + ((last < first) & (later > time))
+    one, other = (_months(days) * 32 + _day_of_month(days) for days in (first, last))
+    return toward_zero(other - one, 32)
 
 
 @calls("unix_seconds", "unix_millis", "unix_micros")
@@ -288,8 +340,11 @@ def _unix(call: Call) -> Value:
 @calls("timestamp_seconds", "timestamp_millis", "timestamp_micros")
 def _of_unix(call: Call) -> Value:
     unit = {"timestamp_seconds": SECOND, "timestamp_millis": 1_000, "timestamp_micros": 1}[call.name]
+    [value] = call.values(1, 1)
+    if value.kind == TEXT:
+        raise call.refused(value)
     zero = repeated(0, LONG, call.own.n).view(INSTANT)
-    return applied(lambda array: _later(zero, numbers_of(array).astype(np.int64), unit), [whole(LONG)(*call.values(1, 1))])
+    return applied(lambda array: later(zero, numbers_of(array).astype(np.int64), unit), [whole(LONG)(value)])
 
 
 @calls("unix_date")
@@ -314,50 +369,3 @@ def _make_date(years: pa.Array, months: pa.Array, days: pa.Array) -> Computed:
         except (ValueError, OverflowError):
             failed[number] = True
     return array_of(found, DATE), failed
-
-
-def shifted(sign: str, left: Value, right: Value) -> Value:
-    """Sums and differences of dates, instants and intervals."""
-    if sign == "+" and not is_time(left.kind) and is_time(right.kind):
-        left, right = right, left
-    if sign not in ("+", "-"):
-        raise outside(f"arithmetic ({sign})", left.kind, right.kind)
-    if left.kind == TEXT and right.kind == INTERVAL:
-        return cast(shifted(sign, cast(left, INSTANT), right), TEXT)
-    direction = 1 if sign == "+" else -1
-    if is_time(left.kind) and right.kind == INTERVAL:
-        return _by_interval(left, right, direction)
-    if is_time(left.kind) and right.kind == MONTHS and right.literal is not None:
-        months = direction * right.literal[0]
-        if left.kind == DATE:
-            return applied(lambda dates: array_of(_months_later(_days(dates), np.int64(months)), DATE), [left])
-        return applied(lambda times: array_of(_add_months_us(numbers_of(times), np.int64(months)), left.kind), [left])
-    if left.kind == DATE and is_whole(right.kind) and right.kind != LONG:
-        return applied(lambda dates, each: _moved(_days(dates) + direction * numbers_of(each).astype(np.int64)), [left, right])
-    if sign == "-" and is_time(left.kind) and is_time(right.kind):
-        if left.kind == right.kind == DATE:
-            return applied(lambda one, other: array_of((_days(one) - _days(other)) * DAY, INTERVAL), [left, right])
-        kind = INSTANT if INSTANT in (left.kind, right.kind) else LOCAL_TIME
-        return applied(_time_between, [cast(left, kind), cast(right, kind)])
-    if left.kind == right.kind == INTERVAL:
-        return applied(lambda one, other: _sum_of_intervals(one, other, direction), [left, right])
-    raise outside(f"a sum or difference ({sign})", left.kind, right.kind)
-
-
-def _by_interval(left: Value, right: Value, direction: int) -> Value:
-    if left.kind == DATE:
-        if right.unit == "DAY":
-            return applied(lambda dates, each: _moved(_days(dates) + direction * numbers_of(each) // DAY), [left, right])
-        left = cast(left, INSTANT)
-    return applied(lambda times, each: _later(times, direction * numbers_of(each), 1), [left, right])
-
-
-def _time_between(one: pa.Array, other: pa.Array) -> Computed:
-    a, b = numbers_of(one).astype(np.int64), numbers_of(other).astype(np.int64)
-    with np.errstate(over="ignore"):
-        found = a - b
-    return array_of(found, INTERVAL), ((a ^ b) & (a ^ found)) < 0
-
-
-def _sum_of_intervals(one: pa.Array, other: pa.Array, direction: int) -> Computed:
-    return array_of(numbers_of(one) + direction * numbers_of(other), INTERVAL)

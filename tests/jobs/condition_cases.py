@@ -18,7 +18,7 @@ TAKEN = [
     "cast(s as varchar(3)) = 'a'", "array_sort(a)[0] = 1", "a[0] = 1", "extract(hour from t) = 1", "s || 'x' = 'ax'",
     "(v = 1) = (w = 2)",
     "v > 12345678901234567890123456789012345678", "json = 'x'", "trim(both 'x' from s) = 'a'", "timestampdiff(hour, t, u) > 1",
-    "t + interval 1 day > u", "v > (w) and (a or b)", "`_id` = 1", "_id = 1",
+    "t + interval 1 day > u", "v > (w) and (a or b)", "`_id` = 1", "_id = 1", "from_utc_timestamp(t, 'Europe/Paris') > u", "s = 'it''s'",
 ]  # fmt: skip
 #: Anything else, with a part of its message.
 REFUSED = [

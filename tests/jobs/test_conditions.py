@@ -97,13 +97,15 @@ ODD = [
 #: What only Spark evaluates, or refuses, with a part of what is said of it.
 OUTSIDE = [
     *((text, "pattern") for text in ("s rlike 'a[b[c]]'", "s rlike 'x{2}{3}'", "s rlike '\\\\G'", "s like 'a\\\\c'")),
-    *((f"{name}({column}) = 1", f"{name}()") for name, column in (("hash", "s"), ("ln", "f"), ("exp", "f"), ("initcap", "s"))),
+    *((f"{name}({column}) = 1", f"{name}()") for name, column in (("xxhash64", "s"), ("ln", "f"), ("exp", "f"), ("soundex", "s"))),
     *((text, "another answer at each run") for text in ("rand() > 0.5", "current_timestamp() > t")),
     *((text, "subquery") for text in ("i in (select 1)", "s in (values 'x')")),
     ("cast(f as string) = '1'", "a cast to string of double"),
     ("cast(f as decimal(38, 10)) > 1", "write a decimal of at most 15 digits"),
     ("power(f, 3) > 1", "write a product"),
-    ("months_between(t, t) > 1", "months_between()"),
+    ("decode(s, 'x', 1) > 1", "write a default as its last argument"),
+    ("from_utc_timestamp(t, 'PST') > t", "write a name such as Europe/Paris"),
+    ("s + s > 1", "write a cast to a number"),
     ("s like u", "column 'u'"),
     ("s like s", "no constant text"),
     ("i = b", "write a cast of one of them"),
@@ -120,7 +122,7 @@ OUTSIDE = [
     ("i = j < 3", "two comparisons"),
     ("_metadata.file_path = 'x'", "hidden column"),
     ("session.f(s)", "behind a dot"),
-    ("date_format(t, 'EEE') = 'Sun'", "write one of yyyy, MM, dd"),
+    ("date_format(t, 'w') = '1'", "write one of the letters y M d"),
     ("array(i, j)[0] > 1", "ARRAY"),
 ]
 

@@ -167,7 +167,7 @@ def test_lines_of_files_that_cannot_be_read_are_shown(tmp_path, capsys, format_)
 
 
 def test_conditions_that_only_spark_evaluates_are_named(tmp_path, capsys):
-    wheres = {"a": "hash(k) % 10 = 0", "b": "k rlike 'a[b[c]]'", "c": "u - t < interval 1 hour and l[0] = 1", "d": "upper(k) = 'A'"}
+    wheres = {"a": "xxhash64(k) % 10 = 0", "b": "k rlike 'a[b[c]]'", "c": "u - t < interval 1 hour and l[0] = 1", "d": "upper(k) = 'A'"}
     aggregates = {name: {"count": "*", "where": where} for name, where in wheres.items()}
     spec = {"pipeline": "p", "time": {"column": "t"}, "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}]}
     path = tmp_path / "spec.yaml"
@@ -176,9 +176,9 @@ def test_conditions_that_only_spark_evaluates_are_named(tmp_path, capsys):
         assert main([command, str(path), "--json"]) == 0
         told = json.loads(capsys.readouterr().out)["only_by_spark"]
         assert list(told) == ["aggregates.a.where", "aggregates.b.where"]
-        assert told["aggregates.a.where"] == "only Spark evaluates hash(); `compute: local` and `windowmill try` refuse it"
+        assert told["aggregates.a.where"] == "only Spark evaluates xxhash64(); `compute: local` and `windowmill try` refuse it"
         assert main([command, str(path)]) == 0
-        assert "only Spark evaluates hash()" in capsys.readouterr().out
+        assert "only Spark evaluates xxhash64()" in capsys.readouterr().out
     table = pa.table({"t": pa.array([0], pa.timestamp("us", "UTC")), "u": ["x"], "k": [1.5], "l": pa.array([[1]])})
     write_deltalake(str(tmp_path / "source"), table)
     path.write_text(yaml.safe_dump(spec | {"source": {"path": str(tmp_path / "source")}, "aggregates": aggregates}))

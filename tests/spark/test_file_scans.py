@@ -450,7 +450,7 @@ def test_dates_of_the_old_calendar_are_sparks(spark, tmp_path, metadata):
 def test_conditions_are_evaluated_over_files_as_spark_does(spark, tmp_path):
     _write(tmp_path / "d")
     scanned = spark.read.parquet(str(tmp_path / "d"))
-    for where in ("hash(s) > 0", "size(unused) > 0"):  # only Spark's, by its function or by its column
+    for where in ("xxhash64(s) > 0", "size(unused) > 0"):  # only Spark's, by its function or by its column
         assert _scan(scanned, _SPEC | {"aggregates": {"n": {"count": "*", "where": where}}}) is None
     where = {"text": "upper(s) = 'A'", "case": "V > 1"}
     spec = _SPEC | {"aggregates": {name: {"count": "*", "where": condition} for name, condition in where.items()}}
