@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import date
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
@@ -89,7 +89,7 @@ def _day(text: str, _: pa.DataType) -> date | None:
 
 def _decimal(text: str, kind: pa.DataType) -> Decimal | None:
     try:
-        value = Decimal(text).quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP)
+        value = Decimal(text).quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP, _DECIMALS)
     except InvalidOperation:
         return None
     return value if value.is_finite() and len(value.as_tuple().digits) <= kind.precision else None
@@ -108,6 +108,8 @@ _IS_NUMBER = re.compile(_NUMBER).fullmatch
 _IS_WHOLE = re.compile("[+-]?[0-9]+").fullmatch
 #: Digits of the longest decimal.
 _MOST_DIGITS = 38
+#: Python's own has 28 digits.
+_DECIMALS = Context(prec=2 * _MOST_DIGITS)
 #: Up to here each whole number is a floating-point number.
 EXACT = 1 << 53
 

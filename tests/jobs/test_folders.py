@@ -562,6 +562,12 @@ def _rows(folder: Path, format_: str, text: str, options: dict[str, Any]) -> lis
         ("BIGINT", ["9223372036854775807", "9223372036854775808", "x"], [9223372036854775807, None, None]),
         ("BOOLEAN", ["TRUE", "false", "yes", "1"], [True, False, None, None]),
         ("DECIMAL(4, 2)", ["12.345", "123.4", "1e1", "x"], [12.35, None, 10.0, None]),
+        (
+            "DECIMAL(38, 18)",
+            ["1709210096000", "0.1234567890123456789", "1e20", "-12345678901234567890.5"],
+            [1709210096000.0, 0.123456789012345679, None, -12345678901234567890.5],
+        ),
+        ("DECIMAL(38, 0)", ["1" * 38, "1e30", "1" * 39], [float("1" * 38), 1e30, None]),
         ("TIMESTAMP", ["2024-01-01T00:00:00+01:00", "2024-13-01", "now"], [datetime(2023, 12, 31, 23, tzinfo=UTC), None, None]),
         ("TIMESTAMP_NTZ", ["2024-01-01 00:00:00.5"], [datetime(2024, 1, 1, 0, 0, 0, 500_000, UTC).replace(tzinfo=None)]),
     ],
