@@ -188,6 +188,19 @@ class Ledger:
         """Identity of this ledger; before the first plan, the one that the plan will record."""
         return self._batches[-1].plan.generation if self._batches else self._new_generation
 
+    def as_computed(self, pipeline: Pipeline) -> Pipeline | None:
+        """``pipeline`` with the meaning by which its state and results were computed; its spec may have changed since, and may be put back.
+
+        Null where that cannot be told, because variables in it have other values now.
+        """
+        last = self.last_commit
+        if last is None or pipeline.means(last.plan.definition, last.plan.meaning):
+            return pipeline
+        if not pipeline.has_variables_of(last.plan.definition, last.plan.meaning):
+            return None
+        meant = pipeline.meaning_as(last.plan.definition)
+        return pipeline.model_copy(update={name: getattr(meant, name) for name in ("keys", "time", "windows", "aggregates", "emit")})
+
     def check_meaning(self, pipeline: Pipeline) -> None:
         """Refuse a spec whose results would not be consistent with those already published; raises ``SpecChangedError``."""
         last = self.newest_kept

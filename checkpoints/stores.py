@@ -248,6 +248,10 @@ def is_unavailable(err: BaseException | None) -> bool:
 
 def remedy(err: BaseException, otherwise: str) -> str:
     """What to do about ``err`` of a table or folder: ``otherwise`` only where storage has answered."""
+    if is_disk_full(err):
+        return "free some space and run again"
+    if is_forbidden(err):
+        return "give the user of this run the permission, or mount it writable, and run again"
     return "run again; if it stays, check the connection, the credentials and their permissions" if is_unavailable(err) else otherwise
 
 

@@ -71,7 +71,7 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
         check_owner(pipeline, ledger)
         settle(ledger, own_tables(runnable))
         forget(runnable, ledger)
-        stored = _as_stored(pipeline, ledger)
+        stored = ledger.as_computed(pipeline)
         if stored is None:
             progress.say("  variables of the spec have other values than when the state was made, so none of it expires")
             folded = None
@@ -120,20 +120,6 @@ def _failing_by_name(name: str, path: str) -> Iterator[None]:
 
 def _own(places: Places) -> list[tuple[str, str]]:
     return [("quarantine", places.quarantine), ("quality", places.quality), ("source files", places.source_files)]
-
-
-def _as_stored(pipeline: Pipeline, ledger: Ledger) -> Pipeline | None:
-    """``pipeline`` as state and results were made: its spec may have changed since, and may be put back.
-
-    Null where that cannot be told, as its variables have other values now.
-    """
-    last = ledger.last_commit
-    if last is None or pipeline.means(last.plan.definition, last.plan.meaning):
-        return pipeline
-    if not pipeline.has_variables_of(last.plan.definition, last.plan.meaning):
-        return None
-    meant = pipeline.meaning_as(last.plan.definition)
-    return pipeline.model_copy(update={name: getattr(meant, name) for name in ("keys", "time", "windows", "aggregates", "emit")})
 
 
 def _compact_state(pipeline: Pipeline | None, ledger: Ledger) -> Callable[[str], int]:

@@ -72,8 +72,10 @@ def suggestions_of(pipeline: Pipeline) -> Answer:
     if path is None or not is_table(path):
         raise SpecError(f"pipeline {pipeline.pipeline}: there is no result table yet; run it first, then ask again")
     table = newest(path)
-    runs = [batch for batch in Ledger.open(pipeline).recent(_RUNS) if batch.action == "run" and batch.status == "committed"]
-    found = [*_of_values(pipeline, table), *_of_keys(pipeline, table), *_of_runs(pipeline, table, runs)]
+    ledger = Ledger.open(pipeline)
+    computed = ledger.as_computed(pipeline) or pipeline
+    runs = [batch for batch in ledger.recent(_RUNS) if batch.action == "run" and batch.status == "committed"]
+    found = [*_of_values(computed, table), *_of_keys(computed, table), *_of_runs(computed, table, runs)]
     data = {"pipeline": pipeline.pipeline, "suggestions": [{"rule": each.rule, "why": each.why} for each in found]}
     few = f"# no rules: a rule needs {_MIN_VALUES} values of a column, or {_MIN_RUNS} runs"
     return Answer(data, Text("expectations:\n" + "".join(each.as_yaml() for each in found) if found else few))

@@ -74,6 +74,7 @@ def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None 
     use_options_of(pipeline)
     places = Places.of(pipeline)
     ledger = Ledger.open(pipeline)
+    computed = ledger.as_computed(pipeline) or pipeline
     recent = ledger.recent(BATCHES_SHOWN)
     first_shown = recent[0].number if recent else 0
     undone = undone_of(recent)
@@ -83,7 +84,7 @@ def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None 
     now, last = datetime.now(UTC), ledger.last_commit
     last_ended = next((batch.ended_at for batch in reversed(batches) if batch.ended_at), None)
     facts = page.Facts(
-        pipeline=pipeline,
+        pipeline=computed,
         places=places,
         batches=batches,
         undone=len(undone),
@@ -92,8 +93,8 @@ def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None 
         freshness=freshness_of(pipeline, last.seen if last else None, last_ended, now, lambda: Waiting.of(pipeline, ledger).n),
         totals=ledger.totals,
         published=rows_of(sink) if sink else 0,
-        curves=read_curves(pipeline, sink, choice) if sink else Curves([], [], [], [], []),
-        quarantine=read_quarantine(places.quarantine, first_shown, (*pipeline.keys, pipeline.time.column, *pipeline.time.tie_break)),
+        curves=read_curves(computed, sink, choice) if sink else Curves([], [], [], [], []),
+        quarantine=read_quarantine(places.quarantine, first_shown, (*computed.keys, computed.time.column, *computed.time.tie_break)),
         quality=read_quality(places.quality, first_shown, undone),
         held=read_held(ledger.held_batch, pipeline, places),
         spec=redacted(spec),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from windowmill.checkpoints.places import local_path
-from windowmill.checkpoints.stores import remote_store_of
+from windowmill.checkpoints.stores import is_disk_full, remote_store_of
 from windowmill.expectations.docs import Folder
 from windowmill.jobs.report.tables import ReportError
 from windowmill.windowing.errors import first_line
@@ -18,4 +18,5 @@ def write_page(target: str, html: str) -> None:
         folder, name = (str(page_at.parent), page_at.name) if page_at else (target.rpartition("/")[0], target.rpartition("/")[2])
         Folder(folder, remote_store_of(folder)).write(name, html)
     except (OSError, pa.ArrowException) as err:
-        raise ReportError(f"report {target}: cannot be written ({first_line(err)}); name a place that can be by --out") from err
+        advice = "free some space and run again" if is_disk_full(err) else "name a place that can be by --out"
+        raise ReportError(f"report {target}: cannot be written ({first_line(err)}); {advice}") from err

@@ -70,4 +70,24 @@ def test_a_full_disk_is_told_whatever_error_hides_it(code):
 )
 def test_nobody_is_sent_for_a_copy_where_storage_does_not_answer(err, passes):
     assert is_unavailable(err) == passes
-    assert remedy(err, "restore it from a copy").startswith("run again" if passes else "restore")
+    assert remedy(err, "restore it from a copy").startswith("restore") != passes
+
+
+@pytest.mark.covers("S10")
+@pytest.mark.parametrize(
+    ("err", "advice"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "free some space and run again"),
+        (
+            OSError("Kernel error -> Generic LocalFileSystem error: Unable to copy data to file: … (os error 28)"),
+            "free some space and run again",
+        ),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "free some space and run again"),
+        (PermissionError(errno.EACCES, "Permission denied"), "give the user of this run the permission"),
+        (OSError("Generic LocalFileSystem error: Unable to open file: Read-only file system (os error 30)"), "give the user"),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "run again; if it stays, check the connection"),
+    ],
+    ids=str,
+)
+def test_the_advice_is_about_the_disk_or_the_permission_where_that_is_the_cause(err, advice):
+    assert remedy(err, "restore it from a copy").startswith(advice)

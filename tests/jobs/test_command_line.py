@@ -171,6 +171,16 @@ def test_the_overview_has_a_row_for_each_pipeline_with_what_comes_next(specs, tm
     assert main(rows()[0][3][0].split()[1:]) == 0, "what it proposes is not refused"
 
 
+@pytest.mark.parametrize(
+    "change", [{"keys": ["t"]}, {"aggregates": {"other": {"max": "t"}}}, {"windows": [{"name": "w", "type": "session", "gap": 5}]}]
+)
+def test_what_a_changed_spec_reads_is_read_as_it_was_computed(specs, capsys, change):
+    assert main(["run", specs[0]]) == 0
+    Path(specs[0]).write_text(yaml.safe_dump(yaml.safe_load(Path(specs[0]).read_text()) | change))
+    for command in (["report"], ["suggest"], ["maintain"], ["maintain", "--fold-revisions", "1 hour"], ["quality"], ["status"]):
+        assert main([command[0], specs[0], *command[1:]]) == 0, capsys.readouterr().err
+
+
 def test_report_tells_where_its_page_is(spec, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["report", spec, "--out", str(page), "--json"]) == 0

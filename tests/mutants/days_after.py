@@ -71,7 +71,7 @@ MUTANTS = {
         ("all-rows-behind-a-deletion-in-time", "jobs.batch.redelivery:_takes_place", instead("bool(_)", "len(late) > 0")),
     ],
     f"{DAYS}maintenance_keeps_what_the_spec_that_runs_needs_while_the_file_has_changed": [
-        ("maintenance-by-a-changed-spec", "jobs.commands.maintenance:_as_stored", instead("last is None or _", "True")),
+        ("maintenance-by-a-changed-spec", "checkpoints.ledger:Ledger.as_computed", instead("last is None or _", "True")),
     ],
     f"{DAYS}rows_that_take_the_place_of_deleted_ones_are_corrections_behind_other_commits": [
         ("redelivered-rows-behind-others-late", "jobs.batch.redelivery:last_redelivery", instead("last = version.version", "break")),
