@@ -143,7 +143,7 @@ def test_conditions_as_people_write_them_are_inside():
 
 def test_the_page_lists_every_function():
     page = (Path(__file__).parents[2] / "docs" / "semantics.md").read_text()
-    listed = page.partition("- these functions:\n")[2].partition("\n\nOf what is outside")[0]
+    listed = page.partition("- these functions:\n\n")[2].partition("\n\n")[0]
     assert re.findall(r"`(\w+)`", listed) == sorted(FUNCTIONS)
 
 
@@ -183,6 +183,18 @@ def test_numbers_are_read_as_spark_reads_them():
     found = evaluate([number, whole], rows)
     assert found[number].failed.to_pylist() == [True, True, False, False, False, False, False, True]
     assert found[whole].holds.to_pylist() == [False, True, *[False] * 6]
+
+
+def test_texts_are_read_by_a_format_as_spark_reads_them():
+    """A fraction may have fewer digits than the format, and letters between quotes are those of either case."""
+    rows = pa.table({"s": [f"2024-01-02 03:04:05.{digits}" for digits in ("5", "05", "123", "1234", "")]})
+    found = evaluate(["to_timestamp(s, 'yyyy-MM-dd HH:mm:ss.SSS') > '2024-01-02 03:04:05.1'"], rows)
+    [truth] = found.values()
+    assert truth.holds.to_pylist() == [True, False, True, False, False]
+    assert truth.failed.to_pylist() == [False, False, False, True, True]
+    rows = pa.table({"s": ["2024-01-02T03", "2024-01-02t03", "2024-01-02 03"]})
+    [truth] = evaluate(["hour(try_to_timestamp(s, \"yyyy-MM-dd'T'HH\")) = 3"], rows).values()
+    assert truth.holds.to_pylist() == [True, True, False]
 
 
 def test_single_precision_is_not_computed_in_double():
