@@ -710,3 +710,14 @@ def test_verify_goes_by_the_watermark_of_the_batches_where_the_newest_rows_are_g
     days.run()
     assert days.latest(window["name"])[0][-2:] == (1, 1)
     assert days.verified() == (1, [])
+
+
+def test_verify_compares_windows_with_policies_that_were_empty(tmp_path):
+    leaps = {"name": "leaps", "type": "sliding", "evict": {"time": "10 minutes"}, "trigger": {"delta": {"column": "v", "by": 5}}}
+    days = Days(tmp_path, leaps, time={"lateness": "1 hour"})
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 20), (3, "a", "10:05", 40), (4, "a", "12:05", 41))
+    days.append((5, "a", "11:30", 7))
+    days.append((6, "a", "14:05", 41))
+    days.run()
+    assert None in [row["window_start"] for row in days.rows("leaps")]
+    assert days.verified() == (len(days.rows("leaps")), [])
