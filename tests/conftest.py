@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from tests.prepared import Prepared
 from tests.readers import compute_by_many_tasks, use_spark_for_small_batches
 from tests.workers import TogetherByService, longest_first
+from windowmill.checkpoints import failpoints
 
 # py4j tells that it closes when the stream for it is closed already: where Airflow has lowered the level, a traceback follows the summary.
 logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -43,7 +44,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _who_computes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", GIVEN or COMPUTE[any(map(request.node.get_closest_marker, ("spark", "demo")))])
+    marked = request.node.get_closest_marker
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local" if marked("local") else GIVEN or COMPUTE[any(map(marked, ("spark", "demo")))])
+
+
+@pytest.fixture(autouse=True)
+def _no_failpoint_stays_armed() -> Iterator[None]:
+    yield
+    failpoints.disarm()
 
 
 @pytest.fixture(autouse=OVER in ("connect", "spark"))

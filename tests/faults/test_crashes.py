@@ -22,9 +22,7 @@ ROWS = events(21, 500)
 _PLACES = [place for place in FAILPOINTS if place.partition(".")[0] not in ("held", "ruling", "compact")]
 
 
-@pytest.fixture(autouse=True)
-def _locally(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+pytestmark = pytest.mark.local
 
 
 @pytest.fixture(scope="module")

@@ -36,16 +36,7 @@ _SAMPLE = {
 _BY_SPARK = [(name, place) for name in PIPELINES for place in (PLACES if EVERY else _SAMPLE[name])]
 
 
-@pytest.fixture(autouse=True)
-def _disarm():
-    yield
-    failpoints.disarm()
-
-
-@pytest.fixture(autouse=True)
-def _locally(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test does not give to Spark is computed in this process."""
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+pytestmark = pytest.mark.local
 
 
 @pytest.fixture(scope="module")

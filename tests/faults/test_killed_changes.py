@@ -30,9 +30,7 @@ _COMMANDS = {
 _BY_THREES = {"name": "by_threes", "type": "tumbling", "evict": {"count": 3}}
 
 
-@pytest.fixture(autouse=True)
-def _locally(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+pytestmark = pytest.mark.local
 
 
 def _waiting_for(command: str, folder: Path) -> Story:

@@ -17,16 +17,10 @@ from tests.faults.kills import VICTIMS, Run
 from tests.faults.pipelines import Story
 from windowmill.checkpoints.failpoints import FAILPOINTS
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.local]  # runs that nobody kills need no Spark
 _PLACES = [place for place in FAILPOINTS if place.partition(".")[0] not in ("held", "ruling", "compact") and not place.endswith(".lost")]
 _EVERY = [*itertools.product(_PLACES, VICTIMS)]
 _SAMPLE = [("sink.after", "driver"), ("compute.begin", "jvm"), ("state.before", "worker")]
-
-
-@pytest.fixture(autouse=True)
-def _locally(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that nobody kills need no Spark."""
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import time_ns
@@ -32,7 +31,6 @@ from windowmill.windowing.errors import (
     SpecError,
     UnsupportedError,
 )
-from windowmill.windowing.settings import COMPUTE
 
 SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
 ROLLING = {"name": "rolling", "type": "hopping", "size": "47 minutes", "hop": "7 minutes"}
@@ -74,11 +72,7 @@ def bench_of(folder: Path, changes: dict[str, Any]) -> Bench:
     return Bench(folder, {"aggregates": FEW} | changes)
 
 
-@pytest.fixture(autouse=True)
-def _local(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(COMPUTE.name, "local")
-    yield
-    failpoints.disarm()
+pytestmark = pytest.mark.local
 
 
 def apply(bench: Bench, changes: dict[str, Any], *, history: int | None = AXIS_BEGIN) -> Any:

@@ -30,7 +30,6 @@ from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.ways.carried import NotStoredError
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.settings import COMPUTE
 
 FIVES = {"name": "fives", "type": "tumbling", "size": "5 minutes"}
 HOURS = {"name": "hours", "type": "tumbling", "size": "1 hour"}
@@ -97,11 +96,7 @@ def by_emit(kinds: Iterable[str]) -> list[tuple[str, str]]:
     return every if EVERY else list(dict(every).items())
 
 
-@pytest.fixture(autouse=True)
-def _local(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(COMPUTE.name, "local")
-    yield
-    failpoints.disarm()
+pytestmark = pytest.mark.local
 
 
 @contextmanager

@@ -201,9 +201,7 @@ def shown(bench: Bench) -> list[tuple[Any, int, int | None]]:
     return sorted(values, key=repr)
 
 
-@pytest.fixture(autouse=True)
-def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+pytestmark = pytest.mark.local
 
 
 def landed(folder: Path, form: Form) -> tuple[Table, Bench, list[Row], list[dict[str, Any]]]:

@@ -32,9 +32,7 @@ PAIRS = {"name": "pairs", "type": "tumbling", "evict": {"count": 2}}
 BEGIN, END = (to_us(_DAY + timedelta(days=days)) for days in (-1, 2))
 
 
-@pytest.fixture(autouse=True)
-def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+pytestmark = pytest.mark.local
 
 
 def at(clock: str) -> datetime:

@@ -31,9 +31,7 @@ WINDOWS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _locally(monkeypatch):
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+pytestmark = pytest.mark.local
 
 
 class Pipe:

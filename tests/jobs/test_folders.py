@@ -87,9 +87,7 @@ class Pipe:
         return {(row["k"], row["window_end"].strftime("%H")): (row["n"], row["total"]) for row in rows}
 
 
-@pytest.fixture(autouse=True)
-def _locally(monkeypatch):
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+pytestmark = pytest.mark.local
 
 
 @pytest.fixture(params=FORMATS)

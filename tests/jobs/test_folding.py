@@ -15,7 +15,6 @@ from deltalake import DeltaTable
 from tests.faults.dying import DiedError, arm
 from tests.jobs.test_restatements import Corrected, Row, bench_of
 from tests.spark.harness import cut, events, quiet
-from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import savepoints
 from windowmill.jobs.cli import main
@@ -27,11 +26,7 @@ from windowmill.windowing.errors import SavepointError, SinkError
 NOW, YEAR = Duration(ticks=1), Duration(days=365)
 
 
-@pytest.fixture(autouse=True)
-def _locally(monkeypatch):
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
-    yield
-    failpoints.disarm()
+pytestmark = pytest.mark.local
 
 
 KINDS = ("grids", "sessions", "policies", "rows", "revised", "mixed")

@@ -16,7 +16,6 @@ from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import late_missed, missed_windows
 from windowmill.jobs.cli import main
 from windowmill.jobs.report import write_report
-from windowmill.windowing.settings import COMPUTE
 
 #: A window of each way, and two of one way.
 WINDOWS: list[dict[str, Any]] = [
@@ -34,9 +33,7 @@ COMMITS = [[0, 20], [40], [38, 21, 3, 41], [90]]
 MISSED = {"last_10": 3, "gaps": 1, "visits": 2, "newest": 1, "spans": 3}
 
 
-@pytest.fixture(autouse=True)
-def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(COMPUTE.name, "local")
+pytestmark = pytest.mark.local
 
 
 def run(folder: Path, windows: list[dict[str, Any]]) -> Bench:

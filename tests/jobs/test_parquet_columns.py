@@ -20,10 +20,7 @@ from windowmill.jobs.sources.parquet_columns import cast
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.windowing.specfile import parse_pipeline
 
-
-@pytest.fixture(autouse=True)
-def _locally(monkeypatch):
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+pytestmark = pytest.mark.local
 
 
 @pytest.mark.parametrize("int96", groups(), ids=str)

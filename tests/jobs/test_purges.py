@@ -19,7 +19,6 @@ from tests.faults.dying import DiedError, arm
 from tests.faults.pipelines import PIPELINES, Story
 from tests.matrices import crossed
 from tests.spark.harness import BASE, MINUTE, WINDOWS, Bench, Row, differences, quiet
-from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, purging, savepoints
 from windowmill.jobs.cli import main
@@ -50,11 +49,7 @@ CHAR = pa.field("k", pa.string(), metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(
 NAMES = [name for name in PIPELINES if name not in ("vouched", "lasting")]
 
 
-@pytest.fixture(autouse=True)
-def _locally(monkeypatch):
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
-    yield
-    failpoints.disarm()
+pytestmark = pytest.mark.local
 
 
 def with_key(rows: Sequence[Row]) -> list[Row]:

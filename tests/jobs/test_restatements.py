@@ -33,9 +33,7 @@ SPANS = {"name": "spans", "type": "snapshot"}
 AGGREGATES = {"n": {"count": "*"}, "whole": {"sum": "i"}, "average": {"mean": "i"}, "closing": {"last": "id"}}
 
 
-@pytest.fixture(autouse=True)
-def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+pytestmark = pytest.mark.local
 
 
 class Corrected(Bench):

@@ -21,7 +21,6 @@ from tests.jobs.reporting import Page
 from tests.latest import latest
 from tests.matrices import crossed
 from tests.spark.harness import AGGREGATES, differences, in_order, quiet
-from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import store_of
@@ -40,11 +39,7 @@ FEW = PIPELINES["slices"]["aggregates"]
 NAMES = [name for name in PIPELINES if name != "vouched"]
 
 
-@pytest.fixture(autouse=True)
-def _locally(monkeypatch):
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
-    yield
-    failpoints.disarm()
+pytestmark = pytest.mark.local
 
 
 def quarantined(story: Story) -> Counter[Any]:

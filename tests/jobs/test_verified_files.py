@@ -19,9 +19,7 @@ from windowmill.jobs.verify.source_files import SourceFiles
 VERSIONS = 12
 
 
-@pytest.fixture(autouse=True)
-def _locally(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+pytestmark = pytest.mark.local
 
 
 def landed(folder: Path, rows: list[dict[str, Any]]) -> tuple[Bench, list[list[int]]]:

@@ -16,7 +16,6 @@ from tests.spark.harness import BASE, MINUTE, Bench, differences, quiet
 from windowmill.checkpoints.features import own_commit
 from windowmill.jobs.batch import loop, savepoints
 from windowmill.windowing.errors import SinkError, SinkRefusedError, SourceSchemaError, StateError
-from windowmill.windowing.settings import COMPUTE
 
 #: Aggregates of numbers of any type, and those whose results of whole numbers are none of other types.
 ANY: dict[str, Any] = {
@@ -75,9 +74,7 @@ NEAR = {"name": "near", "type": "sliding", "evict": {"delta": {"column": "x", "b
 ALIKE = ("byte to int", "int to bigint", "float to double", "decimal")
 
 
-@pytest.fixture(autouse=True)
-def _locally(monkeypatch):
-    monkeypatch.setenv(COMPUTE.name, "local")
+pytestmark = pytest.mark.local
 
 
 def rows_of(values: Sequence[Any], first: int) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from windowmill.jobs.sources.unread import SourceLook, SourceWatch
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
 #: They need the broker's jars, which `make test` fetches.
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.local]
 
 SCHEMA = "k STRING, t TIMESTAMP, v DOUBLE"
 
@@ -87,11 +87,6 @@ class Pipe:
     def quarantined(self) -> list[tuple[str, dict[str, Any]]]:
         rows = DeltaTable(f"{self.sink}.windowmill/quarantine").to_pyarrow_table().to_pylist()
         return [(row["reason"], json.loads(row["row"])) for row in rows]
-
-
-@pytest.fixture(autouse=True)
-def _locally(monkeypatch):
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
 
 
 @pytest.fixture

@@ -65,9 +65,7 @@ def published(sink: str) -> list[tuple[Any, ...]]:
     return asked("select k, window_end, n, total from rows order by all", rows=rows)
 
 
-@pytest.fixture(autouse=True)
-def _locally(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+pytestmark = pytest.mark.local
 
 
 def test_no_row_of_an_append_is_late_to_another(tmp_path):
