@@ -85,6 +85,14 @@ def pages_of_batches(folder: Folder) -> dict[int, str]:
     return {batch: name for _, name, batch in pages}
 
 
+def _failures_of(folder: Folder) -> list[dict[str, Any]]:
+    """The failures that the index has listed; none where their file is cut or damaged, as pages are no reason to stop a run."""
+    try:
+        return [dict(failure, page=failure["page"]) for failure in json.loads(folder.read(_FAILURES))]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
 def _write_index(folder: Folder, pipeline: str, keep: int, failures: Sequence[Mapping[str, Any]] = ()) -> str:
     """Write the index of the newest ``keep`` pages, with the ``failures`` of a new one, and remove older pages; returns its place."""
     names = folder.names()
@@ -96,7 +104,7 @@ def _write_index(folder: Folder, pipeline: str, keep: int, failures: Sequence[Ma
         name: {"file": name, "batch": int(match["batch"]), "at": _STAMP.sub(r"\1-\2-\3 \4:\5:\6", stamp), "status": match["status"]}
         for stamp, name, match in reversed(pages[-keep:])
     }
-    earlier = json.loads(folder.read(_FAILURES)) if _FAILURES in names else []
+    earlier = _failures_of(folder) if _FAILURES in names else []
     known = [failure for failure in [*earlier, *failures] if failure["page"] in listed]
     if known or earlier:
         folder.write(_FAILURES, json.dumps(known[-_FAILURES_LISTED:], ensure_ascii=False))

@@ -16,7 +16,7 @@ from windowmill.checkpoints.plans import Plan, RunPlan
 from windowmill.checkpoints.state.base import is_overgrown, is_scattered
 from windowmill.checkpoints.state.compaction import compact_entries, overgrown_from
 from windowmill.checkpoints.state.partials import NeededRows, compact_partials
-from windowmill.checkpoints.stores import is_table, options_of
+from windowmill.checkpoints.stores import is_table
 from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.expectations import history
 from windowmill.expectations.engine import load
@@ -36,6 +36,7 @@ from windowmill.jobs.batch.validating import (
     validate_files,
     write_docs,
 )
+from windowmill.jobs.kept_verdicts import kept_verdict
 from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.session import spark_session
@@ -121,10 +122,10 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
 
 def _known_verdict(runnable: Runnable, held: Batch) -> Verdict | None:
     """The verdict that holds the batch, if the rules and limits of now, in this version of windowmill, are those that gave it."""
-    plan, path = held.plan, runnable.places.quality
+    plan = held.plan
     if plan.windowmill != version("windowmill"):
         return None
-    found = history.last_verdict(path, plan.generation, plan.batch, options_of(path))
+    found = kept_verdict(runnable.places.quality, plan)
     suite = rules(runnable.pipeline, _schema_of(runnable.pipeline, plan).names)
     return found if found is not None and history.holds_again(found, suite) else None
 

@@ -20,7 +20,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import outstanding
-from windowmill.checkpoints.stores import options_of, remedy, use_options_of
+from windowmill.checkpoints.stores import options_of, use_options_of
 from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.batch.engine import compute_of, refused_locally
 from windowmill.jobs.batch.progress import CommittedBatch, missed_windows, warnings_of
@@ -28,7 +28,7 @@ from windowmill.jobs.batch.waiting import Waiting
 from windowmill.jobs.commands.terminal import Answer, as_written
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import from_us
-from windowmill.windowing.errors import StateCorruptError, TableUnlocatedError, WindowmillError, first_line
+from windowmill.windowing.errors import TableUnlocatedError, WindowmillError
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
@@ -128,9 +128,9 @@ def status_of(pipeline: Pipeline) -> Answer:
 
 def _held_by(held: Batch, quality: str) -> list[dict[str, Any]]:
     """The critical rules that the ``held`` batch does not meet, with a few rows that break each."""
-    from windowmill.expectations.history import last_verdict
+    from windowmill.jobs.kept_verdicts import kept_verdict
 
-    found = last_verdict(quality, held.plan.generation, held.number, options_of(quality))
+    found = kept_verdict(quality, held.plan)
     unmet = [] if found is None else [result for result in found.unmet if result.severity == "critical"]
     return [{"type": r.type, "column": r.column, "message": r.message, "rows": r.rows[:_MAX_NAMED]} for r in unmet]
 
@@ -229,17 +229,14 @@ def titled(title: str, columns: Sequence[str]) -> Table:
 def quality_of(pipeline: Pipeline, last: int) -> Answer:
     """List the validation results of the ``last`` batches, one row per rule and batch."""
     from windowmill.expectations.history import newest_batches, read
+    from windowmill.jobs.kept_verdicts import named_where_unreadable
 
     use_options_of(pipeline)
     path = Places.of(pipeline).quality
-    try:
+    with named_where_unreadable(path):
         options = options_of(path)
         numbers = newest_batches(path, last, options)
         rows = read(path, first_batch=numbers[0], storage_options=options) if numbers else []
-    except Exception as err:  # delta-rs' queries raise errors of no class of their own
-        raise StateCorruptError(
-            f"quality {path}: cannot be read ({first_line(err)}); {remedy(err, 'restore the folder from a copy')}"
-        ) from err
     data = [{name: _text(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in rows]
     table = titled(f"validation of {pipeline.pipeline}", ())
     table.padding = 0  # leaves room for the names of rules

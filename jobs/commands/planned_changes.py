@@ -18,7 +18,6 @@ from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places, Runnable
 from windowmill.checkpoints.plans import ApplyPlan
 from windowmill.checkpoints.protocol import outstanding
-from windowmill.checkpoints.stores import options_of
 from windowmill.expectations import history as validations
 from windowmill.expectations.past import is_of_past
 from windowmill.expectations.rule import Rule, is_rate
@@ -27,6 +26,7 @@ from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.applying import Application, next_apply
 from windowmill.jobs.commands.answers import bound
 from windowmill.jobs.commands.terminal import Answer, as_written, wrapped
+from windowmill.jobs.kept_verdicts import kept_verdict
 from windowmill.jobs.report.cost import tasks_of
 from windowmill.jobs.report.texts import elapsed
 from windowmill.jobs.spec_checks import runnable_of
@@ -298,7 +298,7 @@ def _released(runnable: Runnable, batches: Sequence[Batch]) -> list[dict[str, An
     path, suite = runnable.places.quality, {_rule_of(rule) for rule in rules(runnable.pipeline)}
     found = []
     for batch in [batch for batch in batches if batch.verdict == "released"][-_RELEASED:]:
-        verdict = validations.last_verdict(path, batch.plan.generation, batch.number, options_of(path))
+        verdict = kept_verdict(path, batch.plan)
         unmet = [] if verdict is None else [rule for rule in verdict.unmet if rule.severity == "critical" and _rule_of(rule) in suite]
         broken = [f"{rule.type}({rule.column or ''})" for rule in unmet if not is_rate(rule) and not is_of_past(rule)]
         if broken:

@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from windowmill.checkpoints.quoting import sql_text
 from windowmill.checkpoints.stores import table_at
-from windowmill.windowing.errors import WindowmillError
+from windowmill.windowing.errors import WindowmillError, first_line
 
 #: Greatest number of batches in a chart; the tables hold older ones.
 BATCHES_SHOWN = 60
@@ -51,8 +51,9 @@ def rows_of(table: DeltaTable) -> int:
 
 
 def _unreadable(path: str, err: Exception) -> ReportError:
-    reason = (str(err).strip() or type(err).__name__).splitlines()[-1]
-    return ReportError(f"table {path}: cannot be read for the report ({reason}); nothing has been written, mend the table and run it again")
+    return ReportError(
+        f"table {path}: cannot be read for the report ({first_line(err)}); nothing has been written, mend the table and run it again"
+    )
 
 
 def literal(text: str | None) -> str:

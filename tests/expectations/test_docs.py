@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -144,6 +145,15 @@ def test_what_failed_goes_with_its_page(tmp_path, pipeline, batch):
     listed = (tmp_path / "index.html").read_text().partition("All validations")[0]
     assert re.findall(r'html">(\d)</a>', listed) == ["1"]
     assert "batch-00000002" not in (tmp_path / "failures.json").read_text()
+
+
+@pytest.mark.parametrize("left", [b"", b'[{"page": "ba', b"\xff{", b'{"page": 1}', b"[1]"])
+def test_a_cut_list_of_what_failed_is_begun_anew(tmp_path, pipeline, batch, left):
+    for number in range(2):
+        write_docs(tmp_path, validate(batch(), pipeline(BELOW)), pipeline="delays", batch=number, at=NOON + timedelta(hours=number))
+        if number == 0:
+            (tmp_path / "failures.json").write_bytes(left)
+    assert [failure["page"][:14] for failure in json.loads((tmp_path / "failures.json").read_text())] == ["batch-00000001"]
 
 
 def test_a_page_links_to_its_batch_in_the_report(tmp_path, pipeline, batch):

@@ -181,6 +181,23 @@ def test_what_a_changed_spec_reads_is_read_as_it_was_computed(specs, capsys, cha
         assert main([command[0], specs[0], *command[1:]]) == 0, capsys.readouterr().err
 
 
+@pytest.mark.parametrize("damage", ["data", "log"])
+def test_a_damaged_quality_table_is_named_where_a_batch_is_held(specs, tmp_path, capsys, damage):
+    never = [{"type": "expect_column_values_to_be_between", "column": "n", "max_value": 0, "severity": "critical"}]
+    Path(specs[0]).write_text(yaml.safe_dump(yaml.safe_load(Path(specs[0]).read_text()) | {"expectations": never}))
+    assert main(["run", specs[0]]) == 3
+    quality = tmp_path / "a.windowmill" / "quality"
+    for file in quality.glob("*.parquet") if damage == "data" else (quality / "_delta_log").glob("*.json"):
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    for command in ("status", "quality", "run", "report"):
+        capsys.readouterr()
+        assert main([command, specs[0]]) == 1
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert f"{quality}" in last
+        assert "cannot be" in last
+        assert "at ./" not in last
+
+
 def test_report_tells_where_its_page_is(spec, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["report", spec, "--out", str(page), "--json"]) == 0

@@ -1,0 +1,29 @@
+"""Reads validations that are kept in the quality table; an error names the table and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from windowmill.checkpoints.plans import Plan
+from windowmill.checkpoints.stores import options_of, remedy
+from windowmill.expectations.gate import Verdict
+from windowmill.expectations.history import last_verdict
+from windowmill.windowing.errors import StateCorruptError, first_line
+
+
+@contextmanager
+def named_where_unreadable(path: str) -> Iterator[None]:
+    """Raise errors in reading the quality table at ``path`` as ``StateCorruptError``."""
+    try:
+        yield
+    except Exception as err:  # delta-rs' queries raise errors of no class of their own
+        raise StateCorruptError(
+            f"quality {path}: cannot be read ({first_line(err)}); {remedy(err, 'restore the folder from a copy')}"
+        ) from err
+
+
+def kept_verdict(path: str, plan: Plan) -> Verdict | None:
+    """The verdict of the last validation of the batch of ``plan``; null if there is none. Raises ``StateCorruptError``."""
+    with named_where_unreadable(path):
+        return last_verdict(path, plan.generation, plan.batch, options_of(path))
