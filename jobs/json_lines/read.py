@@ -10,7 +10,6 @@ import codecs
 import io
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -27,7 +26,7 @@ from windowmill.jobs.instants import instant_us, instants
 from windowmill.jobs.json_lines.blocks import JsonLines, read_blocks
 from windowmill.jobs.sources.text_lines import check_depth, deep_recursion
 from windowmill.jobs.sources.text_times import ISO, TextTimes
-from windowmill.jobs.sources.text_values import EXACT, number_type
+from windowmill.jobs.sources.text_values import EXACT, MAY_BE_LONG, WrittenFloat, number_type
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
 
@@ -36,8 +35,6 @@ _BLOCK_ROWS = 1 << 14
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The first whole number that is too long for a decimal.
 _TOO_LONG = 10**38
-#: Matches a line that may contain an integer beyond 64 bits, which orjson would read as a float.
-_LONG_NUMBER = re.compile(r"[0-9]{19}").search
 
 
 @dataclass(slots=True)
@@ -144,19 +141,19 @@ def _read_each(
 
 def _parsed(line: str) -> Any:
     check_depth(line)
-    if not _LONG_NUMBER(line):
+    if not MAY_BE_LONG(line):
         try:
             return orjson.loads(line)
         except orjson.JSONDecodeError:
             # Python's own parser takes three times as long, but reads NaN, and its messages say more.
             pass
     with deep_recursion(line.encode("utf-8", "surrogatepass")):
-        return json.loads(line)
+        return json.loads(line, parse_float=WrittenFloat)
 
 
 def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, tuple[str, str]], first: int = 0) -> pa.Array:
     """``values`` of the rows from ``first`` on as a column; a value that cannot be cast becomes null, with a reason in ``wrong``."""
-    kinds = set(map(type, values)) - {NoneType}
+    kinds = {float if each is WrittenFloat else each for each in set(map(type, values))} - {NoneType}
     # Truth counts as 0 and 1 where numbers do; among numbers it is no number.
     use = "boolean" if use == "number" and kinds == {bool} else use or _inferred(values, kinds)
     if len(kinds) == 1 and (column := _of_one_type(values, kinds.pop(), use)) is not None:
@@ -251,7 +248,13 @@ def _boolean(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    text = (
+        value
+        if isinstance(value, str)
+        else repr(value)
+        if isinstance(value, WrittenFloat)
+        else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    )
     # JSON can contain half a surrogate pair, which is not a character: encoding it raises an error.
     text.encode()
     return text

@@ -151,7 +151,12 @@ class Columns:
         if whole and pipeline.time.unit is None:
             raise SourceSchemaError(f"{place}: {name!r} is {kind.simpleString()}; say what it counts with time.unit (us, ms, s or none)")
         if pipeline.time.unit is not None and not whole:
-            raise SourceSchemaError(f"{place}: time.unit: {name!r} is {kind.simpleString()}, not an integer; leave time.unit out")
+            # One value that is no whole number makes a column of a text file another one.
+            is_text = pipeline.source is not None and pipeline.source.format in ("csv", "json")
+            whole_one = f", or give source.options.schema with {name} BIGINT if it counts" if is_text else ""
+            raise SourceSchemaError(
+                f"{place}: time.unit: {name!r} is {kind.simpleString()}, not an integer; leave time.unit out{whole_one}"
+            )
         if not whole and kind.typeName() not in ("timestamp", "timestamp_ntz", "date", "string"):
             raise SourceSchemaError(f"{place}: {name!r} is {kind.simpleString()}; expected a timestamp, a date or an integer")
 

@@ -50,7 +50,7 @@ def option_problems(settings: Source) -> Iterator[tuple[str, str]]:
     for name, value in settings.options.items():
         if name in ("header", "mergeSchema", "multiLine") and value.lower() not in LOGICAL:
             yield f"source.options.{name}", f"got {value!r}; expected true or false"
-        if (name == "sep" and len(value.encode()) != 1) or (name in ("quote", "escape") and len(value.encode()) > 1):
+        if (name == "sep" and value != "\\t" and len(value.encode()) != 1) or (name in ("quote", "escape") and len(value.encode()) > 1):
             yield f"source.options.{name}", f"got {value!r}; expected one ASCII character"
         if name == "schema":
             try:

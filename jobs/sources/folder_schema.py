@@ -56,7 +56,7 @@ def text_form(settings: Source, columns: Sequence[str], expected: Expected | Non
     return TextForm(
         "csv",
         header=header,
-        separator=given.get("sep", ","),
+        separator=given.get("sep", ",").replace("\\t", "\t"),
         quote=given.get("quote", '"'),
         escape=given.get("escape", ""),
         null=given.get("nullValue", ""),
@@ -195,7 +195,9 @@ def _of_texts(settings: Source, paths: Sequence[str]) -> pa.Schema:
         for name, values in (_texts_of_csv if settings.format == "csv" else _texts_of_json)(settings, path).items():
             texts.setdefault(name, set()).update(values)
     if not texts:
-        raise SourceError(f"source {settings.path}: its files are empty; write the first rows, or give source.options.schema")
+        raise SourceError(
+            f"source {settings.path}: none of its files has a row that can be read; write the first rows, or give source.options.schema"
+        )
     times = TextTimes.of(settings)
     return pa.schema([pa.field(name, guessed(values, times) if values else pa.null()) for name, values in texts.items()])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,9 +13,8 @@ import pyarrow.json as pa_json
 
 from windowmill.jobs.sources.csv_rows import Cells
 from windowmill.jobs.sources.text_lines import DECODER, MAX_DEPTH, after_spaces, check_depth, deep_recursion, may_be_deep
+from windowmill.jobs.sources.text_values import MAY_BE_LONG, WrittenFloat
 
-#: A whole number beyond 64 bits, which orjson would read as a float.
-_LONG_NUMBER = re.compile(rb"[0-9]{19}").search
 #: Texts that are numbers, which JSON has no other form for.
 _SPECIAL = ("NaN", "Infinity", "-Infinity")
 
@@ -150,7 +148,8 @@ def members(line: bytes) -> dict[str, str]:
 def json_object(line: bytes) -> dict[str, Any] | None:
     """The JSON object of a line, for a look at its columns; null if it is none."""
     try:
-        row = json.loads(line) if _LONG_NUMBER(line) else orjson.loads(line)
+        text = line.decode()
+        row = json.loads(text, parse_float=WrittenFloat) if MAY_BE_LONG(text) else orjson.loads(line)
     except ValueError:
         try:
             row = json.loads(line)  # takes NaN and Infinity, too

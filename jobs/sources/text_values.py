@@ -114,6 +114,26 @@ _DECIMALS = Context(prec=2 * _MOST_DIGITS)
 EXACT = 1 << 53
 
 
+class WrittenFloat(float):
+    """A number of JSON with a fraction, which is printed as it is written: a float may have fewer digits."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> WrittenFloat:
+        """The number that ``text`` is."""
+        self = super().__new__(cls, text)
+        self.text = text
+        return self
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+#: Matches JSON that may hold a number of more digits than orjson reads: a whole one beyond 64 bits, or one beyond those of a float.
+MAY_BE_LONG = re.compile(r"[0-9][0-9.]{15}").search
+
+
 def guessed(texts: set[str], times: TextTimes = ISO) -> pa.DataType:
     """The type that takes all of a column's ``texts``; text for none."""
     written = times.type_of(texts)

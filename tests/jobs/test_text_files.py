@@ -94,6 +94,7 @@ def test_a_stray_quote_changes_its_own_line_alone_as_in_spark(tmp_path, line, fo
         ({}, lines("x,1", "y,2", end="\r"), [*OK, ("y", 2, None)]),
         ({}, lines("x,1", "y,2", end="\r\n").removesuffix(b"\r\n"), [*OK, ("y", 2, None)]),
         ({"sep": "\t"}, lines("x,1").replace(b",", b"\t"), OK),
+        ({"sep": "\\t"}, lines("x,1").replace(b",", b"\t"), OK),
         ({"header": True}, b"\n\r\n  \nv,t,k\n1,2024-05-01,x\n", OK),
         ({"header": True}, b"v,t,k,\n1,2024-05-01,x,\n", OK),
         ({"escape": "\\"}, lines(r'"a\"b",1', r'"a\\",1', r'"a\nb",1'), [('a"b', 1, None), ("a\\", 1, None), ("a\\nb", 1, None)]),
@@ -328,6 +329,30 @@ def test_try_reads_long_whole_numbers_exactly_and_quarantines_what_nests_too_dee
     assert b'"total": 9223372036854775809}' in line
     mixed = "".join(json.dumps({"t": DAY, "k": "x", "v": value}) + "\n" for value in (*[0.5] * 1_500, 2**53 + 1)).encode()
     assert [str(row["total"]) for row in attempt(pipeline, mixed).rows] == [str(750 + 2**53 + 1) + ".0"]
+
+
+def test_fractions_beside_long_whole_numbers_keep_their_digits_in_try_and_in_a_folder(tmp_path):
+    values = ["12345678901234567.89", "1344800117571260417", "0.1"]
+    data = "".join(f'{{"t":"{DAY}","k":"x","v":{value}}}\n' for value in values).encode()
+    [found] = {str(kind) for kind in table(tmp_path, "json", {}, data).column("v").to_pylist() if str(kind).endswith(".89")}
+    pipeline = parse_pipeline(Pipe(tmp_path / "try", "json", aggregates={"all": {"collect": "v"}}).spec)
+    assert found in [str(value) for row in attempt(pipeline, data).rows for value in row["all"]]
+
+
+def test_a_time_that_one_value_makes_a_text_is_told_with_the_schema_that_helps(tmp_path, capsys):
+    pipe = Pipe(tmp_path, "csv", time={"column": "t", "unit": "s"})
+    (pipe.inputs / "a.csv").write_text("t,k,v\n1714521600,x,1\nsoon,x,2\n")
+    assert main(["run", str(pipe.path)]) == 2
+    assert "give source.options.schema with t BIGINT if it counts" in capsys.readouterr().err
+    pipe.write(options={"header": True, "schema": "t BIGINT, k STRING, v BIGINT"})
+    assert pipe.run(capsys) == [2]
+
+
+def test_a_folder_of_unreadable_lines_alone_is_not_called_empty(tmp_path, capsys):
+    pipe = Pipe(tmp_path, "json")
+    (pipe.inputs / "a.json").write_text('{"t": "2024-05-01"}{"t": "2024-05-01"}\n')
+    assert main(["run", str(pipe.path)]) == 1
+    assert "none of its files has a row that can be read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("format_", ["csv", "json"])
