@@ -56,6 +56,9 @@ ROWS_OF_A_SHARE, MAX_SHARES = 10_000_000, 16
 #: Result rows up to which Great Expectations validates in pandas, without a Spark job.
 MAX_VALIDATED_IN_PANDAS = 1_000_000
 
+#: What makes the next batch smaller, where it may take a part of what is new.
+_SMALLER = "(source.options.{}PerTrigger makes batches smaller)"
+
 
 @returnable
 class TooLargeError(Exception):
@@ -114,11 +117,12 @@ def check_files(files: Sequence[AddedFile], layout: Layout | None) -> None:
     """Raise ``TooLargeError`` if the rows of ``files`` are too many for this process, or their number is not in the source's log."""
     size = sum(file.size_bytes for file in files)
     if size > MAX_BYTES:
-        raise TooLargeError(f"{size / 2**20:,.0f} MB of new files, and one process takes at most {MAX_BYTES >> 20} MB")
+        most = f"{MAX_BYTES >> 20} MB {_SMALLER.format('maxBytes')}"
+        raise TooLargeError(f"{size / 2**20:,.0f} MB of new files, and one process takes at most {most}")
     if any(file.rows is None for file in files):
         raise TooLargeError(f"the source's log does not tell the number of new rows, and one process takes at most {MAX_ROWS:,}")
     if len(files) > MAX_FILES:
-        raise TooLargeError(f"{len(files):,} new files, and one process takes at most {MAX_FILES:,}")
+        raise TooLargeError(f"{len(files):,} new files, and one process takes at most {MAX_FILES:,} {_SMALLER.format('maxFiles')}")
     check_rows(sum(file.rows or 0 for file in files), layout)
 
 

@@ -131,7 +131,7 @@ def test_status_says_beforehand_what_is_too_large_for_local(bench, capsys, monke
         bench.land(time)
     status = bench.status(capsys)
     assert status["next_run_exit_code"] == 2
-    assert "2 new files, and one process takes at most 1; compute is local" in status["next_run_error"]
+    assert "2 new files, and one process takes at most 1 (source.options.maxFilesPerTrigger makes" in status["next_run_error"]
     assert app.run(["run", str(bench.spec)]) == 2
     assert status["next_run_error"] in " ".join(capsys.readouterr().err.split())
 
