@@ -76,8 +76,13 @@ class Scope:
     rebuilds: bool = True
 
     @classmethod
-    def of(cls, pipeline: Pipeline, plan: RestatePlan, types: Mapping[str, pa.DataType], touched: pa.Table | None) -> Scope:
-        """The scope of ``plan``: of windows on grids alone only times near those ``touched``, or in the range of the plan, are read."""
+    def of(
+        cls, pipeline: Pipeline, plan: RestatePlan, types: Mapping[str, pa.DataType], touched: pa.Table | None, *, ignored: bool
+    ) -> Scope:
+        """The scope of ``plan``: of windows on grids alone only times near those ``touched``, or in the range of the plan, are read.
+
+        ``ignored`` is whether batches have ignored changes that the plan does not name: the state of its keys is to have them, too.
+        """
         if touched is not None and not touched.num_rows:
             return cls(touched, rebuilds=False)
         slices = divide(pipeline, types).slices
@@ -96,7 +101,7 @@ class Scope:
             begin, end = times["min"] - longest, times["max"] + longest + 1
         kept = None if plan.emitted is None else slices.grids.first_slice_after(plan.emitted)
         last = end if touched is None or end is None else end - longest
-        if kept is not None and last is not None and last <= kept:
+        if kept is not None and last is not None and last <= kept and not ignored:
             return cls(touched, begin, end, rebuilds=False)
         return cls(touched, begin if begin is None or kept is None else min(begin, kept))
 

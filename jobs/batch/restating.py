@@ -127,9 +127,10 @@ class Restatement:
         if plan.late and were_missed(ledger):
             touched = None  # which keys rows missed windows of is not stored
         types = Columns.of(plan.source_schema).arrow
-        current = not taken and _state_is_current(plan, source, ledger)
-        scope, unshown = Scope.of(runnable.pipeline, plan, types, touched), left_out(runnable.pipeline, ledger)
-        return cls(runnable, plan, rows.source, scope, taken, current, rows, unshown, again)
+        current = not taken and not _uncounted(source, ledger, plan.to_version)
+        ignored = _uncounted(source, ledger, plan.from_version, beside=plan.changed)
+        scope = Scope.of(runnable.pipeline, plan, types, touched, ignored=ignored)
+        return cls(runnable, plan, rows.source, scope, taken, current, rows, left_out(runnable.pipeline, ledger), again)
 
     @property
     def touches_nothing(self) -> bool:
@@ -261,12 +262,14 @@ class Restatement:
         return Changes.of(rows.schema, added, kept=writer.close(), removes=paths)
 
 
-def _state_is_current(plan: RestatePlan, source: SourceTable, ledger: Ledger) -> bool:
-    """Whether earlier batches have counted all that versions through that of ``plan`` changed."""
+def _uncounted(source: SourceTable, ledger: Ledger, through: int, beside: tuple[int, int] | None = None) -> bool:
+    """Whether versions ``through`` this one, ``beside`` some, have changes that no batch has counted; true if the log is gone."""
+    first, last = (0, -1) if beside is None else beside
     try:
-        return not uncounted_changes(state_plans(ledger.batches()), source, plan.to_version, ahead=False)
+        found = uncounted_changes(state_plans(ledger.batches()), source, through, ahead=False)
     except SourceRangeGoneError:
-        return False
+        return True
+    return any(not first <= version.version <= last for version in found)
 
 
 def _is_plain_grid(pipeline: Pipeline, name: str) -> bool:

@@ -112,6 +112,21 @@ class Days:
         return sorted((key, place, f"{row['window_end']:%H:%M}", row["n"], row["total"]) for key, place, row in cells)
 
 
+@pytest.mark.parametrize(("corrected", "total"), [(1, 36), (4, 38)], ids=["of a window that was shown", "of one that is to come"])
+def test_later_windows_of_restated_keys_count_changes_that_were_ignored(tmp_path, corrected, total):
+    """Wherever the restated row lies: the state of its key is that of the source."""
+    days = Days(tmp_path, HOURLY, source={"changes": "ignore"})
+    days.append((1, "a", "08:05", 10), (2, "a", "09:05", 20), (3, "a", "12:05", 30), (4, "a", "12:06", 5), (5, "b", "12:10", 1))
+    days.run()
+    days.update("id = 3", v="31")
+    days.run()
+    days.update(f"id = {corrected}", v="7")
+    days.restate()
+    days.append((6, "b", "13:30", 1))
+    days.run()
+    assert ("a", "12:00", "13:00", 2, total) in days.latest("hourly")
+
+
 def test_a_restatement_leaves_rows_of_windows_that_the_spec_has_dropped(tmp_path):
     days = Days(tmp_path, HOURLY, VISIT)
     days.append((1, "a", "08:05", 10), (2, "a", "09:05", 20), (3, "a", "10:05", 30), (4, "a", "12:05", 1))

@@ -6,6 +6,13 @@ DAYS = "tests/jobs/test_days_after.py::test_"
 
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
+    f"{DAYS}later_windows_of_restated_keys_count_changes_that_were_ignored": [
+        (
+            "state-of-restated-keys-left",
+            "jobs.batch.restating:Restatement.of",
+            instead("_uncounted(_, _, _.from_version, beside=_)", "False"),
+        ),
+    ],
     f"{DAYS}a_restatement_leaves_rows_of_windows_that_the_spec_has_dropped": [
         (
             "dropped-windows-retracted",
