@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from rich.filesize import decimal
@@ -25,7 +25,6 @@ from windowmill.expectations.history import SCHEMA
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import late_missed
-from windowmill.jobs.batch.window_history import Stretch, left_out
 from windowmill.jobs.column_names import FILE, ROW
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spark import launch
@@ -59,7 +58,7 @@ BY_SQL, BY_REFERENCE = "Spark SQL", "the reference engine"
 ORIGIN, TYPE, RULE = "verify", "verify_published_rows", 1_000_000
 _NO_SQL = "has no form in SQL"
 _NO_WATERMARK = "the end of an interval is its watermark, which the source does not tell"
-_OF_EARLIER_SPEC = "they end before the history that was asked for when the window was changed"
+_OF_EARLIER_SPEC = "an earlier spec published them"
 _TOO_MANY = f"rows of their keys are more than {MAX_ROWS:,}, too many for the reference engine; keys with fewer rows are compared"
 _UNKNOWN_ORDER = (
     "rows came late, and since then files of the source were rewritten, or windows were computed anew in which no row is late, so which "
@@ -116,13 +115,13 @@ def verify(
     with progress.step("sample", f"{number} rows of {runnable.sink_path}"):
         drawn = sample(runnable.sink_path, pipeline, number=number, seed=seed, ends=ends, through=newest.number)
     comparison = Comparison()
-    chosen = _of_this_spec(drawn, left_out(pipeline, ledger), comparison)
+    chosen, lacking = _of_this_spec(drawn, batches, comparison)
     rows = SourceRows(partial(_started, pipeline, progress), runnable, files, time.time_ns() // 1_000)
     late = sum(batch.rows_late for batch in committed if batch.plan.builds_state) > 0
     # A backfill from the table counts rows that are in quarantine because they came too late.
     late = late or ("too_late" in rows.refused and any(isinstance(plan, BackfillPlan) and plan.snapshot is not None for plan in plans))
     plain = Plain(rows)
-    comparing = _Comparing(plain, chosen, comparison, late, progress)
+    comparing = _Comparing(plain, chosen, lacking, comparison, late, progress)
     if chosen.rows:
         comparing.run()
     found = Verification(newest.number, seed, source.version, comparison, files.changed, _missed(committed))
@@ -131,15 +130,24 @@ def verify(
     return found
 
 
-def _of_this_spec(drawn: Sample, earlier: Mapping[str, Sequence[Stretch]], comparison: Comparison) -> Sample:
-    """``drawn`` without rows that end in the stretches that an ``earlier`` meaning of their window has published."""
+def _of_this_spec(drawn: Sample, batches: Sequence[Batch], comparison: Comparison) -> tuple[Sample, Mapping[int, Collection[str]]]:
+    """``drawn`` without rows of windows that meant something else then; and by batch the aggregates that its spec did not have as now."""
+    specs = {batch.number: _meanings(batch.plan.definition) for batch in batches}
+    windows, aggregates = specs[batches[-1].number]
+    lacking = {number: {name for name, spec in aggregates.items() if then.get(name) != spec} for number, (_, then) in specs.items()}
     places = []
     for place, row in enumerate(drawn.rows):
-        if any(first < row.end <= last for first, last in earlier.get(row.window, ())):
+        if specs[row.batch][0].get(row.window) != windows.get(row.window):
             comparison.left_out[f"rows of {row.window}", _OF_EARLIER_SPEC] += 1
-        else:
-            places.append(place)
-    return Sample([drawn.rows[place] for place in places], drawn.keys.take(pa.array(places, pa.int64())))
+            continue
+        comparison.left_out.update((f"column {name}", _OF_EARLIER_SPEC) for name in lacking[row.batch])
+        places.append(place)
+    return Sample([drawn.rows[place] for place in places], drawn.keys.take(pa.array(places, pa.int64()))), lacking
+
+
+def _meanings(definition: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The windows and the aggregates of a spec by name."""
+    return {window["name"]: window for window in definition["windows"]}, definition["aggregates"]
 
 
 def _started(pipeline: Pipeline, progress: Progress, brief: bool) -> SparkSession:
@@ -170,10 +178,19 @@ def _written(runnable: Runnable, ledger: Ledger) -> set[str]:
 
 @dataclass
 class _Comparing:
-    """The comparison of a sample with the source; ``late`` is whether rows came late and were counted."""
+    """The comparison of a sample with the source.
+
+    Attributes
+    ----------
+    lacking
+        By batch the aggregates that its spec did not have, or not as they are now.
+    late
+        Whether rows came late and were counted.
+    """
 
     plain: Plain
     sample: Sample
+    lacking: Mapping[int, Collection[str]]
     comparison: Comparison
     late: bool
     progress: Progress
@@ -209,7 +226,7 @@ class _Comparing:
         by_engine = self._by_reference(others, others_keys, arrival, found)
         self._by_sql(rows, keys, gaps, arrival, found)
         for row, expected in by_engine:
-            self.comparison.add(row, expected, None, BY_REFERENCE, self.doubt)
+            self._add(row, expected, None, BY_REFERENCE)
         self._name_left_out()
 
     def _start_spark(self) -> None:
@@ -261,7 +278,12 @@ class _Comparing:
             values = self.plain.recomputed(rows, keys, gaps, arrival, None if found is None else found.rows)
         for row, gap, expected in zip(rows, gaps, values, strict=True):
             query = self.plain.query(row, gap, without=self._too_late_for(row, arrival))
-            self.comparison.add(row, expected, query, BY_SQL, self.doubt)
+            self._add(row, expected, query, BY_SQL)
+
+    def _add(self, row: PublishedRow, expected: Mapping[str, RecomputedValue] | None, query: str | None, method: str) -> None:
+        lacking = self.lacking[row.batch]
+        known = None if expected is None else {name: value for name, value in expected.items() if name not in lacking}
+        self.comparison.add(row, known, query, method, self.doubt)
 
     def _by_reference(
         self, rows: Sequence[PublishedRow], keys: pa.Table, arrival: Arrival, found: SampledRows | None
@@ -291,6 +313,7 @@ class _Comparing:
         for name in self.plain.pipeline.aggregates:
             rows = len(self.comparison.rows) - self.comparison.compared[name]
             missing = sum(1 for row in self.comparison.rows if any(each.column is None for each in row.differences))
+            missing += self.comparison.left_out[f"column {name}", _OF_EARLIER_SPEC]
             if rows > missing:
                 self.comparison.left_out[f"column {name}", _NO_SQL] += rows - missing
 

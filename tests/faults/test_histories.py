@@ -177,6 +177,8 @@ class History:
 
     def _verify(self) -> None:
         """`verify` finds no difference, but of changes that batches have not counted."""
+        loop.run(self.pipeline, quiet())  # what a run that died has left
+        self.look()
         found = verify(self.pipeline, quiet(), number=100, seed=self.rows)
         wrong = [f"{row.row}: {row.differences}" for row in found.comparison.differing]
         uncounted = self.spec["source"]["changes"] == "ignore" or "backfill_as_arrived" in self.log

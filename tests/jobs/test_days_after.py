@@ -711,7 +711,18 @@ def test_verify_leaves_out_rows_that_an_earlier_meaning_of_their_window_has_publ
     days.apply(brief | {"gap": "1 hour"}, history=None)
     days.append((4, "a", "16:05", 4), (5, "a", "18:05", 5))
     days.run()
-    assert days.verified() == (2, ["rows of visit: they end before the history that was asked for when the window was changed, 2"])
+    assert days.verified() == (2, ["rows of visit: an earlier spec published them, 2"])
+
+
+def test_verify_leaves_out_columns_that_an_earlier_spec_did_not_have(tmp_path):
+    days = Days(tmp_path, LAST_2)
+    days.append((1, "a", "08:05", 1), (2, "a", "12:05", 2))
+    days.run()
+    days.spec["aggregates"] |= {"low": {"min": "v"}}
+    days.apply(LAST_2, history=None)
+    days.append((3, "a", "16:05", 4))
+    days.run()
+    assert days.verified() == (2, ["column low: an earlier spec published them, 1"])
 
 
 @pytest.mark.parametrize("window", [LAST_2, VISIT | {"max_size": "1 hour"}], ids=lambda window: window["type"])

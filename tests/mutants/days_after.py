@@ -1,6 +1,6 @@
 """What commands behind one another show: bugs that a fast test has to notice."""
 
-from tests.mutants.edits import instead, never, without
+from tests.mutants.edits import always, instead, never, without
 
 DAYS = "tests/jobs/test_days_after.py::test_"
 
@@ -112,7 +112,10 @@ MUTANTS = {
         ("rows-of-the-quarantine-judged", "jobs.verify.check:verify", never("_ in rows.refused and any(_)")),
     ],
     f"{DAYS}verify_leaves_out_rows_that_an_earlier_meaning_of_their_window_has_published": [
-        ("rows-of-an-earlier-spec-judged", "jobs.verify.check:_of_this_spec", never("any(_)")),
+        ("rows-of-an-earlier-spec-judged", "jobs.verify.check:_of_this_spec", never("_ != _.get(row.window)")),
+    ],
+    f"{DAYS}verify_leaves_out_columns_that_an_earlier_spec_did_not_have": [
+        ("columns-of-an-earlier-spec-judged", "jobs.verify.check:_Comparing._add", always("_ not in lacking")),
     ],
     f"{DAYS}verify_goes_by_the_watermark_of_the_batches_where_the_newest_rows_are_gone": [
         ("watermark-of-the-source-as-it-is", "jobs.verify.by_reference:_of_window", instead("final=True", "final=False")),
