@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from typing import Any, cast, get_args
 
 from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.stores import is_unavailable, remedy
 from windowmill.expectations.suites import needs_spark, rules
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.spark.settings import is_short_run
-from windowmill.windowing.errors import LocalComputeError, SpecError
+from windowmill.windowing.errors import LocalComputeError, SourceError, SpecError, WindowmillError, first_line
 from windowmill.windowing.settings import COMPUTE, MASTER
 from windowmill.windowing.spec import Compute, Pipeline
 
@@ -72,6 +73,17 @@ def refused_locally(pipeline: Pipeline, batch: int, why: str) -> LocalComputeErr
     return LocalComputeError(
         f"pipeline {pipeline.pipeline}: batch {batch}: {why}; compute is local, which never uses Spark: set it to auto or spark "
         f"({COMPUTE.name} too)"
+    )
+
+
+def failed_locally(pipeline: Pipeline, batch: int, err: Exception) -> WindowmillError:
+    """As :func:`refused_locally`, because of ``err``; where storage does not answer, which Spark asks, too, the error for that."""
+    cause = err.__cause__
+    if cause is None or not is_unavailable(cause):
+        return refused_locally(pipeline, batch, str(err))
+    return SourceError(
+        f"pipeline {pipeline.pipeline}: batch {batch}: the source's rows cannot be read now ({first_line(cause)}); "
+        f"{remedy(cause, 'run again')}"
     )
 
 

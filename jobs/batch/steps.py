@@ -182,7 +182,7 @@ class _Steps:
                 computed = compute_locally(self.job, step=self.progress.step)
             except TooLargeError as err:
                 if engine.compute_of(self.pipeline) == "local":
-                    raise engine.refused_locally(self.pipeline, self.plan.batch, str(err)) from err
+                    raise engine.failed_locally(self.pipeline, self.plan.batch, err) from err
                 self.progress.say(f"  by Spark: {err}")
                 in_a_task = isinstance(err, OnlySparkError)  # else it is too large for one task, too
             else:

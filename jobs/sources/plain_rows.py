@@ -35,6 +35,9 @@ _DEFAULT = "EXISTS_DEFAULT"
 #: Types of event times that :class:`.EventTimes` takes.
 _TIMES = (IntegralType, TimestampType, TimestampNTZType, DateType, StringType)
 
+#: What reading rows raises that Spark reads, or of which it says what is wrong.
+NOT_HERE = (NotPlainError, SpecError, OSError, pa.ArrowException)
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -110,16 +113,20 @@ class PlainRows:
         return cls(pipeline, files, [file.version for file in reading.files], form, conditions, source.has_unread, answers or NO_ANSWERS)
 
     def read(self, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> pa.Table | None:
-        """The rows in order of arrival; null if only Spark can read them.
+        """As :meth:`read_here`; null if only Spark can read the rows."""
+        try:
+            return self.read_here(columns, conditions, latest=latest)
+        except NOT_HERE:
+            return None
+
+    def read_here(self, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> pa.Table:
+        """The rows in order of arrival; raises one of :data:`NOT_HERE` if only Spark can read them, or nobody.
 
         The table has ``columns``, for each of ``conditions`` its truth in a :func:`.condition_column`, and what :func:`.read_rows` adds.
         Event times after ``latest`` are not accepted; null for no bound.
         """
-        try:
-            whole = [self._stored(index, self.needed(columns)) for index in range(len(self.files))]
-            return self.evaluated(pa.concat_tables(whole), columns, conditions, latest)
-        except (NotPlainError, SpecError, OSError, pa.ArrowException):  # Spark reads them, or says what is wrong
-            return None
+        whole = [self._stored(index, self.needed(columns)) for index in range(len(self.files))]
+        return self.evaluated(pa.concat_tables(whole), columns, conditions, latest)
 
     def read_part(self, part: FilePart, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> Iterator[pa.Table]:
         """As :meth:`read`, the rows of a part of a file that has been examined, in batches, without ``FILE`` and ``VERSION``.

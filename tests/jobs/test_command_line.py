@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands import COMMANDS
+from windowmill.jobs.sources import plain_files
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.specfile import load_pipeline
 
@@ -179,6 +181,21 @@ def test_what_a_changed_spec_reads_is_read_as_it_was_computed(specs, capsys, cha
     Path(specs[0]).write_text(yaml.safe_dump(yaml.safe_load(Path(specs[0]).read_text()) | change))
     for command in (["report"], ["suggest"], ["maintain"], ["maintain", "--fold-revisions", "1 hour"], ["quality"], ["status"]):
         assert main([command[0], specs[0], *command[1:]]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "advice"), [(errno.EIO, "run again; if it stays"), (errno.EACCES, "give the user of this run")])
+def test_a_source_file_that_storage_does_not_give_is_no_matter_of_who_computes(specs, tmp_path, capsys, monkeypatch, number, advice):
+    def failing(*_args: object, **_named: object) -> None:
+        raise OSError(number, f"Failed to open local file. Detail: [errno {number}] {os.strerror(number)}")
+
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    with monkeypatch.context() as broken:
+        broken.setattr(plain_files.OpenFile, "__enter__", failing)
+        assert main(["run", specs[0]]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert f"the source's rows cannot be read now ([Errno {number}]" in last
+    assert advice in last
+    assert main(["run", specs[0]]) == 0
 
 
 @pytest.mark.parametrize("damage", ["data", "log"])

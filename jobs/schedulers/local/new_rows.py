@@ -74,9 +74,14 @@ class SourceRows(NewRows):
         """
         names = columns_read(*stages)
         conditions = list(dict.fromkeys(text for stage in stages for text in stage.conditions))
-        read = None if batch.plain is None else batch.plain.read(names, conditions, latest=batch.latest)
-        if batch.plain is None or read is None:
+        from windowmill.jobs.sources.plain_rows import NOT_HERE  # imports PySpark
+
+        if batch.plain is None:
             raise limits.OnlySparkError(f"the source's rows need Spark: {_why(batch)}")
+        try:
+            read = batch.plain.read_here(names, conditions, latest=batch.latest)
+        except NOT_HERE as err:
+            raise limits.OnlySparkError(f"the source's rows need Spark: {_why(batch)}") from err
         return cls(read.drop_columns([VERSION]), partial(_whole, batch.plain, batch.latest))
 
     @classmethod
