@@ -15,7 +15,6 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.arrival_order import Arrived, numbered
 from windowmill.jobs.conditions.spark import asks_zone
 from windowmill.jobs.conditions.syntax import columns_of
-from windowmill.jobs.conditions.truths import conditions_of
 from windowmill.jobs.schedulers.files.scan import FileScan
 from windowmill.jobs.schedulers.local.new_rows import columns_read
 from windowmill.jobs.schedulers.spark.bounded_pass import REFUSED, BoundedPass, results_in
@@ -261,6 +260,6 @@ def _greatest(rows: DataFrame) -> int | None:
 
 
 def _needed(batch: SourceInput) -> list[str]:
-    conditions = (columns_of(condition) for condition in conditions_of(batch.pipeline))
+    conditions = (columns_of(condition) for condition in batch.pipeline.conditions())
     live_ones = live_columns(batch.pipeline, batch.types)
     return list(dict.fromkeys([*batch.pipeline.keys, *live_ones, *chain(*conditions)]))

@@ -89,22 +89,6 @@ class FlatFat(Generic[P]):
             node //= 2
         return total
 
-    def between(self, first: int, last: int) -> P | None:
-        """Slots ``first`` to ``last``, both included, combined; at most 2·log2(capacity) combines, the identity ⊥ if first > last."""
-        left: P | None = None
-        right: P | None = None
-        low, high = self.capacity + first, self.capacity + last + 1
-        while low < high:
-            if low % 2 == 1:
-                left = self._join(left, self._nodes[low])
-                low += 1
-            if high % 2 == 1:
-                high -= 1
-                right = self._join(self._nodes[high], right)
-            low //= 2
-            high //= 2
-        return self._join(left, right)
-
     def compact(self, front: int) -> list[int]:
         """Move the full slots together, in ring order from ``front``, and repair the nodes above them once; at most capacity - 1 combines.
 

@@ -214,7 +214,6 @@ def next_restatement(
     on_reading
         As of :func:`next_run`.
     """
-    check_owner(runnable.pipeline, ledger)
     ledger.check_meaning(runnable.pipeline)
     source, last = source_of(runnable, ledger), ledger.last_commit
     if last is None:

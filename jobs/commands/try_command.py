@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from windowmill.jobs.commands.terminal import as_written, load_pipeline
 from windowmill.jobs.commands.try_engine import Batch, Engine, Results
-from windowmill.jobs.conditions.truths import conditions_of, evaluate
+from windowmill.jobs.conditions.truths import evaluate
 from windowmill.jobs.json_lines.read import JsonRows, RefusedRow, read_rows, refused_lines
 from windowmill.jobs.json_lines.write import result_lines
 from windowmill.jobs.spec_checks import check_conditions, check_functions
@@ -223,7 +223,7 @@ def _judged(rows: JsonRows, pipeline: Pipeline) -> tuple[JsonRows, dict[str, pa.
     Conditions look at one row each, so they are settled for all rows at once: a query a batch costs 20 ms and more.
     """
     wanted = pipeline.source.filter if pipeline.source and pipeline.source.filter else None
-    conditions = conditions_of(pipeline)
+    conditions = pipeline.conditions()
     if not rows.table.num_rows or not (wanted or conditions):
         return rows, {condition: pa.array([], pa.bool_()) for condition in conditions}
     found = evaluate(tuple(dict.fromkeys([*([wanted] if wanted else []), *conditions])), _with_instants(rows.table))

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.syntax import columns_of
-from windowmill.jobs.conditions.truths import conditions_of, every_condition, may_fail, outside_problem, value_of
+from windowmill.jobs.conditions.truths import every_condition, may_fail, outside_problem, value_of
 from windowmill.jobs.conditions.written import OF_ONE_ROW
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _by_arrow(condition: str, types: Mapping[str, pa.DataType]) -> Column:
 
 def asks_zone(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> str | None:
     """A condition of the spec, without the filter, that Spark evaluates as written and whose truth may depend on the session's zone."""
-    for condition in conditions_of(pipeline):
+    for condition in pipeline.conditions():
         if outside_problem(condition, types) is not None and _is_about_time(condition, types):
             return condition
     return None

@@ -20,15 +20,10 @@ if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
 
-def conditions_of(pipeline: Pipeline) -> tuple[str, ...]:
-    """The distinct conditions in the spec, without the source's filter."""
-    return pipeline.conditions()
-
-
 def every_condition(pipeline: Pipeline) -> tuple[str, ...]:
     """The distinct conditions in the spec, the source's filter first."""
     own = (pipeline.source.filter,) if pipeline.source is not None and pipeline.source.filter else ()
-    return tuple(dict.fromkeys((*own, *conditions_of(pipeline))))
+    return tuple(dict.fromkeys((*own, *pipeline.conditions())))
 
 
 @dataclass(frozen=True, slots=True)

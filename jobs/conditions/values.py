@@ -95,15 +95,9 @@ def without(array: pa.Array, rows: Mask | None) -> pa.Array:
     """``array`` with null in these rows."""
     if rows is None or not rows.any():
         return array
-    return pc.if_else(pa.array(rows), pa.scalar(None, array.type), array) if not _is_nested(array.type) else _taken_without(array, rows)
-
-
-def _is_nested(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_nested(kind) or kind == pa.month_day_nano_interval())
-
-
-def _taken_without(array: pa.Array, rows: Mask) -> pa.Array:
-    return array.take(pa.array(np.arange(len(array)), mask=rows))
+    if pa.types.is_nested(array.type) or array.type == pa.month_day_nano_interval():
+        return array.take(pa.array(np.arange(len(array)), mask=rows))
+    return pc.if_else(pa.array(rows), pa.scalar(None, array.type), array)
 
 
 def either(*failed: Mask | None) -> Mask | None:

@@ -12,7 +12,6 @@ from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.column_names import FILE, ROW
-from windowmill.jobs.conditions.truths import conditions_of
 from windowmill.jobs.verify.compare import RecomputedValue
 from windowmill.jobs.verify.sampled_rows import Reaches, SampledRows
 from windowmill.jobs.verify.source_rows import with_conditions
@@ -149,7 +148,7 @@ def _records(found: pa.Table, plain: Plain) -> tuple[list[reference.Record], lis
         commit = files.commits[row[FILE]] if files.order_known else None
         row[_COMMIT] = -1 if commit is None else commit
     rows.sort(key=lambda row: (row[_COMMIT], row[TIME] if row[_COMMIT] < 0 else 0, row[FILE], row[ROW]))
-    conditions = [(text, condition_column(text)) for text in conditions_of(plain.pipeline)]
+    conditions = [(text, condition_column(text)) for text in plain.pipeline.conditions()]
     records, commits = [], []
     for number, row in enumerate(rows):
         commits.append(number if row[_COMMIT] < 0 else len(rows) + row[_COMMIT])

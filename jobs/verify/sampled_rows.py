@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.batch.restated_rows import kept_out
 from windowmill.jobs.column_names import FILE, REASON, ROW
-from windowmill.jobs.conditions.truths import conditions_of
 from windowmill.jobs.sources.base import Reading
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.plain_files import NotPlainError
@@ -134,7 +133,7 @@ class LocalReader:
         """
         if self._plain is None:
             return None
-        conditions, kept, latest, n_kept = conditions_of(self._pipeline), list[pa.Table](), list[pa.Table](), 0
+        conditions, kept, latest, n_kept = self._pipeline.conditions(), list[pa.Table](), list[pa.Table](), 0
         schema = self._schema(columns, conditions)
         try:
             for rows in self._parts(chosen, columns, conditions, schema):

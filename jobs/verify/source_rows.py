@@ -19,7 +19,7 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.column_names import FILE, REASON, ROW
 from windowmill.jobs.conditions.spark import truth
-from windowmill.jobs.conditions.truths import Conditions, conditions_of, every_condition
+from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.changed_rows import queried
 from windowmill.jobs.sources.columns import Columns, used_columns
@@ -200,7 +200,7 @@ def _text_of(columns: Sequence[str]) -> Column:
 
 def condition_names(pipeline: Pipeline) -> Mapping[str, str]:
     """For each condition of the spec the name of the column that says where it holds."""
-    return {condition: f"_holds{n}" for n, condition in enumerate(conditions_of(pipeline))}
+    return {condition: f"_holds{n}" for n, condition in enumerate(pipeline.conditions())}
 
 
 def with_conditions(rows: DataFrame, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> tuple[DataFrame, Mapping[str, str]]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.conditions.truths import conditions_of
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.base import EntriesWanted, Loaded
 from windowmill.jobs.ways.emission import Emission
@@ -66,7 +65,7 @@ class LiveRowReading:
 
     @property
     def conditions(self) -> Sequence[str]:
-        return conditions_of(self.pipeline)
+        return self.pipeline.conditions()
 
     @property
     def schema(self) -> pa.Schema:
@@ -92,7 +91,7 @@ class LiveRowPart(KeyedPart):
 
     def __init__(self, batch: Input, rows: Rows) -> None:
         super().__init__(replace(batch, pipeline=rows.pipeline))
-        log = StateLog(rows.pipeline, batch.types, conditions_of(rows.pipeline), beside=rows.beside)
+        log = StateLog(rows.pipeline, batch.types, rows.pipeline.conditions(), beside=rows.beside)
         self._reading = LiveRowReading(rows.pipeline, batch.types, log)
 
     @property

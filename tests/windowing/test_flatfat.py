@@ -7,7 +7,6 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
@@ -88,17 +87,6 @@ def test_prefix_and_suffix_cost_at_most_log_n_and_aggregate_nothing(n):
     tally[0] = 0
     assert tree.aggregate() == (letters,)
     assert tally[0] == 0
-
-
-def test_a_range_costs_at_most_two_logs():
-    tree, tally = full(64)
-    letters = "".join(chr(97 + slot % 26) for slot in range(64))
-    for first in range(64):
-        for last in range(first, 64):
-            tally[0] = 0
-            assert tree.between(first, last) == (letters[first : last + 1],)
-            assert tally[0] <= 2 * math.log2(64)
-    assert tree.between(5, 4) is None
 
 
 def test_empty_slots_cost_nothing():
@@ -200,20 +188,6 @@ def test_shapes_that_cannot_be_are_refused():
         full(4)[0].resized(2, 0)
     with pytest.raises(StateError, match="cannot be"):
         ReactiveAggregator.restore(JOINED, EngineState("flatfat", (None,) * 3, {"front": 0, "span": 0, "least": 4}))
-
-
-@given(gone=st.sets(st.integers(0, 29)), since=st.integers(0, 29))
-def test_shorter_windows_over_the_same_tree(gone, since):
-    window = ReactiveAggregator(JOINED, capacity=4)
-    for number in range(60):
-        if len(window) == 30:
-            window.evict()
-        window.add(text(f"{number},"))
-    for handle in gone:
-        window.remove(30 + handle)
-    live = [number for number in range(30, 60) if number - 30 not in gone]
-    if 30 + since in live:
-        assert window.query_since(30 + since) == ("".join(f"{number}," for number in live if number >= 30 + since),)
 
 
 class AnyOrderEviction(RuleBasedStateMachine):

@@ -119,18 +119,6 @@ class ReactiveAggregator(Engine[P]):
         total = self._join(tree.suffix(self._front), tree.prefix(self.back)) if self.inverted else tree.aggregate()
         return self.aggregate.identity if total is None else total
 
-    def query_since(self, handle: int) -> P:
-        """The window from the partial of ``handle`` to the youngest: a shorter window over the same tree; at most 2·log2 n combines."""
-        self._flush()
-        slot = self._slot_of[handle]
-        if not self.inverted:
-            total = self._tree.suffix(slot)
-        elif slot >= self._front:
-            total = self._join(self._tree.suffix(slot), self._tree.prefix(self.back))
-        else:
-            total = self._tree.between(slot, self.back)
-        return self.aggregate.identity if total is None else total
-
     def _join(self, older: P | None, newer: P | None) -> P | None:
         if older is None or newer is None:
             return newer if older is None else older

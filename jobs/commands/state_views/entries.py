@@ -13,7 +13,6 @@ from windowmill.checkpoints.state.compaction import own_rows
 from windowmill.checkpoints.state.inspection import LogInspection, PositionsInspection
 from windowmill.jobs.commands.answers import titled
 from windowmill.jobs.commands.state_views.base import View, breakable, cell, partials_told, source_types, value_of
-from windowmill.jobs.conditions.truths import conditions_of
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, NUMBER_OF, TIME
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.position_nodes import FIRST, POSITION
@@ -98,7 +97,7 @@ class LiveRowsView(View):
 
     def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int, ways: Sequence[WayName] = ()) -> None:
         super().__init__(pipeline, ledger, limit)
-        log = StateLog(pipeline, source_types(ledger, path), conditions_of(pipeline), beside=len(ways) > 1)
+        log = StateLog(pipeline, source_types(ledger, path), pipeline.conditions(), beside=len(ways) > 1)
         own = own_rows("live rows", ways or ["live rows"])
         self.inspection = LogInspection(path, list(log.keys.values()), self.next_batch, log.tables, own)
         self._labels = log.keys

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints import stores
-from windowmill.jobs.conditions.truths import conditions_of
 from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION
 from windowmill.jobs.sources.columns import REASON, ROW, Columns
 from windowmill.jobs.sources.delta_log import read_version
@@ -93,7 +92,7 @@ class FileScan:
         truth in a :func:`.condition_column`.
         """
         stores.use_options(self.options)
-        conditions, before = conditions_of(self.plain.pipeline), 0
+        conditions, before = self.plain.pipeline.conditions(), 0
         names = [*self.columns, TIME, *map(condition_column, conditions)]
         for part in self.tasks[task]:
             for rows in self.plain.read_part(part, self.columns, conditions, latest=self.latest):
