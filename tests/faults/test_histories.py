@@ -176,12 +176,13 @@ class History:
         assert len(lost) == len(self.contract.now.lost), f"{len(lost)} rows in quarantine instead of {len(self.contract.now.lost)}"
 
     def _verify(self) -> None:
-        """`verify` finds no difference, but of changes that batches have not counted."""
+        """`verify` finds no difference, but of changes that batches have not counted, or whose results were discarded."""
         loop.run(self.pipeline, quiet())  # what a run that died has left
         self.look()
         found = verify(self.pipeline, quiet(), number=100, seed=self.rows)
         wrong = [f"{row.row}: {row.differences}" for row in found.comparison.differing]
-        uncounted = self.spec["source"]["changes"] == "ignore" or "backfill_as_arrived" in self.log
+        discarded = any(batch.verdict == "discarded" for batch in self.ledger.batches())
+        uncounted = discarded or self.spec["source"]["changes"] == "ignore" or "backfill_as_arrived" in self.log
         assert not wrong or (found.changed and uncounted), f"`verify`: {'; '.join(wrong[:3])}"
 
     def _same(self, one: Row | None, other: Row) -> bool:
