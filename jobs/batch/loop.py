@@ -22,6 +22,7 @@ from windowmill.jobs.batch.catalog import ask_locations, register_new
 from windowmill.jobs.batch.engine import has_brief_use, is_sure_to_use_spark
 from windowmill.jobs.batch.progress import CommittedBatch, Progress, Ruling, warnings_of
 from windowmill.jobs.batch.spark_committer import tables_of
+from windowmill.jobs.batch.window_history import check_discarded
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.reading import Arrival, History
 from windowmill.jobs.spark import launch
@@ -367,6 +368,8 @@ def _check_held(runnable: Runnable, ledger: Ledger, ruling: Ruling, number: int 
         raise OutOfTurnError(
             f"pipeline {runnable.name}: batch {held.number} is held, not batch {number}; look at its report before you {ruling} it"
         )
+    if ruling == "discard":
+        check_discarded(runnable.pipeline, ledger, held)
 
 
 def _rule(

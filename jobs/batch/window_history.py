@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from windowmill.checkpoints.batches import standing
+from windowmill.checkpoints.batches import Batch, standing
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan
+from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, RestatePlan
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
+from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.spec import Pipeline
 
 #: Ends of windows in (first, last].
@@ -41,6 +42,21 @@ def numbered_otherwise(pipeline: Pipeline, ledger: Ledger) -> set[str]:
     now = {window["name"]: window for window in pipeline.shown_meaning()["windows"]}
     before = ((name, window) for _, windows in _windows_of(ledger) for name, window in windows.items())
     return {name for name, window in before if "evict" in window and "evict" in now.get(name, {}) and window != now[name]}
+
+
+def check_discarded(pipeline: Pipeline, ledger: Ledger, held: Batch) -> None:
+    """Refuse to discard the ``held`` batch if it numbers published triggers anew: those of later batches would have numbers of these."""
+    numbered = set[str]()
+    if isinstance(held.plan, RestatePlan):
+        numbered = {window.name for window in pipeline.windows if window.follows_policies}
+    elif isinstance(held.plan, ApplyPlan):
+        numbered = numbered_otherwise(pipeline, ledger)
+    if numbered:
+        raise UnsupportedError(
+            f"pipeline {pipeline.pipeline}: batch {held.number} numbers the triggers of window {min(numbered)} anew; without its rows, "
+            "later triggers would have the numbers of published ones: `windowmill release` it, or correct the source or the rule, "
+            "`windowmill abandon` it and run"
+        )
 
 
 def _without(stretches: Sequence[Stretch], begin: int, end: int) -> Iterator[Stretch]:

@@ -259,6 +259,26 @@ def test_a_backfill_of_rows_as_they_arrived_takes_a_restatement_back_as_a_whole_
     assert [row[1:] for row in days.latest(window["name"]) if row[0] == "a"] == [*(row[1:] for row in as_arrived if row[0] == "a"), after]
 
 
+@pytest.mark.parametrize("by", ["restatement", "changed spec"])
+def test_a_batch_that_numbers_published_triggers_anew_is_not_discarded(tmp_path, by):
+    days = Days(tmp_path, LAST_2)
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (3, "a", "10:05", 3), (4, "a", "12:05", 4))
+    days.run()
+    days.spec["expectations"] = UNMET
+    if by == "restatement":
+        days.source.delete("id = 2")
+    with pytest.raises(HeldError):
+        days.run() if by == "restatement" else days.apply(LAST_2 | {"trigger": {"count": 2}})
+    with pytest.raises(UnsupportedError, match="numbers the triggers of window last_2 anew"):
+        loop.run(days.pipeline, quiet(), ruling="discard")
+    loop.run(days.pipeline, quiet(), ruling="release")
+    del days.spec["expectations"]
+    days.append((5, "a", "13:05", 5), (6, "a", "14:05", 6))
+    days.run()
+    numbers = [row[1] for row in days.latest("last_2")]
+    assert numbers == list(range(len(numbers)))
+
+
 def test_a_backfill_that_is_discarded_leaves_the_state(tmp_path):
     days = Days(tmp_path, LAST_2, source={"changes": "ignore"})
     days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (3, "b", "09:40", 3))

@@ -123,4 +123,7 @@ MUTANTS = {
     f"{DAYS}verify_compares_windows_with_policies_that_were_empty": [
         ("empty-windows-begin-somewhere", "jobs.verify.by_reference:reaches", instead("row.end + 1", "max(row.start, row.end) + 1")),
     ],
+    f"{DAYS}a_batch_that_numbers_published_triggers_anew_is_not_discarded": [
+        ("triggers-of-discarded-batches-numbered-again", "jobs.batch.window_history:check_discarded", never("isinstance(_, RestatePlan)")),
+    ],
 }
