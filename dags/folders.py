@@ -49,13 +49,12 @@ def spec_files() -> list[Path]:
         If a folder in ``WINDOWMILL_PIPELINES`` does not exist; the default folder may be missing.
     """
     named = PIPELINES.given()
-    if not named:
-        return sorted(Path(conf.get("core", "dags_folder")).with_name("pipelines").glob("*.yaml"))
+    default = None if named else Path(conf.get("core", "dags_folder")).with_name("pipelines")
     files: dict[str, Path] = {}  # by what they are without links
-    for folder in filter(None, named.split(os.pathsep)):
-        if not Path(folder).is_dir():
+    for folder in [default] if default else map(Path, filter(None, (named or "").split(os.pathsep))):
+        if not default and not folder.is_dir():
             raise SpecError(f"{PIPELINES.name}: {folder} is not a folder; name folders of *.yaml files, separated by {os.pathsep!r}")
-        for file in sorted(Path(folder).absolute().glob("*.yaml")):
+        for file in sorted(folder.absolute().glob("*.yaml")):
             files.setdefault(os.path.realpath(file), file)
     return list(files.values())
 

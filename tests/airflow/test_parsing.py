@@ -90,6 +90,7 @@ def test_the_default_folder_is_beside_the_one_of_dag_files(tmp_path, monkeypatch
     (tmp_path / "pipelines").mkdir()
     spec = tmp_path / "pipelines" / "a.yaml"
     spec.touch()
+    spec.with_name("b.yaml").symlink_to(spec)
     assert spec_files() == [spec]
 
 
