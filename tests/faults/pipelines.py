@@ -96,6 +96,16 @@ class Story:
         ]
 
 
+def undisturbed(name: str, folder: Path) -> Story:
+    """The pipeline ``name`` after runs over all its versions."""
+    folder.mkdir()
+    story = Story.of(name, folder)
+    for version in range(3):
+        story.land(version)
+        story.run()
+    return story
+
+
 def contents(path: str) -> Counter[Any]:
     """The rows of the Delta table at ``path`` as a multiset; floats by their digits, so that NaN equals itself."""
     if not DeltaTable.is_deltatable(path):

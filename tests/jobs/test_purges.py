@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.faults.dying import DiedError, arm
-from tests.faults.pipelines import PIPELINES, Story
+from tests.faults.pipelines import PIPELINES, Story, undisturbed
 from tests.matrices import crossed
 from tests.spark.harness import BASE, MINUTE, WINDOWS, Bench, Row, differences, quiet
 from windowmill.checkpoints.ledger import Ledger
@@ -56,16 +56,6 @@ def with_key(rows: Sequence[Row]) -> list[Row]:
     """``rows`` and, at the times of those of one key, rows of the key to purge, so that no watermark depends on it."""
     own = [row | {"k": GONE, "label": "unwanted", "id": f"{row['id']}-{GONE}"} for row in rows if row["k"] == "a"]
     return [*rows, *own]
-
-
-def remaining(name: str, folder: Path) -> Story:
-    """The pipeline over a source that never had the key."""
-    folder.mkdir()
-    story = Story.of(name, folder)
-    for version in range(3):
-        story.land(version)
-        story.run()
-    return story
 
 
 def begun(name: str, folder: Path, *, deleted: bool = True, **changes: Any) -> Story:
@@ -140,7 +130,7 @@ def named_anywhere(bench: Bench) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_of_the_key_is_left_and_runs_go_on_as_without_it(tmp_path, prepared, name):
-    clean, story = prepared.original(remaining, name), prepared.copy(tmp_path / "story", begun, name)
+    clean, story = prepared.original(undisturbed, name), prepared.copy(tmp_path / "story", begun, name)
     done = purge(story.bench)
     assert (done.plan.from_version, done.plan.to_version) == (1, 2)
     assert all(done.rows[role] for role in ("sink", "state", "quarantine"))
@@ -165,7 +155,7 @@ DEATHS = [
 @pytest.mark.parametrize(("name", "place"), crossed(["slices", "mixed"], DEATHS))
 def test_a_purge_that_dies_anywhere_is_finished_or_never_was(tmp_path, prepared, name, place):
     held = HELD if place.partition(".")[0] in ("held", "quality") else {}
-    clean, story = prepared.original(remaining, name), prepared.copy(tmp_path / "story", begun, name, **held)
+    clean, story = prepared.original(undisturbed, name), prepared.copy(tmp_path / "story", begun, name, **held)
     savepoints.create(story.bench.pipeline, quiet(), "before")
     before = story.tables() if place == "batch.before" else None
 
@@ -211,7 +201,7 @@ def test_manifests_of_the_ledger_are_rid_of_the_key(tmp_path, monkeypatch):
 
 
 def test_others_may_rewrite_files_before_the_purge_is_published(tmp_path, prepared):
-    clean, story = prepared.original(remaining, "slices"), prepared.copy(tmp_path / "story", begun, "slices")
+    clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", begun, "slices")
 
     arm("sink.before")
     with pytest.raises(DiedError):
@@ -226,7 +216,7 @@ def test_others_may_rewrite_files_before_the_purge_is_published(tmp_path, prepar
 @pytest.mark.spark
 def test_batches_of_spark_are_purged_and_go_on(spark, tmp_path, monkeypatch):
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "spark")
-    clean, story = remaining("mixed", tmp_path / "clean"), begun("mixed", tmp_path / "story")
+    clean, story = undisturbed("mixed", tmp_path / "clean"), begun("mixed", tmp_path / "story")
     purge(story.bench)
     finish(story)
     check_equal(story, clean)
@@ -288,7 +278,7 @@ def test_changed_rows_of_other_keys_are_not_passed_over(tmp_path, prepared):
 
 @pytest.mark.parametrize("changes", ["refuse", "ignore", "restate"])
 def test_unread_rows_of_the_key_are_read_before_it_is_purged(tmp_path, prepared, changes):
-    clean = prepared.original(remaining, "slices")
+    clean = prepared.original(undisturbed, "slices")
     (tmp_path / "story").mkdir()
     story = Story.of("slices", tmp_path / "story")
     story.bench.changes |= {"source": {"path": story.bench.source, "changes": changes}}
@@ -304,7 +294,7 @@ def test_unread_rows_of_the_key_are_read_before_it_is_purged(tmp_path, prepared,
 
 
 def test_a_source_that_deletes_the_key_twice_takes_two_batches(tmp_path, prepared):
-    clean, story = prepared.original(remaining, "slices"), prepared.copy(tmp_path / "story", begun, "slices")
+    clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", begun, "slices")
     story.bench.land(with_key(story.versions[2]))
     delete(story.bench)
     done = purge(story.bench)

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.faults.dying import DiedError, arm
-from tests.faults.pipelines import PIPELINES, Story
+from tests.faults.pipelines import PIPELINES, Story, undisturbed
 from tests.jobs.reporting import Page
 from tests.latest import latest
 from tests.matrices import crossed
@@ -44,16 +44,6 @@ pytestmark = pytest.mark.local
 
 def quarantined(story: Story) -> Counter[Any]:
     return Counter((row["reason"], row["row"]) for row in story.bench.quarantine())
-
-
-def undisturbed(name: str, folder: Path) -> Story:
-    """The pipeline after runs over all its versions."""
-    folder.mkdir()
-    story = Story.of(name, folder)
-    for version in range(3):
-        story.land(version)
-        story.run()
-    return story
 
 
 def saved(name: str, folder: Path) -> Story:

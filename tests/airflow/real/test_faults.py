@@ -73,6 +73,12 @@ class Scenario:
     def ended(self, run_id: str) -> str:
         return self.airflow.wait_for_run(self.name, run_id)
 
+    def begun(self) -> tuple[str, Attempt]:
+        """A run over the first version, and the attempt that works on it."""
+        self.land()
+        run_id = self.trigger()
+        return run_id, self.attempt_at(0)
+
     def batches(self) -> list:
         return Ledger.open(self.bench.pipeline).batches()
 
@@ -97,6 +103,12 @@ class Scenario:
 
     def tries(self, run_id: str) -> int:
         return int(self.airflow.tasks(self.name, run_id)["micro_batch"]["try_number"])
+
+    def goes_on(self) -> None:
+        """A run takes the next version, and all is as it must be."""
+        self.land()
+        assert self.ended(self.trigger()) == "success"
+        self.check()
 
     def check(self, actions: tuple[str, ...] | None = None) -> None:
         """One commit a batch, batches in order, and the rows of an undisturbed run; all batches announced once.
@@ -141,9 +153,7 @@ def scenario(real_airflow, scenarios, request) -> Scenario:
 
 @pytest.mark.covers("P5")
 def test_task_killed(scenario):
-    scenario.land()
-    run = scenario.trigger()
-    attempt = scenario.attempt_at(0)
+    run, attempt = scenario.begun()
     attempt.task.kill()
     scenario.stopped(attempt)
     scenario.land()  # nothing has been recorded: the retry plans anew, and takes it too
@@ -154,9 +164,7 @@ def test_task_killed(scenario):
 
 @pytest.mark.covers("P9")
 def test_cleared(scenario):
-    scenario.land()
-    run = scenario.trigger()
-    attempt = scenario.attempt_at(0)
+    run, attempt = scenario.begun()
     scenario.airflow.call("POST", f"/dags/{scenario.name}/dagRuns/{run}/clear", json={"dry_run": False})
     scenario.stopped(attempt)
     scenario.land()
@@ -167,9 +175,7 @@ def test_cleared(scenario):
 @if_asked
 @pytest.mark.covers("P5")
 def test_killed_after_commit(scenario):
-    scenario.land()
-    run = scenario.trigger()
-    attempt = scenario.attempt_at(0)
+    run, attempt = scenario.begun()
     scenario.airflow.wait("the commit", lambda: any(batch.status == "committed" for batch in scenario.batches()), 120, every=0.02)
     attempt.task.kill()
     # The retry finds nothing new, and yet the batch is announced.
@@ -181,18 +187,14 @@ def test_killed_after_commit(scenario):
 @if_asked
 @pytest.mark.covers("P5")
 def test_scheduler_killed(scenario):
-    scenario.land()
-    run = scenario.trigger()
-    attempt = scenario.attempt_at(0)
+    run, attempt = scenario.begun()
     scenario.airflow.kill("scheduler")
     # Its workers live on with their task; the next scheduler takes the task for lost and starts another attempt beside it.
     assert not attempt.is_over()
     scenario.airflow.start("scheduler")
     assert scenario.ended(run) == "success"
     scenario.stopped(attempt)
-    scenario.land()
-    assert scenario.ended(scenario.trigger()) == "success"
-    scenario.check()
+    scenario.goes_on()
 
 
 @if_asked
@@ -205,34 +207,26 @@ def test_api_server_killed(scenario):
     time.sleep(3)
     scenario.airflow.start("api-server")
     assert scenario.ended(run) == "success"
-    scenario.land()
-    assert scenario.ended(scenario.trigger()) == "success"
-    scenario.check()
+    scenario.goes_on()
 
 
 @if_asked
 @pytest.mark.covers("P9")
 @pytest.mark.parametrize("state", ["failed", "success"])
 def test_marked(scenario, state):
-    scenario.land()
-    run = scenario.trigger()
-    attempt = scenario.attempt_at(0)
+    run, attempt = scenario.begun()
     scenario.airflow.call("PATCH", f"/dags/{scenario.name}/dagRuns/{run}/taskInstances/micro_batch", json={"new_state": state})
     scenario.stopped(attempt)
     # Whatever Airflow has been told, the ledger has no batch.
     assert scenario.ended(run) == state
     assert scenario.batches() == []
-    scenario.land()
-    assert scenario.ended(scenario.trigger()) == "success"
-    scenario.check()
+    scenario.goes_on()
 
 
 @if_asked
 @pytest.mark.covers("P5")
 def test_supervisor_killed(scenario):
-    scenario.land()
-    run = scenario.trigger()
-    attempt = scenario.attempt_at(0)
+    run, attempt = scenario.begun()
     attempt.supervisor.kill()
     # The task lives on unsupervised until it next speaks to its supervisor. Stopped, the command holds the lease meanwhile: either
     # the next attempt waits for it, or it has gone with its task, and the next attempt finds the lease free.
@@ -248,9 +242,7 @@ def test_supervisor_killed(scenario):
             attempt.command.resume()
     assert scenario.ended(run) == "success"
     scenario.stopped(attempt)
-    scenario.land()
-    assert scenario.ended(scenario.trigger()) == "success"
-    scenario.check()
+    scenario.goes_on()
 
 
 @if_asked
