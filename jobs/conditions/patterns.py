@@ -24,6 +24,9 @@ _NAMED = {
     "ASCII": "\\x00-\\x7f",
     "Punct": "!-/:-@\\[-`{-~",
 }
+#: Numbers that are no digits, such as \u00b2 and \u00bd, and accents that follow their letter.
+_NO_DIGITS = "\u00b2\u00b3\u00b9\u00bc-\u00be\u2070\u2074-\u2079\u2080-\u2089\u2150-\u2182\u2185-\u2189\u2460-\u249b\u2776-\u2793\u3007"
+_ACCENTS = "\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u20d0-\u20dc"
 _TOKEN = re.compile(
     r"(?P<escape>\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|p\{\w+\}|k<\w+>|.))|(?P<group>\((?:\?(?:<[A-Za-z]\w*>|<[=!]|[:=!>]|[is]+\)))?)"
     r"|(?P<class>\[\^?)|(?P<count>\{[0-9]+(?:,[0-9]*)?\}|[*+?])(?P<kind>[+?]?)|(?P<other>.)",
@@ -122,6 +125,13 @@ def _group(piece: str) -> tuple[str, str | None]:
 _SIMPLE = {"t": "\\t", "n": "\\n", "r": "\\r", "f": "\\f", "a": "\\x07", "e": "\\x1b"}
 
 
+def _boundary(letter: str) -> str:
+    word = rf"[^\W{_NO_DIGITS}]|[{_ACCENTS}]"
+    behind, ahead = (f"(?<={word})", f"(?<!{word})"), (f"(?={word})", f"(?!{word})")
+    ahead = ahead if letter == "B" else ahead[::-1]
+    return f"(?u:{behind[0]}{ahead[0]}|{behind[1]}{ahead[1]})"
+
+
 def _escape(piece: str) -> tuple[str, str | None]:
     letter = piece[1:2]
     if letter in "dDwW" and letter:
@@ -131,8 +141,8 @@ def _escape(piece: str) -> tuple[str, str | None]:
         own = "[^ \\t-\\r]" if letter == "S" else "[ \\t-\\r]"
         return own, own
     if letter in ("b", "B"):
-        # Java takes letters of all scripts for words.
-        return f"(?u:{piece})", None
+        # Java takes letters and digits of all scripts for words, with their accents, but no other numbers.
+        return _boundary(letter), None
     if letter == "A":
         return piece, piece
     if letter in ("z", "Z"):
