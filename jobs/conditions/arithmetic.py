@@ -294,11 +294,12 @@ def _result_of_decimals(sign: str, one: pa.DataType, other: pa.DataType) -> pa.D
 
 
 def _of_decimals(sign: str, left: Value, right: Value, order: tuple[int, int] | None) -> Value:
-    if sign == "div":
-        raise outside("div", left.kind, right.kind, instead="cast(a / b as bigint)")
     one, other = (NULL if value.kind == NULL else decimal_of(value.kind) for value in (left, right))
     one, other = (other if one == NULL else one), (one if other == NULL else other)
-    left, right, kind = cast(left, one), cast(right, other), _result_of_decimals(sign, one, other)
+    left, right = cast(left, one), cast(right, other)
+    if sign == "div":
+        return applied(lambda a, b: by_rows(_decimal_whole_quotient, LONG, a, b), [left, right], order)
+    kind = _result_of_decimals(sign, one, other)
     plain = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}.get(sign)
     scale = max(one.scale, other.scale)
     needed = one.precision + other.precision if sign == "*" else max(one.precision - one.scale, other.precision - other.scale) + scale
@@ -317,6 +318,14 @@ def _decimal_quotient(a: Decimal, b: Decimal) -> Decimal:
     if not b:
         raise ValueError(b)
     return EXACT.divide(a, b).quantize(Decimal(1).scaleb(-_DIVIDED_SCALE), ROUND_HALF_UP, EXACT)
+
+
+def _decimal_whole_quotient(a: Decimal, b: Decimal) -> int:
+    whole = int(EXACT.divide_int(a, b)) if b else 10**kinds.MAX_DIGITS
+    if abs(whole) >= 10**kinds.MAX_DIGITS:
+        raise ValueError(b)
+    # Of a decimal Spark keeps the low 64 bits.
+    return (whole + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _decimal_rest(a: Decimal, b: Decimal) -> Decimal:
