@@ -71,7 +71,7 @@ _OTHERS = {
 _STEPS = (
     *("append", "append", "append", "run", "run", "change", "change", "change", "redeliver", "apply", "apply", "backfill", "backfill"),
     *("backfill_as_arrived", "restate", "restate_range", "restate_versions", "restate_late", "save", "restore", "hold", "maintain"),
-    *("drop", "fold", "purge", "optimize"),
+    *("drop", "fill", "forget", "fold", "purge", "optimize"),
 )
 #: What the product may refuse, because no command could give right rows.
 _REFUSED = (UnsupportedError, SavepointError, PurgeError, NonAppendCommitError, ArrivalUnknownError)
@@ -372,9 +372,9 @@ class History:
                 del aggregates[name]
         self._applied(before)
 
-    def _applied(self, before: dict[str, Any]) -> None:
-        """Carry out the spec as it is now; if that is refused, the one ``before`` is put back."""
-        history = self.rng.choice([AXIS_BEGIN, AXIS_BEGIN, None, self._range()[1]])
+    def _applied(self, before: dict[str, Any], *, fills: bool = True) -> None:
+        """Carry out the spec as it is now; if that is refused, the one ``before`` is put back. Without ``fills`` for new rows alone."""
+        history = self.rng.choice([AXIS_BEGIN, AXIS_BEGIN, None, self._range()[1]]) if fills else None
         try:
             self._given(lambda: loop.apply(self.pipeline, quiet(), history=history))
         except (SpecError, *_REFUSED):
@@ -389,6 +389,22 @@ class History:
         self._applied(before)
         self._change()
         self._restate()
+
+    def _fill(self) -> None:
+        """A window comes without its history, which a backfill brings."""
+        before = copy.deepcopy(self.spec)
+        self.spec["windows"].append(self._window())
+        self._applied(before, fills=False)
+        self._backfill()
+
+    def _forget(self) -> None:
+        """The newest rows are deleted, and a backfill computes what is left."""
+        newest = sorted(self.versions[-1].table.values(), key=lambda row: row["t"])[-2:]
+        if newest:
+            self.source.delete(f"x in ({', '.join(str(row['x']) for row in newest)})")
+            self._looked_up()
+            self._run()
+            self._backfill()
 
     def _save(self) -> None:
         self.named += 1
