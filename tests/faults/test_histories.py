@@ -313,10 +313,18 @@ class History:
             with contextlib.suppress(HeldError):
                 self.rng.choice([self._run, self._run, self._backfill, self._restate_range])()
             if self.ledger.held_batch is not None:
-                ruling = self.rng.choice(["release", "release", "discard", "abandon"])
-                loop.abandon(self.pipeline, quiet()) if ruling == "abandon" else loop.run(self.pipeline, quiet(), ruling=ruling)
+                self._rule(self.rng.choice(["release", "release", "discard", "abandon"]))
         finally:
             del self.spec["expectations"]
+
+    def _rule(self, ruling: str) -> None:
+        if ruling == "abandon":
+            loop.abandon(self.pipeline, quiet())
+            return
+        try:
+            loop.run(self.pipeline, quiet(), ruling="discard" if ruling == "discard" else "release")
+        except UnsupportedError:  # it cannot be discarded
+            self._rule("release")
 
     def _range(self) -> tuple[int, int]:
         whole = (self.base - 10_000_000 * self.tick, self.base + 10_000_000 * self.tick)
