@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, cast, get_args
 
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.stores import is_unavailable, remedy
 from windowmill.expectations.suites import needs_spark, rules
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.spark.settings import is_short_run
@@ -78,6 +77,8 @@ def refused_locally(pipeline: Pipeline, batch: int, why: str) -> LocalComputeErr
 
 def failed_locally(pipeline: Pipeline, batch: int, err: Exception) -> WindowmillError:
     """As :func:`refused_locally`, because of ``err``; where storage does not answer, which Spark asks, too, the error for that."""
+    from windowmill.checkpoints.stores import is_unavailable, remedy  # imports deltalake, which no check of a spec needs
+
     cause = err.__cause__
     if cause is None or not is_unavailable(cause):
         return refused_locally(pipeline, batch, str(err))
