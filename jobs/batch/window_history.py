@@ -83,5 +83,7 @@ def _shown_after(pipeline: Pipeline, plan: ApplyPlan, name: str) -> int:
     if plan.emitted is None:
         return AXIS_BEGIN
     window = next((each for each in pipeline.windows if each.name == name), None)
-    at_watermark = pipeline.emit == "revise" or (window is not None and window.follows_policies)
-    return plan.emitted + (pipeline.time.lateness.elapsed() if at_watermark else 0)
+    if window is None or not window.follows_policies:
+        return plan.emitted + (pipeline.time.lateness.elapsed() if pipeline.emit == "revise" else 0)
+    # A tuple at the watermark itself triggers once the watermark is past it.
+    return plan.emitted + pipeline.time.lateness.elapsed() - window.policies().triggers_by_tuples

@@ -337,9 +337,11 @@ class Contract:
         return found, tally
 
     def _through(self, pipeline: Pipeline, window: Window) -> float:
-        """The instant through which rows of a window are shown."""
-        time, at_watermark = pipeline.time, pipeline.emit == "revise" or window.follows_policies
-        return self.now.shown - time.disorder.elapsed() - (0 if at_watermark else time.lateness.elapsed())
+        """The instant through which rows of a window are shown: a tuple at the watermark triggers once this is past it."""
+        time, watermark = pipeline.time, self.now.shown - pipeline.time.disorder.elapsed()
+        if window.follows_policies:
+            return watermark - window.policies().triggers_by_tuples
+        return watermark - (0 if pipeline.emit == "revise" else time.lateness.elapsed())
 
     def _replace(
         self,

@@ -259,6 +259,18 @@ def test_a_backfill_of_rows_as_they_arrived_takes_a_restatement_back_as_a_whole_
     assert [row[1:] for row in days.latest(window["name"]) if row[0] == "a"] == [*(row[1:] for row in as_arrived if row[0] == "a"), after]
 
 
+def test_a_trigger_of_a_tuple_at_the_watermark_of_a_changed_spec_is_revised(tmp_path):
+    days = Days(tmp_path, HOURLY)
+    days.append((1, "b", "08:05", 1), (2, "b", "12:05", 2))
+    days.run()
+    days.apply(HOURLY, LAST_2, history=None)
+    days.append((3, "c", "14:05", 3))
+    days.run()
+    days.update("id = 2", t="t + interval '5 minutes'")
+    days.run()
+    assert [(row["window_end"], row["revision"]) for row in days.rows("last_2")] == [(at("12:10"), 1), (at("12:05"), 0)]
+
+
 @pytest.mark.parametrize("by", ["restatement", "changed spec"])
 def test_a_batch_that_numbers_published_triggers_anew_is_not_discarded(tmp_path, by):
     days = Days(tmp_path, LAST_2)

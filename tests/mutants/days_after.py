@@ -126,4 +126,11 @@ MUTANTS = {
     f"{DAYS}a_batch_that_numbers_published_triggers_anew_is_not_discarded": [
         ("triggers-of-discarded-batches-numbered-again", "jobs.batch.window_history:check_discarded", never("isinstance(_, RestatePlan)")),
     ],
+    f"{DAYS}a_trigger_of_a_tuple_at_the_watermark_of_a_changed_spec_is_revised": [
+        (
+            "triggers-at-the-watermark-left-out",
+            "jobs.batch.window_history:_shown_after",
+            instead("window.policies().triggers_by_tuples", "0"),
+        ),
+    ],
 }

@@ -174,6 +174,11 @@ class PolicyRules:
     #: Result rows have the number of their trigger.
     numbers_triggers = True
 
+    @property
+    def triggers_by_tuples(self) -> bool:
+        """Whether a tuple causes each of its triggers, not the time of a tick."""
+        return (self.trigger or self.evict).time is None
+
     def _policies(self) -> Mapping[str, Policy]:
         return {"evict": self.evict} | ({"trigger": self.trigger} if self.trigger is not None else {})
 
