@@ -78,12 +78,12 @@ def _windows_of(ledger: Ledger) -> Iterator[tuple[Plan, Mapping[str, Any]]]:
 
 
 def _shown_after(pipeline: Pipeline, plan: ApplyPlan, name: str) -> int:
-    if plan.history is not None and name in plan.fills:
-        return plan.history
     if plan.emitted is None:
         return AXIS_BEGIN
-    window = next((each for each in pipeline.windows if each.name == name), None)
-    if window is None or not window.follows_policies:
-        return plan.emitted + (pipeline.time.lateness.elapsed() if pipeline.emit == "revise" else 0)
-    # A tuple at the watermark itself triggers once the watermark is past it.
-    return plan.emitted + pipeline.time.lateness.elapsed() - window.policies().triggers_by_tuples
+    window, shown = next((each for each in pipeline.windows if each.name == name), None), plan.emitted
+    if window is not None and window.follows_policies:
+        # A tuple at the watermark itself triggers once the watermark is past it.
+        shown += pipeline.time.lateness.elapsed() - window.policies().triggers_by_tuples
+    elif pipeline.emit == "revise":
+        shown += pipeline.time.lateness.elapsed()
+    return min(plan.history, shown) if plan.history is not None and name in plan.fills else shown

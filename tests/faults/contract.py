@@ -257,7 +257,9 @@ class Contract:
             if window.name not in changed:
                 continue
             if self._meanings.get(window.name) != meanings[window.name]:
-                now.left_out[window.name] = [(-math.inf, self._through(pipeline, window) if plan.history is None else plan.history)]
+                now.left_out[window.name] = [
+                    (-math.inf, min(math.inf if plan.history is None else plan.history, self._through(pipeline, window)))
+                ]
             now.events[window.name] = {key: list(own) for key, own in events.items()}
             own = now.view.setdefault(window.name, {})
             for key in {*events, *own}:

@@ -271,6 +271,18 @@ def test_a_trigger_of_a_tuple_at_the_watermark_of_a_changed_spec_is_revised(tmp_
     assert [(row["window_end"], row["revision"]) for row in days.rows("last_2")] == [(at("12:10"), 1), (at("12:05"), 0)]
 
 
+def test_rows_before_a_history_that_is_ahead_of_the_watermark_are_corrected(tmp_path):
+    days = Days(tmp_path, HOURLY)
+    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2))
+    days.run()
+    days.apply(HOURLY, HALF, history=END)
+    days.append((3, "a", "10:05", 3), (4, "a", "12:05", 4))
+    days.run()
+    days.update("id = 3", v="30")
+    days.run()
+    assert days.latest("half") == [("a", "09:00", "09:30", 1, 2), ("a", "10:00", "10:30", 1, 30)]
+
+
 @pytest.mark.parametrize("by", ["restatement", "changed spec"])
 def test_a_batch_that_numbers_published_triggers_anew_is_not_discarded(tmp_path, by):
     days = Days(tmp_path, LAST_2)

@@ -133,4 +133,7 @@ MUTANTS = {
             instead("window.policies().triggers_by_tuples", "0"),
         ),
     ],
+    f"{DAYS}rows_before_a_history_that_is_ahead_of_the_watermark_are_corrected": [
+        ("rows-before-a-history-ahead-left-out", "jobs.batch.window_history:_shown_after", instead("min(plan.history, _)", "plan.history")),
+    ],
 }
