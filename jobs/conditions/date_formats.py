@@ -13,9 +13,9 @@ from windowmill.jobs.conditions.casts import cast
 from windowmill.jobs.conditions.functions import Call, calls, literal_of, whole
 from windowmill.jobs.conditions.kinds import DATE, INSTANT, LONG, TEXT
 from windowmill.jobs.conditions.time_texts import date_of, days_of
-from windowmill.jobs.conditions.times import DAY, HOUR, MINUTE, SECOND, date, instant, toward_zero
+from windowmill.jobs.conditions.times import DAY, HOUR, MINUTE, SECOND, WEEKDAYS, date, instant, toward_zero
 from windowmill.jobs.conditions.values import Computed, Mask, Value, applied, array_of, by_value, mask_of, numbers_of, outside
-from windowmill.jobs.datetime_patterns import PatternError, pattern_of
+from windowmill.jobs.datetime_patterns import MONTHS, PatternError, pattern_of
 
 _PATTERN = re.compile(r"([A-Za-z])\1*|'(?:[^']|'')*'|[^A-Za-z'#{}\[\]]")
 #: Parts of formats of which texts are read here; others are read as those of sources are, in the years from 1 to 9999.
@@ -25,21 +25,6 @@ _FIELDS = {
     "SSSSSS": "(?P<SSSSSS>[0-9]{1,6})",
     **{part: f"(?P<{part}>[0-9]{{2}})" for part in ("MM", "dd", "HH", "mm", "ss")},
 }
-_NAMES_OF_MONTHS = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-]
-_NAMES_OF_DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 
 
 def _digits(width: int, number: Callable[[int, int], int]) -> Callable[[int, int], str]:
@@ -58,10 +43,10 @@ _WRITTEN: dict[str, Callable[[int, int], str]] = {
     "yy": lambda days, _: f"{abs(date_of(days)[0]) % 100:02}",
     "a": lambda _, of_day: "AM" if of_day < DAY // 2 else "PM",
     **{"S" * n: lambda _, of_day, n=n: f"{of_day % SECOND:06}000"[:n] for n in range(1, 10)},  # type: ignore[misc]
-    **dict.fromkeys(("E", "EE", "EEE"), lambda days, _: _NAMES_OF_DAYS[(days + 3) % 7][:3]),
-    "EEEE": lambda days, _: _NAMES_OF_DAYS[(days + 3) % 7],
-    "MMM": lambda days, _: _NAMES_OF_MONTHS[date_of(days)[1] - 1][:3],
-    "MMMM": lambda days, _: _NAMES_OF_MONTHS[date_of(days)[1] - 1],
+    **dict.fromkeys(("E", "EE", "EEE"), lambda days, _: WEEKDAYS[(days + 3) % 7][:3]),
+    "EEEE": lambda days, _: WEEKDAYS[(days + 3) % 7],
+    "MMM": lambda days, _: MONTHS[date_of(days)[1] - 1][:3],
+    "MMMM": lambda days, _: MONTHS[date_of(days)[1] - 1],
     "D": lambda days, _: str(days - days_of(date_of(days)[0], 1, 1) + 1),
     "DDD": lambda days, _: f"{days - days_of(date_of(days)[0], 1, 1) + 1:03}",
 }

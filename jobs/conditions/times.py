@@ -101,7 +101,7 @@ _PART_NAMES = {
 }
 
 _SECONDS = frozenset({"second", "s", "sec", "secs", "seconds"})
-_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 def date(value: Value) -> Value:
@@ -188,7 +188,7 @@ def _last_day(dates: pa.Array) -> Computed:
 def _next_day(call: Call) -> Value:
     value, named = call.values(2, 2)
     name = literal_of(named, call.name).lower()
-    day = next((number for number, each in enumerate(_WEEKDAYS) if name in (each, each[:2], each[:3])), None)
+    day = next((number for number, each in enumerate(map(str.lower, WEEKDAYS)) if name in (each, each[:2], each[:3])), None)
     if day is None:
         raise outside(f"next_day() of {named.literal!r}")
     return applied(lambda dates: array_of(_days_later(days_in(dates), day), DATE), [date(value)])
