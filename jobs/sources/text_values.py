@@ -130,8 +130,9 @@ class WrittenFloat(float):
         return self.text
 
 
-#: Matches JSON that may hold a number of more digits than orjson reads: a whole one beyond 64 bits, or one beyond those of a float.
-MAY_BE_LONG = re.compile(r"[0-9][0-9.]{15}").search
+#: Matches JSON that may hold a number of more digits than orjson reads: a whole one beyond 64 bits, or one with a fraction and more than
+#: 15 digits.
+MAY_BE_LONG = re.compile(r"[0-9]{19}|(?<![0-9.])(?=[0-9.]{17})[0-9]+\.").search
 
 
 def guessed(texts: set[str], times: TextTimes = ISO) -> pa.DataType:
