@@ -127,8 +127,10 @@ class Restatement:
         if plan.late and were_missed(ledger):
             touched = None  # which keys rows missed windows of is not stored
         types = Columns.of(plan.source_schema).arrow
-        current = not taken and not _uncounted(source, ledger, plan.to_version)
-        ignored = _uncounted(source, ledger, plan.from_version, beside=plan.changed)
+        uncounted = _uncounted(source, ledger, plan.to_version)
+        current, (first, last) = not taken and uncounted == [], plan.changed or (0, -1)
+        # Changes that earlier batches have ignored, and that the plan does not name.
+        ignored = uncounted is None or any(each <= plan.from_version and not first <= each <= last for each in uncounted)
         scope = Scope.of(runnable.pipeline, plan, types, touched, ignored=ignored)
         return cls(runnable, plan, rows.source, scope, taken, current, rows, left_out(runnable.pipeline, ledger), again)
 
@@ -262,14 +264,12 @@ class Restatement:
         return Changes.of(rows.schema, added, kept=writer.close(), removes=paths)
 
 
-def _uncounted(source: SourceTable, ledger: Ledger, through: int, beside: tuple[int, int] | None = None) -> bool:
-    """Whether versions ``through`` this one, ``beside`` some, have changes that no batch has counted; true if the log is gone."""
-    first, last = (0, -1) if beside is None else beside
+def _uncounted(source: SourceTable, ledger: Ledger, through: int) -> list[int] | None:
+    """The versions ``through`` this one whose changes no batch has counted; null if the log is gone."""
     try:
-        found = uncounted_changes(state_plans(ledger.batches()), source, through, ahead=False)
+        return [each.version for each in uncounted_changes(state_plans(ledger.batches()), source, through, ahead=False)]
     except SourceRangeGoneError:
-        return True
-    return any(not first <= version.version <= last for version in found)
+        return None
 
 
 def _is_plain_grid(pipeline: Pipeline, name: str) -> bool:

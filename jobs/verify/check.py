@@ -132,8 +132,9 @@ def verify(
 
 def _of_this_spec(drawn: Sample, batches: Sequence[Batch], comparison: Comparison) -> tuple[Sample, Mapping[int, Collection[str]]]:
     """``drawn`` without rows of windows that meant something else then; and by batch the aggregates that its spec did not have as now."""
-    specs = {batch.number: _meanings(batch.plan.definition) for batch in batches}
-    windows, aggregates = specs[batches[-1].number]
+    windows, aggregates = _meanings(batches[-1].plan.definition)
+    publishing = {row.batch for row in drawn.rows}
+    specs = {batch.number: _meanings(batch.plan.definition) for batch in batches if batch.number in publishing}
     lacking = {number: {name for name, spec in aggregates.items() if then.get(name) != spec} for number, (_, then) in specs.items()}
     places = []
     for place, row in enumerate(drawn.rows):
