@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 #: Answers -> the tasks that carry them out.
 ANSWERS = {"Leave it held": "leave_held", "Release": "release", "Discard": "discard"}
+_NOT_DISCARDED = "Discard is refused: the batch numbers published triggers anew. Abandon it instead."
 LEAVE = "Leave it held"
 #: Broken rules that a question lists, and rows of each.
 RULES_LISTED, ROWS_LISTED = 10, 3
@@ -105,14 +106,16 @@ class HeldBatchOperator(QuestionOperator):
     def question(self) -> Question:
         from windowmill.checkpoints.ledger import Ledger  # not needed for parsing
         from windowmill.checkpoints.places import Places
+        from windowmill.jobs.batch.window_history import rulings
         from windowmill.jobs.report.quality import read_quality
 
         pipeline = self.spec.read()
         with redacting(), storage_environment(self.storage_conn_id):
-            held = Ledger.open(pipeline).held_batch
+            ledger = Ledger.open(pipeline)
+            held = ledger.held_batch
             if held is None:
                 raise AirflowSkipException("no batch is held, so there is nothing to ask")
-            places = Places.of(pipeline)
+            places, refused = Places.of(pipeline), "discard" not in rulings(pipeline, ledger, held.plan)
             broken = [failure for failure in read_quality(places.quality, held.number).failures if failure.batch == held.number]
         rules = [line for each in broken[:RULES_LISTED] for line in _lines_of(each)]
         same = pipeline.means(held.plan.definition, held.plan.meaning)
@@ -123,6 +126,7 @@ class HeldBatchOperator(QuestionOperator):
                 *(rules or ["- see the report"]),
                 "",
                 "*Release* publishes them as they are, *Discard* leaves them out for good. Later windows count the events either way.",
+                *(["", f"**{_NOT_DISCARDED}**"] if refused else []),
                 *(
                     []
                     if same

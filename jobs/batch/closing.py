@@ -97,7 +97,7 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
     if known is not None:
         progress.say("  neither the rules nor the limits of quarantine have changed since: its rows are not validated again")
         report(known, progress)
-        raise held_error(runnable, held.plan, known)
+        raise held_error(runnable, ledger, held.plan, known)
 
     @cache
     def spark() -> Any:
@@ -116,7 +116,7 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
         outcome = protocol.rule(ledger, verdict.status, tables, at, validation=quality)
         write_docs(runnable, plan, verdict, at, progress)
     if held_again:
-        raise held_error(runnable, plan, verdict)
+        raise held_error(runnable, ledger, plan, verdict)
     return CommittedBatch(plan, outcome)
 
 

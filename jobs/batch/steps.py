@@ -259,7 +259,7 @@ class _Steps:
             protocol.settle(self.ledger, self.tables)
             closing.write_docs(self.runnable, self.plan, verdict, datetime.now(UTC), self.progress)
         if held:
-            raise closing.held_error(self.runnable, self.plan, verdict)
+            raise closing.held_error(self.runnable, self.ledger, self.plan, verdict)
 
     def compact(self, computed: ComputedBatch) -> None:
         """Compact the tables, so that the cost of reading them does not grow with the number of batches."""

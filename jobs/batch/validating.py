@@ -23,6 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile, FileWriter
+from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.quoting import backquoted
@@ -34,6 +35,7 @@ from windowmill.expectations.past import is_of_past
 from windowmill.expectations.rule import is_rate
 from windowmill.expectations.suites import COLUMNS, windows_of
 from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.spark.object_storage import literal_path
@@ -167,12 +169,13 @@ def write_docs(runnable: Runnable, plan: Plan, verdict: Verdict, at: datetime, p
         progress.say(f"  {place}: the page of this batch was not written ({first_line(err)})")
 
 
-def held_error(runnable: Runnable, plan: Plan, verdict: Verdict) -> HeldError:
+def held_error(runnable: Runnable, ledger: Ledger, plan: Plan, verdict: Verdict) -> HeldError:
     """The error for a batch whose results must not be published."""
+    one, other = rulings(runnable.pipeline, ledger, plan)
     return HeldError(
         f"pipeline {runnable.name}: batch {plan.batch} is held, nothing was published: {verdict.describe()}; see its rows in "
-        f"{runnable.places.held}, then run again with other expectations or other limits of quarantine, or `windowmill release` or "
-        "`windowmill discard` it"
+        f"{runnable.places.held}, then run again with other expectations or other limits of quarantine, or `windowmill {one}` or "
+        f"`windowmill {other}` it"
     )
 
 

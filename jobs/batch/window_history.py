@@ -44,19 +44,26 @@ def numbered_otherwise(pipeline: Pipeline, ledger: Ledger) -> set[str]:
     return {name for name, window in before if "evict" in window and "evict" in now.get(name, {}) and window != now[name]}
 
 
+def rulings(pipeline: Pipeline, ledger: Ledger, held: Plan) -> tuple[str, str]:
+    """The commands that rule on the held batch of this plan."""
+    return "release", "abandon" if _numbered_anew(pipeline, ledger, held) else "discard"
+
+
 def check_discarded(pipeline: Pipeline, ledger: Ledger, held: Batch) -> None:
     """Refuse to discard the ``held`` batch if it numbers published triggers anew: those of later batches would have numbers of these."""
-    numbered = set[str]()
-    if isinstance(held.plan, RestatePlan):
-        numbered = {window.name for window in pipeline.windows if window.follows_policies}
-    elif isinstance(held.plan, ApplyPlan):
-        numbered = numbered_otherwise(pipeline, ledger)
-    if numbered:
+    if numbered := _numbered_anew(pipeline, ledger, held.plan):
         raise UnsupportedError(
             f"pipeline {pipeline.pipeline}: batch {held.number} numbers the triggers of window {min(numbered)} anew; without its rows, "
             "later triggers would have the numbers of published ones: `windowmill release` it, or correct the source or the rule, "
             "`windowmill abandon` it and run"
         )
+
+
+def _numbered_anew(pipeline: Pipeline, ledger: Ledger, held: Plan) -> set[str]:
+    """Windows with policies whose published triggers the held batch of this plan gives other numbers."""
+    if isinstance(held, RestatePlan):
+        return {window.name for window in pipeline.windows if window.follows_policies}
+    return numbered_otherwise(pipeline, ledger) if isinstance(held, ApplyPlan) else set()
 
 
 def _without(stretches: Sequence[Stretch], begin: int, end: int) -> Iterator[Stretch]:

@@ -25,6 +25,7 @@ from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.batch.engine import compute_of, refused_locally
 from windowmill.jobs.batch.progress import CommittedBatch, missed_windows, warnings_of
 from windowmill.jobs.batch.waiting import Waiting
+from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.commands.terminal import Answer, as_written
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import from_us
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 #: Versions that the text of ``status`` names, and rows that break a rule in that of ``quality``.
 _MAX_NAMED = 5
-_WHAT_NEXT = "`windowmill release` or `windowmill discard` it, or change the rule or the limits of quarantine and run again"
+_WHAT_NEXT = "`windowmill {}` or `windowmill {}` it, or change the rule or the limits of quarantine and run again"
 
 
 def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch], status: str | None = None) -> Answer:
@@ -121,8 +122,9 @@ def status_of(pipeline: Pipeline) -> Answer:
             labels.get(name, name.replace("_", " ")),
             "–" if value is None else f"{value:,}" if isinstance(value, int) else Text(str(value)),
         )
-        if name == "open_batch" and held_by is not None:
-            table.add_row("held by", Group(*_told(held_by), _WHAT_NEXT))
+        if name == "open_batch" and held is not None and held_by is not None:
+            next_ = _WHAT_NEXT.format(*rulings(pipeline, ledger, held.plan))
+            table.add_row("held by", Group(*_told(held_by), next_))
     return Answer(data, table)
 
 

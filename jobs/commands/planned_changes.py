@@ -24,6 +24,7 @@ from windowmill.expectations.rule import Rule, is_rate
 from windowmill.expectations.suites import rules
 from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.applying import Application, next_apply
+from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.commands.answers import bound
 from windowmill.jobs.commands.terminal import Answer, as_written, wrapped
 from windowmill.jobs.kept_verdicts import kept_verdict
@@ -65,9 +66,10 @@ def held_change(pipeline: Pipeline, ledger: Ledger, spec: str) -> Answer | None:
     held = ledger.held_batch
     if held is None or not isinstance(held.plan, ApplyPlan):
         return None
+    one, other = rulings(pipeline, ledger, held.plan)
     text = (
         f"{pipeline.pipeline}: batch {held.number}, which applies the spec, is held by a quality rule; look at its rows in "
-        f"{Places.of(pipeline).held}, then `windowmill release {spec}` or `windowmill discard {spec}`"
+        f"{Places.of(pipeline).held}, then `windowmill {one} {spec}` or `windowmill {other} {spec}`"
     )
     return Answer({"pipeline": pipeline.pipeline, "status": "held", "batch": held.number}, text)
 

@@ -96,7 +96,7 @@ def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None 
         curves=read_curves(computed, sink, choice) if sink else Curves([], [], [], [], []),
         quarantine=read_quarantine(places.quarantine, first_shown, (*computed.keys, computed.time.column, *computed.time.tie_break)),
         quality=read_quality(places.quality, first_shown, undone),
-        held=read_held(ledger.held_batch, pipeline, places),
+        held=read_held(ledger, pipeline, places),
         spec=redacted(spec),
         made_at=now,
         docs=docs,

@@ -11,8 +11,10 @@ from typing import Any
 from deltalake import DeltaTable
 
 from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.quoting import quoted
+from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.report.quality import Failure, read_failures
 from windowmill.jobs.report.result_rows import key_text, text_of
 from windowmill.jobs.report.tables import clipped, literal, named, open_table, query
@@ -33,21 +35,23 @@ class BrokenRule:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A held batch, the critical rules that it breaks, and whether the spec has changed since."""
+    """A held batch, the critical rules that it breaks, the commands that rule on it, and whether the spec has changed since."""
 
     batch: Batch
     rules: list[BrokenRule]
+    rulings: tuple[str, str]
     changed: bool
 
 
-def read_held(batch: Batch | None, pipeline: Pipeline, places: Places) -> Held | None:
-    """Why ``batch`` is held; null if there is none."""
+def read_held(ledger: Ledger, pipeline: Pipeline, places: Places) -> Held | None:
+    """Why a batch is held; null if none is."""
+    batch = ledger.held_batch
     if batch is None:
         return None
     failures = [failure for failure in read_failures(places.quality, batch.number) if failure.severity == "critical"]
     results = open_table(places.held)
     rules = [BrokenRule(failure, _rows(failure, pipeline, results)) for failure in failures]
-    return Held(batch, rules, changed=not pipeline.means(batch.plan.definition, batch.plan.meaning))
+    return Held(batch, rules, rulings(pipeline, ledger, batch.plan), changed=not pipeline.means(batch.plan.definition, batch.plan.meaning))
 
 
 def _rows(failure: Failure, pipeline: Pipeline, results: DeltaTable | None) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from tests.spark.harness import quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, purging
 from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.report import overview
 from windowmill.jobs.verify.check import verify
 from windowmill.windowing.axis import AXIS_BEGIN, to_us
 from windowmill.windowing.errors import HeldError, UnsupportedError
@@ -291,10 +292,14 @@ def test_a_batch_that_numbers_published_triggers_anew_is_not_discarded(tmp_path,
     days.spec["expectations"] = UNMET
     if by == "restatement":
         days.source.delete("id = 2")
-    with pytest.raises(HeldError):
+    with pytest.raises(HeldError, match="`windowmill release` or `windowmill abandon` it"):
         days.run() if by == "restatement" else days.apply(LAST_2 | {"trigger": {"count": 2}})
     with pytest.raises(UnsupportedError, match="numbers the triggers of window last_2 anew"):
         loop.run(days.pipeline, quiet(), ruling="discard")
+    assert overview.row_of(days.pipeline, "days.yaml", "index.html").next == (
+        "windowmill release days.yaml",
+        "windowmill abandon days.yaml",
+    )
     loop.run(days.pipeline, quiet(), ruling="release")
     del days.spec["expectations"]
     days.append((5, "a", "13:05", 5), (6, "a", "14:05", 6))

@@ -10,7 +10,7 @@ MUTANTS = {
         (
             "state-of-restated-keys-left",
             "jobs.batch.restating:Restatement.of",
-            instead("_uncounted(_, _, _.from_version, beside=_)", "False"),
+            instead("_ is None or any(_)", "False"),
         ),
     ],
     f"{DAYS}a_restatement_leaves_rows_of_windows_that_the_spec_has_dropped": [
@@ -124,7 +124,7 @@ MUTANTS = {
         ("empty-windows-begin-somewhere", "jobs.verify.by_reference:reaches", instead("row.end + 1", "max(row.start, row.end) + 1")),
     ],
     f"{DAYS}a_batch_that_numbers_published_triggers_anew_is_not_discarded": [
-        ("triggers-of-discarded-batches-numbered-again", "jobs.batch.window_history:check_discarded", never("isinstance(_, RestatePlan)")),
+        ("triggers-of-discarded-batches-numbered-again", "jobs.batch.window_history:_numbered_anew", never("isinstance(_, RestatePlan)")),
     ],
     f"{DAYS}a_trigger_of_a_tuple_at_the_watermark_of_a_changed_spec_is_revised": [
         (
