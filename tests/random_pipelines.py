@@ -149,10 +149,11 @@ def random_case(seed: int, *, instants: bool | None = None, points: bool = False
     return Case(seed, spec, rows, commits, shuffled=unique and not by_row)
 
 
-def random_window(rng: random.Random, *, integers: bool, emit: str) -> dict[str, Any]:
-    """A window of any kind that ``emit`` allows, without a name, on an axis of integers or of instants."""
+def random_window(rng: random.Random, *, integers: bool, emit: str, kind: str | None = None) -> dict[str, Any]:
+    """A window of ``kind``, or any that ``emit`` allows, without a name, on an axis of integers or of instants."""
     length: Callable[[int], Any] = (lambda n: n) if integers else (lambda n: f"{n} minutes")
-    kind = rng.choice(["tumbling", "hopping", "cumulative", "calendar", "session", "session", "snapshot", "count", "sliding", "flush"])
+    kinds = ["tumbling", "hopping", "cumulative", "calendar", "session", "session", "snapshot", "count", "sliding", "flush"]
+    kind = kind or rng.choice(kinds)
     empty = rng.choice([{}, {}, {"empty": "emit"}])
     if kind == "tumbling":
         return {"type": "tumbling", "size": length(rng.choice([4, 10, 25])), **empty}

@@ -71,7 +71,7 @@ _OTHERS = {
 _STEPS = (
     *("append", "append", "append", "run", "run", "change", "change", "change", "redeliver", "apply", "apply", "backfill", "backfill"),
     *("backfill_as_arrived", "restate", "restate_range", "restate_versions", "restate_late", "save", "restore", "hold", "maintain"),
-    *("drop", "fill", "forget", "fold", "purge", "optimize"),
+    *("drop", "extend", "fill", "forget", "fold", "purge", "optimize"),
 )
 #: What the product may refuse, because no command could give right rows.
 _REFUSED = (UnsupportedError, SavepointError, PurgeError, NonAppendCommitError, ArrivalUnknownError)
@@ -89,7 +89,7 @@ class History:
         self.rows = self.named = 0
         self.saved: list[tuple[str, dict[str, Any]]] = []
         rng = self.rng
-        emit = rng.choice(["final", "final", "revise"])
+        emit = rng.choice(["final", "revise"])
         self.integers = rng.random() < 0.25
         self.tick, self.base = (1, 0) if self.integers else (MINUTE, BASE)
         self.schema = pa.schema(list((_COLUMNS | ({"t": pa.int64()} if self.integers else {})).items()))
@@ -126,7 +126,8 @@ class History:
 
     def _window(self, name: str | None = None) -> dict[str, Any]:
         self.named += name is None
-        window = random_pipelines.random_window(self.rng, integers=self.integers, emit=self.spec["emit"])
+        kind = self.rng.choice([None, None, "session" if self.spec["emit"] == "revise" else "sliding"])
+        window = random_pipelines.random_window(self.rng, integers=self.integers, emit=self.spec["emit"], kind=kind)
         # Which triggers a corrected row gives another number depends on the lives of its key before.
         lives = ("idle_after", "empty") if "evict" in window else ()
         return {"name": name or f"w{self.named}", **{field: value for field, value in window.items() if field not in lives}}
@@ -238,6 +239,8 @@ class History:
             now += rng.choice([0, 1, 2, 4, 7, 25]) * self.tick
             late = rng.random() < 0.3
             rows.append(self._row(last - rng.randint(0, behind) * self.tick if late and held else now))
+            if late and held and rng.random() < 0.5:  # beside another, whose window it may move
+                rows[-1]["t"] = rng.choice(sorted(held)[-6:]) + rng.randint(-4, 4) * self.tick
         self._write(rows)
 
     def _some(self) -> list[Row]:
@@ -397,6 +400,17 @@ class History:
         self._applied(before)
         self._change()
         self._restate()
+
+    def _extend(self) -> None:
+        """A window comes behind a change of some rows, and others stay."""
+        self._change()
+        self._run()
+        self.look()
+        before = copy.deepcopy(self.spec)
+        self.spec["windows"].append(self._window())
+        self._applied(before)
+        self._append()
+        self._run()
 
     def _fill(self) -> None:
         """A window comes without its history, which a backfill brings."""

@@ -1,6 +1,6 @@
 """What commands behind one another show: bugs that a fast test has to notice."""
 
-from tests.mutants.edits import always, instead, never, without
+from tests.mutants.edits import always, before, instead, never, without
 
 DAYS = "tests/jobs/test_days_after.py::test_"
 
@@ -59,7 +59,8 @@ MUTANTS = {
         f"{DAYS}a_changed_spec_keeps_the_state_of_kept_windows_behind_a_restatement",
         f"{DAYS}a_changed_spec_keeps_open_sessions_behind_a_restatement",
     ): [
-        ("kept-state-built-anew", "jobs.batch.from_state:kept_ways", instead("tuple(found)", "()")),
+        ("kept-state-built-anew", "jobs.batch.applying:next_apply", before("plan = _", "keeps = ()")),
+        ("kept-sessions-built-anew", "jobs.batch.applying:next_apply", before("plan = _", "gaps = ()")),
     ],
     f"{DAYS}the_latest_view_shows_a_closed_session_beside_one_that_overlaps_it_and_was_revised": [
         (
