@@ -124,9 +124,9 @@ class History:
     def _chosen(self, row: Row) -> bool:
         return not self.filtered or row["s"] != "out"
 
-    def _window(self, name: str | None = None) -> dict[str, Any]:
+    def _window(self, name: str | None = None, kind: str | None = None) -> dict[str, Any]:
         self.named += name is None
-        kind = self.rng.choice([None, None, "session" if self.spec["emit"] == "revise" else "sliding"])
+        kind = kind or self.rng.choice([None, None, "session" if self.spec["emit"] == "revise" else "sliding"])
         window = random_pipelines.random_window(self.rng, integers=self.integers, emit=self.spec["emit"], kind=kind)
         # Which triggers a corrected row gives another number depends on the lives of its key before.
         lives = ("idle_after", "empty") if "evict" in window else ()
@@ -407,7 +407,8 @@ class History:
         self._run()
         self.look()
         before = copy.deepcopy(self.spec)
-        self.spec["windows"].append(self._window())
+        beside = self.rng.choice(before["windows"])["type"]
+        self.spec["windows"].append(self._window(kind=beside if beside == "session" else None))
         self._applied(before)
         self._append()
         self._run()
