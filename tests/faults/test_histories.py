@@ -65,7 +65,7 @@ _OTHERS = {
     "large": {"count": "*", "where": CONDITION},
     "average": {"mean": "i"},
     "middle": {"median": "i"},
-    "kinds": {"count_distinct": "s"},
+    "kinds": {"count_distinct": "i"},
     "most": {"top_k": {"column": "i", "k": 2}},
 }
 _STEPS = (
