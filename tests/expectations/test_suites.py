@@ -77,6 +77,10 @@ def test_every_pipeline_limits_its_quarantined_rows_unless_it_says_otherwise(pip
         ({"windows": [{"name": "flushed", "type": "tumbling", "evict": {"count": 3}}]}, ("origin", "window", "window_end", "trigger")),
         ({"windows": [{"name": "own", "type": "custom", "function": "mine:windows"}]}, ("origin", "window", "window_start", "window_end")),
         (
+            {"windows": [{"name": "visit", "type": "session", "gap": "9 minutes", "max_size": "12 minutes"}]},
+            ("origin", "window", "window_start", "window_end"),
+        ),
+        (
             # 29, 30 and 31 January plus a month all end on the last of February
             {"windows": [{"name": "month", "type": "hopping", "size": "1 month", "hop": "1 day", "timezone": "UTC"}]},
             ("origin", "window", "window_start", "window_end"),

@@ -429,6 +429,16 @@ def test_the_latest_view_shows_a_closed_session_beside_one_that_overlaps_it_and_
     assert [(row["revision"], row["n"]) for row in days.rows("visit") if row["retracted"]] == [(1, None)]
 
 
+@pytest.mark.parametrize("emit", ["final", "revise"])
+def test_a_session_that_begins_within_one_that_was_cut_may_end_with_it(tmp_path, emit):
+    days = Days(tmp_path, VISIT | {"max_size": "40 minutes"}, emit=emit)
+    days.append((1, "a", "08:00", 1), (2, "a", "08:25", 2), (3, "b", "08:40", 3))  # through 08:40 all is closed
+    days.append((4, "a", "08:10", 4))
+    days.append((5, "b", "12:00", 5))
+    days.run()
+    assert days.latest("visit")[:2] == [("a", "08:00", "08:40", 2, 3), ("a", "08:10", "08:40", 1, 4)]
+
+
 @pytest.mark.parametrize("cut", ["one batch", "a batch a version"])
 @pytest.mark.parametrize("kind", ["session", "snapshot", "count"])
 def test_a_window_whose_bounds_late_rows_move_is_retracted(tmp_path, kind, cut):

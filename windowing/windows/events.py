@@ -58,6 +58,11 @@ class Session(Window):
     def greatest_size(self) -> int | None:
         return None if self.max_size is None else self.max_size.elapsed()
 
+    @property
+    def ends_can_coincide(self) -> bool:
+        # A session that was cut is closed at its end, one that ends by its gap past it: a late row may begin another that ends there.
+        return self.max_size is not None
+
     def reach(self) -> int:
         return self.gap.longest + (self.max_size.longest if self.max_size is not None else 0) + 1
 
