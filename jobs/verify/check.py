@@ -115,7 +115,7 @@ def verify(
     with progress.step("sample", f"{number} rows of {runnable.sink_path}"):
         drawn = sample(runnable.sink_path, pipeline, number=number, seed=seed, ends=ends, through=newest.number)
     comparison = Comparison()
-    chosen, lacking = _of_this_spec(drawn, batches, comparison)
+    chosen, lacking = _of_this_spec(drawn, ledger, comparison)
     rows = SourceRows(partial(_started, pipeline, progress), runnable, files, time.time_ns() // 1_000)
     late = sum(batch.rows_late for batch in committed if batch.plan.builds_state) > 0
     # A backfill from the table counts rows that are in quarantine because they came too late.
@@ -130,11 +130,13 @@ def verify(
     return found
 
 
-def _of_this_spec(drawn: Sample, batches: Sequence[Batch], comparison: Comparison) -> tuple[Sample, Mapping[int, Collection[str]]]:
+def _of_this_spec(drawn: Sample, ledger: Ledger, comparison: Comparison) -> tuple[Sample, Mapping[int, Collection[str]]]:
     """``drawn`` without rows of windows that meant something else then; and by batch the aggregates that its spec did not have as now."""
-    windows, aggregates = _meanings(batches[-1].plan.definition)
+    newest = ledger.newest_kept
+    assert newest is not None  # rows have been published
+    windows, aggregates = _meanings(newest.plan.definition)
     publishing = {row.batch for row in drawn.rows}
-    specs = {batch.number: _meanings(batch.plan.definition) for batch in batches if batch.number in publishing}
+    specs = {batch.number: _meanings(batch.plan.definition) for batch in ledger.batches() if batch.number in publishing}
     lacking = {number: {name for name, spec in aggregates.items() if then.get(name) != spec} for number, (_, then) in specs.items()}
     places = []
     for place, row in enumerate(drawn.rows):

@@ -773,6 +773,18 @@ def test_verify_leaves_out_rows_that_an_earlier_meaning_of_their_window_has_publ
     assert days.verified() == (2, ["rows of visit: an earlier spec published them, 2"])
 
 
+def test_verify_compares_rows_behind_a_changed_spec_that_was_abandoned(tmp_path):
+    days = Days(tmp_path, LAST_2)
+    days.append((1, "a", "08:05", 1), (2, "a", "12:05", 2))
+    days.run()
+    days.spec["expectations"] = UNMET
+    with pytest.raises(HeldError):
+        days.apply(LAST_2 | {"evict": {"count": 3}})
+    loop.abandon(days.pipeline, quiet())
+    days.spec |= {"expectations": [], "windows": [LAST_2]}
+    assert days.verified() == (1, [])
+
+
 def test_verify_leaves_out_columns_that_an_earlier_spec_did_not_have(tmp_path):
     days = Days(tmp_path, LAST_2)
     days.append((1, "a", "08:05", 1), (2, "a", "12:05", 2))
