@@ -18,7 +18,8 @@ from windowmill.jobs.conditions.values import Computed, Mask, Value, applied, ar
 from windowmill.jobs.datetime_patterns import MONTHS, PatternError, pattern_of
 
 _PATTERN = re.compile(r"([A-Za-z])\1*|'(?:[^']|'')*'|[^A-Za-z'#{}\[\]]")
-#: Parts of formats of which texts are read here; others are read as those of sources are, in the years from 1 to 9999.
+_INSTEAD = "parts such as yyyy, MMM, dd, HH, mm, ss, SSS or a"
+#: Parts of formats of which texts are read here; other formats are read as :mod:`.datetime_patterns` does, in the years 1 to 9999.
 _FIELDS = {
     "yyyy": r"(?P<yyyy>[0-9]{4}|\+[0-9]{5,9}|-[0-9]{4,9})",
     "SSS": "(?P<SSS>[0-9]{1,3})",
@@ -36,7 +37,7 @@ def _year(days: int, _of_day: int) -> str:
     return f"{'-' if year < 0 else '+' if year > 9_999 else ''}{abs(year):04}"
 
 
-#: What each part of a format writes of days since 1970, and of microseconds since midnight.
+#: What each part of a format writes for days since 1970 and microseconds since midnight.
 _WRITTEN: dict[str, Callable[[int, int], str]] = {
     "yyyy": _year,
     "y": lambda days, _: str(date_of(days)[0]),
@@ -65,10 +66,10 @@ _WRITTEN |= {letter * width: _digits(width, number) for letter, number in _NUMBE
 
 @lru_cache(100)
 def _parts(written: str) -> tuple[str, ...]:
-    """The parts of a format of dates; raises ``OutsideError`` for one with a part that is not written here."""
+    """The parts of a format of dates; raises ``OutsideError`` if one of them is not written here."""
     parts = tuple(found[0] for found in _PATTERN.finditer(written))
     if "".join(parts) != written or not written or any(part.isalpha() and part.isascii() and part not in _WRITTEN for part in parts):
-        raise outside(f"the format {written!r}", instead="one of the letters y M d D H h K k m s S a E")
+        raise outside(f"the format {written!r}", instead=_INSTEAD)
     return parts
 
 
@@ -103,7 +104,10 @@ def _unquoted(part: str) -> str:
 
 @lru_cache(100)
 def _reader(written: str) -> Callable[[str], int] | None:
-    """Reads texts of a format: microseconds since 1970; ``ValueError`` for any other text. Null for a format of more than such parts."""
+    """Reads texts of a format: microseconds since 1970; ``ValueError`` for any other text.
+
+    Null if the format has a part that is not in ``_FIELDS``, or one part twice.
+    """
     parts = tuple(found[0] for found in _PATTERN.finditer(written))
     letters = [part for part in parts if part.isalpha()]
     if "".join(parts) != written or len(set(letters)) != len(letters) or not letters or set(letters) - _FIELDS.keys():
@@ -144,7 +148,7 @@ def _read_by(written: str) -> Callable[[pa.Array], Computed]:
         try:
             pattern = pattern_of(written)
         except PatternError as err:
-            raise outside(f"the format {written!r}", instead="one of the letters y M d D H h K k m s S a E") from err
+            raise outside(f"the format {written!r}", instead=_INSTEAD) from err
 
     def read(texts: pa.Array) -> Computed:
         numbers, failed = by_value(texts, own, pa.int64()) if own is not None else _found(pattern.instants(texts))

@@ -1,4 +1,4 @@
-"""Intervals: as they are written, and sums and differences of times and intervals."""
+"""Literal intervals, and sums and differences of times and intervals."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 #: Months of an interval's unit; other units are of :data:`.CLOCK`.
 _UNITS_MONTHS = {"MONTH": 1, "YEAR": 12}
 _PART = re.compile(r"\s*([+-]?)\s*([0-9]{1,9})(?:\.([0-9]{1,6}))?\s+([A-Za-z]+?)[sS]?(?=\s|$)")
+_INSTEAD = "whole numbers of years and months, or of weeks, days, hours and less"
 _CLOCK_TEXT = re.compile(r"\s*([+-]?)([0-9]{1,9}) ([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:\.([0-9]{1,6}))?\s*")
 
 
 def written(own: Evaluation, node: exp.Interval) -> Value:
-    """An interval as it is written: ``interval 1 day``, ``interval '1 day 2 hours'`` or ``interval '1 02:03:04' day to second``."""
+    """A literal interval: ``interval 1 day``, ``interval '1 day 2 hours'`` or ``interval '1 02:03:04' day to second``."""
     unit, text = node.args.get("unit"), node.this.name if isinstance(node.this, exp.Literal) else ""
     if isinstance(unit, exp.IntervalSpan):
         clock = _CLOCK_TEXT.fullmatch(text) if unit.sql("spark").upper() == "DAY TO SECOND" else None
@@ -36,13 +37,13 @@ def written(own: Evaluation, node: exp.Interval) -> Value:
     while found := _PART.match(text, place):
         parts, place = [*parts, found], found.end()
     if not parts or text[place:].strip() or any(part[3] and part[4].upper() != "SECOND" for part in parts):
-        raise outside(node.sql("spark"), instead="interval 1 day, with a whole number and one unit")
+        raise outside(node.sql("spark"), instead=_INSTEAD)
     units = [part[4].upper() for part in parts]
     amounts = [Decimal(f"{part[1]}{part[2]}.{part[3] or 0}") for part in parts]
     table = _UNITS_MONTHS if units[0] in _UNITS_MONTHS else CLOCK
     total = sum(int(amount * table[name]) for amount, name in zip(amounts, units, strict=True)) if set(units) <= table.keys() else None
     if total is None or abs(total) >= 1 << (31 if table is _UNITS_MONTHS else 63):
-        raise outside(node.sql("spark"), instead="interval 1 day, with a whole number and one unit")
+        raise outside(node.sql("spark"), instead=_INSTEAD)
     if table is _UNITS_MONTHS:
         return own.constant((total, 0, 0), MONTHS, units[-1])
     return own.constant(total, INTERVAL, "DAY" if set(units) <= {"DAY", "WEEK"} else units[-1])

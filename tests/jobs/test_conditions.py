@@ -122,7 +122,7 @@ OUTSIDE = [
     ("i = j < 3", "two comparisons"),
     ("_metadata.file_path = 'x'", "hidden column"),
     ("session.f(s)", "behind a dot"),
-    ("date_format(t, 'w') = '1'", "write one of the letters y M d"),
+    ("date_format(t, 'w') = '1'", "write parts such as yyyy"),
     ("array(i, j)[0] > 1", "ARRAY"),
 ]
 
