@@ -189,9 +189,9 @@ class Ledger:
         return self._batches[-1].plan.generation if self._batches else self._new_generation
 
     def as_computed(self, pipeline: Pipeline) -> Pipeline | None:
-        """``pipeline`` with the meaning by which its state and results were computed; its spec may have changed since, and may be put back.
+        """``pipeline`` with the meaning of its last batch, by which state and results were computed; its spec may have changed since.
 
-        Null where that cannot be told, because variables in it have other values now.
+        Null if that meaning is not known, because variables in it have other values now.
         """
         last = self.last_commit
         if last is None or pipeline.means(last.plan.definition, last.plan.meaning):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def spec_files() -> list[Path]:
-    """All ``*.yaml`` files, by folder and name; a file that several folders or links lead to, once.
+    """All ``*.yaml`` files, by folder and name; each file once, even if several folders or links lead to it.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def spec_files() -> list[Path]:
     """
     named = PIPELINES.given()
     default = None if named else Path(conf.get("core", "dags_folder")).with_name("pipelines")
-    files: dict[str, Path] = {}  # by what they are without links
+    files: dict[str, Path] = {}  # by their paths without links
     for folder in [default] if default else map(Path, filter(None, (named or "").split(os.pathsep))):
         if not default and not folder.is_dir():
             raise SpecError(f"{PIPELINES.name}: {folder} is not a folder; name folders of *.yaml files, separated by {os.pathsep!r}")
@@ -64,7 +64,7 @@ _PLAIN_NAME = re.compile(rb"""(?m)(?:^|[{,])\s*["']?pipeline["']?[ \t]*:[ \t]*([
 
 
 def mentions(path: Path, pipeline: str) -> bool:
-    """Whether the file may be the spec of ``pipeline``: it holds the name, or one that only reading it tells, or it cannot be read."""
+    """Whether the file may be the spec of ``pipeline``: it contains the name, or its name is not written plainly, or it cannot be read."""
     try:
         text = read_small(path)
     except OSError:

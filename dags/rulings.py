@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: Answers -> the tasks that carry them out.
 ANSWERS = {"Leave it held": "leave_held", "Release": "release", "Discard": "discard"}
-_NOT_DISCARDED = "Discard is refused: the batch numbers published triggers anew. Abandon it instead."
+_NOT_DISCARDED = "Discard is refused, because the batch renumbers published triggers: run `windowmill abandon` instead."
 LEAVE = "Leave it held"
 #: Broken rules that a question lists, and rows of each.
 RULES_LISTED, ROWS_LISTED = 10, 3

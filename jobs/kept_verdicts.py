@@ -1,4 +1,4 @@
-"""Reads validations that are kept in the quality table; an error names the table and what to do about it."""
+"""Reads validations from the quality table; an error names the table and says what to do about it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windowmill.windowing.errors import StateCorruptError, first_line
 
 @contextmanager
 def named_where_unreadable(path: str) -> Iterator[None]:
-    """Raise errors in reading the quality table at ``path`` as ``StateCorruptError``."""
+    """Raise ``StateCorruptError`` for whatever error comes of reading the quality table at ``path``."""
     try:
         yield
     except Exception as err:  # delta-rs' queries raise errors of no class of their own

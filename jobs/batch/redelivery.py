@@ -25,9 +25,9 @@ from windowmill.windowing.spec import Pipeline
 def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, int], seen: int | None) -> int:
     """The last version of the correction that the versions ``change`` begin.
 
-    A version that appends before the next change belongs to it, too, with those in between, if one of its rows takes the place of a
-    deleted one: it is behind the watermark after ``seen``, and lies between the first and the last event time of the deleted rows of
-    its key.
+    A version that appends rows before the next change belongs to it, with the versions in between, if one of these rows takes the
+    place of a deleted one: it is behind the watermark after ``seen``, and between the first and the last event time of the deleted
+    rows of its key.
     """
     last, rows = change[1], TableRows.of(pipeline, source, _refuse)
     if seen is None:
@@ -39,7 +39,7 @@ def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, 
             if version.changes:
                 break
             begins = first_time(source, version.added, pipeline.time) if version.added else watermark
-            if begins is not None and begins >= watermark:  # not read: no row is late
+            if begins is not None and begins >= watermark:  # no row is late, so the files need not be read
                 continue
             if _takes_place(pipeline, _timed(pipeline, rows, appended_rows(rows, version, _columns(pipeline))), gone, watermark):
                 last = version.version

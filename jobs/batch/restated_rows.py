@@ -81,7 +81,7 @@ class Scope:
     ) -> Scope:
         """The scope of ``plan``: of windows on grids alone only times near those ``touched``, or in the range of the plan, are read.
 
-        ``ignored`` is whether batches have ignored changes that the plan does not name: the state of its keys is to have them, too.
+        ``ignored`` says whether batches have ignored changes that the plan does not name: the state of its keys has to include them.
         """
         if touched is not None and not touched.num_rows:
             return cls(touched, rebuilds=False)

@@ -129,7 +129,7 @@ class Restatement:
         types = Columns.of(plan.source_schema).arrow
         uncounted = _uncounted(source, ledger, plan.to_version)
         current, (first, last) = not taken and uncounted == [], plan.changed or (0, -1)
-        # Changes that earlier batches have ignored, and that the plan does not name.
+        # Whether earlier batches have ignored changes that the plan does not name.
         ignored = uncounted is None or any(each <= plan.from_version and not first <= each <= last for each in uncounted)
         scope = Scope.of(runnable.pipeline, plan, types, touched, ignored=ignored)
         return cls(runnable, plan, rows.source, scope, taken, current, rows, left_out(runnable.pipeline, ledger), again)

@@ -45,22 +45,22 @@ def numbered_otherwise(pipeline: Pipeline, ledger: Ledger) -> set[str]:
 
 
 def rulings(pipeline: Pipeline, ledger: Ledger, held: Plan) -> tuple[str, str]:
-    """The commands that rule on the held batch of this plan."""
+    """The two commands that rule on the held batch of this plan; ``abandon`` stands for ``discard`` where that is refused."""
     return "release", "abandon" if _numbered_anew(pipeline, ledger, held) else "discard"
 
 
 def check_discarded(pipeline: Pipeline, ledger: Ledger, held: Batch) -> None:
-    """Refuse to discard the ``held`` batch if it numbers published triggers anew: those of later batches would have numbers of these."""
+    """Refuse to discard the ``held`` batch if it renumbers published triggers: later batches would give their numbers once more."""
     if numbered := _numbered_anew(pipeline, ledger, held.plan):
         raise UnsupportedError(
-            f"pipeline {pipeline.pipeline}: batch {held.number} numbers the triggers of window {min(numbered)} anew; without its rows, "
-            "later triggers would have the numbers of published ones: `windowmill release` it, or correct the source or the rule, "
-            "`windowmill abandon` it and run"
+            f"pipeline {pipeline.pipeline}: batch {held.number} renumbers the triggers of window {min(numbered)}; without its rows, later "
+            "triggers would have the numbers of published ones: `windowmill release` it; or correct the source or the rule, "
+            "`windowmill abandon` it and run again"
         )
 
 
 def _numbered_anew(pipeline: Pipeline, ledger: Ledger, held: Plan) -> set[str]:
-    """Windows with policies whose published triggers the held batch of this plan gives other numbers."""
+    """Windows with policies whose published triggers the held batch of this plan renumbers."""
     if isinstance(held, RestatePlan):
         return {window.name for window in pipeline.windows if window.follows_policies}
     return numbered_otherwise(pipeline, ledger) if isinstance(held, ApplyPlan) else set()

@@ -73,7 +73,7 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
         forget(runnable, ledger)
         stored = ledger.as_computed(pipeline)
         if stored is None:
-            progress.say("  variables of the spec have other values than when the state was made, so none of it expires")
+            progress.say("  variables in the spec have other values than when the state was made, so none of the state expires")
             folded = None
         else:
             folded = fold_revisions(replace(runnable, pipeline=stored), ledger, fold or pipeline.fold_revisions, progress)

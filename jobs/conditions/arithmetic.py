@@ -324,7 +324,7 @@ def _decimal_whole_quotient(a: Decimal, b: Decimal) -> int:
     whole = int(EXACT.divide_int(a, b)) if b else 10**kinds.MAX_DIGITS
     if abs(whole) >= 10**kinds.MAX_DIGITS:
         raise ValueError(b)
-    # Of a decimal Spark keeps the low 64 bits.
+    # Spark keeps the low 64 bits of a quotient of decimals.
     return (whole + (1 << 63)) % (1 << 64) - (1 << 63)
 
 

@@ -259,7 +259,7 @@ def _float_of_number(array: pa.Array, kind: pa.DataType) -> Computed:
 def _whole_of_decimal(array: pa.Array, kind: pa.DataType) -> Computed:
     bound = 1 << kind.bit_width - 1
 
-    # Of a decimal that 64 bits do not hold Spark makes a narrow integer by way of a double.
+    # Spark casts a decimal that 64 bits do not hold to a narrow integer by way of a double.
     rounded = array.type.precision > _LONG_DIGITS and kind != LONG
 
     def read(value: Decimal) -> int:
@@ -305,7 +305,7 @@ def _decimal_of_number(array: pa.Array, kind: pa.DataType) -> Computed:
             return array.cast(pa.decimal128(20, 0)).cast(kind) if kind.precision >= 20 else _by_decimals(array, kind)
         return _by_decimals(array, kind)
 
-    # Java makes a decimal of the digits that it would print of a double; of NaN and infinity none.
+    # Java casts the digits that it would print for the double; NaN and infinity give null.
     def read(value: float) -> Decimal | None:
         return _fitting(Decimal(repr(value)), kind) if np.isfinite(value) else None
 

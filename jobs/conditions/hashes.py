@@ -72,7 +72,7 @@ def _unhex(call: Call) -> Value:
 
 @calls("hash")
 def _hash(call: Call) -> Value:
-    """Murmur3 in 32 bits: the hash of each value is the seed of the next one, and a null leaves it."""
+    """Murmur3 in 32 bits: the hash of each value is the seed of the next one; a null does not change it."""
     values = call.values(1)
     for value in values:
         if pa.types.is_nested(value.kind) or pa.types.is_duration(value.kind):
@@ -113,7 +113,7 @@ def _murmur_of_bytes(texts: list[bytes | None], seed: _Words) -> _Words:
         own, whole = seed[rows], length - length % 4
         for word in np.ascontiguousarray(octets_[:, :whole]).view("<u4").T if whole else ():
             own = _mixed(own, word)
-        for rest in octets_[:, whole:].view(np.int8).T:  # Spark takes each of the last bytes as a word
+        for rest in octets_[:, whole:].view(np.int8).T:  # Spark mixes in each of the last bytes as a word
             own = _mixed(own, rest.astype(np.int32))
         found[rows] = _finished(own, np.uint32(length))
     return found

@@ -141,7 +141,7 @@ def _escape(piece: str) -> tuple[str, str | None]:
         own = "[^ \\t-\\r]" if letter == "S" else "[ \\t-\\r]"
         return own, own
     if letter in ("b", "B"):
-        # Java takes letters and digits of all scripts for words, with their accents, but no other numbers.
+        # To Java, words consist of letters, digits and accents of all scripts, but not of other numbers.
         return _boundary(letter), None
     if letter == "A":
         return piece, piece

@@ -16,12 +16,12 @@ _OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "PO
 
 @cache
 def dialect(name: str) -> Any:
-    """Sqlglot's dialect ``name`` for texts of Spark: since 4.0 a quote that is doubled within a text stands for itself."""
+    """Sqlglot's dialect ``name`` for texts of Spark: since 4.0 a doubled quote within a text is one quote."""
     from sqlglot.dialects.dialect import Dialect
 
     base: Any = Dialect.get_or_raise(name)
     tokenizer = type("Tokenizer", (base.tokenizer_class,), {"STRING_ESCAPES": ["\\", "'", '"']})
-    # It takes this function for AT TIME ZONE, which Spark does not have.
+    # sqlglot parses this function as AT TIME ZONE, which Spark does not have.
     own = {"FUNCTIONS": {name: function for name, function in base.parser_class.FUNCTIONS.items() if name != "FROM_UTC_TIMESTAMP"}}
     # sqlglot registers dialects by the names of their classes.
     return type(f"Quoted{name}", (type(base),), {"Tokenizer": tokenizer, "Parser": type("Parser", (base.parser_class,), own)})

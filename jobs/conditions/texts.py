@@ -124,7 +124,7 @@ def _concat_with(call: Call) -> Value:
 
 
 def _joined_items(values: Sequence[Value]) -> Value:
-    """The texts of some values and of the items of others, without nulls, behind the separator."""
+    """Texts, and items of arrays of texts, joined by the separator, which comes first; nulls are left out."""
     failed = either(*(value.failed for value in values))
     rows = zip(*(value.array.to_pylist() for value in values), strict=True)
     each_row = ((row[0], [item for part in row[1:] for item in (part if isinstance(part, list) else [part])]) for row in rows)
@@ -170,7 +170,7 @@ def _instr(texts: pa.Array, parts: pa.Array) -> Computed:
 def _locate(call: Call) -> Value:
     part, each, *rest = call.values(2, 3)
     start = whole()(rest[0]) if rest else call.own.constant(1, INT)
-    # From before the beginning, or from null, Spark finds nothing; an empty text it finds at the beginning.
+    # Spark finds nothing from a start before 1, or from null, and an empty text at place 1.
     found = applied(lambda *arrays: by_rows(_place_of, INT, *arrays), [text(part), text(each), start])
     return choice([is_null(start)], [call.own.constant(0, INT), found])
 

@@ -24,7 +24,7 @@ from windowmill.windowing.spec import AssetSchedule, Pipeline
 #: Tones of verdicts, what needs somebody first.
 _TONES = ("bad", "warn", "idle", "good")
 
-#: What comes next where the spec has changed; then where it has, and a batch is held, which is ruled on by the spec of its plan alone.
+#: The next command for a changed spec: without a held batch, and with one. Only the spec of its plan can release or discard a held batch.
 _FOR_CHANGED = ("plan", "abandon")
 
 

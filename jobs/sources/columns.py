@@ -151,11 +151,11 @@ class Columns:
         if whole and pipeline.time.unit is None:
             raise SourceSchemaError(f"{place}: {name!r} is {kind.simpleString()}; say what it counts with time.unit (us, ms, s or none)")
         if pipeline.time.unit is not None and not whole:
-            # One value that is no whole number makes a column of a text file another one.
-            is_text = pipeline.source is not None and pipeline.source.format in ("csv", "json")
-            whole_one = f", or give source.options.schema with {name} BIGINT if it counts" if is_text else ""
+            # One value that is not a whole number gives the column of a text file another type.
+            in_text = pipeline.source is not None and pipeline.source.format in ("csv", "json")
+            or_schema = f", or give source.options.schema with {name} BIGINT if the column counts units of time" if in_text else ""
             raise SourceSchemaError(
-                f"{place}: time.unit: {name!r} is {kind.simpleString()}, not an integer; leave time.unit out{whole_one}"
+                f"{place}: time.unit: {name!r} is {kind.simpleString()}, not an integer; leave time.unit out{or_schema}"
             )
         if not whole and kind.typeName() not in ("timestamp", "timestamp_ntz", "date", "string"):
             raise SourceSchemaError(f"{place}: {name!r} is {kind.simpleString()}; expected a timestamp, a date or an integer")

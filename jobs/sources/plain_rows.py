@@ -35,7 +35,7 @@ _DEFAULT = "EXISTS_DEFAULT"
 #: Types of event times that :class:`.EventTimes` takes.
 _TIMES = (IntegralType, TimestampType, TimestampNTZType, DateType, StringType)
 
-#: What reading rows raises that Spark reads, or of which it says what is wrong.
+#: Errors of reading rows here: Spark reads the rows instead, or says what is wrong.
 NOT_HERE = (NotPlainError, SpecError, OSError, pa.ArrowException)
 
 
@@ -120,7 +120,7 @@ class PlainRows:
             return None
 
     def read_here(self, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> pa.Table:
-        """The rows in order of arrival; raises one of :data:`NOT_HERE` if only Spark can read them, or nobody.
+        """The rows in order of arrival; raises one of :data:`NOT_HERE` if this process cannot read them.
 
         The table has ``columns``, for each of ``conditions`` its truth in a :func:`.condition_column`, and what :func:`.read_rows` adds.
         Event times after ``latest`` are not accepted; null for no bound.

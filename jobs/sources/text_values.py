@@ -108,20 +108,20 @@ _IS_NUMBER = re.compile(_NUMBER).fullmatch
 _IS_WHOLE = re.compile("[+-]?[0-9]+").fullmatch
 #: Digits of the longest decimal.
 _MOST_DIGITS = 38
-#: Python's own has 28 digits.
+#: Python's default context has 28 digits.
 _DECIMALS = Context(prec=2 * _MOST_DIGITS)
 #: Up to here each whole number is a floating-point number.
 EXACT = 1 << 53
 
 
 class WrittenFloat(float):
-    """A number of JSON with a fraction, which is printed as it is written: a float may have fewer digits."""
+    """A floating-point number of JSON that is printed with the digits with which it was written, of which a float may lose some."""
 
     __slots__ = ("text",)
     text: str
 
     def __new__(cls, text: str) -> WrittenFloat:
-        """The number that ``text`` is."""
+        """The number that ``text`` says."""
         self = super().__new__(cls, text)
         self.text = text
         return self
@@ -130,8 +130,7 @@ class WrittenFloat(float):
         return self.text
 
 
-#: Matches JSON that may hold a number of more digits than orjson reads: a whole one beyond 64 bits, or one with a fraction and more than
-#: 15 digits.
+#: Matches JSON that may hold a number of which orjson loses digits: a whole number beyond 64 bits, or a fraction with more than 15 digits.
 MAY_BE_LONG = re.compile(r"[0-9]{19}|(?<![0-9.])(?=[0-9.]{17})[0-9]+\.").search
 
 

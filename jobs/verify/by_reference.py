@@ -97,7 +97,7 @@ def _of_window(
     def asked(window: Window, fired: reference.WindowResult) -> bool:
         return (ranks(fired.key), window.name, fired.span.start, fired.span.end, fired.trigger) in wanted
 
-    # To its end: the rows that have moved the watermark may be gone from the source, and windows that are not published are not asked for.
+    # The watermark is moved to the end: rows that had moved it may be gone from the source, and only published windows are asked for.
     outcome = reference.evaluate(pipeline, records, commits=commits, final=True, wanted=asked)
     # In order of revisions, so that the latest one is left.
     newest = {_place(row, [row[name] for name in pipeline.keys]): row for row in outcome.rows}

@@ -131,7 +131,7 @@ def verify(
 
 
 def _of_this_spec(drawn: Sample, ledger: Ledger, comparison: Comparison) -> tuple[Sample, Mapping[int, Collection[str]]]:
-    """``drawn`` without rows of windows that meant something else then; and by batch the aggregates that its spec did not have as now."""
+    """``drawn`` without rows of windows that meant something else in the spec of their batch; and by batch the aggregates that did."""
     newest = ledger.newest_kept
     assert newest is not None  # rows have been published
     windows, aggregates = _meanings(newest.plan.definition)
@@ -186,7 +186,7 @@ class _Comparing:
     Attributes
     ----------
     lacking
-        By batch the aggregates that its spec did not have, or not as they are now.
+        By batch the aggregates that were not in its spec, or had another meaning there.
     late
         Whether rows came late and were counted.
     """

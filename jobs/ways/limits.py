@@ -56,7 +56,7 @@ ROWS_OF_A_SHARE, MAX_SHARES = 10_000_000, 16
 #: Result rows up to which Great Expectations validates in pandas, without a Spark job.
 MAX_VALIDATED_IN_PANDAS = 1_000_000
 
-#: What makes the next batch smaller, where it may take a part of what is new.
+#: The option that limits how much of the new files a batch takes.
 _SMALLER = "(source.options.{}PerTrigger makes batches smaller)"
 
 

@@ -294,7 +294,7 @@ def test_a_batch_that_numbers_published_triggers_anew_is_not_discarded(tmp_path,
         days.source.delete("id = 2")
     with pytest.raises(HeldError, match="`windowmill release` or `windowmill abandon` it"):
         days.run() if by == "restatement" else days.apply(LAST_2 | {"trigger": {"count": 2}})
-    with pytest.raises(UnsupportedError, match="numbers the triggers of window last_2 anew"):
+    with pytest.raises(UnsupportedError, match="renumbers the triggers of window last_2"):
         loop.run(days.pipeline, quiet(), ruling="discard")
     assert overview.row_of(days.pipeline, "days.yaml", "index.html").next == (
         "windowmill release days.yaml",

@@ -72,10 +72,10 @@ class SourceRows(NewRows):
         OnlySparkError
             If only Spark can read them.
         """
-        names = columns_read(*stages)
-        conditions = list(dict.fromkeys(text for stage in stages for text in stage.conditions))
         from windowmill.jobs.sources.plain_rows import NOT_HERE  # imports PySpark
 
+        names = columns_read(*stages)
+        conditions = list(dict.fromkeys(text for stage in stages for text in stage.conditions))
         if batch.plain is None:
             raise limits.OnlySparkError(f"the source's rows need Spark: {_why(batch)}")
         try:
