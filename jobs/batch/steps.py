@@ -137,7 +137,7 @@ class _Steps:
         elif "sink" in self.changes and isinstance(self.plan, RunPlan):
             from windowmill.jobs.batch.revisions import going_on
 
-            self.changes["sink"] = going_on(self.runnable, self.plan, self.job.input.sink_schema, self.changes["sink"])
+            self.changes["sink"] = going_on(self.runnable, self.ledger, self.plan, self.job.input.sink_schema, self.changes["sink"])
         return computed
 
     def _replace_state(self) -> None:
