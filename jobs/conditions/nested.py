@@ -38,6 +38,11 @@ def item_of(value: Value, index: Value) -> Value:
     return _of_place(value, index, lambda places, _: places, strict=True, brackets=True)
 
 
+def _equal(items: pa.Array, places: npt.NDArray[Any], wanted: pa.Array, rows: npt.NDArray[Any]) -> pa.Array:
+    """Whether the ``items`` at ``places`` equal what is ``wanted`` in their ``rows``; null where Spark has null."""
+    return compared("=", Value(items.take(pa.array(places))), Value(wanted.take(pa.array(rows)))).array
+
+
 def _of_key(value: Value, key: Value) -> Value:
     own = cast(key, value.kind.key_type)
     if kinds.common(key.kind, value.kind.key_type) != value.kind.key_type:
@@ -45,7 +50,7 @@ def _of_key(value: Value, key: Value) -> Value:
 
     def found(maps: pa.Array, keys: pa.Array) -> Computed:
         offsets, rows = _places(maps)
-        equal = holds(compared("=", Value(maps.keys.take(pa.array(offsets))), Value(keys.take(pa.array(rows)))).array)
+        equal = holds(_equal(maps.keys, offsets, keys, rows))
         first = np.full(len(maps), -1)
         # The first of equal keys, in reverse so that it is written last.
         first[rows[equal][::-1]] = offsets[equal][::-1]
@@ -113,18 +118,21 @@ def _size(call: Call) -> Value:
     return applied(lambda lists: pa.array(_lengths(lists).astype(np.int32)), [value])
 
 
+def _check_wanted(call: Call, value: Value, wanted: Value) -> None:
+    """Refuse to look for ``wanted`` in ``value`` unless this is an array of items that compare with it."""
+    item = value.kind.value_type if pa.types.is_list(value.kind) else NULL
+    if NULL in (item, wanted.kind) or (item != wanted.kind and not (kinds.is_number(item) and kinds.is_number(wanted.kind))):
+        raise call.refused(value, wanted)
+
+
 @calls("array_contains")
 def _contains(call: Call) -> Value:
     value, wanted = call.values(2, 2)
-    if not pa.types.is_list(value.kind) or wanted.kind == NULL:
-        raise call.refused(value, wanted)
-    item = value.kind.value_type
-    if item != wanted.kind and not (kinds.is_number(item) and kinds.is_number(wanted.kind)):
-        raise call.refused(value, wanted)
+    _check_wanted(call, value, wanted)
 
     def found(lists: pa.Array, each: pa.Array) -> Computed:
         places, rows = _places(lists)
-        equal = compared("=", Value(lists.values.take(pa.array(places))), Value(each.take(pa.array(rows)))).array
+        equal = _equal(lists.values, places, each, rows)
         holding, unknown = np.zeros(len(lists), np.bool_), np.zeros(len(lists), np.bool_)
         holding[rows[holds(equal)]] = True
         unknown[rows[mask_of(equal.is_null())]] = True
@@ -141,7 +149,7 @@ def _contains_key(call: Call) -> Value:
 
     def found(maps: pa.Array, each: pa.Array) -> Computed:
         places, rows = _places(maps)
-        equal = holds(compared("=", Value(maps.keys.take(pa.array(places))), Value(each.take(pa.array(rows)))).array)
+        equal = holds(_equal(maps.keys, places, each, rows))
         holding = np.zeros(len(maps), np.bool_)
         holding[rows[equal]] = True
         return pa.array(holding)
@@ -166,13 +174,11 @@ def _of_map(call: Call) -> Value:
 @calls("array_position")
 def _position(call: Call) -> Value:
     value, wanted = call.values(2, 2)
-    item = value.kind.value_type if pa.types.is_list(value.kind) else NULL
-    if NULL in (item, wanted.kind) or (item != wanted.kind and not (kinds.is_number(item) and kinds.is_number(wanted.kind))):
-        raise call.refused(value, wanted)
+    _check_wanted(call, value, wanted)
 
     def found(lists: pa.Array, each: pa.Array) -> Computed:
         places, rows = _places(lists)
-        equal = holds(compared("=", Value(lists.values.take(pa.array(places))), Value(each.take(pa.array(rows)))).array)
+        equal = holds(_equal(lists.values, places, each, rows))
         first, starts = np.zeros(len(lists), np.int64), np.cumsum(_lengths(lists)) - _lengths(lists)
         numbers = np.flatnonzero(equal)[::-1]
         first[rows[numbers]] = numbers - starts[rows[numbers]] + 1
