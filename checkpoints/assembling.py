@@ -189,9 +189,9 @@ def changes_in(content: bytes, batch: Batch, path: str) -> dict[str, Changes]:
     return _changes(_parsed(record, path), record, path)
 
 
-#: Fields that records lack from before a changed spec kept parts of the state, a backfill replaced it, and a purge said what was ignored.
+#: Fields that records lack from before plans said what a spec changes, which state it keeps and a backfill replaces, and what a purge left.
 _LATER: dict[type[Plan], dict[str, Any]] = {
-    ApplyPlan: {"keeps": (), "keeps_gaps": (), "kept_from": None},
+    ApplyPlan: {"redefined": (), "keeps": (), "keeps_gaps": (), "kept_from": None},
     BackfillPlan: {"read_from": None},
     PurgePlan: {"ignores_others": False},
 }

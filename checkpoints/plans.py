@@ -235,11 +235,8 @@ class RestatePlan(_ReplacingPlan):
         if self.changed is not None:
             first, last = self.changed
             about = f"rows changed by source version{f's {first} to {last}' if first < last else f' {first}'}"
-        bounds = [
-            f"{word} {told(at, instants=instants)}"
-            for word, at in (("after", self.range_from), ("through", self.range_to))
-            if at is not None
-        ]
+        ends = (("after", self.range_from), ("through", self.range_to))
+        bounds = [f"{word} {told(at, instants=instants)}" for word, at in ends if at is not None]
         within = f", of windows that end {' '.join(bounds)}" if bounds else ""
         return f"restatement for {about}{within}, from the source at version {self.to_version}"
 
@@ -258,17 +255,18 @@ class ApplyPlan(_ReplacingPlan):
         It publishes the windows that end after this instant; null for none.
     found_closed
         As :attr:`BackfillPlan.found_closed`.
+    redefined
+        Windows and aggregates, as ``windows.NAME``, that meant something else before, if only by the value of a variable or by code.
     carried
-        What the spec meant that the stored state is of, as :attr:`Plan.definition`, where the batch makes the new state of that; null
-        where it reads the source.
+        As :attr:`Plan.definition`, what the stored state means where the batch makes the new one of it; null where it reads the source.
     needed_from
         Files of the source whose event times all lie before this instant are not read; null for none.
     keeps
         Where it reads the source, the ways whose windows all stay: it keeps what the state has stored of these.
     keeps_gaps
-        Of sessions that do not all stay, the gaps of those that do: it keeps what the state has stored of these, too.
+        Of sessions that do not all stay, the gaps of those that do: what the state has stored of these stays, too.
     kept_from
-        What the spec meant that the kept state is of, as :attr:`Plan.definition`; null if nothing is kept.
+        As :attr:`Plan.definition`, what the kept state means; null if nothing is kept.
     """
 
     action: ClassVar[str] = "apply"
@@ -276,6 +274,7 @@ class ApplyPlan(_ReplacingPlan):
     read_from: int
     fills: tuple[str, ...] = ()
     history: int | None = None
+    redefined: tuple[str, ...] = ()
     found_closed: FoundClosed = field(default_factory=list)
     carried: dict[str, object] | None = None
     needed_from: int | None = None

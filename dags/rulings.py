@@ -115,7 +115,7 @@ class HeldBatchOperator(QuestionOperator):
             held = ledger.held_batch
             if held is None:
                 raise AirflowSkipException("no batch is held, so there is nothing to ask")
-            places, refused = Places.of(pipeline), "discard" not in rulings(pipeline, ledger, held.plan)
+            places, refused = Places.of(pipeline), "discard" not in rulings(ledger, held.plan)
             broken = [failure for failure in read_quality(places.quality, held.number).failures if failure.batch == held.number]
         rules = [line for each in broken[:RULES_LISTED] for line in _lines_of(each)]
         same = pipeline.means(held.plan.definition, held.plan.meaning)

@@ -45,6 +45,12 @@ class SpecChanges:
         return not self.others and all(each.fate == "kept" or not each.known for each in (*self.windows, *self.aggregates))
 
     @property
+    def redefined(self) -> tuple[str, ...]:
+        """The windows and aggregates, as ``windows.NAME``, that meant something else before."""
+        parts = {"windows": self.windows, "aggregates": self.aggregates}
+        return tuple(f"{field}.{each.name}" for field in FIELDS for each in parts[field] if each.fate == "filled" and each.known)
+
+    @property
     def filled(self) -> tuple[str, ...]:
         """Names of the windows whose rows are computed anew: all of them if an aggregate is filled."""
         every = any(each.fate == "filled" for each in self.aggregates)

@@ -98,12 +98,11 @@ def next_apply(
     if isinstance(state, NotStoredError):
         reach, reading = _reach(runnable, source, before)
         needed_from = _needed_from(runnable, source, changes, history, last.outcome.emitted)
-        if needed_from is not None:
-            reading = times_from(source, reading, pipeline.time, needed_from)
+        reading = reading if needed_from is None else times_from(source, reading, pipeline.time, needed_from)
         on_reading(source, reading)
-        keeps = kept_ways(runnable, ledger, changes, source.schema_json)
-        gaps = kept_gaps(runnable, ledger, changes, source.schema_json)
-        staying = kept_of_source(runnable, changes, fills, source.schema_json, keeps, gaps)
+        schema = source.schema_json
+        keeps, gaps = kept_ways(runnable, ledger, changes, schema), kept_gaps(runnable, ledger, changes, schema)
+        staying = kept_of_source(runnable, changes, fills, schema, keeps, gaps)
         refuse_uncounted(runnable, ledger, source, before, reach, staying)
     plan = ApplyPlan(
         **planning.pinned(pipeline, ledger, source, reach) | {"from_version": reach.through},
@@ -111,6 +110,7 @@ def next_apply(
         read_from=reach.after,
         fills=fills,
         history=history,
+        redefined=changes.redefined,
         found_closed=[(plan.to_version, plan.emitted) for plan in before] if pipeline.time.watermark == "data_interval_end" else [],
         carried=None if isinstance(state, NotStoredError) else last.plan.definition,
         needed_from=needed_from,
@@ -140,7 +140,7 @@ def refuse(pipeline: Pipeline, ledger: Ledger, changes: SpecChanges) -> None:
 def _check_windows(pipeline: Pipeline, ledger: Ledger, changes: SpecChanges, history: int | None) -> None:
     """Refuse a spec that no batch could execute, and windows with policies whose triggers would have the numbers of triggers that stay."""
     _check_spec(pipeline)
-    again = changed_windows(changes) & numbered_otherwise(pipeline, ledger)
+    again = changed_windows(changes) & numbered_otherwise(pipeline.shown_meaning(), changes.redefined, ledger)
     if again and history != AXIS_BEGIN:
         raise UnsupportedError(
             f"pipeline {pipeline.pipeline}: window {min(again)} has published triggers under its old definition, and new ones would reuse "

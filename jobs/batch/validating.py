@@ -171,7 +171,7 @@ def write_docs(runnable: Runnable, plan: Plan, verdict: Verdict, at: datetime, p
 
 def held_error(runnable: Runnable, ledger: Ledger, plan: Plan, verdict: Verdict) -> HeldError:
     """The error for a batch whose results must not be published."""
-    one, other = rulings(runnable.pipeline, ledger, plan)
+    one, other = rulings(ledger, plan)
     return HeldError(
         f"pipeline {runnable.name}: batch {plan.batch} is held, nothing was published: {verdict.describe()}; see its rows in "
         f"{runnable.places.held}, then run again with other expectations or other limits of quarantine, or `windowmill {one}` or "

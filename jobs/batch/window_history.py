@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from windowmill.checkpoints.batches import Batch, standing
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, RestatePlan
+from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, RestatePlan, RestorePlan
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.spec import Pipeline
 
 #: Ends of windows in (first, last].
 Stretch = tuple[int, int]
+
+
+class _Meaning(NamedTuple):
+    """What a spec says of a window, and the number of the batch that has changed it last, if only by a variable or by code."""
+
+    since: int | None
+    window: Mapping[str, Any]
 
 
 def has_dropped_windows(pipeline: Pipeline, ledger: Ledger) -> bool:
@@ -25,7 +32,7 @@ def has_dropped_windows(pipeline: Pipeline, ledger: Ledger) -> bool:
 def left_out(pipeline: Pipeline, ledger: Ledger) -> Mapping[str, Sequence[Stretch]]:
     """For each window that a changed spec brought without all of its history, between which ends rows of it have not been shown since."""
     found: dict[str, Sequence[Stretch]] = {}
-    before: Mapping[str, Any] | None = None
+    before: Mapping[str, _Meaning] | None = None
     for plan, windows in _windows_of(ledger):
         if before is not None and isinstance(plan, ApplyPlan):
             brought = [name for name, window in windows.items() if before.get(name) != window]
@@ -37,21 +44,31 @@ def left_out(pipeline: Pipeline, ledger: Ledger) -> Mapping[str, Sequence[Stretc
     return found
 
 
-def numbered_otherwise(pipeline: Pipeline, ledger: Ledger) -> set[str]:
-    """Windows with policies of which the sink may hold triggers that another meaning of them has numbered."""
-    now = {window["name"]: window for window in pipeline.shown_meaning()["windows"]}
-    before = ((name, window) for _, windows in _windows_of(ledger) for name, window in windows.items())
-    return {name for name, window in before if "evict" in window and "evict" in now.get(name, {}) and window != now[name]}
+def numbered_otherwise(definition: Mapping[str, Any], redefined: Collection[str], ledger: Ledger) -> set[str]:
+    """Windows with policies of which the sink may hold triggers that another meaning has numbered than that of a spec.
+
+    The spec has this ``definition``, and has ``redefined`` what :attr:`.ApplyPlan.redefined` says.
+    """
+    now, past = {window["name"]: window for window in definition["windows"]}, list(_windows_of(ledger))
+    newest = {name: meaning.since for _, windows in past for name, meaning in windows.items()}
+    before = ((name, meaning) for _, windows in past for name, meaning in windows.items())
+    return {
+        name
+        for name, (since, window) in before
+        if "evict" in window
+        and "evict" in now.get(name, {})
+        and (window != now[name] or since != newest[name] or f"windows.{name}" in redefined)
+    }
 
 
-def rulings(pipeline: Pipeline, ledger: Ledger, held: Plan) -> tuple[str, str]:
+def rulings(ledger: Ledger, held: Plan) -> tuple[str, str]:
     """The two commands that rule on the held batch of this plan; ``abandon`` stands for ``discard`` where that is refused."""
-    return "release", "abandon" if _numbered_anew(pipeline, ledger, held) else "discard"
+    return "release", "abandon" if _numbered_anew(ledger, held) else "discard"
 
 
 def check_discarded(pipeline: Pipeline, ledger: Ledger, held: Batch) -> None:
     """Refuse to discard the ``held`` batch if it renumbers published triggers: later batches would give their numbers once more."""
-    if numbered := _numbered_anew(pipeline, ledger, held.plan):
+    if numbered := _numbered_anew(ledger, held.plan):
         raise UnsupportedError(
             f"pipeline {pipeline.pipeline}: batch {held.number} renumbers the triggers of window {min(numbered)}; without its rows, later "
             "triggers would have the numbers of published ones: `windowmill release` it; or correct the source or the rule, "
@@ -59,11 +76,28 @@ def check_discarded(pipeline: Pipeline, ledger: Ledger, held: Batch) -> None:
         )
 
 
-def _numbered_anew(pipeline: Pipeline, ledger: Ledger, held: Plan) -> set[str]:
+def _numbered_anew(ledger: Ledger, held: Plan) -> set[str]:
     """Windows with policies whose published triggers the held batch of this plan renumbers."""
+    meaning: Mapping[str, Any] = held.definition
     if isinstance(held, RestatePlan):
-        return {window.name for window in pipeline.windows if window.follows_policies}
-    return numbered_otherwise(pipeline, ledger) if isinstance(held, ApplyPlan) else set()
+        return {window["name"] for window in meaning["windows"] if "evict" in window}
+    return numbered_otherwise(meaning, held.redefined, ledger) if isinstance(held, ApplyPlan) else set()
+
+
+def redefined_by(batches: Iterable[Batch]) -> Mapping[int, Mapping[str, int]]:
+    """For each of all ``batches`` of a ledger, which of them has last changed the meaning of a window or an aggregate of its spec.
+
+    Names are those of :attr:`.ApplyPlan.redefined`.
+    """
+    after: dict[int, Mapping[str, int]] = {}
+    now: Mapping[str, int] = {}
+    for batch in batches:
+        if batch.status == "committed" and isinstance(batch.plan, RestorePlan):
+            now = after.get(batch.plan.kept_batch, {})
+        elif batch.status == "committed" and isinstance(batch.plan, ApplyPlan) and batch.plan.redefined:
+            now = {**now, **dict.fromkeys(batch.plan.redefined, batch.number)}
+        after[batch.number] = now
+    return after
 
 
 def _without(stretches: Sequence[Stretch], begin: int, end: int) -> Iterator[Stretch]:
@@ -76,12 +110,16 @@ def _without(stretches: Sequence[Stretch], begin: int, end: int) -> Iterator[Str
         yield from ((low, high) for low, high in ((first, min(last, begin)), (max(first, end), last)) if low < high)
 
 
-def _windows_of(ledger: Ledger) -> Iterator[tuple[Plan, Mapping[str, Any]]]:
+def _windows_of(ledger: Ledger) -> Iterator[tuple[Plan, Mapping[str, _Meaning]]]:
     """The plans of the batches that count, oldest first, each with the windows of its spec by name."""
-    for batch in standing(ledger.batches()):
+    batches = ledger.batches()
+    redefined = redefined_by(batches)
+    for batch in standing(batches):
         meaning: Mapping[str, Any] = batch.plan.definition
         if not isinstance(batch.plan, BackfillPlan) or batch.verdict != "discarded":
-            yield batch.plan, {window["name"]: window for window in meaning.get("windows", ())}
+            since = redefined[batch.number]
+            windows = ((window["name"], window) for window in meaning.get("windows", ()))
+            yield batch.plan, {name: _Meaning(since.get(f"windows.{name}"), window) for name, window in windows}
 
 
 def _shown_after(pipeline: Pipeline, plan: ApplyPlan, name: str) -> int:

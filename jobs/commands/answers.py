@@ -123,7 +123,7 @@ def status_of(pipeline: Pipeline) -> Answer:
             "–" if value is None else f"{value:,}" if isinstance(value, int) else Text(str(value)),
         )
         if name == "open_batch" and held is not None and held_by is not None:
-            next_ = _WHAT_NEXT.format(*rulings(pipeline, ledger, held.plan))
+            next_ = _WHAT_NEXT.format(*rulings(ledger, held.plan))
             table.add_row("held by", Group(*_told(held_by), next_))
     return Answer(data, table)
 

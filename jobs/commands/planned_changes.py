@@ -66,7 +66,7 @@ def held_change(pipeline: Pipeline, ledger: Ledger, spec: str) -> Answer | None:
     held = ledger.held_batch
     if held is None or not isinstance(held.plan, ApplyPlan):
         return None
-    one, other = rulings(pipeline, ledger, held.plan)
+    one, other = rulings(ledger, held.plan)
     text = (
         f"{pipeline.pipeline}: batch {held.number}, which applies the spec, is held by a quality rule; look at its rows in "
         f"{Places.of(pipeline).held}, then `windowmill {one} {spec}` or `windowmill {other} {spec}`"

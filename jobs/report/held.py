@@ -51,7 +51,7 @@ def read_held(ledger: Ledger, pipeline: Pipeline, places: Places) -> Held | None
     failures = [failure for failure in read_failures(places.quality, batch.number) if failure.severity == "critical"]
     results = open_table(places.held)
     rules = [BrokenRule(failure, _rows(failure, pipeline, results)) for failure in failures]
-    return Held(batch, rules, rulings(pipeline, ledger, batch.plan), changed=not pipeline.means(batch.plan.definition, batch.plan.meaning))
+    return Held(batch, rules, rulings(ledger, batch.plan), changed=not pipeline.means(batch.plan.definition, batch.plan.meaning))
 
 
 def _rows(failure: Failure, pipeline: Pipeline, results: DeltaTable | None) -> list[tuple[str, str]]:

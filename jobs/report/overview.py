@@ -96,7 +96,7 @@ def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
     month = Month.of(pipeline, batches)
     ended = batches[-1].ended_at if batches else None
     kept = ledger.newest_kept
-    commands: tuple[str, ...] = rulings(pipeline, ledger, ledger.held_batch.plan) if ledger.held_batch else ()
+    commands: tuple[str, ...] = rulings(ledger, ledger.held_batch.plan) if ledger.held_batch else ()
     if kept is not None and not pipeline.means(kept.plan.definition, kept.plan.meaning):
         commands = (_FOR_CHANGED[ledger.held_batch is not None],)
     fresh = freshness_of(pipeline, last.seen if last else None, ended, now, lambda: Waiting.of(pipeline, ledger).n)

@@ -25,6 +25,7 @@ from windowmill.expectations.history import SCHEMA
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import late_missed
+from windowmill.jobs.batch.window_history import redefined_by
 from windowmill.jobs.column_names import FILE, ROW
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spark import launch
@@ -134,9 +135,10 @@ def _of_this_spec(drawn: Sample, ledger: Ledger, comparison: Comparison) -> tupl
     """``drawn`` without rows of windows that meant something else in the spec of their batch; and by batch the aggregates that did."""
     newest = ledger.newest_kept
     assert newest is not None  # rows have been published
-    windows, aggregates = _meanings(newest.plan.definition)
-    publishing = {row.batch for row in drawn.rows}
-    specs = {batch.number: _meanings(batch.plan.definition) for batch in ledger.batches() if batch.number in publishing}
+    batches, publishing = ledger.batches(), {row.batch for row in drawn.rows}
+    redefined = redefined_by(batches)
+    windows, aggregates = _meanings(newest, redefined)
+    specs = {batch.number: _meanings(batch, redefined) for batch in batches if batch.number in publishing}
     lacking = {number: {name for name, spec in aggregates.items() if then.get(name) != spec} for number, (_, then) in specs.items()}
     places = []
     for place, row in enumerate(drawn.rows):
@@ -148,9 +150,14 @@ def _of_this_spec(drawn: Sample, ledger: Ledger, comparison: Comparison) -> tupl
     return Sample([drawn.rows[place] for place in places], drawn.keys.take(pa.array(places, pa.int64()))), lacking
 
 
-def _meanings(definition: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The windows and the aggregates of a spec by name."""
-    return {window["name"]: window for window in definition["windows"]}, definition["aggregates"]
+def _meanings(batch: Batch, redefined: Mapping[int, Mapping[str, int]]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The windows and the aggregates of the spec of ``batch`` by name, each with the batch that has changed its meaning last."""
+    definition: Mapping[str, Any] = batch.plan.definition
+    since, windows = redefined[batch.number], {window["name"]: window for window in definition["windows"]}
+    return (
+        {name: (since.get(f"windows.{name}"), window) for name, window in windows.items()},
+        {name: (since.get(f"aggregates.{name}"), spec) for name, spec in definition["aggregates"].items()},
+    )
 
 
 def _started(pipeline: Pipeline, progress: Progress, brief: bool) -> SparkSession:

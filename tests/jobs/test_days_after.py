@@ -46,7 +46,7 @@ class Days:
     """A pipeline of ``windows``, and what happens to it and its source; rows are (id, key, time, v, s)."""
 
     def __init__(self, folder: Path, *windows: dict[str, Any], **fields: Any) -> None:
-        self.path = str(folder / "source")
+        self.path, self.environment = str(folder / "source"), dict[str, str]()
         self.spec: dict[str, Any] = {
             "pipeline": "days",
             "keys": ["k"],
@@ -60,7 +60,7 @@ class Days:
 
     @property
     def pipeline(self) -> Any:
-        return parse_pipeline(self.spec)
+        return parse_pipeline(self.spec, environment=self.environment)
 
     @property
     def source(self) -> DeltaTable:
@@ -797,6 +797,48 @@ def test_verify_compares_rows_behind_a_changed_spec_that_was_abandoned(tmp_path)
     loop.abandon(days.pipeline, quiet())
     days.spec |= {"expectations": [], "windows": [LAST_2]}
     assert days.verified() == (1, [])
+
+
+def test_a_correction_leaves_rows_of_a_window_that_a_variable_has_changed_since(tmp_path):
+    """As where the spec itself has changed."""
+    by_variable = HOURLY | {"size": "${LENGTH}"}
+    days = Days(tmp_path, by_variable)
+    days.environment = {"LENGTH": "1 hour"}
+    days.append((1, "a", "08:05", 10), (2, "a", "08:35", 20), (3, "a", "12:05", 30))
+    days.run()
+    days.environment = {"LENGTH": "30 minutes"}
+    days.apply(by_variable, history=None)
+    days.append((4, "a", "14:05", 3))
+    days.update("id = 1", v="100")
+    days.run()
+    assert days.latest("hourly") == [("a", "08:00", "09:00", 2, 30), ("a", "12:00", "12:30", 1, 30)]
+
+
+def test_triggers_that_a_variable_has_changed_are_replaced_as_a_whole_or_the_changed_spec_is_refused(tmp_path):
+    by_variable = LAST_2 | {"evict": {"time": "${LENGTH}"}}
+    days = Days(tmp_path, by_variable)
+    days.environment = {"LENGTH": "1 hour"}
+    days.append((1, "a", "08:05", 10), (2, "a", "08:40", 20), (3, "a", "12:05", 30))
+    days.run()
+    days.environment = {"LENGTH": "30 minutes"}
+    with pytest.raises(UnsupportedError, match="new ones would reuse their numbers"):
+        days.apply(by_variable, history=None)
+    days.spec["expectations"] = UNMET
+    with pytest.raises(HeldError, match=r"`windowmill release` or `windowmill abandon` it"):
+        days.apply(by_variable)
+
+
+def test_verify_leaves_out_rows_of_a_window_that_a_variable_has_changed_since(tmp_path):
+    by_variable = VISIT | {"max_size": "2 hours", "gap": "${GAP}"}
+    days = Days(tmp_path, by_variable)
+    days.environment = {"GAP": "30 minutes"}
+    days.append((1, "a", "08:05", 1), (2, "a", "08:55", 4), (3, "a", "12:05", 2), (4, "a", "14:05", 3))
+    days.run()
+    days.environment = {"GAP": "1 hour"}
+    days.apply(by_variable, history=None)
+    days.append((5, "a", "16:05", 4), (6, "a", "18:05", 5))
+    days.run()
+    assert days.verified() == (2, ["rows of visit: an earlier spec published them, 3"])
 
 
 def test_verify_leaves_out_columns_that_an_earlier_spec_did_not_have(tmp_path):
