@@ -241,8 +241,10 @@ class Ledger:
         held = self.held_batch
         if held is None:
             raise FencedError(f"ledger {self.path}: no batch is held any more; another attempt has been here")
-        # The tables as they were before the batch, of which no other commit can have landed, and what the user has accepted since.
-        accepted = {role: written for role, written in self.written().items() if written.digest is None}
+        # The tables as they were before the batch, of which no other commit can have landed, and what the user has accepted since. Of its
+        # own commit the digest is unknown, too, where maintenance has removed the log.
+        others = {role: written for role, written in self.written().items() if written.batch != held.number}
+        accepted = {role: written for role, written in others.items() if written.digest is None}
         outcome = replace(outcome, written=held.outcome.written | accepted)
         body = {CHANGES: {} if validation is None else _as_json({"quality": validation}), BY: by}
         self._append(RULING, held.plan, outcome, body, at)

@@ -787,6 +787,19 @@ def test_verify_leaves_out_rows_that_an_earlier_meaning_of_their_window_has_publ
     assert days.verified() == (2, ["rows of visit: an earlier spec published them, 2"])
 
 
+def test_a_held_batch_is_released_behind_maintenance_that_removes_the_log(tmp_path):
+    days = Days(tmp_path, LAST_2)
+    days.append((1, "a", "08:05", 1), (2, "a", "12:05", 2))
+    days.run()
+    days.append((3, "a", "14:05", 4))
+    days.spec["expectations"] = UNMET
+    with pytest.raises(HeldError):
+        days.run()
+    maintain(days.pipeline, quiet(), now=True)
+    loop.run(days.pipeline, quiet(), ruling="release")
+    assert days.latest("last_2") == [("a", 0, "08:05", 1, 1), ("a", 1, "12:05", 2, 3)]
+
+
 def test_verify_compares_rows_behind_a_changed_spec_that_was_abandoned(tmp_path):
     days = Days(tmp_path, LAST_2)
     days.append((1, "a", "08:05", 1), (2, "a", "12:05", 2))
