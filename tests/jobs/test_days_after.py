@@ -876,6 +876,17 @@ def test_verify_goes_by_the_watermark_of_the_batches_where_the_newest_rows_are_g
     assert days.verified() == (1, [])
 
 
+def test_verify_compares_ticks_behind_which_the_rows_are_gone(tmp_path):
+    ticks = {"name": "ticks", "type": "sliding", "evict": {"count": 1}, "trigger": {"time": "1 hour"}}
+    days = Days(tmp_path, ticks)
+    days.append((1, "a", "08:05", 1), (2, "b", "12:05", 2))
+    days.run()
+    days.source.delete("id = 2")
+    days.run()
+    assert len(days.latest("ticks")) > 2
+    assert days.verified() == (len(days.latest("ticks")), [])
+
+
 def test_verify_compares_windows_with_policies_that_were_empty(tmp_path):
     leaps = {"name": "leaps", "type": "sliding", "evict": {"time": "10 minutes"}, "trigger": {"delta": {"column": "v", "by": 5}}}
     days = Days(tmp_path, leaps, time={"lateness": "1 hour"})

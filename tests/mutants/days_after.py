@@ -124,6 +124,9 @@ MUTANTS = {
     f"{DAYS}verify_goes_by_the_watermark_of_the_batches_where_the_newest_rows_are_gone": [
         ("watermark-of-the-source-as-it-is", "jobs.verify.by_reference:_of_window", instead("final=True", "final=False")),
     ],
+    f"{DAYS}verify_compares_ticks_behind_which_the_rows_are_gone": [
+        ("ticks-until-the-rows-that-are-left", "jobs.verify.by_reference:_of_window", instead("max(_1)", "min(0, *_1)")),
+    ],
     f"{DAYS}verify_compares_windows_with_policies_that_were_empty": [
         ("empty-windows-begin-somewhere", "jobs.verify.by_reference:reaches", instead("row.end + 1", "max(row.start, row.end) + 1")),
     ],

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from windowmill.windowing.reference.events import AFTER, Course, Event, EventClock, Record, Tally, WindowResult, arrivals, ranks
+from windowmill.windowing.reference.events import AFTER, BEFORE, Course, Event, EventClock, Record, Tally, WindowResult, arrivals, ranks
 from windowmill.windowing.reference.values import compute
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
@@ -45,6 +45,7 @@ def evaluate(
     commits: Sequence[int] | None = None,
     final: bool = True,
     latest: float = math.inf,
+    greatest: float = BEFORE,
     wanted: Callable[[Window, WindowResult], bool] = lambda _window, _fired: True,
 ) -> Evaluation:
     """Evaluate ``pipeline`` over ``records``, given in order of arrival.
@@ -57,6 +58,8 @@ def evaluate(
         Whether the input has ended; the watermark is then infinite.
     latest
         Greatest accepted event time; infinity for no bound.
+    greatest
+        Greatest event time of the whole input, if not all of it is among ``records``.
     wanted
         Whether the aggregates of a window's result are computed; the rows of all others are left out.
     """
@@ -71,7 +74,7 @@ def evaluate(
     watermark, closed = (AFTER, AFTER) if final else (clock.watermark, clock.closed)
     rows: list[dict[str, Any]] = []
     counted, refused, missed = set[int](), set[int](), dict[str, int]()
-    course = Course(pipeline.time.integer_axis, pipeline.emit == "revise", watermark, closed, clock.seen)
+    course = Course(pipeline.time.integer_axis, pipeline.emit == "revise", watermark, closed, max(clock.seen, greatest))
     for window in pipeline.windows:
         tally = Tally()
         results = _windows(window, events, tally, course)
