@@ -11,7 +11,6 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, PurgePlan, RestatePlan
 from windowmill.checkpoints.stores import is_table, table_at
-from windowmill.jobs.batch.progress import late_missed
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable
 from windowmill.jobs.sources.changed_rows import queried
 from windowmill.jobs.sources.reading import Reach, backfill_reach
@@ -21,10 +20,14 @@ from windowmill.windowing.windows.base import Window
 
 
 def were_missed(ledger: Ledger) -> bool:
-    """Whether rows have come too late for a window that holds them, and no restatement of all windows has counted them since."""
+    """Whether rows have come too late for a window that holds them, and no restatement of all windows has counted them since.
+
+    Behind a changed spec rows that arrived in time for all windows of then may be too late for those of now.
+    """
     batches = standing(ledger.batches())
     whole = [place for place, batch in enumerate(batches, 1) if isinstance(batch.plan, RestatePlan) and _is_whole(batch.plan)]
-    return bool(late_missed(batches[max(whole, default=0) :]))
+    since = batches[max(whole, default=0) :]
+    return any(batch.late_missed and batch.plan.builds_state for batch in since if batch.status == "committed")
 
 
 def _is_whole(plan: RestatePlan) -> bool:

@@ -126,6 +126,7 @@ class Contract:
             self._restate(pipeline, plan, publish)
         elif isinstance(plan, ApplyPlan):
             self._apply(pipeline, plan, publish)
+            now.missed = now.missed or bool(batch.late_missed)
         elif isinstance(plan, BackfillPlan):
             self._backfill(pipeline, plan, publish, batch.late_missed)
             self._backfilled |= {batch.number: plan.range} if publish else {}
@@ -225,6 +226,7 @@ class Contract:
         if not plan.rereads:
             self._run(pipeline, -1, plan.to_version, publish, late_missed=late_missed)
             return
+        now.missed = now.missed or (plan.replaces_state and bool(late_missed))
         events = self._read_again(pipeline, plan.snapshot, plan.to_version)
         for window in pipeline.windows if publish else ():
             if plan.replaces_state:

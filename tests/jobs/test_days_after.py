@@ -663,6 +663,25 @@ def test_a_changed_spec_whose_kept_windows_would_count_late_rows_is_refused(tmp_
     assert [days.latest(window["name"]) for window in (kept, new)] == [whole.latest(window["name"]) for window in (kept, new)]
 
 
+def test_a_changed_spec_whose_kept_windows_would_count_rows_that_missed_them_behind_an_earlier_change_is_refused(tmp_path):
+    ticks = {"name": "ticks", "type": "sliding", "evict": {"count": 2}, "trigger": {"time": "1 hour"}}
+    days = Days(tmp_path, RISES)
+    days.append((1, "a", "08:05", 0), (2, "b", "12:05", 1))
+    days.append((3, "a", "10:05", 9))  # in time for its key's tuples, but not for the ticks that have passed
+    days.run()
+    days.apply(ticks)
+    days.update("id = 2", v="2")
+    days.run()
+    with pytest.raises(UnsupportedError, match="restate --late"):
+        days.apply(ticks, RISES)
+    days.spec["windows"] = [ticks]
+    days.restate(late=True)
+    days.apply(ticks, RISES)
+    days.append((4, "b", "13:35", 4))
+    days.run()
+    assert [row[-1] for row in days.latest("ticks") if row[0] == "a"][:3] == [0, 0, 9]
+
+
 def test_a_changed_spec_whose_kept_windows_would_count_ignored_changes_is_refused(tmp_path):
     day = {"name": "day", "type": "tumbling", "size": "1 day"}
     days = Days(tmp_path, day, source={"changes": "ignore"})

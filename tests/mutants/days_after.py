@@ -88,7 +88,7 @@ MUTANTS = {
         ("redelivered-rows-behind-others-late", "jobs.batch.redelivery:last_redelivery", instead("last = version.version", "break")),
     ],
     f"{DAYS}late_takes_the_rows_that_missed_some_of_their_windows": [
-        ("rows-that-missed-windows-left-out", "jobs.batch.counted_rows:were_missed", never("bool(_)")),
+        ("rows-that-missed-windows-left-out", "jobs.batch.counted_rows:were_missed", never("any(_)")),
     ],
     f"{DAYS}a_new_window_is_not_filled_from_a_slice_that_it_begins_within": [
         ("edges-within-the-last-slice-missed", "jobs.batch.from_state:_SliceCheck.of", instead("max(high, _.seen + 1)", "high")),
