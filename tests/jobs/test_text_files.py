@@ -343,7 +343,7 @@ def test_a_time_that_one_value_makes_a_text_is_told_with_the_schema_that_helps(t
     pipe = Pipe(tmp_path, "csv", time={"column": "t", "unit": "s"})
     (pipe.inputs / "a.csv").write_text("t,k,v\n1714521600,x,1\nsoon,x,2\n")
     assert main(["run", str(pipe.path)]) == 2
-    assert "give source.options.schema with t BIGINT if it counts" in capsys.readouterr().err
+    assert "give source.options.schema with t BIGINT if the column counts" in capsys.readouterr().err
     pipe.write(options={"header": True, "schema": "t BIGINT, k STRING, v BIGINT"})
     assert pipe.run(capsys) == [2]
 
