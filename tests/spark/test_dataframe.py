@@ -48,7 +48,7 @@ def test_rows_of_the_reference_and_none_is_late(spark, tmp_path):
 
 @pytest.mark.parametrize(
     ("by", "disorder", "emit"),
-    itertools.product(["commit", "row"], ["5 minutes", "10 hours"], ["final", "revise"])
+    list(itertools.product(["commit", "row"], ["5 minutes", "10 hours"], ["final", "revise"]))
     if EVERY_CASE
     else [("commit", "5 minutes", "final"), ("row", "5 minutes", "revise"), ("commit", "10 hours", "revise"), ("row", "10 hours", "final")],
 )
