@@ -1,4 +1,4 @@
-"""Adding aggregates, window types, engines, source kinds and commands to windowmill from outside.
+"""Adding aggregates, window types, source kinds and commands to windowmill from outside.
 
 A plugin is a module that calls the functions below when it is imported. It is named in the environment variable ``WINDOWMILL_PLUGINS``
 (names of modules, separated by commas, found in the working directory too), or by an installed distribution::
@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     from windowmill.windowing.catalogue import AggregateSpec, Declaration, Option
     from windowmill.windowing.kernels.lower import Partials
     from windowmill.windowing.kernels.recipes import Atom, Recipe, numeric
-    from windowmill.windowing.textbook.base import Combines, Engine, Setting
     from windowmill.windowing.windows.base import Window
 
 F = TypeVar("F", bound="Callable[..., Any]")
-E = TypeVar("E", bound="type[Engine[Any]]")
 W = TypeVar("W", bound="Window")
 
 __all__ = [
@@ -38,23 +36,19 @@ __all__ = [
     "Aggregate",
     "AggregateSpec",
     "Atom",
-    "Combines",
     "Declaration",
-    "Engine",
     "Field",
     "LoggedVersion",
     "Option",
     "Partials",
     "Reading",
     "Recipe",
-    "Setting",
     "SourceKind",
     "SourceTable",
     "Window",
     "numeric",
     "register_aggregate",
     "register_command",
-    "register_engine",
     "register_source",
     "register_window",
 ]
@@ -62,7 +56,6 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("Aggregate", "Field"), "windowmill.windowing.algebra"),
     **dict.fromkeys(("AggregateSpec", "Declaration", "Option"), "windowmill.windowing.catalogue"),
-    **dict.fromkeys(("Combines", "Engine", "Setting"), "windowmill.windowing.textbook.base"),
     **dict.fromkeys(("Atom", "Recipe", "numeric"), "windowmill.windowing.kernels.recipes"),
     **dict.fromkeys(("AddedFile", "LoggedVersion", "Reading", "SourceTable"), "windowmill.jobs.sources.base"),
     "Partials": "windowmill.windowing.kernels.lower",
@@ -90,27 +83,6 @@ def register_aggregate(declaration: Declaration) -> Declaration:
 
     catalogue.register_aggregate(declaration, calling_module())
     return declaration
-
-
-def register_engine(engine: E) -> E:
-    """Let ``windowmill explain`` weigh an engine, and :func:`windowmill.windowing.textbook.build` make it; a decorator of its class.
-
-    Runs compute with the kernels that windowmill has. ``windowmill.testing.check_engine`` tries the engine against recomputation.
-
-    Parameters
-    ----------
-    engine
-        Subclass of :class:`Engine` with its ``name`` and ``cost``; ``needs``, ``oldest_only`` and ``not_taken`` where they differ.
-
-    Raises
-    ------
-    PluginError
-        If the name is taken, or the class has no name or cost.
-    """
-    from windowmill.windowing import textbook
-
-    textbook.register_engine(engine, calling_module())
-    return engine
 
 
 def register_source(kind: SourceKind) -> SourceKind:

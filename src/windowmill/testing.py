@@ -12,7 +12,7 @@ relative paths of specs begin at the test's own folder::
         )
         outcome.expect([{"origin": "JFK", "window_end": "2013-01-01T11:00:00Z", "flights": 1}])
 
-:func:`check_aggregate` tries the laws on an aggregate of one's own, :func:`check_engine` an engine against recomputation.
+:func:`check_aggregate` tries the laws on an aggregate of one's own.
 """
 
 # pytest loads this module at the start of every run, so whatever computes is imported when it is used.
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from windowmill.windowing.spec import Pipeline
-    from windowmill.windowing.textbook.base import Engine
 
     Spec = Pipeline | Mapping[str, Any] | str | os.PathLike[str]
 
@@ -297,79 +296,3 @@ def check_aggregate(
         aggregate = own.load(use) if isinstance(use, str) else own.adapt(use, getattr(use, "__name__", type(use).__name__))
     drawn = st.sampled_from(list(rows)) if isinstance(rows, Sequence) else rows
     verify(aggregate, drawn, plain, examples=examples, max_rows=max_rows)
-
-
-def check_engine(engine: type[Engine[Any]], *, examples: int = 200, max_steps: int = 40) -> None:
-    """Search for a history over which an engine of your own differs from recomputation. Needs hypothesis.
-
-    A history inserts, evicts, asks, and stores and restores the engine. The aggregate joins letters in order, so that a partial that is
-    lost, doubled or out of its place shows; it can be deducted too.
-
-    Parameters
-    ----------
-    engine
-        The class, as ``windowmill.plugins.register_engine`` takes it; it is made with the aggregate alone.
-    examples, max_steps
-        How many histories of how many steps at most.
-
-    Raises
-    ------
-    AssertionError
-        With the shortest history found after which the engine is wrong; or what its own ``check`` raises.
-
-    Examples
-    --------
-    >>> from windowmill.windowing.textbook import TwoStacks
-    >>> class Hasty(TwoStacks):
-    ...     def evict(self):  # forgets to turn the back stack over
-    ...         del self._back[:1]
-    >>> try:
-    ...     check_engine(Hasty)
-    ... except AssertionError as error:
-    ...     print(error)
-    engine 'two_stacks': after insert, evict: query gives 'a', recomputation ''
-    """
-    from hypothesis import HealthCheck, given, settings
-    from hypothesis import strategies as st
-
-    steps = st.lists(st.sampled_from(("insert", "evict", "query", "restore")), max_size=max_steps)
-
-    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(steps)
-    def reads_as_the_window(history: list[str]) -> None:
-        _check_history(engine, history)
-
-    reads_as_the_window()
-
-
-def _check_history(engine: type[Engine[Any]], history: Sequence[str]) -> None:
-    from windowmill.windowing.algebra import Aggregate, Field
-
-    joined: Aggregate[tuple[str]] = Aggregate(
-        "joined",
-        kind="joined",
-        fields=(Field("text", "string"),),
-        identity=("",),
-        lift=lambda args, _at: (args[0],),
-        combine=lambda a, b: (a[0] + b[0],),
-        lower=lambda partial: partial[0],
-        deduct=lambda total, oldest: (total[0][len(oldest[0]) :],),
-        fixed_size=False,
-    )
-    made, window, fed = engine(joined), "", 0
-    for place, step in enumerate([*history, "query"]):
-        if step == "insert":
-            letter = chr(ord("a") + fed % 26)
-            made.insert((letter,))
-            window, fed = window + letter, fed + 1
-        elif step == "evict":
-            made.evict()
-            window = window[1:]
-        elif step == "restore":
-            made = engine.restore(joined, made.snapshot())
-        found = (made.query()[0], len(made))
-        if found != (window, len(window)):
-            what = f"query gives {found[0]!r}, recomputation {window!r}"
-            what = what if found[0] != window else f"it has {found[1]} partials, the window {len(window)}"
-            raise AssertionError(f"engine {engine.name!r}: after {', '.join(history[: place + 1])}: {what}")
-        made.check()

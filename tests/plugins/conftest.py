@@ -11,12 +11,11 @@ from windowmill.jobs.commands import COMMANDS
 from windowmill.jobs.sources.kinds import KINDS
 from windowmill.windowing import imports
 from windowmill.windowing.catalogue import DECLARED
-from windowmill.windowing.textbook import ENGINES
 from windowmill.windowing.windows.base import TYPES
 
 #: The plugins must not be imported but as plugins.
 collect_ignore = ["toys"]
-REGISTRIES = (COMMANDS, DECLARED, ENGINES, KINDS, TYPES)
+REGISTRIES = (COMMANDS, DECLARED, KINDS, TYPES)
 
 
 @pytest.fixture

@@ -226,13 +226,13 @@ def test_workers_elsewhere_get_the_module_of_a_recipe(average):
 
 
 def test_workers_elsewhere_get_all_plugins_and_are_told_of_them(plug):
-    plug(TOYS, "tests.plugins.toys.engine")
+    plug(TOYS, "tests.plugins.toys.command")
     shipped: list[str] = []
     context = SimpleNamespace(master="spark://elsewhere:7077", environment={}, addPyFile=lambda path: shipped.append(Path(path).name))
     ship_modules(SimpleNamespace(sparkContext=context), parse_pipeline(SPEC | {"aggregates": {"n": {"count": "*"}}}))
     assert (context.environment, shipped) == ({}, [])
     ship_modules(SimpleNamespace(sparkContext=context), parse_pipeline(SPEC))
-    assert context.environment == {"WINDOWMILL_PLUGINS": f"{TOYS},tests.plugins.toys.engine"}
+    assert context.environment == {"WINDOWMILL_PLUGINS": f"{TOYS},tests.plugins.toys.command"}
     assert shipped == ["tests.zip"]
 
 

@@ -144,13 +144,13 @@ def test_an_interrupted_import_does_not_pass_for_a_whole_one(plug, tmp_path, mon
 
 def test_doctor_lists_them(plug):
     assert check_plugins() == []
-    plug("tests.plugins.toys.engine", "tests.plugins.toys.command")
-    found = "tests.plugins.toys.engine (named by WINDOWMILL_PLUGINS), tests.plugins.toys.command (named by WINDOWMILL_PLUGINS): "
+    plug("tests.plugins.toys.window", "tests.plugins.toys.command")
+    found = "tests.plugins.toys.window (named by WINDOWMILL_PLUGINS), tests.plugins.toys.command (named by WINDOWMILL_PLUGINS): "
     [check] = check_plugins()
     assert (check.name, check.ok) == ("Plugins", True)
     assert check.found.startswith(found)
     added = set(check.found.removeprefix(found).split(", "))
-    assert added == {"engine suffixes of tests.plugins.toys.engine", "command keys of tests.plugins.toys.command"}
+    assert added == {"window type each of tests.plugins.toys.window", "command keys of tests.plugins.toys.command"}
     plug("nowhere")
     assert check_plugins() == [
         Check(

@@ -5,12 +5,11 @@ They are what kernels are compared with, and ``explain`` weighs them. No run com
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from windowmill.windowing.algebra import Aggregate, P
 from windowmill.windowing.costs import Cost
-from windowmill.windowing.errors import PluginError
-from windowmill.windowing.registry import Registry
 from windowmill.windowing.textbook.base import Combines, Engine, EngineState, Setting
 from windowmill.windowing.textbook.dyadic import Dyadic
 from windowmill.windowing.textbook.epochs import Epochs
@@ -19,23 +18,9 @@ from windowmill.windowing.textbook.simple import Recompute, SubtractOnEvict
 from windowmill.windowing.textbook.stacks import Daba, TwoStacks
 
 #: Engines by name, in the order in which ``explain`` lists them.
-ENGINES: Registry[type[Engine[Any]]] = Registry(
-    "engine", {engine.name: engine for engine in (Recompute, SubtractOnEvict, TwoStacks, Daba, Epochs, ReactiveAggregator, Dyadic)}
-)
-
-
-def register_engine(engine: type[Engine[Any]], module: str) -> None:
-    """Add an engine; ``module`` is the name of the module that registers it.
-
-    Raises
-    ------
-    PluginError
-        If its name is taken, or the class has no ``name`` or ``cost``.
-    """
-    for attribute in ("name", "cost"):
-        if getattr(engine, attribute, None) is None:
-            raise PluginError(f"plugin {module!r}: the engine {engine.__name__} has no {attribute}; set it as an attribute of the class")
-    ENGINES.register(engine.name, engine, module)
+ENGINES: Mapping[str, type[Engine[Any]]] = {
+    engine.name: engine for engine in (Recompute, SubtractOnEvict, TwoStacks, Daba, Epochs, ReactiveAggregator, Dyadic)
+}
 
 
 def build(name: str, aggregate: Aggregate[P], **options: int) -> Engine[P]:
@@ -84,5 +69,4 @@ __all__ = [
     "admissible",
     "build",
     "engine_cost",
-    "register_engine",
 ]
