@@ -124,6 +124,19 @@ MUTANTS = {
     f"{DAYS}verify_goes_by_the_watermark_of_the_batches_where_the_newest_rows_are_gone": [
         ("watermark-of-the-source-as-it-is", "jobs.verify.by_reference:_of_window", instead("final=True", "final=False")),
     ],
+    (
+        f"{DAYS}a_correction_leaves_rows_of_a_window_that_a_variable_has_changed_since",
+        f"{DAYS}triggers_that_a_variable_has_changed_are_replaced_as_a_whole_or_the_changed_spec_is_refused",
+        f"{DAYS}verify_leaves_out_rows_of_a_window_that_a_variable_has_changed_since",
+    ): [
+        ("changed-variables-unknown", "jobs.batch.window_history:redefined_by", instead("dict.fromkeys(_, _)", "{}")),
+    ],
+    f"{DAYS}a_held_batch_is_released_behind_maintenance_that_removes_the_log": [
+        ("own-commit-taken-for-an-accepted-one", "checkpoints.ledger:Ledger.rule", always("_.batch != _.number")),
+    ],
+    f"{DAYS}verify_compares_rows_behind_a_changed_spec_that_was_abandoned": [
+        ("rows-judged-by-an-abandoned-spec", "jobs.verify.check:_of_this_spec", instead("_.newest_kept", "ledger.batches()[-1]")),
+    ],
     f"{DAYS}verify_compares_ticks_behind_which_the_rows_are_gone": [
         ("ticks-until-the-rows-that-are-left", "jobs.verify.by_reference:_of_window", instead("max(_1)", "min(0, *_1)")),
     ],
