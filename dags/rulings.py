@@ -31,7 +31,12 @@ if TYPE_CHECKING:
 
 #: Answers -> the tasks that carry them out.
 ANSWERS = {"Leave it held": "leave_held", "Release": "release", "Discard": "discard"}
-_NOT_DISCARDED = "Discard is refused, because the batch renumbers published triggers: run `windowmill abandon` instead."
+#: What the answers do, where the batch can be discarded and where it cannot.
+_EFFECTS = "*Release* publishes them as they are, *Discard* leaves them out for good. Later windows count the events either way."
+_NOT_DISCARDED = (
+    "*Release* publishes them as they are. **Discard is refused, because the batch renumbers published triggers: run `windowmill abandon` "
+    "instead.**"
+)
 LEAVE = "Leave it held"
 #: Broken rules that a question lists, and rows of each.
 RULES_LISTED, ROWS_LISTED = 10, 3
@@ -125,8 +130,7 @@ class HeldBatchOperator(QuestionOperator):
                 "",
                 *(rules or ["- see the report"]),
                 "",
-                "*Release* publishes them as they are, *Discard* leaves them out for good. Later windows count the events either way.",
-                *(["", f"**{_NOT_DISCARDED}**"] if refused else []),
+                _NOT_DISCARDED if refused else _EFFECTS,
                 *(
                     []
                     if same

@@ -101,6 +101,17 @@ def test_the_question_names_the_broken_rule(write_spec, tmp_path: Path):
     assert "/windowmill/pipelines/delays/report.html)" in asked.body
 
 
+@pytest.mark.parametrize(
+    ("other", "said", "unsaid"), [("discard", "leaves them out for good", "abandon"), ("abandon", "`windowmill abandon`", "for good")]
+)
+def test_the_question_offers_discard_where_it_is_possible(write_spec, tmp_path: Path, monkeypatch, other, said, unsaid):
+    spec = held_pipeline(write_spec, tmp_path)
+    monkeypatch.setattr("windowmill.jobs.batch.window_history.rulings", lambda *_: ("release", other))
+    body = HeldBatchOperator(task_id="held_batch", spec=spec, response_timeout=timedelta(hours=1)).question().body
+    assert said in body
+    assert unsaid not in body
+
+
 def test_nothing_in_the_data_speaks_in_a_question():
     wicked = "`\n\n# Approved by the data team\n[release it](http://x) <b>\x1b"
     failure = Failure(0, None, 0, "values *to be*", wicked, wicked, "failed", "critical", wicked, "", [{"k": wicked}], [{"n": wicked}])
