@@ -7,12 +7,13 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.batches import Changes, standing
+from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile, FileWriter, remove
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import BackfillPlan, Plan
+from windowmill.checkpoints.plans import Plan
+from windowmill.checkpoints.quoting import sql_text
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.batch.corrections import continued
@@ -28,8 +29,7 @@ def going_on(runnable: Runnable, ledger: Ledger, plan: Plan, schema: pa.Schema, 
         return changes
     table, pipeline = newest(runnable.sink_path), runnable.pipeline
     restated = any(file.get("max.revision") != 0 for file in files_of(table))
-    backfilled = any(isinstance(batch.plan, BackfillPlan) and not batch.plan.builds_state for batch in standing(ledger.batches()))
-    filling = [window.name for window in pipeline.windows if window.fills_gaps] if backfilled else []
+    filling = [window.name for window in pipeline.windows if window.fills_gaps] if ledger.totals.backfills else []
     if not restated and not filling:
         return changes
     own = [*pipeline.keys, "window", "window_start", "window_end", "trigger", "revision"]
@@ -47,7 +47,7 @@ def going_on(runnable: Runnable, ledger: Ledger, plan: Plan, schema: pa.Schema, 
     if len(gaps):
         # Of a key that comes again, a run gives the empty windows since its last event; a backfill may have counted quarantined rows there.
         span = pc.min_max(int64_of(gaps.column("window_end").combine_chunks())).as_py()
-        wanted.append(f"({ends} BETWEEN {span['min']} AND {span['max']})")
+        wanted.append(f"(window IN ({', '.join(map(sql_text, filling))}) AND {ends} BETWEEN {span['min']} AND {span['max']})")
     if not wanted:
         return changes
     shown = pa.concat_tables([_empty(types), *queried(table, types, " OR ".join(wanted), {name: name for name in types})])
