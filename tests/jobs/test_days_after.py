@@ -1,116 +1,20 @@
-"""What commands behind one another show: restatements, backfills, changed specs and late rows; small cases with their rows. No JVM."""
+"""What commands behind one another show: restatements, backfills and late rows; small cases with their rows. No JVM."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from tests.faults.world import UNMET
-from tests.latest import shown
+from tests.jobs.days import HALF, HOURLY, LAST_2, PAIRS, VISIT, Days, at
 from tests.spark.harness import quiet
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs.batch import loop, purging
+from windowmill.jobs.batch import loop
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.report import overview
-from windowmill.jobs.verify.check import verify
-from windowmill.windowing.axis import AXIS_BEGIN, to_us
+from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import HeldError, UnsupportedError
-from windowmill.windowing.specfile import parse_pipeline
-
-_DAY = datetime(2024, 3, 29, tzinfo=UTC)
-_SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("t", pa.timestamp("us", "UTC")), ("v", pa.int64()), ("s", pa.string())])
-HOURLY, HALF = {"name": "hourly", "type": "tumbling", "size": "1 hour"}, {"name": "half", "type": "tumbling", "size": "30 minutes"}
-VISIT = {"name": "visit", "type": "session", "gap": "30 minutes"}
-LAST_2 = {"name": "last_2", "type": "sliding", "evict": {"count": 2}, "trigger": {"count": 1}}
-RISES = {"name": "rises", "type": "sliding", "evict": {"count": 2}, "trigger": {"delta": {"column": "v", "by": 5}}}
-PAIRS = {"name": "pairs", "type": "tumbling", "evict": {"count": 2}}
-#: Around all rows.
-BEGIN, END = (to_us(_DAY + timedelta(days=days)) for days in (-1, 2))
-
 
 pytestmark = pytest.mark.local
-
-
-def at(clock: str) -> datetime:
-    """The instant of ``08:05`` on the day of these tests."""
-    hours, minutes = clock.split(":")
-    return _DAY + timedelta(hours=int(hours), minutes=int(minutes))
-
-
-class Days:
-    """A pipeline of ``windows``, and what happens to it and its source; rows are (id, key, time, v, s)."""
-
-    def __init__(self, folder: Path, *windows: dict[str, Any], **fields: Any) -> None:
-        self.path, self.environment = str(folder / "source"), dict[str, str]()
-        self.spec: dict[str, Any] = {
-            "pipeline": "days",
-            "keys": ["k"],
-            "aggregates": {"n": {"count": "*"}, "total": {"sum": "v"}},
-            "sink": {"path": str(folder / "sink")},
-            "quarantine": {"warn": "never", "hold": "never"},
-        }
-        self.spec |= fields | {"windows": list(windows)}
-        self.spec["source"] = {"path": self.path, "changes": "restate"} | fields.get("source", {})
-        self.spec["time"] = {"column": "t", "tie_break": ["id"]} | fields.get("time", {})
-
-    @property
-    def pipeline(self) -> Any:
-        return parse_pipeline(self.spec, environment=self.environment)
-
-    @property
-    def source(self) -> DeltaTable:
-        return DeltaTable(self.path)
-
-    @staticmethod
-    def _table(rows: tuple[tuple[Any, ...], ...]) -> pa.Table:
-        whole = [(*row, None)[:5] for row in rows]
-        return pa.Table.from_pylist([dict(zip(_SCHEMA.names, (*row[:2], at(row[2]), *row[3:]), strict=True)) for row in whole], _SCHEMA)
-
-    def append(self, *rows: tuple[Any, ...]) -> None:
-        write_deltalake(self.path, self._table(rows), mode="append")
-
-    def merge(self, *rows: tuple[Any, ...]) -> None:
-        merging = self.source.merge(self._table(rows), "s.id = t.id", source_alias="s", target_alias="t")
-        merging.when_matched_update_all().when_not_matched_insert_all().execute()
-
-    def update(self, where: str, **values: str) -> None:
-        self.source.update(predicate=where, updates=values)
-
-    def run(self) -> None:
-        loop.run(self.pipeline, quiet())
-
-    def apply(self, *windows: dict[str, Any], history: int | None = AXIS_BEGIN) -> None:
-        self.spec["windows"] = list(windows)
-        loop.apply(self.pipeline, quiet(), history=history)
-
-    def backfill(self, begin: int = BEGIN, end: int = END, **options: Any) -> None:
-        loop.backfill(self.pipeline, quiet(), begin=begin, end=end, **options)
-
-    def restate(self, **options: Any) -> None:
-        loop.restate(self.pipeline, quiet(), **options)
-
-    def verified(self) -> tuple[int, list[str]]:
-        """How many published rows `verify` has compared, and what it tells of those that differ, or that it cannot judge."""
-        found = verify(self.pipeline, quiet(), number=100, seed=1).comparison
-        untold = [f"{what}: {why}, {rows}" for (what, why), rows in found.left_out.items()]
-        return len(found.rows), [*untold, *(f"{row.row}: {row.differences}" for row in found.differing)]
-
-    def rows(self, window: str) -> list[dict[str, Any]]:
-        every = DeltaTable(self.spec["sink"]["path"]).to_pyarrow_table().to_pylist()
-        assert all(row["retracted"] in (True, False) for row in every), "`retracted` is known in every row"
-        return [row for row in every if row["window"] == window]
-
-    def latest(self, window: str) -> list[tuple[Any, ...]]:
-        """Key, trigger or start, end, n and total of each row that counts."""
-        found = shown({window: False}, ["k"], self.rows(window))
-        numbered = any(row["trigger"] is not None for row in found)
-        cells = [(row["k"], row["trigger"] if numbered else f"{row['window_start']:%H:%M}", row) for row in found]
-        return sorted((key, place, f"{row['window_end']:%H:%M}", row["n"], row["total"]) for key, place, row in cells)
 
 
 @pytest.mark.parametrize(("corrected", "total"), [(1, 36), (4, 38)], ids=["of a window that was shown", "of one that is to come"])
@@ -126,79 +30,6 @@ def test_later_windows_of_restated_keys_count_changes_that_were_ignored(tmp_path
     days.append((6, "b", "13:30", 1))
     days.run()
     assert ("a", "12:00", "13:00", 2, total) in days.latest("hourly")
-
-
-def test_a_restatement_leaves_rows_of_windows_that_the_spec_has_dropped(tmp_path):
-    days = Days(tmp_path, HOURLY, VISIT)
-    days.append((1, "a", "08:05", 10), (2, "a", "09:05", 20), (3, "a", "10:05", 30), (4, "a", "12:05", 1))
-    days.run()
-    before = days.latest("visit")
-    days.apply(HOURLY)
-    days.update("id = 2", v="21")
-    days.run()
-    assert len(before) == 3
-    assert days.latest("visit") == before
-    assert days.latest("hourly")[1] == ("a", "09:00", "10:00", 1, 21)
-
-
-def test_a_restatement_leaves_rows_of_a_window_that_ended_before_the_history_that_another_meaning_of_it_was_asked_for(tmp_path):
-    days = Days(tmp_path, HOURLY | {"name": "w"})
-    days.append((1, "a", "08:05", 10), (2, "a", "09:05", 20), (3, "a", "10:05", 30), (4, "a", "12:05", 1))
-    days.run()
-    days.apply(HALF | {"name": "w"}, history=to_us(at("09:10")))
-    days.update("id < 3", v="v + 1")
-    days.run()
-    wanted = [("a", "08:00", "09:00", 1, 10), ("a", "09:00", "09:30", 1, 21), ("a", "10:00", "10:30", 1, 30)]
-    assert days.latest("w") == wanted
-    days.apply(HOURLY, history=None)
-    days.update("id = 3", v="v + 1")
-    days.run()
-    assert days.latest("hourly") == [], "none of it was asked for"
-    days.append((5, "a", "14:05", 1))
-    days.run()
-    assert days.latest("hourly") == [("a", "12:00", "13:00", 1, 1)]
-
-
-def test_a_restatement_computes_rows_of_another_meaning_that_a_backfill_has_brought(tmp_path):
-    days = Days(tmp_path, HOURLY | {"name": "w"})
-    days.append((1, "a", "08:05", 10), (2, "a", "09:05", 20), (3, "a", "10:05", 30), (4, "a", "12:05", 1))
-    days.run()
-    days.apply(HALF | {"name": "w"}, history=None)
-    days.backfill(end=to_us(at("09:45")))
-    days.update("id > 0", v="v + 1")
-    days.run()
-    old = [("a", "09:00", "10:00", 1, 20), ("a", "10:00", "11:00", 1, 30)]
-    assert days.latest("w") == [("a", "08:00", "08:30", 1, 11), ("a", "09:00", "09:30", 1, 21), *old]
-
-
-@pytest.mark.parametrize("is_dropped", [False, True])
-def test_triggers_of_another_meaning_are_replaced_as_a_whole_or_the_changed_spec_is_refused(tmp_path, is_dropped):
-    days = Days(tmp_path, LAST_2 | {"name": "w"}, HOURLY)
-    days.append(*((n, "a", f"08:{n:02}", n) for n in range(1, 6)))
-    days.run()
-    if is_dropped:
-        days.apply(HOURLY)
-    before = days.latest("w")
-    for history in (None, to_us(at("08:03"))):
-        with pytest.raises(
-            UnsupportedError, match=r"window w has published triggers under its old definition.*rename the window, or .*--history all"
-        ):
-            days.apply(PAIRS | {"name": "w"}, HOURLY, history=history)
-    assert days.latest("w") == before
-    days.apply(PAIRS | {"name": "w"}, HOURLY)
-    days.append((6, "a", "08:06", 6), (7, "a", "09:07", 7))
-    days.run()
-    assert days.latest("w") == [("a", 0, "08:02", 2, 3), ("a", 1, "08:04", 2, 7), ("a", 2, "08:06", 2, 11)]
-
-
-def test_a_backfill_leaves_rows_of_windows_that_the_spec_has_dropped(tmp_path):
-    days = Days(tmp_path, HOURLY, HALF)
-    days.append((1, "a", "08:05", 10), (2, "a", "09:05", 20), (3, "a", "10:05", 30), (4, "a", "12:05", 1))
-    days.run()
-    before = [days.latest(name) for name in ("hourly", "half")]
-    days.apply(HOURLY)
-    days.backfill(to_us(at("08:30")), to_us(at("12:00")))
-    assert [days.latest(name) for name in ("hourly", "half")] == before
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["in order", "late"])
@@ -258,30 +89,6 @@ def test_a_backfill_of_rows_as_they_arrived_takes_a_restatement_back_as_a_whole_
     days.run()
     after = {"sliding": (3, "13:05", 2, 12), "session": ("13:05", "13:35", 1, 7)}[window["type"]]
     assert [row[1:] for row in days.latest(window["name"]) if row[0] == "a"] == [*(row[1:] for row in as_arrived if row[0] == "a"), after]
-
-
-def test_a_trigger_of_a_tuple_at_the_watermark_of_a_changed_spec_is_revised(tmp_path):
-    days = Days(tmp_path, HOURLY)
-    days.append((1, "b", "08:05", 1), (2, "b", "12:05", 2))
-    days.run()
-    days.apply(HOURLY, LAST_2, history=None)
-    days.append((3, "c", "14:05", 3))
-    days.run()
-    days.update("id = 2", t="t + interval '5 minutes'")
-    days.run()
-    assert [(row["window_end"], row["revision"]) for row in days.rows("last_2")] == [(at("12:10"), 1), (at("12:05"), 0)]
-
-
-def test_rows_before_a_history_that_is_ahead_of_the_watermark_are_corrected(tmp_path):
-    days = Days(tmp_path, HOURLY)
-    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2))
-    days.run()
-    days.apply(HOURLY, HALF, history=END)
-    days.append((3, "a", "10:05", 3), (4, "a", "12:05", 4))
-    days.run()
-    days.update("id = 3", v="30")
-    days.run()
-    assert days.latest("half") == [("a", "09:00", "09:30", 1, 2), ("a", "10:00", "10:30", 1, 30)]
 
 
 @pytest.mark.parametrize("by", ["restatement", "changed spec"])
@@ -385,40 +192,6 @@ def test_a_row_that_the_filter_leaves_out_does_not_move_the_watermark(tmp_path, 
     assert days.latest("hourly") == [("a", "08:00", "09:00", 1, 101), ("a", "09:00", "10:00", 3, 11)]
 
 
-def test_a_changed_spec_keeps_the_state_of_kept_windows_behind_a_restatement(tmp_path):
-    days = Days(tmp_path, RISES)
-    days.append((1, "a", "08:05", 0), (2, "a", "09:05", 6), (3, "b", "09:30", 3))
-    days.append((4, "a", "08:30", 20))  # behind what its key has applied: quarantined
-    days.append((5, "a", "10:05", 12), (6, "b", "12:05", 7))
-    days.run()
-    days.update("id = 3", v="1")
-    days.run()
-    days.apply(RISES, HOURLY)
-    days.append((7, "a", "13:05", 30), (8, "b", "18:05", 11))
-    days.run()
-    assert [row[:3] for row in days.latest("rises") if row[0] == "a"] == [("a", 0, "09:05"), ("a", 1, "10:05"), ("a", 2, "13:05")]
-    assert ("a", "13:00", "14:00", 1, 30) in days.latest("hourly")
-
-
-@pytest.mark.parametrize(
-    ("new", "first"),
-    [(HOURLY, [("a", "08:00"), ("b", "08:00")]), (VISIT | {"name": "brief", "gap": "5 minutes"}, [("a", "08:00"), ("a", "08:25")])],
-    ids=["hourly", "brief"],
-)
-def test_a_changed_spec_keeps_open_sessions_behind_a_restatement(tmp_path, new, first):
-    days = Days(tmp_path, VISIT)
-    days.append((1, "a", "08:00", 1), (2, "b", "08:40", 2))
-    days.append((3, "a", "08:25", 3))  # of no session that is open
-    days.run()
-    days.update("id = 2", v="102")
-    days.run()
-    days.apply(VISIT, new)
-    days.append((4, "b", "12:00", 4))
-    days.run()
-    assert [row[:2] for row in days.latest(new["name"])[:2]] == first
-    assert days.latest("visit")[:2] == [("a", "08:00", "08:30", 1, 1), ("a", "08:25", "08:55", 1, 3)]
-
-
 def test_the_latest_view_shows_a_closed_session_beside_one_that_overlaps_it_and_was_revised(tmp_path):
     days = Days(tmp_path, VISIT, emit="revise", time={"lateness": "20 minutes"})
     days.append((1, "a", "08:00", 1), (2, "b", "08:51", 2))  # through 08:31 all is closed
@@ -505,30 +278,6 @@ def test_late_rows_behind_a_deletion_of_others_are_late_as_ever(tmp_path):
     assert days.latest("hourly") == [("a", "08:00", "09:00", 1, 1)]
 
 
-_BUCKETS = {"name": "buckets", "type": "sliding", "evict": {"time": "1 day"}, "trigger": {"count": 1}}
-
-
-@pytest.mark.parametrize("changed", [HOURLY, VISIT, LAST_2], ids=lambda window: window["type"])
-@pytest.mark.parametrize("window", [HOURLY | {"size": "1 day"}, VISIT | {"gap": "10 hours"}, _BUCKETS], ids=lambda window: window["type"])
-def test_maintenance_keeps_what_the_spec_that_runs_needs_while_the_file_has_changed(tmp_path, window, changed):
-    found = []
-    for folder in ("as_it_was", "changed"):
-        (tmp_path / folder).mkdir()
-        days = Days(tmp_path / folder, window | {"name": "w"})
-        days.append((1, "a", "01:05", 1), (2, "b", "02:05", 2))
-        days.append((3, "a", "06:05", 3), (4, "b", "07:05", 4))
-        days.run()
-        days.spec["windows"] = [(window if folder == "as_it_was" else changed) | {"name": "w"}]
-        maintain(days.pipeline, quiet())
-        days.spec["windows"] = [window | {"name": "w"}]
-        days.append((5, "a", "13:05", 5), (6, "b", "26:05", 6))
-        days.run()
-        days.append((7, "a", "27:05", 7), (8, "b", "47:05", 8))
-        days.run()
-        found.append(days.latest("w"))
-    assert found[0] == found[1] != []
-
-
 def test_late_takes_the_rows_that_missed_some_of_their_windows(tmp_path):
     days = Days(tmp_path, HOURLY, {"name": "day", "type": "tumbling", "size": "1 day"})
     days.append((1, "a", "08:05", 1), (2, "a", "10:05", 2))
@@ -540,15 +289,6 @@ def test_late_takes_the_rows_that_missed_some_of_their_windows(tmp_path):
     before = Ledger.open(days.pipeline).count
     days.restate(late=True)
     assert Ledger.open(days.pipeline).count == before, "nothing is left to restate"
-
-
-def test_a_new_window_is_not_filled_from_a_slice_that_it_begins_within(tmp_path):
-    day = {"name": "day", "type": "hopping", "size": "2 days", "hop": "1 day"}
-    days = Days(tmp_path, day)
-    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2), (3, "a", "12:05", 3))
-    days.run()
-    days.apply(day, HOURLY)
-    assert days.latest("hourly") == [("a", "08:00", "09:00", 1, 1), ("a", "09:00", "10:00", 1, 2)]
 
 
 def test_empty_windows_that_were_retracted_come_back_under_greater_revisions(tmp_path):
@@ -582,35 +322,6 @@ def test_empty_windows_of_a_key_that_comes_again_go_on_from_what_a_backfill_has_
     assert of_a == [("08:00", 0, 1), ("09:00", 0, 1), ("09:00", 1, 0), ("10:00", 0, 0), ("11:00", 0, 0), ("12:00", 0, 0), ("13:00", 0, 1)]
 
 
-def test_a_changed_spec_counts_no_change_that_the_batches_have_ignored(tmp_path):
-    day = {"name": "day", "type": "tumbling", "size": "1 day"}
-    days = Days(tmp_path, HOURLY, day, source={"changes": "ignore"})
-    days.append((1, "a", "08:05", 1), (2, "a", "10:05", 2))
-    days.append((3, "a", "08:30", 3))  # too late for the hour
-    days.run()
-    days.restate(late=True)
-    days.update("id = 2", v="v + 100")
-    days.run()
-    days.apply(HOURLY, day, HALF)
-    days.append((4, "a", "25:05", 4))
-    days.run()
-    assert days.latest("day") == [("a", "00:00", "00:00", 3, 6)]
-    assert [row[4] for row in days.latest("half")] == [1, 3, 2]
-
-
-def test_a_changed_spec_behind_a_restatement_that_moved_the_watermark_shows_what_has_been_shown(tmp_path):
-    days = Days(tmp_path, HOURLY)
-    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 2))
-    days.run()
-    days.merge((1, "a", "08:05", 101), (3, "b", "12:05", 3))
-    days.restate()
-    days.apply(HOURLY, LAST_2)
-    assert (days.latest("last_2"), days.latest("hourly")) == ([("a", 0, "08:05", 1, 101)], [("a", "08:00", "09:00", 1, 101)])
-    days.run()
-    assert days.latest("last_2") == [("a", 0, "08:05", 1, 101), ("a", 1, "09:05", 2, 103)]
-    assert days.latest("hourly") == [("a", "08:00", "09:00", 1, 101), ("a", "09:00", "10:00", 1, 2)]
-
-
 @pytest.mark.parametrize("emit", ["final", "revise"])
 @pytest.mark.parametrize(
     "window",
@@ -629,109 +340,6 @@ def test_a_restatement_behind_one_that_moved_the_watermark_shows_what_has_been_s
     assert len(before) == (1 if window in (HOURLY, VISIT) else 2)
     days.run()
     assert [row[4] for row in days.latest(window["name"])] == ([101, 103, 5] if window == LAST_2 else [101, 2, 3])
-
-
-@pytest.mark.parametrize(
-    ("kept", "new"),
-    [
-        (RISES, LAST_2),
-        ({"name": "spans", "type": "snapshot"}, {"name": "pairs", "type": "count", "count": 2}),
-        (VISIT, VISIT | {"name": "brief", "max_size": "40 minutes"}),
-        (HOURLY | {"empty": "emit"}, HALF),
-    ],
-    ids=["policies", "live rows", "sessions of a gap", "empty windows"],
-)
-def test_a_changed_spec_whose_kept_windows_would_count_late_rows_is_refused(tmp_path, kept, new):
-    days = Days(tmp_path, kept)
-    days.append((1, "a", "08:05", 0), (2, "a", "09:05", 6), (3, "b", "09:30", 3))
-    days.append((4, "a", "08:10", 20))  # too late
-    days.append((5, "a", "10:05", 12), (6, "b", "12:05", 7))
-    days.run()
-    days.update("id = 3", v="1")
-    days.run()
-    before, batches = days.latest(kept["name"]), Ledger.open(days.pipeline).count
-    refusal = f"window {kept['name']} would continue from a state that includes rows which came too late: put the old spec back"
-    with pytest.raises(UnsupportedError, match=refusal):
-        days.apply(kept, new)
-    days.spec["windows"] = [kept]
-    assert (days.latest(kept["name"]), Ledger.open(days.pipeline).count) == (before, batches)
-    days.restate(late=True)
-    days.apply(kept, new)
-    days.append((7, "a", "13:05", 30), (8, "b", "18:05", 11))
-    days.run()
-    whole = Days(tmp_path / "whole", kept, new)
-    whole.append((1, "a", "08:05", 0), (2, "a", "09:05", 6), (3, "b", "09:30", 1), (4, "a", "08:10", 20), (5, "a", "10:05", 12))
-    whole.append((6, "b", "12:05", 7), (7, "a", "13:05", 30), (8, "b", "18:05", 11))
-    whole.run()
-    assert [days.latest(window["name"]) for window in (kept, new)] == [whole.latest(window["name"]) for window in (kept, new)]
-
-
-def test_a_changed_spec_whose_kept_windows_would_count_rows_that_missed_them_behind_an_earlier_change_is_refused(tmp_path):
-    ticks = {"name": "ticks", "type": "sliding", "evict": {"count": 2}, "trigger": {"time": "1 hour"}}
-    days = Days(tmp_path, RISES)
-    days.append((1, "a", "08:05", 0), (2, "b", "12:05", 1))
-    days.append((3, "a", "10:05", 9))  # in time for its key's tuples, but not for the ticks that have passed
-    days.run()
-    days.apply(ticks)
-    days.update("id = 2", v="2")
-    days.run()
-    with pytest.raises(UnsupportedError, match="restate --late"):
-        days.apply(ticks, RISES)
-    days.spec["windows"] = [ticks]
-    days.restate(late=True)
-    days.apply(ticks, RISES)
-    days.append((4, "b", "13:35", 4))
-    days.run()
-    assert [row[-1] for row in days.latest("ticks") if row[0] == "a"][:3] == [0, 0, 9]
-
-
-def test_a_changed_spec_whose_kept_windows_would_count_ignored_changes_is_refused(tmp_path):
-    day = {"name": "day", "type": "tumbling", "size": "1 day"}
-    days = Days(tmp_path, day, source={"changes": "ignore"})
-    days.append((1, "a", "08:05", 1), (2, "b", "10:05", 2))
-    days.run()
-    days.update("id = 1", v="v + 100")
-    days.update("id = 2", v="v + 10")
-    days.run()
-    days.restate(changed=(2, 2))
-    with pytest.raises(
-        UnsupportedError, match=r"window day .* the changes of version 1 \(UPDATE\), .* `windowmill restate --from BEGIN` to count them"
-    ):
-        days.apply(day, HALF)
-    days.spec["windows"] = [day]
-    days.append((3, "b", "25:05", 3))
-    days.run()
-    assert days.latest("day") == [("a", "00:00", "00:00", 1, 1), ("b", "00:00", "00:00", 1, 12)]
-    days.restate(ends=(BEGIN, None))
-    days.apply(day, HALF)
-    assert days.latest("day")[0] == ("a", "00:00", "00:00", 1, 101)
-    assert [row[4] for row in days.latest("half")] == [101, 12]
-
-
-@pytest.mark.parametrize("others", [False, True], ids=["deletion alone", "another change"])
-def test_a_changed_spec_behind_a_purge_counts_no_change_that_the_batches_have_ignored(tmp_path, others):
-    days = Days(tmp_path, HOURLY, source={"changes": "ignore"})
-    days.append((1, "a", "08:05", 1), (2, "b", "08:10", 2), (3, "a", "12:05", 3))
-    days.run()
-    if others:
-        days.update("id = 1", v="v + 100")
-    days.source.delete("k = 'b'")
-    days.run()
-    purging.purge(days.pipeline, quiet(), [{"k": "b"}])
-    if others:
-        refusal = (
-            r"batch \d has purged keys, .* including the changes of version 1 \(UPDATE\), which no batch has counted: put the old spec back"
-        )
-        with pytest.raises(UnsupportedError, match=refusal):
-            days.apply(HOURLY, LAST_2)
-        days.spec["windows"] = [HOURLY]
-        assert days.latest("hourly") == [("a", "08:00", "09:00", 1, 1)]
-        days.restate(ends=(BEGIN, None))
-        days.update("id = 1", v="v + 1000")
-        days.run()
-    days.apply(HOURLY, LAST_2)
-    total = 101 if others else 1
-    assert (days.latest("hourly"), days.latest("last_2")) == ([("a", "08:00", "09:00", 1, total)], [("a", 0, "08:05", 1, total)])
 
 
 def test_rows_that_are_delivered_again_behind_a_backfill_that_read_their_deletion_count(tmp_path):
@@ -782,33 +390,6 @@ def test_a_row_that_no_batch_has_counted_moves_no_watermark_when_it_is_removed(t
     assert [row[2] for row in days.latest("last_2")] == ["08:05", *(["08:15"] if how == "move" else []), "09:05", "09:30"]
 
 
-def test_verify_does_not_judge_rows_of_the_quarantine_that_a_backfill_from_the_table_counts(tmp_path):
-    days = Days(tmp_path, {"name": "spans", "type": "snapshot"}, keys=[])
-    days.append((1, "a", "08:05", 1), (2, "a", "12:05", 2))
-    days.run()
-    days.append((3, "a", "11:05", 4), (4, "a", "14:05", 8))
-    days.run()
-    days.update("id = 1", v="16")
-    days.run()
-    assert days.verified() == (2, [])
-    days.backfill()
-    n, told = days.verified()
-    assert n == 3
-    assert len(told) == 1
-    assert "which windows count them is not known, 1" in told[0]
-
-
-def test_verify_leaves_out_rows_that_an_earlier_meaning_of_their_window_has_published(tmp_path):
-    brief = VISIT | {"max_size": "2 hours"}
-    days = Days(tmp_path, brief)
-    days.append((1, "a", "08:05", 1), (2, "a", "12:05", 2), (3, "a", "14:05", 3))
-    days.run()
-    days.apply(brief | {"gap": "1 hour"}, history=None)
-    days.append((4, "a", "16:05", 4), (5, "a", "18:05", 5))
-    days.run()
-    assert days.verified() == (2, ["rows of visit: an earlier spec published them, 2"])
-
-
 def test_a_held_batch_is_released_behind_maintenance_that_removes_the_log(tmp_path):
     days = Days(tmp_path, LAST_2)
     days.append((1, "a", "08:05", 1), (2, "a", "12:05", 2))
@@ -820,101 +401,3 @@ def test_a_held_batch_is_released_behind_maintenance_that_removes_the_log(tmp_pa
     maintain(days.pipeline, quiet(), now=True)
     loop.run(days.pipeline, quiet(), ruling="release")
     assert days.latest("last_2") == [("a", 0, "08:05", 1, 1), ("a", 1, "12:05", 2, 3)]
-
-
-def test_verify_compares_rows_behind_a_changed_spec_that_was_abandoned(tmp_path):
-    days = Days(tmp_path, LAST_2)
-    days.append((1, "a", "08:05", 1), (2, "a", "12:05", 2))
-    days.run()
-    days.spec["expectations"] = UNMET
-    with pytest.raises(HeldError):
-        days.apply(LAST_2 | {"evict": {"count": 3}})
-    loop.abandon(days.pipeline, quiet())
-    days.spec |= {"expectations": [], "windows": [LAST_2]}
-    assert days.verified() == (1, [])
-
-
-def test_a_correction_leaves_rows_of_a_window_that_a_variable_has_changed_since(tmp_path):
-    """As where the spec itself has changed."""
-    by_variable = HOURLY | {"size": "${LENGTH}"}
-    days = Days(tmp_path, by_variable)
-    days.environment = {"LENGTH": "1 hour"}
-    days.append((1, "a", "08:05", 10), (2, "a", "08:35", 20), (3, "a", "12:05", 30))
-    days.run()
-    days.environment = {"LENGTH": "30 minutes"}
-    days.apply(by_variable, history=None)
-    days.append((4, "a", "14:05", 3))
-    days.update("id = 1", v="100")
-    days.run()
-    assert days.latest("hourly") == [("a", "08:00", "09:00", 2, 30), ("a", "12:00", "12:30", 1, 30)]
-
-
-def test_triggers_that_a_variable_has_changed_are_replaced_as_a_whole_or_the_changed_spec_is_refused(tmp_path):
-    by_variable = LAST_2 | {"evict": {"time": "${LENGTH}"}}
-    days = Days(tmp_path, by_variable)
-    days.environment = {"LENGTH": "1 hour"}
-    days.append((1, "a", "08:05", 10), (2, "a", "08:40", 20), (3, "a", "12:05", 30))
-    days.run()
-    days.environment = {"LENGTH": "30 minutes"}
-    with pytest.raises(UnsupportedError, match="new ones would reuse their numbers"):
-        days.apply(by_variable, history=None)
-    days.spec["expectations"] = UNMET
-    with pytest.raises(HeldError, match=r"`windowmill release` or `windowmill abandon` it"):
-        days.apply(by_variable)
-
-
-def test_verify_leaves_out_rows_of_a_window_that_a_variable_has_changed_since(tmp_path):
-    by_variable = VISIT | {"max_size": "2 hours", "gap": "${GAP}"}
-    days = Days(tmp_path, by_variable)
-    days.environment = {"GAP": "30 minutes"}
-    days.append((1, "a", "08:05", 1), (2, "a", "08:55", 4), (3, "a", "12:05", 2), (4, "a", "14:05", 3))
-    days.run()
-    days.environment = {"GAP": "1 hour"}
-    days.apply(by_variable, history=None)
-    days.append((5, "a", "16:05", 4), (6, "a", "18:05", 5))
-    days.run()
-    assert days.verified() == (2, ["rows of visit: an earlier spec published them, 3"])
-
-
-def test_verify_leaves_out_columns_that_an_earlier_spec_did_not_have(tmp_path):
-    days = Days(tmp_path, LAST_2)
-    days.append((1, "a", "08:05", 1), (2, "a", "12:05", 2))
-    days.run()
-    days.spec["aggregates"] |= {"low": {"min": "v"}}
-    days.apply(LAST_2, history=None)
-    days.append((3, "a", "16:05", 4))
-    days.run()
-    assert days.verified() == (2, ["column low: an earlier spec published them, 1"])
-
-
-@pytest.mark.parametrize("window", [LAST_2, VISIT | {"max_size": "1 hour"}], ids=lambda window: window["type"])
-def test_verify_goes_by_the_watermark_of_the_batches_where_the_newest_rows_are_gone(tmp_path, window):
-    days = Days(tmp_path, window)
-    days.append((1, "a", "08:05", 1), (2, "b", "12:05", 2))
-    days.run()
-    days.source.delete("id = 2")
-    days.run()
-    assert days.latest(window["name"])[0][-2:] == (1, 1)
-    assert days.verified() == (1, [])
-
-
-def test_verify_compares_ticks_behind_which_the_rows_are_gone(tmp_path):
-    ticks = {"name": "ticks", "type": "sliding", "evict": {"count": 1}, "trigger": {"time": "1 hour"}}
-    days = Days(tmp_path, ticks)
-    days.append((1, "a", "08:05", 1), (2, "b", "12:05", 2))
-    days.run()
-    days.source.delete("id = 2")
-    days.run()
-    assert len(days.latest("ticks")) > 2
-    assert days.verified() == (len(days.latest("ticks")), [])
-
-
-def test_verify_compares_windows_with_policies_that_were_empty(tmp_path):
-    leaps = {"name": "leaps", "type": "sliding", "evict": {"time": "10 minutes"}, "trigger": {"delta": {"column": "v", "by": 5}}}
-    days = Days(tmp_path, leaps, time={"lateness": "1 hour"})
-    days.append((1, "a", "08:05", 1), (2, "a", "09:05", 20), (3, "a", "10:05", 40), (4, "a", "12:05", 41))
-    days.append((5, "a", "11:30", 7))
-    days.append((6, "a", "14:05", 41))
-    days.run()
-    assert None in [row["window_start"] for row in days.rows("leaps")]
-    assert days.verified() == (len(days.rows("leaps")), [])
