@@ -24,9 +24,8 @@ from windowmill.checkpoints.stores import table_at, write_table
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands import COMMANDS
-from windowmill.windowing.aggregates import argument_types, value_type
+from windowmill.windowing.aggregates import aggregate_for, argument_types, value_type
 from windowmill.windowing.algebra import Aggregate
-from windowmill.windowing.assumed_types import built_over
 from windowmill.windowing.catalogue import DECLARED, AggregateSpec, Declaration, parse_aggregate
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec_guide import described_schema
@@ -174,7 +173,7 @@ def aggregates_page() -> str:
     for name, declared in DECLARED.items():
         spec = parse_aggregate({name: _argument(declared)})
         taken = [kind for kind in _KINDS if _takes(spec, kind)]
-        built = {type_: found for type_ in _TYPES if type_ in map(value_type, taken) and (found := built_over(spec, type_))}
+        built = {type_: found for type_ in _TYPES if type_ in map(value_type, taken) and (found := _built(spec, type_))}
         star = f"`{_inline({name: '*'})}`, " if declared.star else ""
         rows.append((f"{star}`{_inline({name: _argument(declared)})}`", _types(taken), *_facts(built), _kept(declared)))
     columns = ("written", "columns of type", "result", "exact for", "deducts for", "idempotent", "partial")
@@ -208,6 +207,13 @@ def _takes(spec: AggregateSpec, kind: pa.DataType) -> bool:
     except SpecError:
         return False
     return True
+
+
+def _built(spec: AggregateSpec, type_: str) -> Aggregate[Any] | None:
+    try:
+        return aggregate_for(spec, [type_] * len(spec.columns))
+    except SpecError:
+        return None
 
 
 def _types(taken: Sequence[pa.DataType]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic
 
@@ -133,13 +132,3 @@ class FlatFat(Generic[P]):
 def _ring(slots: Sequence[object], front: int) -> Iterable[int]:
     """Indexes of the full slots in ring order from ``front``."""
     return (slot for slot in (*range(front, len(slots)), *range(front)) if slots[slot] is not None)
-
-
-def update_combines(n: float, changes: float) -> float:
-    """Upper bound on the combines of an update of ``changes`` leaves in a tree over n leaves.
-
-    >>> update_combines(8, 1)
-    4
-    """
-    capacity = 1 << max(0, math.ceil(math.log2(n)))
-    return changes * (1 + max(0, math.ceil(math.log2(capacity / changes))))

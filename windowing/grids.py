@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windowmill.windowing.axis import Edges, Grid, WindowGrid
+from windowmill.windowing.axis import Edges, Grid, WindowGrid, to_us
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Bools, Ints
+
+#: Edges of a window up to which they are counted one by one; beyond, the sequences of edges are added up.
+_COUNTED_EDGES = 20_000
+#: Neighbouring windows of a grid among which the one with the most slices is searched.
+_WINDOWS = 24
+#: Where edges have no short period, those of some windows are counted from this instant on, and at most so many.
+_SAMPLED_FROM, _SAMPLED_EDGES = to_us(datetime(2024, 1, 1, tzinfo=UTC)), 1 << 17
 
 
 @dataclass(frozen=True)
@@ -110,3 +119,49 @@ def closing_of(grids: Sequence[WindowGrid], time: Ints, closed: Ints, last: Ints
     last_ends = np.array([grid.last_end_holding(time if last is None else last) for grid in grids])
     missed = (first_ends <= closed) & (last_ends > time)
     return Closing(first_ends.min(axis=0), last_ends.max(axis=0), Edges.of(grids).slice_starts(closed), missed)
+
+
+def count_slices(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
+    """Most slices in a window of ``grid`` when time is cut at ``edges``, and how many the next window brings on average.
+
+    Examples
+    --------
+    >>> grids = [Grid(size=10, hop=7), Grid(size=5, hop=5)]
+    >>> count_slices(Edges.of(grids[:1]), grids[0])
+    (3, 2.0)
+    >>> count_slices(Edges.of(grids), grids[0])
+    (5, 3.0)
+    """
+    if edges.listed or not isinstance(grid, Grid):
+        return _count_sampled(edges, grid)
+    cycle = math.lcm(grid.hop, *(period for period, _ in edges.sequences))
+    if max(grid.size, cycle) // min(period for period, _ in edges.sequences) > _COUNTED_EDGES:
+        densities = sum(1 / period for period, _ in edges.sequences)
+        return math.ceil(grid.size * densities), grid.hop * densities
+
+    def between(start: int, stop: int) -> int:
+        return len({t for period, phase in edges.sequences for t in range(start + (phase - start) % period, stop, period)})
+
+    windows = range(min(cycle // grid.hop, _WINDOWS))
+    return max(between(grid.start(k), grid.end(k)) for k in windows), between(0, cycle) * grid.hop / cycle
+
+
+def _count_sampled(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
+    """:func:`count_slices` by some neighbouring windows."""
+    span = max(3 * grid.longest, *(2 * period for period, _ in edges.sequences), 1)
+    counted = span
+    while counted and edges.most_in(counted) > _SAMPLED_EDGES:
+        counted //= 2
+    if counted == span:
+        starts, ends = grid.ending_in(_SAMPLED_FROM, _SAMPLED_FROM + span)
+        if len(ends) > 1:
+            cuts = edges.between(int(starts.min()), int(ends[-1]) + 1)
+            held, between = np.searchsorted(cuts, ends) - np.searchsorted(cuts, starts), np.searchsorted(cuts, ends[[0, -1]])
+            return int(held.max()), float(between[1] - between[0]) / (len(ends) - 1)
+    # Of a calendar with very many windows a day no span is short enough to list, and its bound is taken.
+    if counted:
+        density = len(edges.between(_SAMPLED_FROM, _SAMPLED_FROM + counted)) / counted
+    else:
+        density = edges.most_in(1_000 * span) / (1_000 * span)
+    windows = grid.most_ends(1_000 * grid.longest) / 1_000
+    return math.ceil(grid.longest * density), grid.longest * density / windows

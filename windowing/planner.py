@@ -1,74 +1,104 @@
-"""Which slices, and which engine, each window and aggregate of a pipeline gets, and why; what it costs, and what was not taken.
+"""What ``windowmill explain`` says: the layout of each window's state, its slices, its engine, and what a batch reads, adds and combines.
 
-Works from the spec alone. Column types that are not known are assumed, and what would be otherwise under other types is said. What is
-planned is what runs: refusals, columns of partials, edges of slices and admissible engines are asked of the code that has them.
+Works from the spec alone. Column types that are not known are assumed. Each figure is taken from the layout that runs the window.
+
+A *leaf* is what an engine combines: the partial of a slice or, over positions, of a tuple; where rows are kept, a row. n is the number of
+leaves of a window, m how many of them are new since the window before.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from windowmill.windowing.aggregates import VALUE_TYPES
+import pyarrow as pa
+
+from windowmill.windowing.aggregates import aggregate_for, value_type
 from windowmill.windowing.aggregates.order import mergeable
-from windowmill.windowing.algebra import Aggregate
-from windowmill.windowing.assumed_types import CELL_BYTES, assumed_aggregate, assumed_arrow, assumed_types, built_over, width_of
-from windowmill.windowing.axis import all_hopping
+from windowmill.windowing.axis import Grid, WindowGrid, all_hopping
 from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL
+from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.log import StateLog
-from windowmill.windowing.columnar.positions import PositionState
-from windowmill.windowing.costs import Cost, Shape, listed_cost, ranges_cost, tree_cost
+from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
+from windowmill.windowing.columnar.positions import SEQUENCE, PositionState
+from windowmill.windowing.durations import Duration
+from windowmill.windowing.grids import count_slices
+from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
+from windowmill.windowing.slicing.calendar_grid import CalendarGrid
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.stored_shapes import ADDS, NODE_COLUMNS, READS, WHY, cost_of, lasting_costs, position_shape, slice_shape
-from windowmill.windowing.textbook import ENGINES, Setting, admissible, engine_cost
 from windowmill.windowing.ways import Positions, Rows, Sessions, Slices, WayName, divide, why_rows
-from windowmill.windowing.windows.base import VERSIONS, Window, kept_before
+from windowmill.windowing.windows.base import Window
 
 Command = Literal["run", "kernel"]
 
-#: Columns of a stored slice beside keys and partials: start, closed, batch; more with nodes (the level), and if events may reach into it.
-_SLICES_OWN = 3
-#: What revisions add to ``_READS`` and ``_ADDS`` of slices.
-_REVISIONS = (
-    "; where rows came late, also those of the windows that they revise",
-    "; late rows of a slice have rows of their own",
-)
-#: What empty windows add to them.
-_SPANS = (
-    "; the spans of all keys, from the first event to the last, as empty windows between these have rows",
-    "; a row for each key whose span changes",
-)
-#: What sessions with a greatest size add to ``_ADDS`` of sessions.
-_INSTANTS = "; of those with a greatest size one for each instant of new rows, until windows are closed through it"
-_READS: Mapping[str, str] = {
-    "slices": "the slices that windows now complete are made of, of all keys; none in a batch that completes no window",
-    "nodes": "the nodes and slices that windows now complete are made of, of all keys; none in a batch that completes neither",
-    "sessions": "the open sessions of all keys; none in a batch that closes no session and has no rows",
-    "positions": READS,
-    "live rows": "all entries of the keys that new rows touch and of those that the watermark makes due; no others",
-}
-_ADDS: Mapping[str, str] = {
-    "slices": "a row for each slice that new rows touch",
-    "nodes": "a row for each slice that new rows touch, and for each node that becomes whole or was whole before they came",
-    "sessions": "a row for each open session that new rows touch",
-    "positions": ADDS,
-    "live rows": (
-        "an entry for each row that comes, goes, or is held otherwise than before, and one for each key that changes; "
-        "what later entries supersede goes when the log has doubled"
-    ),
-}
+#: Bytes assumed for a cell whose type has no fixed size: keys, texts.
+CELL_BYTES = 8
+#: Why two stacks combine a window's leaves, and how many combines of :func:`windowmill.windowing.kernels.two_stacks.fifo_ranges` it takes.
+_OLDEST = "what leaves is the oldest, and any associative aggregate will do"
+_TWO_STACKS = "2m + 1 − (m² + 2m)/n; in a batch that completes w windows of a key, up to n/w more"
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
-    """An engine that was not taken; ``combines`` is what it would need, were it ``allowed``."""
+class Combines:
+    """Combines for a result row: a formula in n and m, and its value where both are known."""
 
+    formula: str
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The leaves of a window, and what a key keeps of it between batches.
+
+    Attributes
+    ----------
+    slicing, why
+        Name of the cut into leaves, and its reason.
+    leaves, new_leaves
+        n and m in words.
+    n, m
+        Where the spec determines them.
+    nodes
+        Most rows of the state that a window is made of, where these are nodes; ``None`` where they are all of its leaves, or not known.
+    state, state_rows
+        What a key keeps, in words, and in rows where the spec determines that.
+    """
+
+    slicing: str
+    why: str
+    leaves: str
+    new_leaves: str
+    n: float | None
+    m: float | None
+    nodes: int | None
+    state: str
+    state_rows: int | None = None
+
+
+class Described(NamedTuple):
+    """How a layout computes one of its windows.
+
+    Attributes
+    ----------
+    engine, why
+        What combines the leaves of a window, and the reason.
+    reads, adds
+        Which state a batch reads for all windows of the layout, and what it adds to it.
+    row_bytes
+        Size of a row of the state as columns in memory, its key included.
+    """
+
+    shape: Shape
     engine: str
-    combines: Cost
-    allowed: bool
-    why_not: str
+    why: str
+    combines: Combines
+    reads: str
+    adds: str
+    row_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +108,19 @@ class Choice:
     aggregate: str
     engine: str
     why: str
-    combines: Cost
-    alternatives: tuple[Alternative, ...]
+    combines: Combines
 
 
 @dataclass(frozen=True, slots=True)
 class AggregatePlan:
-    """One aggregate, whatever the window.
+    """One aggregate, for all windows.
 
     Attributes
     ----------
     assumed
-        The types of its columns that the plan assumes.
+        The types that are assumed of its columns.
     partial
-        Columns of its partial; where slices are stored, the state table's, some of them other aggregates' too.
-    admissible
-        Engines that its algebra allows.
-    deducted_if
-        Types of its columns that would allow deduction where the assumed one does not; empty if none.
+        Columns of the state that hold its partials, some of them other aggregates' too; none where only rows are kept.
     accuracy
         How exact its result is; empty if it is within the rounding of its type.
     """
@@ -105,8 +130,6 @@ class AggregatePlan:
     columns: tuple[str, ...]
     assumed: tuple[str, ...]
     partial: tuple[str, ...]
-    admissible: tuple[str, ...]
-    deducted_if: tuple[str, ...]
     accuracy: str
 
 
@@ -117,11 +140,11 @@ class WindowPlan:
     Attributes
     ----------
     way
-        What its leaves are: partials of slices, of sessions or of tuples by their positions, or rows.
+        The layout of its state.
     leaf_bytes
-        Of one stored slice, session, node over positions or live row, its key included.
+        Size of one stored slice, session, node over positions or live row, its key included.
     state_bytes
-        Of ``shape.state_rows`` rows, as columns in memory; ``None`` where their number depends on the data.
+        Size of ``shape.state_rows`` rows; ``None`` where their number depends on the data.
     """
 
     name: str
@@ -144,7 +167,7 @@ class PipelinePlan:
     refused
         The commands before it in this order, and why they do not.
     ways
-        The ways that windows go.
+        The layouts of its windows.
     why
         The parts of the spec that need live rows, each with its reason.
     reads, adds
@@ -162,163 +185,345 @@ class PipelinePlan:
     windows: tuple[WindowPlan, ...]
 
 
-def plan(pipeline: Pipeline, types: Mapping[str, str] | None = None, refusal: str | None = None) -> PipelinePlan:
-    """The plan of ``pipeline``.
-
-    Parameters
-    ----------
-    types
-        Types of columns where they are known, as ``windowmill.windowing.aggregates.VALUE_TYPES`` names them.
-    refusal
-        Why ``run`` does not do it, if so.
+def plan(pipeline: Pipeline, refusal: str | None = None) -> PipelinePlan:
+    """The plan of ``pipeline``; ``refusal`` is why ``run`` does not compute it, if so.
 
     Raises
     ------
     SpecError
-        If an aggregate cannot be had of columns of these types, or a function of the user's cannot be loaded.
+        If an aggregate cannot be computed from its columns, a key has the name of a column of the state, or a function of the user's
+        cannot be loaded.
     """
-    return _Planner(pipeline, types or {}, refusal).plan()
+    types = assumed_types(pipeline)
+    parts = divide(pipeline, types)
+    ways = {window.name: part.way for part in parts.each for window in part.pipeline.windows}
+    described = {window.name: _described(part, window, types) for part in parts.each for window in part.pipeline.windows}
+    windows = tuple(_window(pipeline, window, ways[window.name], described[window.name]) for window in pipeline.windows)
+    reads, adds = ("; ".join(dict.fromkeys(texts)) for texts in zip(*((each.reads, each.adds) for each in described.values()), strict=True))
+    return PipelinePlan(
+        pipeline.pipeline,
+        "kernel" if refusal else "run",
+        (("run", refusal),) if refusal else (),
+        parts.ways,
+        why_rows(pipeline),
+        "" if refusal else reads,
+        "" if refusal else adds,
+        tuple(_aggregate(name, spec, types, parts.layout) for name, spec in pipeline.aggregates.items()),
+        windows,
+    )
 
 
-_Part = Slices | Sessions | Positions | Rows
+def assumed_types(pipeline: Pipeline) -> dict[str, pa.DataType]:
+    """A type for each column that is kept: truth or numbers where aggregates read them, else text."""
+    specs = pipeline.aggregates.values()
+    truths = {column for spec in specs if spec.declaration.takes == "boolean" for column in spec.columns}
+    arguments = {column: pa.bool_() if column in truths else pa.float64() for spec in specs for column in spec.columns}
+    return {column: arguments.get(column, pa.string()) for column in (*pipeline.keys, *live_columns(pipeline, arguments), *arguments)}
 
 
-class _Planner:
-    def __init__(self, pipeline: Pipeline, types: Mapping[str, str], refusal: str | None) -> None:
-        self._pipeline, self._known, self._revises = pipeline, set(types), pipeline.emit == "revise"
-        self._types = assumed_types(pipeline, types)
-        self._arrow = assumed_arrow(pipeline, self._types)
-        self._aggregates: dict[str, Aggregate[Any]] = {
-            name: assumed_aggregate(spec, self._types) for name, spec in pipeline.aggregates.items()
-        }
-        self._refusal, self._why = refusal, why_rows(pipeline)
-        self._parts = parts = divide(pipeline, self._arrow)
-        self._layout = parts.layout
-        self._objects = self._partials_of_bytes()
-        self._nodes = Nodes.of(parts.slices.grids.grids) if parts.slices else None
-        self._nodes_from = None if parts.slices and all_hopping(parts.slices.grids.grids) is None else MANY_SLICES
-        self._part_of: dict[str, _Part] = {window.name: part for part in parts.each for window in part.pipeline.windows}
-        for window in pipeline.windows:  # fail here if a user function cannot be imported
-            window.slicer(pipeline)
+def _aggregate(name: str, spec: AggregateSpec, types: Mapping[str, pa.DataType], layout: Layout | None) -> AggregatePlan:
+    assumed = tuple(value_type(types[column]) for column in spec.columns)
+    accuracy = aggregate_for(spec, assumed).accuracy if spec.declaration.partial == "objects" else ""
+    return AggregatePlan(name, spec.function, spec.columns, assumed, () if layout is None else layout.columns_of(name), accuracy)
 
-    def plan(self) -> PipelinePlan:
-        aggregates = tuple(self._aggregate(name, spec) for name, spec in self._pipeline.aggregates.items())
-        windows = tuple(self._window(window) for window in self._pipeline.windows)
-        name, ways = self._pipeline.pipeline, self._parts.ways
-        if self._refusal:
-            return PipelinePlan(name, "kernel", (("run", self._refusal),), ways, self._why, "", "", aggregates, windows)
-        reads, adds = ("; ".join(texts) for texts in zip(*map(self._reads_and_adds, self._parts.each), strict=True))
-        return PipelinePlan(name, "run", (), ways, self._why, reads, adds, aggregates, windows)
 
-    def _reads_and_adds(self, part: _Part) -> tuple[str, str]:
-        """Which state a batch reads for the windows of ``part``, and what it adds to it."""
-        kind = "nodes" if self._has_nodes(part) else part.way
-        reads, adds = [_READS[kind]], [_ADDS[kind]]
-        match part:
-            case Slices():
-                more = [text for text, applies in ((_REVISIONS, self._revises), (_SPANS, part.grids.known)) if applies]
-                if part.grids.lasting:
-                    more.append(lasting_costs(part.pipeline, part.grids, clips=part.layout.clips))
-                for read, added in more:
-                    reads.append(read)
-                    adds.append(added)
-            case Sessions() if part.cuts:
-                adds.append(_INSTANTS)
-        return "".join(reads), "".join(adds)
+def _window(pipeline: Pipeline, window: Window, way: WayName, described: Described) -> WindowPlan:
+    rows = described.shape.state_rows
+    choices = tuple(_choice(name, spec, way, described) for name, spec in pipeline.aggregates.items())
+    state_bytes = None if rows is None else rows * described.row_bytes
+    return WindowPlan(window.name, window.describe(), way, described.shape, choices, described.row_bytes, state_bytes)
 
-    def _has_nodes(self, part: _Part) -> bool:
-        return isinstance(part, Slices) and self._nodes is not None
 
-    def _partials_of_bytes(self) -> str:
-        """The columns of partials of which the types give no size, to follow what the state holds; nothing if there are none."""
-        held = self._layout.objects if self._layout else ()
-        bounded = {column.name: all(mergeable(self._aggregates[name]).fixed_size for name, _ in column.results) for column in held}
-        sizes = (("of bounded size", True), ("at most as large as their rows", False))
-        named = {size: [name for name, fixed in bounded.items() if fixed == wanted] for size, wanted in sizes}
-        parts = [f"{', '.join(names)} {size}" for size, names in named.items() if names]
-        return f" (not counted: partials as bytes, {'; '.join(parts)})" if parts else ""
+def _choice(name: str, spec: AggregateSpec, way: WayName, described: Described) -> Choice:
+    partial, engine, why, combines = spec.declaration.partial, described.engine, described.why, described.combines
+    if partial == "none" and way == "live rows":
+        engine, why = "recompute", "an event weighs as long as it lasts inside the window, so each window weighs its events again"
+        combines = Combines("n", described.shape.n)
+    elif partial == "none":
+        why += "; events are clipped to slices, whose parts add up"
+    elif partial == "objects":
+        why += "; one Python call a combine"
+    return Choice(name, engine, why, combines)
 
-    def _leaf_bytes(self, part: _Part) -> int:
-        match part:
-            case Slices():
-                own = _SLICES_OWN + self._has_nodes(part) + part.grids.lasting + 2 * len(part.grids.known)
-            case Sessions():
-                own = 1 + len(part.own_columns)
-            case Positions():
-                own = len(NODE_COLUMNS)
-            case Rows():
-                log = StateLog(part.pipeline, self._arrow, part.pipeline.conditions(), beside=part.beside)
-                return sum(width_of(field.type) for field in log.schema)
-        return CELL_BYTES * (own + len(self._pipeline.keys)) + sum(width_of(kind) for _, kind in part.layout.stored_columns)
 
-    def _aggregate(self, name: str, spec: AggregateSpec) -> AggregatePlan:
-        aggregate = self._aggregates[name]
-        partial = tuple(field.name for field in aggregate.fields)
-        if self._layout:
-            partial = self._layout.columns_of(name)
-        assumed = tuple(self._types[column] for column in spec.columns)
-        settled = aggregate.invertible or set(spec.columns) <= self._known
-        others = {} if settled else {type_: built_over(spec, type_) for type_ in VALUE_TYPES}
-        deducted_if = tuple(type_ for type_, other in others.items() if other is not None and other.invertible)
-        return AggregatePlan(
-            name, spec.function, spec.columns, assumed, partial, tuple(admissible(aggregate)), deducted_if, aggregate.accuracy
-        )
+def _described(part: Slices | Sessions | Positions | Rows, window: Window, types: Mapping[str, pa.DataType]) -> Described:
+    match part:
+        case Slices():
+            return _of_slices(part, window)
+        case Sessions():
+            return _of_sessions(part, window)
+        case Positions():
+            return _of_positions(part, window, types)
+        case Rows():
+            return _of_rows(part, window, types)
 
-    def _window(self, window: Window) -> WindowPlan:
-        shape, part = window.shape(self._pipeline), self._part_of[window.name]
-        match part:
-            case Slices():
-                shape = slice_shape(part.pipeline, part.grids, self._nodes, window, self._objects)
-            case Sessions():
-                kept = f"bounds and partials of open sessions{kept_before(self._pipeline)}, a row for each batch that touched one"
-                if window.greatest_size() is not None:
-                    kept += "; a partial for each instant that windows are not closed through"
-                shape = replace(shape, state=kept + self._objects, listed=VERSIONS if self._revises else shape.listed)
-            case Positions():
-                columns = PositionState(part.pipeline, self._arrow, part.layout)
-                shape = position_shape(part.pipeline, columns, window, self._objects)
-        choices = tuple(self._choice(window, name, spec, shape) for name, spec in self._pipeline.aggregates.items())
-        leaf_bytes = self._leaf_bytes(part)
-        state_bytes = shape.state_rows * leaf_bytes if shape.state_rows is not None else None
-        return WindowPlan(window.name, window.describe(), part.way, shape, choices, leaf_bytes, state_bytes)
 
-    def _choice(self, window: Window, name: str, spec: AggregateSpec, shape: Shape) -> Choice:
-        aggregate, part = self._aggregates[name], self._part_of[window.name]
-        if spec.declaration.partial == "none" and not isinstance(part, Slices):
-            engine, why = "recompute", "an event weighs as long as it lasts inside the window, so each window weighs its events anew"
-        elif shape.listed:
-            engine, why = "recompute", shape.listed
-        else:
-            engine, why = "two_stacks", "what leaves is the oldest, and any associative aggregate will do"
-            if isinstance(part, Positions):
-                engine, why = "flatfat", WHY
-            elif not shape.in_order:
-                engine, why = "flatfat", "tuples leave from anywhere; only what stands above them in the tree is combined anew"
-            why += "; events are clipped to slices, whose parts add up" if spec.declaration.partial == "none" else ""
-            why += "; one Python call a combine" if spec.declaration.partial == "objects" else ""
-            why += f"; {shape.late}" if shape.late else ""
-        if engine == "recompute":
-            combines = listed_cost(shape.n)
-        elif isinstance(part, Positions):
-            combines = cost_of(window, shape)
-        elif engine == "flatfat":
-            combines = tree_cost(shape.n, shape.m)
-        else:
-            combines = ranges_cost(shape.n, shape.m, alone=shape.alone or shape.n == shape.m)
-        others = tuple(self._alternative(other, aggregate, shape, part) for other in ENGINES if other != engine)
-        return Choice(name, engine, why, combines, others)
+# -- Slices
 
-    def _alternative(self, engine: str, aggregate: Aggregate[Any], shape: Shape, part: _Part) -> Alternative:
-        combines, allowed = engine_cost(engine, shape.n, shape.m), engine in admissible(aggregate)
-        if not allowed and not aggregate.exact:
-            why_not = "floating point is never deducted: rounding, infinity or NaN of what left would stay behind"
-        elif not allowed:
-            why_not = f"{aggregate.name} has no inverse"
-        elif not shape.in_order and ENGINES[engine].oldest_only:
-            allowed, why_not = False, "takes out the oldest only"
-        elif shape.listed and shape.alone:
-            why_not = "no gain, as windows do not overlap"
-        else:
-            setting = Setting(shape, isinstance(part, Slices), self._has_nodes(part), self._nodes_from, isinstance(part, Positions))
-            why_not = ENGINES[engine].why_not(setting)
-        return Alternative(engine, combines, allowed, why_not)
+
+def _of_slices(part: Slices, window: Window) -> Described:
+    pipeline, grids, by_name = part.pipeline, part.grids, dict(part.grids.named)
+    grid, nodes, revises = by_name[window.name], Nodes.of(grids.grids), pipeline.emit == "revise"
+    n, new = count_slices(grids.edges, grid)
+    m = min(new, n)
+    spacing = window.spacing()
+    assert spacing.size is not None
+    assert spacing.step is not None
+    alone = n == m or spacing.step == spacing.size or spacing.step.shortest >= spacing.size.longest
+    longest = max(pipeline.windows, key=lambda other: by_name[other.name].longest)
+    size, span = longest.spacing().size, by_name[longest.name].longest
+    assert size is not None
+    delay = pipeline.time.disorder.elapsed() + pipeline.time.lateness.elapsed()
+    # Grids of fixed lengths have as many slices in any stretch of time; of others the most in the longest window are counted.
+    even = all_hopping(grids.grids) is not None
+    density = new / grid.hop if even and isinstance(grid, Grid) else count_slices(grids.edges, by_name[longest.name])[0] / span
+    starts = sum((size.longest + delay) // _distance(each) + 1 for each in grids.grids) if grids.lasting else 0
+    above = ", and nodes over them: for one window end a batch reads at most 2·log2 n rows a key" if nodes else ""
+    state = f"slices of the last {size} (longest window){_delays(pipeline)}, a row for each batch that touched one{above}"
+    shape = Shape(
+        *_cut(part, window, new),
+        f"{n:,} slices",
+        f"{new:.3g} a {window.hop_field}",
+        n,
+        m,
+        _most_nodes(n) if nodes and n >= MANY_SLICES else None,
+        state + _uncounted(part.layout),
+        # A node for each slice: half as many on each level as on the one below.
+        (math.ceil(density * (span + delay)) + 1) * (2 if nodes else 1) + starts,
+    )
+    if revises:
+        late = "a window that late rows revise is combined once a batch; they are added one by one"
+    elif part.layout.objects or grids.lasting or not even:
+        late = "slices of late rows are combined one by one"
+    else:
+        late = "a key with late rows is recomputed in their batch"
+    combines = Combines("n − 1", n - 1) if alone else Combines(_TWO_STACKS, round(2 * m + 1 - (m * m + 2 * m) / n, 2))
+    own = 3 + bool(nodes) + grids.lasting + 2 * len(grids.known)  # start, closed, batch; level; whether events reach in; spans
+    return Described(
+        shape, "two_stacks", f"{_OLDEST}; {late}", combines, *_traffic_of_slices(part, nodes), _row_bytes(part.pipeline, own, part.layout)
+    )
+
+
+def _cut(part: Slices, window: Window, new: float) -> tuple[str, str]:
+    """Name of the slicing, and the reason for its edges."""
+    grids, shared = part.grids.grids, len(part.grids.grids) > 1
+    if not all_hopping(grids):
+        if shared:
+            return "shared edges", "cut where any window begins or ends; all windows share them"
+        if part.grids.edges.listed:
+            return "calendar edges", f"cut where a window begins or ends on the calendar of {window.zone or 'UTC'}"
+        return "panes", f"all edges are {_span(part.pipeline, part.grids.edges.sequences[0][0])} apart; one a {window.hop_field}"
+    hopping = all_hopping(grids) or []
+    grid = dict(zip((name for name, _ in part.grids.named), hopping, strict=True))[window.name]
+    width = math.gcd(*(length for other in hopping for length in (other.size, other.hop, other.origin - hopping[0].origin)))
+    wider = f"; panes of {_span(part.pipeline, width)} would be {grid.size // width:,} a window"
+    each = "all windows share them" if shared else "one a hop"
+    if math.isclose(new * width, grid.hop):
+        return "panes", f"all edges are {_span(part.pipeline, width)} apart; {each}"
+    if shared:
+        return "shared edges", f"cut where any window begins or ends; {each}{wider}"
+    return "pairs", f"windows begin and end at different places of a hop, so a hop has two edges{wider}"
+
+
+def _traffic_of_slices(part: Slices, nodes: Nodes | None) -> tuple[str, str]:
+    """Which rows of the state a batch reads, and which it adds."""
+    kind, neither = ("nodes and slices", "neither") if nodes else ("slices", "no window")
+    reads = f"the {kind} that windows now complete are made of, of all keys; none in a batch that completes {neither}"
+    adds = "a row for each slice that new rows touch"
+    adds += ", and for each node that becomes whole or was whole before they came" if nodes else ""
+    if part.pipeline.emit == "revise":
+        reads += "; where rows came late, also those of the windows that they revise"
+        adds += "; late rows of a slice have rows of their own"
+    if part.grids.known:
+        reads += "; the spans of all keys, from the first event to the last, as empty windows between these have rows"
+        adds += "; a row for each key whose span changes"
+    if part.grids.lasting:
+        reads += "; where these windows begin, the rows of events that reach into them from before"
+        every = dict.fromkeys(f"every {_distance_text(part.pipeline, grid)}" for grid in part.grids.grids)
+        adds += f"; a row for each start of a window ({' and '.join(every)}) that new events last across"
+        adds += ", and for each other slice that they overlap, as aggregates weigh them by time" if part.layout.clips else ""
+    return reads, adds
+
+
+def _distance(grid: WindowGrid) -> int:
+    """Least distance in ticks between starts of windows."""
+    if isinstance(grid, CalendarGrid):
+        return grid.hop.shortest
+    assert grid.start_sequence is not None
+    return grid.start_sequence[0]
+
+
+def _distance_text(pipeline: Pipeline, grid: WindowGrid) -> str:
+    return str(grid.hop) if isinstance(grid, CalendarGrid) else _span(pipeline, _distance(grid))
+
+
+# -- Sessions
+
+
+def _of_sessions(part: Sessions, window: Window) -> Described:
+    pipeline, cuts = part.pipeline, window.greatest_size() is not None
+    gap = _span(pipeline, window.session_gap())
+    state = f"bounds and partials of open sessions{_delays(pipeline)}, a row for each batch that touched one"
+    state += "; a partial for each instant that windows are not closed through" if cuts else ""
+    shape = Shape(
+        "sessions",
+        f"a window ends where no event comes for {gap}; an event between two makes them one",
+        "the rows of the session",
+        "all of them",
+        None,
+        None,
+        None,
+        state + _uncounted(part.layout),
+    )
+    each = "version is the one before it and what came since" if pipeline.emit == "revise" else "is combined once, row by row"
+    reads = "the open sessions of all keys; none in a batch that closes no session and has no rows"
+    adds = "a row for each open session that new rows touch"
+    if part.cuts:
+        adds += "; of those with a greatest size one for each instant of new rows, until windows are closed through it"
+    row_bytes = _row_bytes(pipeline, 1 + len(part.own_columns), part.layout)
+    return Described(shape, "recompute", f"windows do not overlap; each {each}", Combines("n"), reads, adds, row_bytes)
+
+
+# -- Positions
+
+
+def _of_positions(part: Positions, window: Window, types: Mapping[str, pa.DataType]) -> Described:
+    pipeline, policies = part.pipeline, window.policies()
+    evict, trigger = policies.evict, policies.trigger
+    n = evict.count
+    t = n if trigger is None else trigger.count
+    known = {"count": f"{n} tuples", "time": f"the tuples of {evict.time}"}.get(evict.kind, f"the tuples up to {evict.describe()}")
+    if trigger is not None:
+        known = {"count": f"the last {n} tuples", "time": f"the tuples of the last {evict.time}"}.get(evict.kind, "the tuples not evicted")
+    m = min(n, t) if n and t else t
+    new = "all of them" if trigger is None else f"{m} tuples" if m else "those since the trigger before"
+    from_anywhere = trigger is not None and evict.delta is not None
+    index = pipeline.windows.index(window)
+    sequences = PositionState(pipeline, types, part.layout).sequences
+    sharing = next([pipeline.windows[each] for each in held] for held in sequences.values() if index in held)
+    counts = [other.policies().evict.count for other in sharing]
+    held = known
+    if len(pipeline.windows) > 1:
+        held = f"the tuples that {', '.join(other.name for other in sharing)} {'hold' if len(sharing) > 1 else 'holds'}"
+    nodes = "nodes" if from_anywhere else "at most as many nodes"
+    state = f"partials of {held}, and {nodes} over them; tuples that wait for the watermark, and the policies' scalars"
+    shape = Shape(
+        "positions",
+        "tuples of a key are numbered as they are applied, and a window is a stretch of them",
+        known,
+        new,
+        n,
+        m,
+        _most_nodes(n) if n and n > 1 else None,
+        state + _uncounted(part.layout),
+        2 * max(count for count in counts if count) if all(counts) else None,
+    )
+    why = "the state holds its nodes over positions of tuples: a batch reads few of them, whatever the length of the window"
+    own = len((KIND, SEQUENCE, BATCH, LEVEL, POSITION, FIRST, ABOVE))
+    return Described(
+        shape,
+        "flatfat",
+        why,
+        _combines_of_positions(n, t, trigger is None, from_anywhere),
+        _READS,
+        _ADDS,
+        _row_bytes(pipeline, own, part.layout),
+    )
+
+
+_READS = (
+    "of the keys that new rows touch and of those that the watermark makes due: the policies' scalars, the tuples that wait, the leaves "
+    "that may leave a window in this batch, and at most 2·log2 n nodes for the rest of each window; where a delta evicts, the nodes over "
+    "the tuples, and the 16 leaves below each that may lose one; nothing of other keys"
+)
+_ADDS = (
+    "a leaf for each applied tuple and the nodes that it completes, about two rows a tuple; a row for each tuple that begins to wait, and "
+    "one for each key that changes; where a delta evicts, a row for each tuple that leaves and for each node above it, a few; "
+    "what windows have left behind goes when the table has doubled"
+)
+
+
+def _combines_of_positions(n: int | None, t: int | None, flushes: bool, from_anywhere: bool) -> Combines:
+    """Combines for windows of n tuples, t of them applied since the window before.
+
+    Each applied tuple completes one inner node on average. A batch that may evict leaves reads them without the nodes above, and combines
+    these again; a window that is flushed never loses a part. Where a delta evicts, each tuple that enters or leaves changes the nodes
+    above it, log2 n at most, and a batch combines once what it restores: up to 16 parts of each node above a tuple that leaves.
+    """
+    if from_anywhere:
+        formula = "2t·log2 n for t tuples since the window before; in each batch of a key, the parts of the nodes that lose tuples"
+        return Combines(formula, round(2 * t * math.log2(n), 2) if n and t else None)
+    times = 1 if flushes else 2
+    formula = f"{'' if flushes else times}t + 2·log2 n for t tuples since the window before; in each batch of a key, up to log2 n more"
+    return Combines(formula, round(times * t + 2 * math.log2(n), 2) if n and t else None)
+
+
+# -- Live rows
+
+
+def _of_rows(part: Rows, window: Window, types: Mapping[str, pa.DataType]) -> Described:
+    pipeline = part.pipeline
+    engine = window.slicer(pipeline).engine
+    shape = Shape(
+        "rows",
+        f"rows of a key are kept in order of time, and a window is a {'list' if engine == 'recompute' else 'range'} of them",
+        "the rows of the window",
+        "those since the window before",
+        None,
+        None,
+        None,
+        f"the rows that windows still to come may hold{_delays(pipeline)}",
+    )
+    why, formula = {
+        "two_stacks": (f"{_OLDEST}; late rows are combined one by one", _TWO_STACKS),
+        "flatfat": ("tuples leave from anywhere; only what is above them in the tree is combined again", "2m(1 + ⌈log2(n/2m)⌉)"),
+        "recompute": ("what a window holds follows from its rows alone; they are combined one by one", "n"),
+    }[engine]
+    reads = "all entries of the keys that new rows touch and of those that the watermark makes due; no others"
+    adds = (
+        "an entry for each row that comes, goes, or is held otherwise than before, and one for each key that changes; what later entries "
+        "supersede goes when the log has doubled"
+    )
+    log = StateLog(pipeline, types, pipeline.conditions(), beside=part.beside)
+    return Described(shape, engine, why, Combines(formula), reads, adds, sum(_width(field.type) for field in log.schema))
+
+
+# -- What layouts have in common
+
+
+def _row_bytes(pipeline: Pipeline, own: int, layout: Layout) -> int:
+    """Size of a row of the state with ``own`` columns beside keys and partials."""
+    return CELL_BYTES * (own + len(pipeline.keys)) + sum(_width(kind) for _, kind in layout.stored_columns)
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bytes of a cell of this type."""
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return CELL_BYTES
+
+
+def _uncounted(layout: Layout) -> str:
+    """The columns of partials of which the types give no size, to follow what the state holds; nothing if there are none."""
+    bounded = {held.name: all(mergeable(aggregate_for(spec, held.types)).fixed_size for _, spec in held.results) for held in layout.objects}
+    sizes = {"of bounded size": True, "at most as large as their rows": False}
+    named = {size: [name for name, fixed in bounded.items() if fixed is wanted] for size, wanted in sizes.items()}
+    texts = [f"{', '.join(names)} {size}" for size, names in named.items() if names]
+    return f" (not counted: partials as bytes, {'; '.join(texts)})" if texts else ""
+
+
+def _most_nodes(n: int) -> int:
+    """Most nodes that make up a window of n leaves."""
+    return math.ceil(2 * math.log2(n))
+
+
+def _delays(pipeline: Pipeline) -> str:
+    """What disorder and lateness add to the state, to follow what is kept; nothing if both are zero."""
+    lengths = (("disorder", pipeline.time.disorder), ("lateness", pipeline.time.lateness))
+    texts = [f"{name} of {length}" for name, length in lengths if not length.is_zero]
+    return f", and {' and '.join(texts)} before" if texts else ""
+
+
+def _span(pipeline: Pipeline, ticks: int) -> str:
+    return str(Duration(ticks=ticks, plain=pipeline.time.integer_axis))

@@ -1,11 +1,10 @@
 """``windowmill explain``: how a pipeline will be computed, from its spec alone. No JVM, no source.
 
-The first page has a line for each window, in plain words. ``--verbose`` adds the cut, the engines and the stored columns.
+The first page has a line for each window, in plain words. ``--verbose`` adds slices, engines and stored columns.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
@@ -23,10 +22,8 @@ from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.sources.kinds import caveat_of
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SpecError, TableUnlocatedError
-from windowmill.windowing.nodes import MANY_SLICES
 from windowmill.windowing.planner import PipelinePlan, WindowPlan, plan
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.textbook import ENGINES, engine_cost
 from windowmill.windowing.ways import WayName
 
 _LEAVES: Mapping[WayName, str] = {
@@ -36,7 +33,7 @@ _LEAVES: Mapping[WayName, str] = {
     "live rows": "live rows, kept as an append-only log",
 }
 #: Fields of plans whose texts are windowmill's own words, by which more is looked up.
-_OURS = {"command", "ways", "way", "engine", "admissible", "assumed", "deducted_if"}
+_OURS = {"command", "ways", "way", "engine", "assumed"}
 
 
 def explain(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
@@ -148,13 +145,11 @@ _KEEPS: Mapping[WayName, str] = {
 
 
 def _reads(window: WindowPlan) -> str:
-    n = window.shape.n
-    nodes = math.ceil(2 * math.log2(n)) if n and n > 1 else None
+    n, nodes = window.shape.n, window.shape.nodes
     match window.way:
         case "slices":
             slices = "its slices" if n is None else _counted(round(n), "slice")
-            stored = f"at most {nodes} nodes and slices" if nodes is not None and n is not None and n >= MANY_SLICES else slices
-            return f"{stored} of each key for a window that ends"
+            return f"{slices if nodes is None else f'at most {nodes} nodes and slices'} of each key for a window that ends"
         case "sessions":
             return "the open sessions of all keys"
         case "positions":
@@ -190,8 +185,7 @@ def _details(found: PipelinePlan) -> Iterator[RenderableType]:
     state = [(name, text) for name, text in (("reads", found.reads), ("adds", found.adds)) if text]
     yield _facts([("done by", _done_by(found)), *_states(found), *state])
     yield _windows(found)
-    yield _combines(found)
-    yield _facts(list(_reasons(found)))
+    yield _facts(list(_engines(found)))
     yield _aggregates(found)
     accuracies = [f"{aggregate.name}: {aggregate.accuracy}" for aggregate in found.aggregates if aggregate.accuracy]
     if accuracies:
@@ -217,53 +211,26 @@ def _states(found: PipelinePlan) -> Iterator[tuple[str, str]]:
         yield "state", f"{scope}{state}; {of[0].leaf_bytes} bytes a row{known}"
 
 
-def _combines(found: PipelinePlan) -> Table:
-    """A row for each window, or for each engine of it if it has several; the cell of the engine that is taken stands out."""
-    table = _table("combines per window", *ENGINES)
-    for window in found.windows:
-        for engine in dict.fromkeys(choice.engine for choice in window.choices):
-            of = [choice for choice in window.choices if choice.engine == engine]
-            name = window.name if len(of) == len(window.choices) else f"{window.name}: {', '.join(choice.aggregate for choice in of)}"
-            costs = {other.engine: other.combines.value for choice in of for other in choice.alternatives if other.allowed}
-            cells = [_cell(costs[other], "") if other in costs else Text("–", style="dim") for other in ENGINES if other != engine]
-            cells.insert(list(ENGINES).index(engine), _cell(of[0].combines.value, "bold reverse", unknown="taken"))
-            table.add_row(name, *cells)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    return table
+def _counted_combines(value: float) -> str:
+    return f"{_number(value)} combine{'' if value == 1 else 's'}"
 
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
-def _cell(value: float | None, style: str, unknown: str = "?") -> Text:
-    return Text(unknown if value is None else _number(value), style=style)
-
-
-def _reasons(found: PipelinePlan) -> Iterator[tuple[str, str]]:
-    """Each engine: its formula; and whether it is taken and why, for which windows and aggregates."""
+def _engines(found: PipelinePlan) -> Iterator[tuple[str, str]]:
+    """Each engine, and for which windows and aggregates it is taken, why, and how many combines it takes."""
     every = {(window.name, choice.aggregate) for window in found.windows for choice in window.choices}
-    taken = {choice.engine for window in found.windows for choice in window.choices}
-    for engine in sorted(ENGINES, key=lambda name: name not in taken):
-        formulas: dict[str, _Cells] = {}
-        why: dict[str, _Cells] = {}
-        for window in found.windows:
-            for choice in window.choices:
-                cell = window.name, choice.aggregate
-                if choice.engine == engine:
-                    formulas.setdefault(f"{choice.combines.formula} combines", set()).add(cell)
-                    why.setdefault(f"taken: {choice.why}", set()).add(cell)
-                else:
-                    other = next(other for other in choice.alternatives if other.engine == engine)
-                    why.setdefault(f"{'not taken' if other.allowed else 'not allowed'}: {_plainly(other.why_not)}", set()).add(cell)
-        if engine not in taken:
-            formulas[f"{engine_cost(engine, None, None).formula} combines"] = every
-        yield engine, "\n".join(f"{_scope(cells, every)}{line}" for line, cells in [*why.items(), *formulas.items()])
-
-
-def _plainly(why_not: str) -> str:
-    return "no inverse" if why_not.endswith("no inverse") else why_not
+    lines: dict[str, dict[str, _Cells]] = {}
+    for window in found.windows:
+        for choice in window.choices:
+            combines = choice.combines
+            count = "combines" if combines.value is None else _counted_combines(combines.value)
+            for line in (choice.why, f"{count} a window: {combines.formula}"):
+                lines.setdefault(choice.engine, {}).setdefault(line, set()).add((window.name, choice.aggregate))
+    for engine, why in lines.items():
+        yield engine, "\n".join(f"{_scope(cells, every)}{line}" for line, cells in why.items())
 
 
 def _scope(cells: _Cells, every: _Cells) -> str:
@@ -279,11 +246,9 @@ def _scope(cells: _Cells, every: _Cells) -> str:
 
 
 def _aggregates(found: PipelinePlan) -> Table:
-    table = _table("aggregate", "function", "partial", "can be deducted")
+    table = _table("aggregate", "function", "partial")
     for aggregate in found.aggregates:
-        otherwise = f"if {' or '.join(aggregate.deducted_if)}" if aggregate.deducted_if else "no"
-        exactly = "yes" if "subtract" in aggregate.admissible else otherwise
-        table.add_row(aggregate.name, aggregate.function, ", ".join(aggregate.partial), exactly)
+        table.add_row(aggregate.name, aggregate.function, ", ".join(aggregate.partial) or Text("–", style="dim"))
     return table
 
 

@@ -15,15 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.windowing.reactive import ReactiveAggregator, Snapshot
 from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.numerics import add_sums, multiply, product_root, product_value, sum_over, sum_value, to_product, to_sum
-from windowmill.windowing.textbook import ENGINES, Engine, EngineState, build
 
 UNIT = 2.0**-53
 MAX = Fraction(1.7976931348623157e308)
-WINDOWED = ["two_stacks", "daba", "epochs", "flatfat", "dyadic"]
 NIST = Path(__file__).parents[1] / "data" / "nist"
 
 
@@ -119,52 +118,50 @@ def foreign() -> Iterator[float]:
 
 
 @pytest.fixture(scope="module")
-def used() -> Callable[[str, str], EngineState[Any]]:
-    """States of engines through which the foreign rows have passed; the last of them are still inside."""
-    states: dict[tuple[str, str], EngineState[Any]] = {}
+def used() -> Callable[[str], Snapshot]:
+    """States through which the foreign rows have passed; the last of them are still inside."""
+    states: dict[str, Snapshot] = {}
 
-    def state(name: str, function: str) -> EngineState[Any]:
-        if (name, function) not in states:
-            engine = build(name, of(function))
+    def state(function: str) -> Snapshot:
+        if function not in states:
+            window = ReactiveAggregator(of(function))
             for value in foreign():
-                engine.insert(engine.aggregate.lift((value,), (0, ())))
-                if len(engine) > STAYING:
-                    engine.evict()
-            engine.query()
-            states[name, function] = engine.snapshot()
-        return states[name, function]
+                window.insert(window.aggregate.lift((value,), (0, ())))
+                if len(window) > STAYING:
+                    window.evict()
+            window.query()
+            states[function] = window.snapshot()
+        return states[function]
 
     return state
 
 
-@pytest.mark.parametrize("engine_name", ["two_stacks", "flatfat"])
 @pytest.mark.parametrize("name", CERTIFIED)
-def test_nist_digits_after_foreign_rows_have_left_and_through_a_restore(name, engine_name, used):
+def test_nist_digits_after_foreign_rows_have_left_and_through_a_restore(name, used):
     results = []
     values = nist(name)
     for function in ("mean", "stddev_samp"):
         aggregate = of(function)
-        engine = ENGINES[engine_name].restore(aggregate, used(engine_name, function))
+        window = ReactiveAggregator.restore(aggregate, used(function))
         for number, value in enumerate(values):
-            engine.insert(aggregate.lift((value,), (number, ())))
-            engine.query() if number % 11 == 0 else None
+            window.insert(aggregate.lift((value,), (number, ())))
+            window.query() if number % 11 == 0 else None
             if number == len(values) // 2:
-                engine = ENGINES[engine_name].restore(aggregate, through_bytes(engine.snapshot()))
+                window = ReactiveAggregator.restore(aggregate, through_bytes(window.snapshot()))
         for _ in range(STAYING):
-            engine.evict()
-        assert len(engine) == len(values)
-        results.append(aggregate.lower(engine.query()))
+            window.evict()
+        assert len(window) == len(values)
+        results.append(aggregate.lower(window.query()))
     check_digits(name, *results)
 
 
-def through_bytes(snapshot: EngineState[Any]) -> EngineState[Any]:
+def through_bytes(snapshot: Snapshot) -> Snapshot:
     """The snapshot with every float written as its eight IEEE bytes and read back."""
 
     def stored(value: Any) -> Any:
         return struct.unpack("<d", struct.pack("<d", value))[0] if isinstance(value, float) else value
 
-    cells = tuple(None if partial is None else tuple(map(stored, partial)) for partial in snapshot.partials)
-    return EngineState(snapshot.engine, cells, dict(snapshot.scalars))
+    return snapshot._replace(slots=tuple(None if partial is None else tuple(map(stored, partial)) for partial in snapshot.slots))
 
 
 # ---------------------------------------------------------------------------------------------------------------------------------
@@ -197,9 +194,9 @@ STREAMS: dict[str, Callable[[random.Random, int], list[float]]] = {
 }
 
 
-def windows(engine_name: str, aggregate: Aggregate[Any], values: Sequence[float]) -> Iterator[tuple[Any, list[Fraction]]]:
+def windows(aggregate: Aggregate[Any], values: Sequence[float]) -> Iterator[tuple[Any, list[Fraction]]]:
     """Results of a sliding window of ``WINDOW`` rows beside its exact contents, every fifth row."""
-    engine: Engine[Any] = build(engine_name, aggregate)
+    engine = ReactiveAggregator(aggregate)
     for number, value in enumerate(values):
         if len(engine) == WINDOW:
             engine.evict()
@@ -218,14 +215,13 @@ def check_sum(got: float, exact: Fraction, magnitude: Fraction, n: int, slack: F
         assert abs(Fraction(got) - exact) <= bound
 
 
-@pytest.mark.parametrize("engine_name", WINDOWED)
 @pytest.mark.parametrize("stream", STREAMS)
-def test_sums_and_means_keep_their_bound_in_any_window(stream, engine_name):
+def test_sums_and_means_keep_their_bound_in_any_window(stream):
     values = STREAMS[stream](random.Random(5), 600)
-    for got, window in windows(engine_name, of("sum"), values):
+    for got, window in windows(of("sum"), values):
         check_sum(got, sum(window), sum(map(abs, window)), len(window))
     # A mean among the subnormals is rounded to a multiple of 2**-1074.
-    for got, window in windows(engine_name, of("mean"), values):
+    for got, window in windows(of("mean"), values):
         n = len(window)
         check_sum(got, sum(window) / n, sum(map(abs, window)) / n, n, Fraction(5e-324))
         assert math.isfinite(got)
@@ -246,14 +242,13 @@ def test_a_slice_fed_row_by_row_is_as_accurate_as_a_tree(stream):
 
 def test_what_leaves_takes_its_infinity_nan_and_rounding_along():
     for spike in (1e16, 1e308, math.inf, math.nan):
-        for name in WINDOWED:
-            for function, expected in (("sum", 6.0), ("mean", 2.0), ("var_samp", 1.0), ("max", 3.0)):
-                engine = build(name, of(function))
-                for number, value in enumerate([spike, 1.0, 2.0, 3.0]):
-                    engine.insert(engine.aggregate.lift((value,), (number, ())))
-                engine.query()
-                engine.evict()
-                assert engine.aggregate.lower(engine.query()) == expected
+        for function, expected in (("sum", 6.0), ("mean", 2.0), ("var_samp", 1.0), ("max", 3.0)):
+            window = ReactiveAggregator(of(function))
+            for number, value in enumerate([spike, 1.0, 2.0, 3.0]):
+                window.insert(window.aggregate.lift((value,), (number, ())))
+            window.query()
+            window.evict()
+            assert window.aggregate.lower(window.query()) == expected
 
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -286,10 +281,9 @@ def exact_variance(window: Sequence[Fraction]) -> Fraction:
     return sum((value - mean) ** 2 for value in window) / (len(window) - 1)
 
 
-@pytest.mark.parametrize("engine_name", WINDOWED)
 @pytest.mark.parametrize("stream", ["random walk", "lognormal", "1e9 and noise", "one spike", "alternating"])
-def test_variances_keep_twelve_digits_in_any_window(stream, engine_name):
-    for got, window in windows(engine_name, of("var_samp"), STREAMS[stream](random.Random(5), 600)):
+def test_variances_keep_twelve_digits_in_any_window(stream):
+    for got, window in windows(of("var_samp"), STREAMS[stream](random.Random(5), 600)):
         if len(window) < 2:
             assert got is None
             continue
@@ -346,12 +340,11 @@ def test_skewness_and_kurtosis_keep_nine_digits_when_shifted(shift, rows):
     assert kurtosis.lower(kurtosis.fold(partials(kurtosis, values, rows))) == pytest.approx(float(m4 / m2**2 - 3), rel=1e-9)
 
 
-@pytest.mark.parametrize("engine_name", ["two_stacks", "flatfat"])
-def test_rolling_skewness_of_a_random_walk_keeps_nine_digits(engine_name):
+def test_rolling_skewness_of_a_random_walk_keeps_nine_digits():
     """The walk on which adding and removing drifts by hundreds; windows of 16, m3 well away from its zeros."""
     walk = _walk(random.Random(42), 4_000)
     compared = 0
-    for got, window in windows(engine_name, of("skewness"), walk):
+    for got, window in windows(of("skewness"), walk):
         if len(window) < 8:
             continue
         m2, m3 = exact_moment(window, 2), exact_moment(window, 3)

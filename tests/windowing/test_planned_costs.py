@@ -1,4 +1,4 @@
-"""What the planner says of costs is what engines, kernels and edges of slices are counted to do."""
+"""What ``explain`` says of costs is what kernels and edges of slices are counted to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-from statistics import mean
 from typing import Any
 
 import pytest
@@ -15,31 +14,19 @@ import pytest
 from tests.jobs.batches import Run
 from tests.jobs.drawn import at
 from tests.matrices import crossed
-from tests.windowing.test_engines import counts
 from tests.windowing.test_planner import ROOT, RUNNABLE, SPEC, planned
 from windowmill.windowing.axis import Edges
-from windowmill.windowing.costs import count_slices, ranges_cost, tree_cost
-from windowmill.windowing.grids import Grids
+from windowmill.windowing.grids import Grids, count_slices
 from windowmill.windowing.planner import plan
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.textbook import ENGINES, engine_cost
 
-SHAPES = [(8, 1), (48, 1), (48, 2), (60, 7), (64, 16), (100, 50), (288, 12), (1024, 1)]
-
-
-@pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize(("n", "m"), SHAPES, ids=str)
-def test_an_engine_combines_at_most_as_often_as_is_said(name, n, m):
-    spent, said = mean(counts(name, n, m)), engine_cost(name, n, m).value
-    assert said is not None
-    # FlatFAT's bound is for changes anywhere, these are neighbours.
-    assert said / (8 if name == "flatfat" else 3) <= spent <= 1.02 * said
+SHAPES = [(8, 1), (48, 1), (48, 2), (60, 7), (64, 16), (100, 50), (10, 10)]
 
 
 COUNTING = """
 import json, sys
 import numpy as np
-from windowmill.windowing.kernels import flatfat, rings, slice_windows, two_stacks
+from windowmill.windowing.kernels import slice_windows, two_stacks
 from windowmill.windowing.watermark import BEFORE
 
 calls = 0
@@ -50,7 +37,7 @@ def counting(module, name):
         calls += 1
         inner(*operands)
     setattr(module, name, combine)
-counting(slice_windows, "combine"), counting(two_stacks, "combine_atom"), counting(flatfat, "combine_atom")
+counting(slice_windows, "combine"), counting(two_stacks, "combine_atom")
 
 program = np.array([[0, 0, 0, 1, 0]])
 def ones(rows):
@@ -64,32 +51,25 @@ for n, m in json.loads(sys.argv[1]):
     stored, calls = calls, 0
     lo, offsets = np.arange(windows) * m, np.array([0, windows])
     two_stacks.fifo_ranges(program, *ones(leaves), np.arange(leaves), offsets, lo, lo + n, np.array([-1]), *ones(windows))
-    rows, calls = calls, 0
-    hi, gone = lo + n, np.stack((np.maximum(lo - m, 0), lo), axis=1)
-    fresh = offsets, np.zeros(1, int), np.zeros(1, int), hi, gone, np.arange(leaves), np.full(leaves, rings.PENDING), np.zeros(1, int)
-    ring = rings.ring_changes(*fresh)
-    flatfat.tree_windows(program, *ones(leaves), *ring[:1], *ring[3:], *ones(windows))
-    found.append((windows, len(ends), stored, rows, calls - n))
+    found.append((windows, len(ends), stored, calls))
 print(json.dumps(found))
 """
 
 
 def test_kernels_combine_as_often_as_is_said():
     """Counted with the compiled loops run as plain Python."""
-    shapes = [*SHAPES[:6], (10, 10)]
-    command = [sys.executable, "-c", COUNTING, json.dumps(shapes)]
+    command = [sys.executable, "-c", COUNTING, json.dumps(SHAPES)]
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment, timeout=300)
-    for (n, m), (windows, ends, stored, rows, trees) in zip(shapes, json.loads(done.stdout), strict=True):
-        said = ranges_cost(n, m, alone=n == m).value
+    for (n, m), (windows, ends, stored, rows) in zip(SHAPES, json.loads(done.stdout), strict=True):
+        hop = {"type": "hopping", "size": n, "hop": m} | ({"origin": 0} if n % m == 0 else {})
+        grid = planned(hop, {"type": "tumbling", "size": 1}, time={"column": "t", "unit": "none"}).windows[0]
+        assert (grid.shape.n, grid.shape.m) == (n, m)
+        said = grid.choices[0].combines.value
         assert said is not None
         assert ends >= windows - 1
         assert stored / ends == pytest.approx(said, rel=0.05)
         assert rows / windows == pytest.approx(said, rel=0.05)
-        said = tree_cost(n, m).value
-        assert said is not None
-        # Changes that are neighbours share the nodes above them.
-        assert said / 5 <= trees / windows <= said
 
 
 class Sum:

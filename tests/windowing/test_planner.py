@@ -1,4 +1,4 @@
-"""The planner says what the code does: slices, engines, what is kept and read, refusals."""
+"""``explain`` says what the code does: slices, engines, what is kept and read, refusals."""
 
 from __future__ import annotations
 
@@ -11,20 +11,15 @@ import pytest
 
 from tests.jobs.batches import Run
 from tests.jobs.drawn import at
-from tests.windowing.aggregate_cases import CASES
 from windowmill.checkpoints.state.partials import slice_schema
-from windowmill.windowing.assumed_types import CELL_BYTES
-from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.columnar.added_columns import KIND, LEVEL, SUM
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.position_nodes import ABOVE
 from windowmill.windowing.columnar.positions import NODE
-from windowmill.windowing.costs import count_slices
 from windowmill.windowing.errors import SpecError, UnsupportedError
-from windowmill.windowing.grids import Grids
-from windowmill.windowing.planner import PipelinePlan, WindowPlan, plan
+from windowmill.windowing.grids import Grids, count_slices
+from windowmill.windowing.planner import CELL_BYTES, PipelinePlan, WindowPlan, plan
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.textbook import ENGINES, admissible
 from windowmill.windowing.ways import divide, windows_by_way
 
 ROOT = Path(__file__).parents[2]
@@ -44,13 +39,11 @@ class Newest:
         return partial
 
 
-def planned(
-    *windows: dict[str, Any], aggregates: dict[str, Any] | None = None, types: dict[str, str] | None = None, **fields: Any
-) -> PipelinePlan:
+def planned(*windows: dict[str, Any], aggregates: dict[str, Any] | None = None, **fields: Any) -> PipelinePlan:
     named = [{"name": f"w{number}", **window} for number, window in enumerate(windows)]
     time = fields.pop("time", {"column": "t"})
     spec = {"pipeline": "p", "keys": ["k"], "time": time, "windows": named, "aggregates": aggregates or {"n": {"count": "*"}}}
-    return plan(parse_pipeline(spec | RUNNABLE | fields), types)
+    return plan(parse_pipeline(spec | RUNNABLE | fields))
 
 
 def engines_of(window: WindowPlan) -> dict[str, str]:
@@ -87,10 +80,6 @@ def test_grids_run_by_two_stacks_over_slices():
     [window] = found.windows
     assert engines_of(window) == dict.fromkeys(("n", "worst", "mean"), "two_stacks")
     assert window.choices[0].combines.value == pytest.approx(3, abs=0.01)
-    by_engine = {other.engine: other for other in window.choices[0].alternatives}
-    assert set(by_engine) == set(ENGINES) - {"two_stacks"}
-    assert by_engine["recompute"].combines.value == 287
-    assert by_engine["recompute"].why_not == "cheaper only in batches that complete at most 2 windows of a key"
     # 26 hours of 5 minutes, and the slice that is being filled, and as many nodes; key, 4 columns of the table's own, rows, an extreme, a
     # sum's three, count.
     assert window.shape.state_rows == 2 * (26 * 12 + 1)
@@ -105,35 +94,18 @@ def test_what_is_told_of_nodes_is_what_the_state_has():
     assert found.windows[0].leaf_bytes == 8 * len(slice_schema({"k": pa.string()}, layout, nodes=True))
     assert "the nodes and slices" in found.reads
     assert "each node" in found.adds
-    [dyadic] = [other for other in found.windows[0].choices[0].alternatives if other.engine == "dyadic"]
-    assert dyadic.why_not.startswith("the state holds its nodes")
     short = plan(parse_pipeline(SPEC | RUNNABLE))
     assert short.windows[0].leaf_bytes == found.windows[0].leaf_bytes - 8
     assert "node" not in short.reads + short.adds
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_what_is_called_allowed_is_what_the_algebra_allows(case):
-    columns = parse_aggregate(case.written).columns
-    time = {"column": "t"} | ({"end": "until"} if "time_weighted_mean" in case.written else {})
-    types = dict(zip(columns, case.types, strict=True))
-    found = planned({"type": "tumbling", "size": "1 hour"}, aggregates={"a": case.written}, types=types, time=time)
-    [choice] = found.windows[0].choices
-    assert {other.engine for other in choice.alternatives if other.allowed} | {choice.engine} == set(admissible(case.aggregate))
-    assert found.aggregates[0].admissible == tuple(admissible(case.aggregate))
-
-
-def test_a_type_that_is_not_known_is_assumed_and_what_else_it_may_be_is_said():
+def test_a_type_that_is_not_known_is_assumed():
     aggregates = {"s": {"sum": "x"}, "n": {"count": "x"}, "on": {"bool_or": "b"}, "top": {"max": "x"}}
-    unknown = planned({"type": "tumbling", "size": "1 hour"}, aggregates=aggregates)
-    assert [aggregate.assumed for aggregate in unknown.aggregates] == [("float64",), ("float64",), ("bool",), ("float64",)]
-    assert [aggregate.deducted_if for aggregate in unknown.aggregates] == [("int64", "decimal"), (), (), ()]
-    known = planned({"type": "tumbling", "size": "1 hour"}, aggregates=aggregates, types={"x": "int64", "b": "bool"})
-    assert "subtract" in known.aggregates[0].admissible
-    assert all(aggregate.deducted_if == () for aggregate in known.aggregates)
-    assert known.aggregates[0].partial == ("count_x", "sum_int_x", "sum_int_x__high")
-    with pytest.raises(SpecError, match="column 'x' holds string; expected numbers"):
-        planned({"type": "tumbling", "size": "1 hour"}, aggregates=aggregates, types={"x": "string", "b": "bool"})
+    found = planned({"type": "tumbling", "size": "1 hour"}, aggregates=aggregates)
+    assert [aggregate.assumed for aggregate in found.aggregates] == [("float64",), ("float64",), ("bool",), ("float64",)]
+    assert found.aggregates[0].partial == ("count_x", "sum_float_x__carry", "sum_float_x__sum", "sum_float_x__error")
+    [of_rows] = planned({"type": "snapshot"}, aggregates={"s": {"sum": "x"}}).aggregates
+    assert of_rows.partial == ()
 
 
 GRID = {"name": "g", "type": "tumbling", "size": "1 hour"}
@@ -231,7 +203,7 @@ def test_revisions_of_windows_on_grids_go_by_slices_or_nodes_and_what_they_read_
         assert found.reads.startswith("the nodes and slices" if kept == "nodes" else "the slices")
         assert "where rows came late, also those of the windows that they revise" in found.reads
         assert "late rows of a slice have rows of their own" in found.adds
-        assert found.windows[0].shape.late.startswith("a window that late rows revise")
+        assert "a window that late rows revise" in found.windows[0].choices[0].why
 
 
 @pytest.mark.parametrize("key", ["_batch", "_level", "_Place", "_arrival", "_Sum"])
@@ -295,15 +267,13 @@ def test_windows_that_evict_from_the_front_run_by_flatfat_over_positions():
     [window] = found.windows
     assert engines_of(window) == dict.fromkeys(("n", "mean", "p95"), "flatfat")
     shape = window.shape
-    assert (shape.slicing, shape.leaves, shape.n, shape.m, shape.state_rows) == ("positions", "the last 50 tuples", 50, 10, 100)
+    assert (shape.slicing, shape.leaves) == ("positions", "the last 50 tuples")
+    assert (shape.n, shape.m, shape.nodes, shape.state_rows) == (50, 10, 12, 100)
     assert shape.state.startswith("partials of the last 50 tuples, and at most as many nodes over them; tuples that wait")
     assert shape.state.endswith("(not counted: partials as bytes, summary_x of bounded size)")
     assert window.state_bytes == 100 * found.windows[0].leaf_bytes
     assert "at most 2·log2 n nodes" in found.reads
     assert "about two rows a tuple" in found.adds
-    reasons = {other.engine: other.why_not for other in window.choices[0].alternatives}
-    assert reasons["recompute"] == reasons["two_stacks"] == "would read all leaves of a window from the state, not 2·log2 n nodes"
-    assert reasons["dyadic"].startswith("the same nodes")
     assert "one Python call a combine" in window.choices[2].why
 
 
@@ -313,7 +283,7 @@ def test_windows_that_evict_by_a_delta_run_by_flatfat_over_positions():
     assert (found.command, found.ways, found.why) == ("run", ("positions",), ())
     assert engines_of(found.windows[0]) == dict.fromkeys(engines_of(found.windows[0]), "flatfat")
     shape = found.windows[0].shape
-    assert (shape.slicing, shape.leaves, shape.n, shape.in_order) == ("positions", "the tuples not evicted", None, False)
+    assert (shape.slicing, shape.leaves, shape.n, shape.nodes) == ("positions", "the tuples not evicted", None, None)
     assert shape.state.startswith("partials of the tuples that w0 holds, and nodes over them")
     assert found.windows[0].choices[0].combines.formula.startswith("2t·log2 n for t tuples")
     assert "where a delta evicts" in found.reads
@@ -342,7 +312,7 @@ def test_a_stored_nodes_bytes_are_those_of_the_columns_that_it_has():
     nodes = run.state.filter(pc.equal(run.state.column(KIND), NODE))
     filled = [name for name in nodes.column_names if nodes.column(name).null_count < len(nodes) and name != SUM]
     assert {ABOVE, LEVEL} < set(filled)
-    assert plan(pipeline, {"f": "float64", "i": "int64"}).windows[0].leaf_bytes == 8 * len(filled)
+    assert plan(pipeline).windows[0].leaf_bytes == 8 * len(filled)
 
 
 def test_a_key_that_is_named_like_a_column_of_positions_is_refused():
@@ -363,18 +333,16 @@ def test_tuples_that_leave_from_anywhere_never_meet_a_queue():
     anywhere, queue = found.windows
     assert (anywhere.way, queue.way) == ("positions", "positions")
     assert (engines_of(anywhere), engines_of(queue)) == ({"n": "flatfat"}, {"n": "flatfat"})
-    assert [other.engine for other in anywhere.choices[0].alternatives if other.allowed] == ["recompute", "dyadic"]
     assert (queue.shape.n, queue.shape.m, queue.shape.state_rows) == (50, 10, 100)
     assert queue.choices[0].combines.value == pytest.approx(31.29)
 
 
-def test_windows_that_do_not_overlap_are_combined_row_by_row():
-    found = planned({"type": "session", "gap": "5 minutes"}, {"type": "snapshot"}, {"type": "count", "count": 3})
-    assert [engines_of(window)["n"] for window in found.windows] == ["recompute", "recompute", "two_stacks"]
-    assert found.windows[0].choices[0].combines.formula == "n"
-    assert {other.why_not for other in found.windows[0].choices[0].alternatives} == {"no gain, as windows do not overlap"}
-    living = planned({"type": "snapshot"}, time={"column": "t", "end": "until"})
-    assert [other.engine for other in living.windows[0].choices[0].alternatives if other.allowed] == ["flatfat", "dyadic"]
+def test_windows_whose_rows_are_listed_are_combined_row_by_row():
+    windows = ({"type": "session", "gap": "5 minutes"}, {"type": "snapshot"}, {"type": "count", "count": 3})
+    for emit, of_count in (("final", "two_stacks"), ("revise", "recompute")):
+        found = planned(*windows, emit=emit)
+        assert [engines_of(window)["n"] for window in found.windows] == ["recompute", "recompute", of_count]
+        assert {window.choices[0].combines.formula for window in found.windows[:2]} == {"n"}
 
 
 def test_a_users_window_function_is_asked_for():
@@ -427,30 +395,42 @@ def test_what_events_that_last_cost_is_told():
 
 
 WINDOWS = [
-    ({"type": "tumbling", "size": "1 hour"}, "tumbling: 1 hour", True),
-    ({"type": "hopping", "size": "1 hour", "hop": "5 minutes"}, "hopping: 1 hour, every 5 minutes", False),
-    ({"type": "hopping", "size": "5 minutes", "hop": "1 hour"}, "hopping: 5 minutes, every 1 hour", True),
-    ({"type": "cumulative", "size": "1 day", "step": "1 hour"}, "cumulative: 1 day, in steps of 1 hour", False),
-    ({"type": "session", "gap": "1 minute", "max_size": "1 hour"}, "session: gap 1 minute, at most 1 hour", True),
-    ({"type": "snapshot"}, "snapshot", True),
-    ({"type": "count", "count": 3}, "count: 3 start times", False),
-    ({"type": "sliding", "evict": {"count": 3}, "trigger": {"count": 3}}, "sliding: evict count 3, trigger count 3", True),
-    ({"type": "sliding", "evict": {"time": "1 hour"}}, "sliding: evict time 1 hour, trigger count 1", False),
-    ({"type": "custom", "function": "shop:visits"}, "custom: shop:visits", False),
-    ({"type": "tumbling", "evict": {"punctuation": "last"}}, "tumbling: evict punctuation last", True),
-    ({"type": "tumbling", "evict": {"delta": {"column": "x", "by": 2.5}}}, "tumbling: evict delta of x by 2.5", True),
+    ({"type": "tumbling", "size": "1 hour"}, "tumbling: 1 hour"),
+    ({"type": "hopping", "size": "1 hour", "hop": "5 minutes"}, "hopping: 1 hour, every 5 minutes"),
+    ({"type": "hopping", "size": "5 minutes", "hop": "1 hour"}, "hopping: 5 minutes, every 1 hour"),
+    ({"type": "cumulative", "size": "1 day", "step": "1 hour"}, "cumulative: 1 day, in steps of 1 hour"),
+    ({"type": "session", "gap": "1 minute", "max_size": "1 hour"}, "session: gap 1 minute, at most 1 hour"),
+    ({"type": "snapshot"}, "snapshot"),
+    ({"type": "count", "count": 3}, "count: 3 start times"),
+    ({"type": "sliding", "evict": {"count": 3}, "trigger": {"count": 3}}, "sliding: evict count 3, trigger count 3"),
+    ({"type": "sliding", "evict": {"time": "1 hour"}}, "sliding: evict time 1 hour, trigger count 1"),
+    ({"type": "custom", "function": "tests.windowing.test_planner:pairs"}, "custom: tests.windowing.test_planner:pairs"),
+    ({"type": "tumbling", "evict": {"punctuation": "last"}}, "tumbling: evict punctuation last"),
+    ({"type": "tumbling", "evict": {"delta": {"column": "x", "by": 2.5}}}, "tumbling: evict delta of x by 2.5"),
 ]
 
 
-@pytest.mark.parametrize(("window", "what", "alone"), WINDOWS, ids=[what for _, what, _ in WINDOWS])
-def test_every_window_has_a_shape(window, what, alone):
-    """Over rows: the description, and whether two windows ever share a row."""
-    spec = {"pipeline": "p", "time": {"column": "t"}, "windows": [{"name": "w"} | window], "aggregates": {"n": {"count": "*"}}}
-    pipeline = parse_pipeline(spec)
-    shape = pipeline.windows[0].shape(pipeline)
-    assert pipeline.windows[0].describe() == what
-    assert shape.alone == alone
-    assert all((shape.slicing, shape.why, shape.leaves, shape.new_leaves, shape.state))
+@pytest.mark.parametrize("emit", ["final", "revise"])
+@pytest.mark.parametrize(("window", "what"), WINDOWS, ids=[what for _, what in WINDOWS])
+def test_every_window_is_described(window, what, emit):
+    [found] = planned(window, emit=emit).windows
+    assert found.what == what
+    assert all((found.shape.slicing, found.shape.why, found.shape.leaves, found.shape.new_leaves, found.shape.state))
+    assert found.leaf_bytes > 0
+    assert all((choice.engine, choice.why, choice.combines.formula) for choice in found.choices)
+
+
+@pytest.mark.parametrize(
+    ("windows", "nodes"),
+    [
+        ([{"type": "hopping", "size": "7 days", "hop": "1 minute"}, {"type": "tumbling", "size": "1 hour"}], [27, None]),
+        ([{"type": "cumulative", "size": "1 day", "step": "1 minute"}], [None]),
+        ([{"type": "hopping", "size": "1 hour", "hop": "1 minute"}], [None]),
+    ],
+    ids=["long", "growing", "short"],
+)
+def test_nodes_are_named_where_they_are_stored(windows, nodes):
+    assert [window.shape.nodes for window in planned(*windows).windows] == nodes
 
 
 def test_partials_of_bytes_are_named_with_what_bounds_their_size():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 import pytest
@@ -13,12 +13,11 @@ from windowmill.windowing.axis import CumulativeGrid, Grid
 from windowmill.windowing.columnar.aggregation import LeafPartials
 from windowmill.windowing.columnar.position_batch import FrontSequence
 from windowmill.windowing.columnar.position_deltas import DeltaSequence
-from windowmill.windowing.costs import Shape
 from windowmill.windowing.errors import PluginError, SpecError, UnsupportedError
 from windowmill.windowing.grids import why_no_partials
 from windowmill.windowing.planner import plan
 from windowmill.windowing.reference.events import Course, Tally
-from windowmill.windowing.slicing.leaves import Windows
+from windowmill.windowing.slicing.leaves import Engine, Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.ways import divide
@@ -61,7 +60,6 @@ def test_every_type_has_all_of_its_facts(name, form, emit):
     assert type(window) is TYPES[name]
     assert type(window).__doc__ != Window.__doc__
     assert window.describe().split(":")[0] == name
-    assert isinstance(window.shape(pipeline), Shape)
     assert isinstance(window.spacing(), Spacing)
     assert window.spacing().words
     assert window.reach() >= 1
@@ -75,6 +73,7 @@ def test_every_type_has_all_of_its_facts(name, form, emit):
     facts = (window.reads_whole_rows, window.numbers_triggers, window.ends_can_coincide, window.ticks_past_its_tuples)
     assert all(isinstance(fact, bool) for fact in facts)
     slicer = window.slicer(pipeline)
+    assert slicer.engine in get_args(Engine)
     assert all(callable(getattr(slicer, method)) for method in SLICER_METHODS)
     assert {"keys"} <= set(slicer.snapshot())
     assert list(window.reference_rows([], Tally(), Course(True, emit == "revise", 0, 0, 0))) == []
@@ -171,7 +170,7 @@ def test_a_type_that_leaves_something_out_is_not_registered():
         def describe(self) -> str:
             return "half"
 
-    with pytest.raises(TypeError, match=r"Half: lacks reach, reference_rows, shape, slicer; implement them as .*base\.Window says"):
+    with pytest.raises(TypeError, match=r"Half: lacks reach, reference_rows, slicer; implement them as .*base\.Window says"):
         register(Half)
 
     class Nameless(Session):

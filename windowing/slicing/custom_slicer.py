@@ -22,7 +22,7 @@ from windowmill.windowing.errors import SpecError, StateError
 from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.late_tuples import judge_tuples
-from windowmill.windowing.slicing.leaves import BatchEffect, Leaves, Windows, earliest, runs
+from windowmill.windowing.slicing.leaves import BatchEffect, Engine, Leaves, Windows, earliest, runs
 from windowmill.windowing.watermark import AFTER, Clock
 
 WindowFunction = Callable[[Any, Mapping[str, Any]], tuple[Any, int, Iterable[int]]]
@@ -125,6 +125,8 @@ def _unplain(value: Any) -> Any:
 
 class CustomSlicer:
     """One user-defined window over all keys."""
+
+    engine: Engine = "two_stacks"
 
     def __init__(self, function: WindowFunction) -> None:
         self._function = function

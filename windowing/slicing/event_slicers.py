@@ -11,7 +11,7 @@ from windowmill.windowing.kernels import counts as count_kernel
 from windowmill.windowing.kernels import sessions as session_kernel
 from windowmill.windowing.kernels import snapshots as snapshot_kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.slicing.leaves import BatchEffect, Leaves, Windows, earliest
+from windowmill.windowing.slicing.leaves import BatchEffect, Engine, Leaves, Windows, earliest
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class _Slicer:
     """The base of the three slicers: holds the numbers of the rows in open windows, and one or two instants per key."""
 
     marks: tuple[str, ...] = ()
+    engine: Engine = "recompute"
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._intervals = pipeline.time.end is not None
@@ -118,6 +119,7 @@ class CountSlicer(_Slicer):
     """Count windows, of ``size`` start times each, over all keys; ``begun`` is the start of a key's last closed window."""
 
     marks = ("begun", "middle_end")
+    engine: Engine = "two_stacks"
 
     def __init__(self, size: int, pipeline: Pipeline) -> None:
         super().__init__(pipeline)

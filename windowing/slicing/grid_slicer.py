@@ -20,7 +20,7 @@ from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, grid_windows, known_span, places_of
 from windowmill.windowing.kernels.grid_revisions import first_late, late_revisions
 from windowmill.windowing.kernels.rows import Rows
-from windowmill.windowing.slicing.leaves import BatchEffect, Leaves, Windows, earliest
+from windowmill.windowing.slicing.leaves import BatchEffect, Engine, Leaves, Windows, earliest
 from windowmill.windowing.slicing.numbering import Numbering, pairs_among
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 
@@ -34,6 +34,8 @@ _NONE = np.empty(0, np.int64)
 
 class GridSlicer:
     """One window on a grid over all keys."""
+
+    engine: Engine = "two_stacks"
 
     def __init__(self, window: Window, rules: GridRules, pipeline: Pipeline) -> None:
         self._window = window

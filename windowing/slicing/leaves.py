@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,8 @@ from windowmill.windowing.kernels.rings import ring_members
 from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.watermark import AFTER, Clock
 
+#: What combines the leaves of a window: FlatFAT, two stacks, or one after the other.
+Engine = Literal["flatfat", "two_stacks", "recompute"]
 #: ``trigger`` of a window without policies.
 NO_TRIGGER = -1
 _NONE = np.empty(0, np.int64)
@@ -255,6 +257,10 @@ class Slicer(Protocol):
 
     Its state is a table ``keys`` with one row per key, in key order, and further tables of live rows, identified by ``number``.
     """
+
+    @property
+    def engine(self) -> Engine:
+        """What combines its windows: two stacks where they are ranges of rows; else rows are listed, and combined one by one."""
 
     def apply(self, leaves: Leaves, clock: Clock) -> BatchEffect:
         """Accept or refuse the new rows, and return the windows that are now complete."""

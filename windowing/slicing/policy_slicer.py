@@ -15,7 +15,7 @@ from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.late_tuples import judge_tuples
 from windowmill.windowing.kernels.rings import PENDING, ring_changes
-from windowmill.windowing.slicing.leaves import BatchEffect, Leaves, Ring, Windows, earliest, runs
+from windowmill.windowing.slicing.leaves import BatchEffect, Engine, Leaves, Ring, Windows, earliest, runs
 from windowmill.windowing.slicing.policy_settings import STATE, PolicySettings, holds_integers, punctuation_of, values_of
 from windowmill.windowing.watermark import BEFORE, Clock
 
@@ -37,6 +37,7 @@ class PolicySlicer:
 
     def __init__(self, window: Window, rules: PolicyRules, pipeline: Pipeline) -> None:
         self._settings = PolicySettings(window, rules, pipeline)
+        self.engine: Engine = "flatfat" if self._settings.from_anywhere else "two_stacks"
         self._states, self._bases = self._settings.fresh(0), np.empty(0, np.float64)
         self._last_number, self._applied, self._middle, self._capacity = _NONE, _NONE, _NONE, _NONE
         self._held, self._waiting, self._slots = _NONE, _NONE, _NONE

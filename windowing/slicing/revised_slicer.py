@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.slicing.custom_slicer import OWN_PREFIX, FunctionProgress
-from windowmill.windowing.slicing.leaves import BatchEffect, Leaves, Windows, earliest
+from windowmill.windowing.slicing.leaves import BatchEffect, Engine, Leaves, Windows, earliest
 from windowmill.windowing.slicing.replay import CustomReplay, EmittedVersions, LeafTimes, Replay, Version
 from windowmill.windowing.watermark import BEFORE, Clock
 
@@ -40,6 +40,8 @@ class RevisedSlicer:
     clips
         Whether a row that begins before the replay's mark counts only from there on.
     """
+
+    engine: Engine = "recompute"
 
     def __init__(
         self,

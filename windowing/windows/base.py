@@ -22,17 +22,10 @@ from windowmill.windowing.registry import Registry
 
 if TYPE_CHECKING:
     from windowmill.windowing.axis import WindowGrid
-    from windowmill.windowing.costs import Shape
     from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
     from windowmill.windowing.slicing.leaves import Slicer
     from windowmill.windowing.spec import Pipeline
     from windowmill.windowing.windows.rules import PolicyRules
-
-#: Why the kernels take the windows of a type leaf by leaf.
-ONCE = "windows do not overlap; each is combined once, row by row"
-
-#: Why the kernels do so with sessions that are shown again.
-VERSIONS = "windows do not overlap; each version is the one before it and what came since"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +104,6 @@ class Window(SpecMapping):
     @abstractmethod
     def describe(self) -> str:
         """Its type and lengths in a few words."""
-
-    @abstractmethod
-    def shape(self, pipeline: Pipeline) -> Shape:
-        """The window over rows that are kept as they came."""
 
     def spacing(self) -> Spacing:
         """How the ends of its windows lie along the axis; they follow the data unless the type says otherwise."""
@@ -206,13 +195,6 @@ class Window(SpecMapping):
     def ticks_past_its_tuples(self) -> bool:
         """Whether ticks show a window again and again, until the greatest event time of the whole input."""
         return False
-
-
-def kept_before(pipeline: Pipeline) -> str:
-    """What disorder and lateness add to the state, to follow the rows that are kept; nothing if both are zero."""
-    lengths = (("disorder", pipeline.time.disorder), ("lateness", pipeline.time.lateness))
-    parts = [f"{name} of {length}" for name, length in lengths if not length.is_zero]
-    return f", and {' and '.join(parts)} before" if parts else ""
 
 
 #: In the order of registration, which messages and the JSON schema follow.

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from windowmill.windowing.costs import Shape
 from windowmill.windowing.fields import FixedDuration, Number
-from windowmill.windowing.windows.base import ONCE, Window, kept_before, register
+from windowmill.windowing.windows.base import Window, register
 
 if TYPE_CHECKING:
     from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
@@ -46,11 +45,6 @@ class Session(Window):
 
     def describe(self) -> str:
         return f"session: gap {self.gap}" + (f", at most {self.max_size}" if self.max_size else "")
-
-    def shape(self, pipeline: Pipeline) -> Shape:
-        why = f"a window ends where no event comes for {self.gap}; an event between two makes them one"
-        state = f"the rows of open sessions{kept_before(pipeline)}"
-        return Shape("sessions", why, "the rows of the session", "all of them", alone=True, listed=ONCE, state=state)
 
     def session_gap(self) -> int:
         return self.gap.elapsed()
@@ -90,19 +84,6 @@ class Snapshot(Window):
     def describe(self) -> str:
         return "snapshot"
 
-    def shape(self, pipeline: Pipeline) -> Shape:
-        points = pipeline.time.end is None
-        return Shape(
-            "snapshots",
-            "cut at every start and end of an event",
-            "the rows that live in the span",
-            "all of them" if points else "those that begin there",
-            in_order=points,
-            alone=points,
-            listed=ONCE if points else "events end in any order; those that live in a span are combined one by one",
-            state=f"the rows still open{kept_before(pipeline)}",
-        )
-
     def reach(self) -> int:
         return 1  # spans begin and end with events; a point lasts one tick
 
@@ -130,11 +111,6 @@ class Count(Window):
 
     def describe(self) -> str:
         return f"count: {self.count:,} start times"
-
-    def shape(self, pipeline: Pipeline) -> Shape:
-        why = f"a window begins at each start time and spans {self.count:,} of them"
-        state = f"the rows of open windows{kept_before(pipeline)}"
-        return Shape("start times", why, f"the rows of {self.count:,} times", "those of one time", self.count, 1, state=state)
 
     def reach(self) -> int:
         return 1  # windows begin and end with events; one ends a tick past the last start time
@@ -170,11 +146,6 @@ class Custom(Window):
 
     def describe(self) -> str:
         return f"custom: {self.function}"
-
-    def shape(self, pipeline: Pipeline) -> Shape:  # noqa: ARG002 - what the function keeps open is not known
-        why = f"cut where {self.function} begins or ends a window"
-        leaves, new = "the rows that the function gives it", "those since the window before"
-        return Shape("custom", why, leaves, new, state="the rows of open windows")
 
     def reach(self) -> int:
         return 1  # windows begin at a row, and end a tick past one

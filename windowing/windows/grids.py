@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from windowmill.windowing.axis import WindowGrid
-from windowmill.windowing.costs import Shape
 from windowmill.windowing.fields import FixedDuration, Instant, PositiveDuration, Zone
 from windowmill.windowing.windows.base import Spacing, register
 from windowmill.windowing.windows.rules import GridRules, Policy, PolicyRules, RuledWindow
 
 if TYPE_CHECKING:
-    from windowmill.windowing.spec import Pipeline
+    pass
 
 
 @register
@@ -48,23 +47,6 @@ class Tumbling(RuledWindow):
     def describe(self) -> str:
         return f"tumbling: evict {self.evict.describe()}" if self.evict is not None else f"tumbling: {self.size}"
 
-    def shape(self, pipeline: Pipeline) -> Shape:
-        if self.evict is None:
-            return self._grid().shape(pipeline, f"the rows of {self.size}", "all of them", alone=True)
-        n = self.evict.count
-        held = {"count": f"{n} tuples", "time": f"the tuples of {self.evict.time}"}
-        return Shape(
-            "tuples",
-            "tuples of a key are applied one by one, and flushed together",
-            held.get(self.evict.kind, f"the tuples up to {self.evict.describe()}"),
-            "all of them",
-            n,
-            n,
-            alone=True,
-            state="the tuples not yet flushed, and those that wait for the watermark",
-            state_rows=n,
-        )
-
     def spacing(self) -> Spacing:
         return Spacing(f"every {self.size}", self.size, self.size) if self.size is not None else super().spacing()
 
@@ -94,11 +76,6 @@ class Hopping(RuledWindow):
         'hopping: 24 hours, every 5 minutes'
         """
         return f"hopping: {self.size}, every {self.hop}"
-
-    def shape(self, pipeline: Pipeline) -> Shape:
-        alone = not (self.size.months or self.hop.months) and self.hop.elapsed() >= self.size.elapsed()
-        new = "all of them" if alone else f"those of {self.hop}"
-        return self.rules().shape(pipeline, f"the rows of {self.size}", new, alone=alone)
 
     def spacing(self) -> Spacing:
         return Spacing(f"{self.size} every {self.hop}", self.size, self.hop)
@@ -143,9 +120,6 @@ class Cumulative(RuledWindow):
 
     def describe(self) -> str:
         return f"cumulative: {self.size}, in steps of {self.step}"
-
-    def shape(self, pipeline: Pipeline) -> Shape:
-        return self.rules().shape(pipeline, f"the rows of {self.step} to {self.size}", f"those of {self.step}")
 
     def spacing(self) -> Spacing:
         return Spacing(f"up to {self.size} in steps of {self.step}", self.size, self.step)

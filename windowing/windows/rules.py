@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from windowmill.windowing.axis import CumulativeGrid, Grid, WindowGrid
-from windowmill.windowing.costs import Shape
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.fields import Column, Condition, Number, PositiveDuration, SpecMapping
-from windowmill.windowing.windows.base import ColumnUse, Window, kept_before
+from windowmill.windowing.windows.base import ColumnUse, Window
 
 if TYPE_CHECKING:
     from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
@@ -57,15 +56,6 @@ class GridRules:
         from windowmill.windowing.reference.ruled_windows import grid_rows
 
         return grid_rows(window, self, events, tally, course)
-
-    def shape(self, pipeline: Pipeline, leaves: str, new_leaves: str, *, alone: bool = False) -> Shape:
-        """The windows over rows, where each holds ``leaves``, of which ``new_leaves`` are new."""
-        late = "late rows are combined one by one"
-        if pipeline.time.end is not None:
-            late += ", and so are events that reach in from before the window"
-        why = "rows of a key stand in order of time, and a window is a range of them"
-        state = f"the rows of the last {self.size}{kept_before(pipeline)}"
-        return Shape("rows", why, leaves, new_leaves, alone=alone, late=late, state=state)
 
     def reach(self) -> int:
         return self.size.longest + self.hop.longest

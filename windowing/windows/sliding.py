@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
-from windowmill.windowing.costs import Shape
 from windowmill.windowing.fields import FixedDuration, Instant
 from windowmill.windowing.windows.base import register
 from windowmill.windowing.windows.rules import Policy, PolicyRules, RuledWindow
 
 if TYPE_CHECKING:
-    from windowmill.windowing.spec import Pipeline
+    pass
 
 
 @register
@@ -40,25 +39,6 @@ class Sliding(RuledWindow):
 
     def describe(self) -> str:
         return f"sliding: evict {self.evict.describe()}, trigger {self.trigger.describe()}"
-
-    def shape(self, pipeline: Pipeline) -> Shape:  # noqa: ARG002 - tuples wait for the watermark, however late they may be
-        n, fires = self.evict.count, self.trigger.count
-        held = {"count": f"the last {n} tuples", "time": f"the tuples of the last {self.evict.time}"}.get(
-            self.evict.kind, "the tuples not evicted"
-        )
-        m = min(fires, n) if n and fires else fires
-        return Shape(
-            "tuples",
-            "tuples of a key enter, leave and trigger one by one",
-            held,
-            f"{m} tuples" if m else "those since the trigger before",
-            n,
-            m,
-            in_order=self.evict.delta is None,
-            alone=n is not None and fires is not None and fires >= n,
-            state=f"{held}, and those that wait for the watermark",
-            state_rows=n,
-        )
 
     @property
     def ticks_past_its_tuples(self) -> bool:

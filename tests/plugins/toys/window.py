@@ -9,10 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.plugins import Window, register_window
-from windowmill.windowing.costs import Shape
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.reference.events import Course, Event, EventWindow, Tally, WindowResult
-from windowmill.windowing.slicing.leaves import BatchEffect, Leaves, Windows, earliest
+from windowmill.windowing.slicing.leaves import BatchEffect, Engine, Leaves, Windows, earliest
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import Clock
 
@@ -36,15 +35,14 @@ class Each(Window):
     def describe(self) -> str:
         return "each: one event"
 
-    def shape(self, pipeline: Pipeline) -> Shape:
-        return Shape("events", "each event is one", "the event", "it", 1, 1, alone=True, state="the events not yet shown")
-
     def reach(self) -> int:
         return 1
 
 
 class EachSlicer:
     """Rows over all keys that wait for the watermark."""
+
+    engine: Engine = "recompute"
 
     def __init__(self) -> None:
         self._waiting = np.empty(0, np.int64)

@@ -1,16 +1,54 @@
-"""The Reactive Aggregator: a window of any size, with any eviction order, kept in the slots of a FlatFAT."""
+"""The Reactive Aggregator, the oracle of windows over positions: any size, any eviction order, on the slots of a FlatFAT."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any, Generic, NamedTuple
 
-from windowmill.windowing.algebra import Aggregate, P
-from windowmill.windowing.errors import StateError
-from windowmill.windowing.flatfat import FlatFat, update_combines
-from windowmill.windowing.textbook.base import Combines, Engine, EngineState, Setting
+from windowmill.windowing.algebra import Aggregate, Field, P
+from windowmill.windowing.flatfat import FlatFat
+
+#: Text joined in order: a swapped operand, a lost or doubled partial all show.
+JOINED: Aggregate[tuple[str]] = Aggregate(
+    "joined",
+    kind="joined",
+    fields=(Field("text", "string"),),
+    identity=("",),
+    lift=lambda args, at: (args[0],),
+    combine=lambda a, b: (a[0] + b[0],),
+    lower=lambda partial: partial[0],
+    fixed_size=False,
+)
 
 
-class ReactiveAggregator(Engine[P]):
+def counted(aggregate: Aggregate[P]) -> tuple[Aggregate[P], list[int]]:
+    """The same aggregate, with a tally of its combines."""
+    tally = [0]
+
+    def combine(a: P, b: P) -> P:
+        tally[0] += 1
+        return aggregate.combine(a, b)
+
+    return replace(aggregate, combine=combine), tally
+
+
+def update_combines(n: float, changes: float) -> float:
+    """Upper bound on the combines of an update of ``changes`` leaves in a tree over n leaves: m(1 + ⌈log2(n/m)⌉)."""
+    capacity = 1 << max(0, math.ceil(math.log2(n)))
+    return changes * (1 + max(0, math.ceil(math.log2(capacity / changes))))
+
+
+class Snapshot(NamedTuple):
+    """The state of a :class:`ReactiveAggregator`: its slots, ``None`` where ⊥, and a few integers."""
+
+    slots: tuple[Any, ...]
+    front: int
+    span: int
+    least: int
+
+
+class ReactiveAggregator(Generic[P]):
     """A circular buffer on FlatFAT's slots; an evicted partial leaves ⊥ in its slot.
 
     ::
@@ -31,17 +69,8 @@ class ReactiveAggregator(Engine[P]):
     Source: Tangwongsan, Hirzel, Schneider and Wu, "General Incremental Sliding-Window Aggregation" (PVLDB 8(7), 2015), section 5.
     """
 
-    name = "flatfat"
-    cost = Combines("2m(1 + ⌈log2(n/2m)⌉) + log2 n", lambda n, m: update_combines(n, 2 * m) + math.ceil(math.log2(n)))
-    oldest_only = False
-
-    @classmethod
-    def why_not(cls, setting: Setting) -> str:
-        here = "here the oldest leaves" if setting.shape.in_order else "its kernel takes what a delta evicts only"
-        return f"lets tuples leave from anywhere; {here}"
-
     def __init__(self, aggregate: Aggregate[P], capacity: int = 16) -> None:
-        super().__init__(aggregate)
+        self.aggregate = aggregate
         self._least = capacity
         self._tree: FlatFat[P] = FlatFat(aggregate.combine, [None] * capacity)
         self._front = 0
@@ -72,6 +101,7 @@ class ReactiveAggregator(Engine[P]):
         return self._front + self._span > self.capacity
 
     def insert(self, partial: P) -> None:
+        """:meth:`add` it."""
         self.add(partial)
 
     def add(self, partial: P) -> int:
@@ -87,6 +117,7 @@ class ReactiveAggregator(Engine[P]):
         return handle
 
     def evict(self) -> None:
+        """Remove the oldest partial; does nothing in an empty window."""
         if self._slot_of:
             handle = self._handle_at[self._front]
             assert handle is not None
@@ -114,6 +145,7 @@ class ReactiveAggregator(Engine[P]):
         return list(self._slot_of)
 
     def query(self) -> P:
+        """The partials of the window combined in order; the identity if it is empty."""
         self._flush()
         tree = self._tree
         total = self._join(tree.suffix(self._front), tree.prefix(self.back)) if self.inverted else tree.aggregate()
@@ -157,34 +189,35 @@ class ReactiveAggregator(Engine[P]):
         self._flush()
         return self._tree.slots()
 
-    def snapshot(self) -> EngineState[P]:
-        return EngineState(self.name, tuple(self.slots()), {"front": self._front, "span": self._span, "least": self._least})
+    def snapshot(self) -> Snapshot:
+        """The state for storage, independent of later changes."""
+        return Snapshot(tuple(self.slots()), self._front, self._span, self._least)
 
-    def _load(self, snapshot: EngineState[P]) -> None:
-        partials = snapshot.partials
-        capacity, self._front, self._span = len(partials), snapshot.scalars["front"], snapshot.scalars["span"]
-        if capacity < 1 or capacity & (capacity - 1) or not (0 <= self._front < capacity and 0 <= self._span <= capacity):
-            raise StateError(f"stored FlatFAT of {capacity} slots, front {self._front}, span {self._span} cannot be. Rebuild the state")
-        self._least = snapshot.scalars["least"]
-        self._tree = FlatFat(self.aggregate.combine, partials)
-        self._handle_at = [None] * capacity
-        for step in range(self._span):
-            slot = (self._front + step) % capacity
-            if partials[slot] is not None:
-                self._slot_of[self._next] = slot
-                self._handle_at[slot] = self._next
-                self._next += 1
+    @classmethod
+    def restore(cls, aggregate: Aggregate[P], snapshot: Snapshot) -> ReactiveAggregator[P]:
+        """An aggregator with the state of ``snapshot``: of the same structure, so that its later results have the same bits."""
+        slots, front, span, least = snapshot
+        restored = cls(aggregate, least)
+        restored._front, restored._span = front, span
+        restored._tree = FlatFat(aggregate.combine, slots)
+        restored._handle_at = [None] * len(slots)
+        for step in range(span):
+            slot = (front + step) % len(slots)
+            if slots[slot] is not None:
+                restored._slot_of[restored._next] = slot
+                restored._handle_at[slot] = restored._next
+                restored._next += 1
+        return restored
 
     def check(self) -> None:
+        """Check every invariant; O(n) combines."""
         self._flush()
         self._tree.check()
         live = [slot for slot, partial in enumerate(self._tree.slots()) if partial is not None]
-        self._expect(live == sorted(self._slot_of.values()), f"full slots {live} are those of the handles")
+        assert live == sorted(self._slot_of.values())
         ring = [(slot - self._front) % self.capacity for slot in self._slot_of.values()]
-        self._expect(ring == sorted(ring), "handles stand in ring order from front")
-        self._expect(not ring or (ring[0] == 0 and ring[-1] == self._span - 1), f"front and back are full; span {self._span}, ring {ring}")
-        self._expect(bool(ring) or self._span == 0, f"an empty window has span 0; it is {self._span}")
+        assert ring == sorted(ring), "handles are in ring order from front"
+        assert not ring or (ring[0] == 0 and ring[-1] == self._span - 1), "front and back are full"
+        assert ring or self._span == 0
         # Halving to two slots may leave both empty, with nothing more to evict.
-        self._expect(
-            4 * len(ring) >= self.capacity or self.capacity <= max(self._least, 2), f"{len(ring)} of {self.capacity} slots are too few"
-        )
+        assert 4 * len(ring) >= self.capacity or self.capacity <= max(self._least, 2)
