@@ -161,8 +161,7 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
     """The result over rows that arrived in the order of these columns; without columns none is late."""
     batch = SourceInput(pipeline=pipeline, columns=columns, ended=final, latest=latest)
     parts = divide(pipeline, batch.types)
-    # A bounded input has no open sessions to keep: its rows are combined at once. Events that last have a partial for each window start
-    # that they cross, more than a window needs that reads its rows once.
+    # Only grids over points are lifted before the shuffle: an event that lasts would become a partial for each start that it crosses.
     slices = parts.slices if parts.ways == ("slices",) and pipeline.time.end is None else None
     slicing = None if slices is None else Slicing(batch, slices)
     if not order:
@@ -225,7 +224,7 @@ class _Bounded:
         batch, arrived = self.batch, self.arrived
         partitions = shuffle_partitions(batch, self.rows.sparkSession)
         rows = without_watermark(numbered(self.rows)) if arrived is None else self.rows
-        bounded = BoundedPass.of(batch, self._seen(), arrives=self.label is not None)
+        bounded = BoundedPass.of(batch, self._seen())
         if self.label is None:
             return Evaluated(bounded.results(rows, partitions * _PARTITIONS_OF_UNKNOWN), None)
         outcome = bounded.outcome(rows, partitions_for(1 if arrived is None else arrived.n_rows, partitions)).persist()

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.input import Input
-from windowmill.windowing.ways import Parts, divide
+from windowmill.windowing.ways import divide
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import State
 
 
-def parts_of(batch: Input, state: State, divided: Parts | None = None) -> list[Part]:
+def parts_of(batch: Input, state: State) -> list[Part]:
     """The parts of ``batch``, given the ``state`` before it.
 
-    Unless they are ``divided`` already, :mod:`windowmill.windowing.ways` divides the windows, and ``windowmill explain`` shows its choice.
+    :mod:`windowmill.windowing.ways` divides the windows, and ``windowmill explain`` shows its choice.
     """
-    divided = divided or divide(batch.pipeline, batch.types)
+    divided = divide(batch.pipeline, batch.types)
     parts: list[Part] = []
     if divided.slices is not None:
         from windowmill.jobs.ways.slices import SlicePart

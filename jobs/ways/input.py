@@ -137,6 +137,11 @@ class Input:
         """Whether this process has all keys of the batch, and not only those that Spark has brought to it."""
         return True
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether this is all of a bounded input, and not a batch among others."""
+        return False
+
     def emission(self, seen: int | None) -> Emission:
         """The emission of this batch, after which ``seen`` is the greatest event time so far."""
         after = AXIS_BEGIN if self.emitted is None else self.emitted

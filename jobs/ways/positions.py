@@ -59,6 +59,7 @@ class PositionPart(KeyedPart):
             batch.builds_state,
             batch.sink_schema,
             batch.check,
+            batch.is_bounded,
         )
 
     def keyed(self, emission: Emission) -> Keyed:

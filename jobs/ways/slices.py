@@ -21,16 +21,17 @@ from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar import known_spans, slices
-from windowmill.windowing.columnar.added_columns import ARRIVAL, SLICE, TIME, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import ARRIVAL, LATE, SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.columnar.lasting import Lasting, spans_of
 from windowmill.windowing.columnar.packing import Sliced
 from windowmill.windowing.columnar.rows import codes_of
-from windowmill.windowing.columnar.slice_windows import combined_parts
+from windowmill.windowing.columnar.slice_windows import combined_parts, event_windows
 from windowmill.windowing.columnar.slices import NodeStage, Revising, SliceStage, WindowStage
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.nodes import Nodes, Selection, Span
+from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import Slices, WayName
 
 if TYPE_CHECKING:
@@ -167,7 +168,11 @@ class SlicePart:
         return None if wanted is None else PartialsWanted(self.schema, wanted, self.batch.batch)
 
     def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
-        return load(rows, stored, self._slicing, emission)
+        loaded = load(rows, stored, self._slicing, emission)
+        # Rows that are late for a window are told apart by marks on slices.
+        if self.batch.is_bounded and self._slicing.slices.grids.lasting and rows is not None and LATE not in rows.column_names:
+            return replace(loaded, advance=partial(advance_events, self._slicing.window_stage(emission), self.batch.pipeline))
+        return loaded
 
     def window_stage(self, emission: Emission) -> WindowStage:
         """Settings for lifting rows into slices, and for combining these."""
@@ -192,6 +197,13 @@ def advance(stage: WindowStage, rows: pa.Table | None, stored: pa.Table | None) 
     if rows is not None:
         parts += slices.sliced(stage.slices, lateness.to_lift(rows).combine_chunks().to_batches())
     return (combined.advanced(stage) for combined in combined_parts(stage, parts))
+
+
+def advance_events(stage: WindowStage, pipeline: Pipeline, rows: pa.Table | None, stored: pa.Table | None) -> Iterator[Advanced]:  # noqa: ARG001
+    """As :func:`advance`, all ``rows`` of a bounded input whose events last."""
+    usable = None if rows is None else _usable(rows)
+    if usable is not None and usable.num_rows:
+        yield Advanced(event_windows(stage, pipeline, usable), None, np.empty(0, np.int64), usable.num_rows, 0)
 
 
 def _without_idle_spans(stored: pa.Table, rows: pa.Table | None, stage: WindowStage) -> pa.Table:

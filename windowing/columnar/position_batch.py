@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -11,24 +11,37 @@ import pyarrow as pa
 from windowmill.windowing.columnar.added_columns import LATE, NUMBER_OF
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.checksums import verify_once
+from windowmill.windowing.columnar.grid_partials import combine_numbers
 from windowmill.windowing.columnar.position_delta_nodes import sequence_nodes
-from windowmill.windowing.columnar.position_deltas import DeltaSequence
+from windowmill.windowing.columnar.position_deltas import DeltaSequence, PartialColumns, combine_totals
 from windowmill.windowing.columnar.position_nodes import Forest
 from windowmill.windowing.columnar.position_reads import StoredSequence, evictable_in, nodes_of, tuples_of
-from windowmill.windowing.columnar.position_sequence import PolicyInput, PositionSequence, Scalars, WindowContent, WindowOutcome, part_of
+from windowmill.windowing.columnar.position_sequence import (
+    KeptSequence,
+    PolicyInput,
+    PositionSequence,
+    Scalars,
+    WindowContent,
+    WindowOutcome,
+    part_of,
+)
 from windowmill.windowing.columnar.positions import PositionStage
-from windowmill.windowing.columnar.results import Column
-from windowmill.windowing.columnar.rows import keys_of, reordered
+from windowmill.windowing.columnar.results import Chunk, Column, result_rows
+from windowmill.windowing.columnar.rows import ROW_TIME, keys_of, reordered
 from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.lift import lift
+from windowmill.windowing.kernels.lower import lower
+from windowmill.windowing.kernels.tries import WHOLE, Items, Stretches, window_changes
 from windowmill.windowing.slicing.leaves import Windows
-from windowmill.windowing.slicing.policy_settings import no_values
+from windowmill.windowing.slicing.policy_settings import Triggers, no_values
 
 _NONE = np.empty(0, np.int64)
 
 
-class FrontSequence(PositionSequence):
+class FrontSequence(KeptSequence):
     """The batch of one sequence of windows that evict from the front."""
 
     @cached_property
@@ -86,6 +99,57 @@ class FrontSequence(PositionSequence):
         return self._forest.new_nodes(self._head)
 
 
+class BoundedSequence(PositionSequence):
+    """All tuples of a sequence: no batch has applied others before them, and none follows.
+
+    So its windows need no nodes. Those that evict from the front are combined by two stacks, in O(1) combines a tuple; those that evict by
+    a delta, by a trie over all tuples of their key.
+    """
+
+    @cached_property
+    def _layout(self) -> Layout:
+        return self._stage.layout.lifting
+
+    @cached_property
+    def _lifted(self) -> PartialColumns:
+        """The partial of each tuple."""
+        stage, table = self._stage, self._tuples.table
+        objects = stage.objects.lift(table, np.arange(len(table) + 1), ROW_TIME, stage.ties)
+        return PartialColumns(*lift(self._layout, table), objects)
+
+    def results(self) -> Iterator[pa.Table]:
+        stage = self._stage
+        nothing = WindowContent(np.zeros(self._tuples.n_keys + 1, np.int64), _NONE, _NONE, _NONE, no_values(0))
+        for window in self._windows:
+            settings, entered = stage.settings[window], self._entered(window, nothing)
+            fired = settings.run(self._listed, entered.tuples, entered.keys, stage.clock, entered.integers)
+            if len(fired.key):
+                ranges = self._fed.rows, fired.lo, fired.hi
+                windows = Windows.of(fired.key, fired.start, fired.end, trigger=fired.number, ranges=ranges)
+                values = self._by_trie(fired, entered) if settings.from_anywhere else self._by_stacks(windows)
+                yield result_rows(Chunk(window, windows, values), stage.pipeline, self._keys, stage.results, stage.batch)
+
+    def _by_stacks(self, windows: Windows) -> dict[str, Column]:
+        lifted, objects = self._lifted, self._stage.objects
+        numbers = combine_numbers(self._layout, lifted.ints, lifted.floats, windows)
+        found: dict[str, Column] = dict(lower(self._layout, *numbers, self._tuples.table))
+        return found | objects.compute(lifted.objects, windows)
+
+    def _by_trie(self, fired: Triggers, entered: PolicyInput) -> dict[str, Column]:
+        applied, rows, objects = entered.tuples, self._fed.rows, self._stage.objects
+        in_order = len(rows) == len(self._tuples) and bool((rows[1:] > rows[:-1]).all())
+        lifted = self._lifted if in_order else self._lifted.at(rows)
+        # Behind the windows of each key comes what it holds at the end.
+        n_totals = np.bincount(fired.key, minlength=self._tuples.n_keys) + 1
+        changes = window_changes(applied.offsets, fired.key, fired.hi, fired.gone_to, fired.removed, np.zeros(len(rows), np.bool_))
+        key = np.repeat(np.arange(len(n_totals)), n_totals)
+        stretches = Stretches(key, np.zeros(len(key), np.int64), np.full(len(key), WHOLE), *changes)
+        totals = combine_totals(self._layout, objects, lifted, Items(applied.offsets, entered.begin), stretches)
+        totals = totals.at(np.arange(len(fired.key)) + fired.key)
+        found: dict[str, Column] = dict(lower(self._layout, totals.ints, totals.floats, self._tuples.table))
+        return found | objects.lowered(totals.objects)
+
+
 def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     """Apply new ``rows`` to the ``stored`` state of some keys; O(n log n) in both.
 
@@ -100,17 +164,23 @@ def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     verify_once(stage.check, stored)
     rows = reordered(rows, np.argsort(rows.column(NUMBER_OF).to_numpy(), kind="stable"))
     keys, codes, n_keys = keys_of([stored, rows], stage.keys)
-    results, parts, refused = [], [], {}
+    results, parts, refused = [], [], dict[tuple[str, ...], Ints]()
     for name in stage.state.sequences:
         known = StoredSequence.of(name, stored, codes[: len(stored)], n_keys)
         tuples = tuples_of(stage, known, rows, codes[len(stored) :])
-        sequence: PositionSequence
+        windows = tuple(stage.pipeline.windows[window].name for window in stage.state.sequences[name])
+        if stage.bounded:
+            bounded = BoundedSequence(stage, name, keys, known, tuples)
+            results += list(bounded.results())
+            refused[windows] = bounded.refused
+            continue
+        sequence: KeptSequence
         if name in stage.state.deltas:
             sequence = DeltaSequence(stage, name, keys, known, sequence_nodes(name, stored, codes[: len(stored)], known), tuples)
         else:
             sequence = FrontSequence(stage, name, keys, known, nodes_of(name, stored, codes[: len(stored)]), tuples)
         results += list(sequence.results())
         parts += sequence.changes() if stage.keep else []
-        refused[tuple(stage.pipeline.windows[window].name for window in stage.state.sequences[name])] = sequence.refused
+        refused[windows] = sequence.refused
     numbers = int64_of(rows.column(NUMBER_OF).combine_chunks())
     return Advanced.of(results, parts if stage.keep else None, refused, numbers, rows.column(LATE).combine_chunks())

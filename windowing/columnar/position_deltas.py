@@ -22,7 +22,7 @@ from windowmill.windowing.columnar.position_delta_nodes import (
     places_of,
 )
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
-from windowmill.windowing.columnar.position_sequence import PolicyInput, PositionSequence, Scalars, WindowContent, WindowOutcome
+from windowmill.windowing.columnar.position_sequence import KeptSequence, PolicyInput, Scalars, WindowContent, WindowOutcome
 from windowmill.windowing.columnar.positions import FLOAT_LEAST, LEAST, LIVE
 from windowmill.windowing.columnar.results import Column
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
@@ -158,7 +158,7 @@ class _Nodes:
     values: kernel.Values
 
 
-class DeltaSequence(PositionSequence):
+class DeltaSequence(KeptSequence):
     """The batch of one sequence of windows that evict by one delta, and so hold the same tuples."""
 
     @cached_property

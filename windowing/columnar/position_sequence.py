@@ -156,15 +156,12 @@ class PositionSequence(ABC):
     ----------
     keys
         The key columns of each key.
-    nodes, tuples
-        Restored nodes with their key indices, and the tuples that the batch knows.
+    tuples
+        The tuples that the batch knows.
     """
 
-    def __init__(
-        self, stage: PositionStage, name: str, keys: pa.Table, known: StoredSequence, nodes: tuple[pa.Table, Ints], tuples: Leaves
-    ) -> None:
+    def __init__(self, stage: PositionStage, name: str, keys: pa.Table, known: StoredSequence, tuples: Leaves) -> None:
         self._stage, self._name, self._keys, self._known, self._tuples = stage, name, keys, known, tuples
-        self._nodes, self._node_keys = nodes
         self._windows = stage.state.sequences[name]
         self._waits = tuples.table.column(WAITS).combine_chunks().to_numpy(zero_copy_only=False)
         self._next = known.scalar(NEXT)
@@ -200,49 +197,10 @@ class PositionSequence(ABC):
         return np.asarray(self._tuples.number[self._tuples.new & ~self._accepted], np.int64)
 
     @cached_property
-    def _leaves(self) -> tuple[pa.Table, Ints]:
-        """The leaves of the tuples to apply, with the columns of :meth:`_node_schema`, and their key indices."""
-        stage, tuples, fed = self._stage, self._tuples, self._fed
-        rows = tuples.table.append_column(TIME, tuples.table.column(ROW_TIME))
-        lifting = _LeafColumns(stage.ties, stage.layout, stage.objects)
-        leaves = lifted_groups(lifting, rows, fed.rows, np.arange(len(fed.rows) + 1))
-        keys = tuples.key[fed.rows]
-        leaves |= {LEVEL: pa.repeat(0, len(keys)), POSITION: pa.array(self._positions), FIRST: pa.array(tuples.time[fed.rows])}
-        return pa.table([leaves[field.name].cast(field.type) for field in self._node_schema], schema=self._node_schema), keys
-
-    @property
-    def _node_schema(self) -> pa.Schema:
-        return pa.schema([(name, pa.int64()) for name in (LEVEL, POSITION, FIRST)] + self._stage.layout.stored_columns)
-
-    @cached_property
     def _positions(self) -> Ints:
         """The positions of the tuples to apply."""
         keys = self._tuples.key[self._fed.rows]
         return np.asarray(self._next[keys] + np.arange(len(keys)) - self._fed.offsets[keys], np.int64)
-
-    @property
-    @abstractmethod
-    def _ran(self) -> Mapping[int, WindowOutcome]:
-        """Each window of the sequence after the batch."""
-
-    @abstractmethod
-    def _aggregate(self, window: int, part: slice) -> dict[str, Column]:
-        """All aggregates of this part of the complete windows of ``window``."""
-
-    @abstractmethod
-    def _new_nodes(self) -> tuple[Ints, dict[str, pa.Array]]:
-        """Key index and columns of the rows of nodes that the batch adds to the state, none of which end at or before :attr:`_head`."""
-
-    def _shows(self, end: Ints) -> Bools:
-        """Mask of the windows that the batch shows, by where they ``end``."""
-        if self._stage.ends is None:
-            return np.ones(len(end), np.bool_)
-        first, last = self._stage.ends
-        return np.asarray((end > first) & (end <= last), np.bool_)
-
-    def _own_scalars(self) -> dict[str, Ints]:
-        """Further scalars of each key."""
-        return {}
 
     def _entered(self, window: int, held: WindowContent) -> PolicyInput:
         """The policies' input: of each key what the window holds, and then the tuples to apply."""
@@ -268,6 +226,59 @@ class PositionSequence(ABC):
             run, kernel.KeyStates(before.states.copy(), before.bases.copy(), np.zeros(len(begin), np.bool_)), integers, begin, is_fed
         )
 
+    @abstractmethod
+    def results(self) -> Iterator[pa.Table]:
+        """Result rows of the complete windows."""
+
+
+class KeptSequence(PositionSequence):
+    """The batch of a sequence whose tuples the state holds as ``nodes``, given with their key indices."""
+
+    def __init__(
+        self, stage: PositionStage, name: str, keys: pa.Table, known: StoredSequence, nodes: tuple[pa.Table, Ints], tuples: Leaves
+    ) -> None:
+        super().__init__(stage, name, keys, known, tuples)
+        self._nodes, self._node_keys = nodes
+
+    @cached_property
+    def _leaves(self) -> tuple[pa.Table, Ints]:
+        """The leaves of the tuples to apply, with the columns of :meth:`_node_schema`, and their key indices."""
+        stage, tuples, fed = self._stage, self._tuples, self._fed
+        rows = tuples.table.append_column(TIME, tuples.table.column(ROW_TIME))
+        lifting = _LeafColumns(stage.ties, stage.layout, stage.objects)
+        leaves = lifted_groups(lifting, rows, fed.rows, np.arange(len(fed.rows) + 1))
+        keys = tuples.key[fed.rows]
+        leaves |= {LEVEL: pa.repeat(0, len(keys)), POSITION: pa.array(self._positions), FIRST: pa.array(tuples.time[fed.rows])}
+        return pa.table([leaves[field.name].cast(field.type) for field in self._node_schema], schema=self._node_schema), keys
+
+    @property
+    def _node_schema(self) -> pa.Schema:
+        return pa.schema([(name, pa.int64()) for name in (LEVEL, POSITION, FIRST)] + self._stage.layout.stored_columns)
+
+    @property
+    @abstractmethod
+    def _ran(self) -> Mapping[int, WindowOutcome]:
+        """Each window of the sequence after the batch."""
+
+    @abstractmethod
+    def _aggregate(self, window: int, part: slice) -> dict[str, Column]:
+        """All aggregates of this part of the complete windows of ``window``."""
+
+    @abstractmethod
+    def _new_nodes(self) -> tuple[Ints, dict[str, pa.Array]]:
+        """Key index and columns of the rows of nodes that the batch adds to the state, none of which end at or before :attr:`_head`."""
+
+    def _shows(self, end: Ints) -> Bools:
+        """Mask of the windows that the batch shows, by where they ``end``."""
+        if self._stage.ends is None:
+            return np.ones(len(end), np.bool_)
+        first, last = self._stage.ends
+        return np.asarray((end > first) & (end <= last), np.bool_)
+
+    def _own_scalars(self) -> dict[str, Ints]:
+        """Further scalars of each key."""
+        return {}
+
     @cached_property
     def _after(self) -> Ints:
         """Position of each key's next tuple after the batch."""
@@ -279,7 +290,6 @@ class PositionSequence(ABC):
         return np.asarray(np.min([ran.after.front for ran in self._ran.values()], axis=0), np.int64)
 
     def results(self) -> Iterator[pa.Table]:
-        """Result rows of the complete windows."""
         stage = self._stage
         for window, ran in self._ran.items():
             for first in range(0, len(ran.windows), _CHUNK_WINDOWS):

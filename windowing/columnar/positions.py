@@ -176,6 +176,8 @@ class PositionStage:
         Columns of a result row.
     check
         Verifies rows read from the state; null if there is no state.
+    bounded
+        Whether the batch has all rows of a bounded input: it continues from no state, and nothing continues from it.
     """
 
     pipeline: Pipeline
@@ -187,6 +189,7 @@ class PositionStage:
     keep: bool
     results: pa.Schema
     check: RowCheck | None = None
+    bounded: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:

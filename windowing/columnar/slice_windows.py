@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.axis import Grid, WindowGrid
-from windowmill.windowing.bounds import check_share, count_ends
+from windowmill.windowing.bounds import check_key, check_lasting, check_share, count_ends
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, REACHING, SLICE
 from windowmill.windowing.columnar.advanced import Advanced
+from windowmill.windowing.columnar.aggregation import Aggregation
 from windowmill.windowing.columnar.checksums import with_checksums
 from windowmill.windowing.columnar.grid_partials import SlicePartials, combine_numbers, concatenate, windows_of
 from windowmill.windowing.columnar.known_spans import (
@@ -28,8 +29,11 @@ from windowmill.windowing.columnar.known_spans import (
     spans_stored,
     split_off,
 )
+from windowmill.windowing.columnar.lasting import spans_of
 from windowmill.windowing.columnar.packing import Sliced, split_missed
-from windowmill.windowing.columnar.results import gives_json, typed
+from windowmill.windowing.columnar.results import Chunk, gives_json, typed
+from windowmill.windowing.columnar.results import result_rows as rows_of
+from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK, in_order, keys_of, plain
 from windowmill.windowing.columnar.slice_columns import (
     IN_TIME,
     arrivals_of,
@@ -52,12 +56,16 @@ from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
 from windowmill.windowing.columnar.whole_keys import WholeKeys, of_packed, of_parts
 from windowmill.windowing.kernels.columns import arenas, int64_of, stored
 from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.grid_ranges import empty_windows, grid_windows
+from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.kernels.lower import lower
+from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.kernels.slice_windows import hopping_windows
 from windowmill.windowing.kernels.slices import along_axis, combine_runs, runs
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.leaves import runs as equal_runs
 from windowmill.windowing.slicing.numbering import Numbering, pairs_among
+from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
 
 
@@ -138,6 +146,40 @@ def _combine(stage: WindowStage, whole: WholeKeys) -> Combined:
         kept, kept_offsets = _kept(stage.slices, merged, stored_rows, keys, columns)
         n_nodes = sum(len(nodes.starts) for _, nodes in stored_rows[1:]) + len(keys)
     return Combined(windows, kept, kept_offsets, whole.rows, whole.late_rows, int(own.sum()) + n_nodes)
+
+
+def event_windows(stage: WindowStage, pipeline: Pipeline, rows: pa.Table) -> Iterator[pa.Table]:
+    """Result rows of the ``rows`` of a bounded input whose events last, none of which is late.
+
+    No other batch needs slices of them. So an event is lifted once, not for each start of a window that it crosses.
+    """
+    own, (time, stop) = stage.slices, spans_of(rows)
+    keys, codes, n_keys = keys_of([rows], own.keys)
+    names = dict.fromkeys([*own.source_columns, *own.ties, *map(condition_column, own.conditions)])
+    columns = {name: plain(rows.column(name)) for name in names}
+    order, since = np.arange(len(time)), np.full(len(time), BEFORE, np.int64)
+    columns |= {ROW_KEY: codes, ROW_NUMBER: order, ROW_TIME: time, ROW_UNTIL: stop, ROW_WATERMARK: since}
+    leaves = in_order(pa.table(columns), n_keys, own.ties, 0)
+    first, last = np.full(n_keys, AFTER, np.int64), np.full(n_keys, BEFORE, np.int64)
+    np.minimum.at(first, leaves.key, leaves.time)
+    np.maximum.at(last, leaves.key, leaves.stop)
+    lifted = Aggregation(pipeline, {field.name: field.type for field in leaves.table.schema}).over(leaves)
+    every = np.ones(len(time), np.bool_)
+    for index, (window, (_, grid)) in enumerate(zip(pipeline.windows, stage.grids, strict=True)):
+        check_lasting(window, int((stop - time).max()))
+        if window.fills_gaps:
+            check_key(window, window.windows_of_event(int((last - first).max())))
+        numbering = grid.numbered(first, last) if window.fills_gaps else grid.numbered(leaves.time, leaves.stop)
+        found = Rows(leaves.offsets, leaves.time, leaves.stop, order)
+        key, number, lo, hi, *members = grid_windows(numbering.grid, found, True, every, since, stage.after, stage.through)
+        windows = Windows.of(key, *numbering.bounds(number), ranges=(order, lo, hi), members=tuple(members))
+        parts = [windows]
+        if window.fills_gaps:
+            known, numbers = empty_windows(numbering.grid, first, last, last, first, stage.after, stage.through)
+            empty = ~pairs_among(known, numbers, key, number)
+            parts.append(Windows.of(known[empty], *numbering.bounds(numbers[empty])))
+        for part in parts:
+            yield rows_of(Chunk(index, part, lifted.combine(part)[0]), pipeline, keys, stage.schema, own.batch)
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ class _Column:
             counted = [holds and whole for holds, whole in zip(counted, rows.column(WHOLE).to_pylist(), strict=True)]
         places = positions if self.stored.ordered else [ORIGIN] * rows.num_rows
         return [
-            aggregate.fold(aggregate.lift(arguments[row], places[row]) for row in range(first, stop) if counted[row])
+            _folded(aggregate, [aggregate.lift(arguments[row], places[row]) for row in range(first, stop) if counted[row]])
             for first, stop in itertools.pairwise(bounds.tolist())
         ]
 
@@ -188,7 +188,12 @@ class _Column:
         each = [aggregate.lift((value,), ORIGIN) for value in encoded.dictionary.take(pa.array(used)).to_pylist()]
         lifted = [each[value] for value in value_of.tolist()]
         edges = np.searchsorted(places // n_values, np.arange(len(bounds))).tolist()
-        return [aggregate.fold(lifted[first:stop]) for first, stop in itertools.pairwise(edges)]
+        return [_folded(aggregate, lifted[first:stop]) for first, stop in itertools.pairwise(edges)]
+
+
+def _folded(aggregate: Aggregate[Any], partials: list[Any]) -> Any:
+    """The partial of a run; that of a single row is not copied."""
+    return partials[0] if len(partials) == 1 else aggregate.fold(partials)
 
 
 def _positions(rows: pa.Table, time: str, ties: Sequence[str]) -> list[Any]:

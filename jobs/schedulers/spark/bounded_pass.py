@@ -3,15 +3,8 @@
 The input is one batch that continues from no state and leaves none. So a task computes the keys of its partition as one process computes a
 small batch, over an empty state in memory, by the parts that ``windowmill explain`` names.
 
-Without an order of arrival only sessions by themselves go by their part, and all else by live rows. These took less processor time, because
-no batch needs the partials that the state would keep (two cores; windows on grids by themselves take the packed pass):
-
-- Positions: windows are combined from the O(log n) nodes that batches share, and from rows by two stacks with O(1) combines. 1,000,000 rows
-  in windows of the last 100 that each row triggers: 1.2 s by live rows, 2.7 s by positions.
-- Events that last have a partial for each start of a window that they cross. 4,000,000 events of up to 20 minutes in windows of 10 minutes
-  every minute: 7 s by live rows, 15 s by slices.
-- Several parts each sort the rows, and live rows are sorted once. 4,000,000 rows in sessions and in windows of 10 minutes every minute:
-  2.8 s by live rows, 3.7 s by slices and sessions.
+No state needs the partials that a part makes for it. So windows over positions are combined from rows by two stacks, and windows on grids
+over events that last from the events themselves. Windows on grids over points, by themselves, take the packed pass.
 """
 
 from __future__ import annotations
@@ -42,7 +35,6 @@ from windowmill.jobs.ways.lateness import usable
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.results import with_retracted
 from windowmill.windowing.watermark import COMMIT_SHIFT
-from windowmill.windowing.ways import Parts, Rows, divide
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -68,6 +60,10 @@ class _TaskInput(Input):
     def has_all_keys(self) -> bool:
         return False
 
+    @property
+    def is_bounded(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class BoundedPass:
@@ -77,22 +73,19 @@ class BoundedPass:
     ----------
     seen
         Greatest event time of the input; null if it makes no difference.
-    arrives
-        Whether the rows arrive in an order.
     readings
         What each part reads of a row.
     """
 
     batch: Input
     seen: int | None
-    arrives: bool
     readings: Sequence[Reading]
 
     @classmethod
-    def of(cls, batch: Input, seen: int | None = None, *, arrives: bool = False) -> Self:
+    def of(cls, batch: Input, seen: int | None = None) -> Self:
         """The pass over the rows of ``batch``, of which only the pipeline, the types, the end of the input and the latest time count."""
         own = _TaskInput(pipeline=batch.pipeline, types=batch.types, ended=batch.ended, latest=batch.latest)
-        return cls(own, seen, arrives, [part.reading for part in _parts(own, arrives=arrives)])
+        return cls(own, seen, [part.reading for part in parts_of(own, MemoryState())])
 
     def results(self, rows: DataFrame, partitions: int) -> DataFrame:
         """The result rows of ``rows``, none of which is late; they have what event times are made of, and numbers."""
@@ -158,17 +151,9 @@ def results_in(outcome: DataFrame) -> DataFrame:
     return outcome.where(F.col(RESULT).isNotNull()).select(f"{RESULT}.*")
 
 
-def _parts(batch: Input, *, arrives: bool) -> list[Part]:
-    """The parts of ``batch``; unless it ``arrives`` in an order, only sessions alone go by their part."""
-    divided = divide(batch.pipeline, batch.types)
-    if not arrives and divided.ways != ("sessions",):
-        divided = Parts(rows=Rows(batch.pipeline))
-    return parts_of(batch, MemoryState(), divided)
-
-
 def _results(own: BoundedPass, schema: pa.Schema, groups: Groups, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
-    parts = _parts(own.batch, arrives=own.arrives)
+    parts = parts_of(own.batch, MemoryState())
     for rows in groups(batches):
         for found in _computed(own, parts, NewRows(_complete(rows)), []):
             yield from found.select(schema.names).to_batches(_CHUNK_ROWS)
@@ -176,7 +161,7 @@ def _results(own: BoundedPass, schema: pa.Schema, groups: Groups, batches: Itera
 
 def _outcome(own: BoundedPass, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
-    parts = _parts(own.batch, arrives=own.arrives)
+    parts = parts_of(own.batch, MemoryState())
     for rows in _together(batches):
         refused: list[np.ndarray] = []
         new = NewRows(_complete(rows))
