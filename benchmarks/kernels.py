@@ -33,10 +33,11 @@ from rich.table import Table
 
 from windowmill.jobs.commands import try_engine
 from windowmill.jobs.commands.try_kernel import KernelEngine
-from windowmill.windowing.kernels.flatfat import tree_windows
+from windowmill.windowing.columnar.position_deltas import PartialColumns, combine_totals
+from windowmill.windowing.columnar.stored_objects import StoredObjects
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import lift
-from windowmill.windowing.kernels.rings import PENDING, ring_changes
+from windowmill.windowing.kernels.tries import WHOLE, Items, Stretches, window_changes
 from windowmill.windowing.kernels.two_stacks import fifo_ranges
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
@@ -94,11 +95,11 @@ def pipeline(evict: dict[str, Any]) -> Pipeline:
     )
 
 
-def arenas(aggregate: str, rows: int) -> tuple[Ints, Ints, npt.NDArray[np.float64]]:
-    """Program and lifted partials of ``rows`` tuples."""
+def arenas(aggregate: str, rows: int) -> tuple[Layout, Ints, npt.NDArray[np.float64]]:
+    """Layout and lifted partials of ``rows`` tuples."""
     table = pa.table({"v": np.random.default_rng(7).random(rows)})
     layout = Layout.over_rows({aggregate: pipeline({"count": 1}).aggregates[aggregate]}, {"v": pa.float64()}, "bench")
-    return layout.program(), *lift(layout, table)
+    return layout, *lift(layout, table)
 
 
 def two_stacks(batch: Batch, aggregate: str, *, alone: bool = False) -> Callable[[], object]:
@@ -114,19 +115,17 @@ def recompute(batch: Batch, aggregate: str) -> Callable[[], object]:
 
 
 def flatfat(batch: Batch, aggregate: str, *, oldest: bool) -> Callable[[], object]:
-    given, out = _memory(aggregate, batch)
-    step = np.arange(batch.new)
-    leaves = step if oldest else _any_leave(batch)
+    layout, ints, floats = arenas(aggregate, int(batch.starts[-1]))
+    objects, keys = StoredObjects(()), np.arange(batch.keys)
+    partials = PartialColumns(ints, floats, objects.none(len(ints)))
+    leaves = np.arange(batch.new) if oldest else _any_leave(batch)
     removed = (batch.starts[:-1, None] + leaves).reshape(-1)
-    gone = np.stack((np.arange(batch.tuples), np.arange(batch.tuples) + 1), axis=1)
-    fixed = batch.offsets, np.arange(batch.keys), batch.starts[:-1].copy(), batch.hi, gone, removed
-
-    def run() -> None:
-        slots, capacities = np.full(batch.starts[-1], PENDING), np.zeros(batch.keys, np.int64)
-        capacity, _, _, *changes = ring_changes(*fixed, slots, capacities)
-        tree_windows(*given, capacity, *changes, *out)
-
-    return run
+    items = Items(batch.starts, np.tile(np.arange(batch.n + batch.new), batch.keys))
+    # Behind the windows of each key comes what it holds at the end.
+    of_totals, none = np.repeat(keys, batch.new + 1), np.zeros(len(ints), np.bool_)
+    fixed = batch.starts, np.repeat(keys, batch.new), batch.hi, np.arange(1, batch.tuples + 1), removed, none
+    whole = np.zeros(len(of_totals), np.int64), np.full(len(of_totals), WHOLE)
+    return lambda: combine_totals(layout, objects, partials, items, Stretches(of_totals, *whole, *window_changes(*fixed)))
 
 
 def _any_leave(batch: Batch) -> Ints:
@@ -138,9 +137,9 @@ def _any_leave(batch: Batch) -> Ints:
 
 
 def _memory(aggregate: str, batch: Batch) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    program, ints, floats = arenas(aggregate, int(batch.starts[-1]))
+    layout, ints, floats = arenas(aggregate, int(batch.starts[-1]))
     out = np.empty((batch.tuples, ints.shape[1]), np.int64), np.empty((batch.tuples, floats.shape[1]))
-    return (program, ints, floats), out
+    return (layout.program(), ints, floats), out
 
 
 KERNELS: dict[str, Callable[[Batch, str], Callable[[], object]]] = {

@@ -129,7 +129,8 @@ def random_case(seed: int, *, instants: bool | None = None, points: bool = False
     time |= {"tie_break": rng.choice([["x"], ["s", "x"]])} if unique else rng.choice([{}, {"tie_break": ["i"]}])
     time |= {"watermark": "data_interval_end"} if not points and rng.random() < 0.1 else {}
     windows = [
-        {"name": f"w{number}", **random_window(rng, integers=integers, emit=emit)} for number in range(rng.choice([1, 1, 2, 2, 3, 4]))
+        {"name": f"w{number}", **random_window(rng, integers=integers, emit=emit, lasting=lasting)}
+        for number in range(rng.choice([1, 1, 2, 2, 3, 4]))
     ]
     chosen = rng.sample(list(AGGREGATES), aggregates or rng.randint(1, 8))
     if not unique and BY_ORDER & set(chosen):
@@ -149,8 +150,8 @@ def random_case(seed: int, *, instants: bool | None = None, points: bool = False
     return Case(seed, spec, rows, commits, shuffled=unique and not by_row)
 
 
-def random_window(rng: random.Random, *, integers: bool, emit: str, kind: str | None = None) -> dict[str, Any]:
-    """A window of ``kind``, or any that ``emit`` allows, without a name, on an axis of integers or of instants."""
+def random_window(rng: random.Random, *, integers: bool, emit: str, lasting: bool = False, kind: str | None = None) -> dict[str, Any]:
+    """A window of ``kind``, or any that ``emit`` and ``lasting`` events allow, without a name, on an axis of integers or of instants."""
     length: Callable[[int], Any] = (lambda n: n) if integers else (lambda n: f"{n} minutes")
     kinds = ["tumbling", "hopping", "cumulative", "calendar", "session", "session", "snapshot", "count", "sliding", "flush"]
     kind = kind or rng.choice(kinds)
@@ -171,7 +172,7 @@ def random_window(rng: random.Random, *, integers: bool, emit: str, kind: str | 
         return {"type": "session", "gap": length(rng.choice([2, 5, 9])), **rng.choice([{}, {}, {"max_size": length(12)}])}
     if kind == "count":
         return {"type": "count", "count": rng.randint(1, 4)}
-    if kind == "snapshot" or emit == "revise":
+    if kind == "snapshot" or emit == "revise" or lasting:
         return {"type": "snapshot"}
     return _policies(rng, length, flush=kind == "flush")
 

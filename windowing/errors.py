@@ -194,10 +194,6 @@ class UnsupportedError(SpecError):
     """The spec is valid, but this command does not do what it asks for."""
 
 
-class InvariantError(AssertionError):
-    """A broken invariant that the ``check`` of an engine found: a defect of the engine, or of the state that it was restored from."""
-
-
 def no_column(place: str, name: str, known: Iterable[str]) -> str:
     """The message that ``place`` lacks the column ``name``, with the nearest of the ``known`` names.
 

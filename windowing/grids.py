@@ -69,11 +69,6 @@ class Grids:
         return any(grid.count_ends(after, through) for grid in self.grids)
 
 
-def grids_among(pipeline: Pipeline) -> list[WindowGrid]:
-    """The grids of those windows that are on one, in the order of the spec."""
-    return [window.grid() for window in pipeline.windows if window.on_grid]
-
-
 def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
     """Why no partials can make up the window at ``index``: the parts of the spec, each with its reason; empty if some can."""
     window, found = pipeline.windows[index], []
@@ -82,7 +77,7 @@ def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
             f"windows.{index}.max_size with emit: revise: a late row moves every place where a session is cut, so pieces that were shown "
             "overlap several new ones"
         )
-    if pipeline.time.end is not None and (window.follows_policies or window.joins_by_gap):
+    if pipeline.time.end is not None and window.joins_by_gap:
         found.append("time.end: of events that last, partials make up only windows on grids")
     if not (window.on_grid or window.joins_by_gap or window.follows_policies):
         found.append(f"windows.{index}: {window.type} windows are no fixed grid")

@@ -476,7 +476,6 @@ def _of_rows(part: Rows, window: Window, types: Mapping[str, pa.DataType]) -> De
     )
     why, formula = {
         "two_stacks": (f"{_OLDEST}; late rows are combined one by one", _TWO_STACKS),
-        "flatfat": ("tuples leave from anywhere; only what is above them in the tree is combined again", "2m(1 + ⌈log2(n/2m)⌉)"),
         "recompute": ("what a window holds follows from its rows alone; they are combined one by one", "n"),
     }[engine]
     reads = "all entries of the keys that new rows touch and of those that the watermark makes due; no others"

@@ -275,6 +275,12 @@ class Pipeline(SpecMapping):
         for name, aggregate in self.aggregates.items():
             if aggregate.declaration.partial == "none" and self.time.end is None:
                 raise ValueError(f"aggregates.{name}: {aggregate.function} needs interval events; set time.end to the column of their ends")
+        policies = next((index for index, window in enumerate(self.windows) if window.follows_policies), None)
+        if policies is not None and self.time.end is not None:
+            raise ValueError(
+                f"windows.{policies}: got {self.windows[policies].describe()}, and time.end; policies take in each event at one instant: "
+                "use a grid (hopping, cumulative, or tumbling with a size) for interval events, or leave time.end out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -16,7 +16,8 @@ them                  it completes; all spans           keys                    
 ====================  ================================  =========================  ===============================  =====================
 
 The windows of a pipeline that go one way are a *part* of it. An aggregate without partials sends all windows by live
-rows. Over events that last, windows on grids are computed by slices, all others by live rows.
+rows. Over events that last, windows on grids are computed by slices, windows with policies are refused, and all others are
+computed by live rows.
 """
 
 from __future__ import annotations

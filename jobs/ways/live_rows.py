@@ -8,10 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.base import EntriesWanted, Loaded
+from windowmill.jobs.ways.base import EntriesWanted
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.keyed_parts import Keyed, KeyedPart
@@ -20,14 +18,11 @@ from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.partition_task import PartitionTask
-from windowmill.windowing.columnar.rows import codes_of
-from windowmill.windowing.grids import grids_among
-from windowmill.windowing.slicing.policy_settings import PolicySettings
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.ways import Rows
 
 if TYPE_CHECKING:
-    from windowmill.windowing.watermark import Clock
+    pass
 
 
 @dataclass(frozen=True)
@@ -132,12 +127,6 @@ class LiveRowPart(KeyedPart):
         whole = any(window.reads_whole_rows for window in batch.pipeline.windows)
         return EntriesWanted(log.schema, log.columns_of_rows if whole else (), log.keys, batch.batch, batch.clock(emission).watermark)
 
-    def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
-        loaded = super().load(rows, stored, emission)
-        if self.batch.is_limited:
-            _check_fits(self.reading.labelled(loaded.rows), loaded.stored, self.reading, self.batch.clock(emission))
-        return loaded
-
 
 def advance(
     reading: LiveRowReading, task: PartitionTask, ends: tuple[int, int] | None, check: RowCheck | None, rows: pa.Table, stored: pa.Table
@@ -155,23 +144,3 @@ def advance(
         check.verify(stored)
     done = task.work(stored, reading.labelled(rows))
     return Advanced(done.results(ends), done.changes, done.refused, done.applied, done.late, missed=done.missed)
-
-
-def _check_fits(fresh: pa.Table, stored: pa.Table, reading: LiveRowReading, clock: Clock) -> None:
-    """Raise ``TooLargeError`` if the windows on grids, or the ticks, of these rows and entries are too many for this process.
-
-    Windows of most other kinds are no more than the rows.
-    """
-    pipeline, tables = reading.pipeline, [table for table in (fresh, stored) if table.num_rows]
-    instants = [pc.min_max(table.column(name)) for table in tables for name in (TIME, UNTIL_OF)]
-    known = [instant for span in instants for instant in span.as_py().values() if instant is not None]
-    if not known:
-        return
-    _, n_keys = codes_of(tables, list(reading.log.keys.values()))
-    after = max(clock.since, min(known))
-    ends = sum(grid.count_ends(after, min(clock.watermark, grid.last_end_holding(max(known)))) for grid in grids_among(pipeline))
-    n_rows = sum(table.num_rows for table in tables)
-    by_policies = (PolicySettings(window, window.policies(), pipeline) for window in pipeline.windows if window.follows_policies)
-    ticks = sum(settings.most_ticks(after, clock.watermark, n_keys, n_rows) for settings in by_policies)
-    if n_keys * ends + ticks > limits.MAX_RESULTS:
-        raise limits.too_many(n_keys * ends + ticks, "windows and ticks at most", limits.MAX_RESULTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,19 @@ import pytest
 
 from tests.jobs.batches import Run
 from tests.random_pipelines import CONDITION, Case, Row, differences, examples, random_case
+from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.commands.try_engine import Batch
 from windowmill.jobs.commands.try_kernel import KernelEngine
 from windowmill.jobs.schedulers.local import memory
+from windowmill.jobs.schedulers.local.new_rows import NewRows
+from windowmill.jobs.schedulers.spark.bounded_pass import BoundedPass, complete, computed
 from windowmill.jobs.ways.base import Part
 from windowmill.jobs.ways.choose import parts_of
+from windowmill.jobs.ways.input import Input
+from windowmill.jobs.ways.lateness import seen_after
+from windowmill.windowing.columnar.added_columns import NUMBER_OF
+from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.planner import plan
 
 pytestmark = [pytest.mark.thorough, pytest.mark.covers("I7")]
@@ -131,6 +139,32 @@ def told(case: Case, value: int | None) -> Any:
     if value is None or "unit" in case.spec["time"]:
         return value
     return str(np.datetime64(value, "us")) + "Z"
+
+
+@pytest.mark.parametrize("seed", examples(60))
+def test_a_bounded_input_gives_what_the_reference_says(seed):
+    """The parts of a run over all rows at once, without state, as tasks of ``aggregate(df)`` compute them."""
+    case = random_case(seed, usable=True)
+    case.rows = [row for row in case.rows if row.get("e") is None or row["e"] >= row["t"]]
+    case.commits = [0] * len(case.rows)
+    case.spec["time"] |= {"watermark": "max_event_time", "arrival": "commit"}
+    wanted, table = case.expected(final=True), pa.Table.from_pylist(case.rows, schema=case.schema)
+    assert wanted.quarantined == []
+    bounded = BoundedPass.of(Input(pipeline=case.pipeline, types={field.name: field.type for field in case.schema}, ended=True))
+    truth = [(row["i"] or 0) > 3 for row in case.rows]
+    rows = bounded.batch.times.of(table).append_column(condition_column(CONDITION), pa.array(truth))
+    rows = rows.append_column(NUMBER_OF, pa.array(np.arange(len(rows))))
+    bounded = replace(bounded, seen=seen_after(rows, None))
+    found = computed(bounded, parts_of(bounded.batch, MemoryState()), NewRows(complete(rows)), [])
+    axis = [name for name in ("window_start", "window_end") if table.schema.field("t").type != pa.int64()]
+    shown = [row for each in found for row in as_integers(each.drop_columns(["batch"]), axis).to_pylist()]
+    assert differences(sorted(shown, key=case.place), wanted.rows) == []
+
+
+def as_integers(rows: pa.Table, names: list[str]) -> pa.Table:
+    for name in names:
+        rows = rows.set_column(rows.column_names.index(name), name, rows.column(name).cast(pa.int64()))
+    return rows
 
 
 @pytest.mark.parametrize("seed", examples(20))

@@ -310,7 +310,7 @@ def test_a_key_tells_its_open_sessions(sessions):
 
 
 WINDOWS = [
-    {"name": "last_3", "type": "sliding", "evict": {"count": 3}, "trigger": {"count": 2}},
+    {"name": "threes", "type": "count", "count": 3},
     {"name": "visits", "type": "session", "gap": 5},
 ]
 
@@ -318,7 +318,7 @@ WINDOWS = [
 @pytest.fixture
 def live(tmp_path) -> Pipeline:
     """Three batches of two keys by live rows; a fourth has died after it had written."""
-    # Events that end with another column than they begin may last, and these windows then keep rows.
+    # Sessions of interval events keep rows.
     pipeline = Pipeline.model_validate(spec_at(tmp_path, windows=WINDOWS, time={"column": "t", "end": "t", "unit": "none"}))
     run, number = Run(pipeline, Places.of(pipeline).state, source=SOURCE), 0
     for batch, times in enumerate([[1, 2, 3], [4, 20], [21, 22], [23]]):
@@ -332,28 +332,25 @@ def live(tmp_path) -> Pipeline:
 def test_a_log_tells_its_live_rows_and_what_is_superseded(live):
     state = state_of(live, [], 9).data["state"]
     assert (state["kind"], state["next_batch"], state["keys"]) == ("live rows", 3, 2)
-    # Of b the last three by count, its session is out; of a 4, 20 and 21 likewise, and 22, which waits for the watermark to pass it.
-    assert (state["live_rows"], state["oldest_row"], state["newest_row"]) == (3 + 4, 1, 22)
+    # Of b 2 and 3, from which windows of three begin; its session is out. Of a 20, 21 and 22.
+    assert (state["live_rows"], state["oldest_row"], state["newest_row"]) == (2 + 3, 2, 22)
     assert state["entries"] == state["entries_needed"] + state["entries_superseded"] + state["entries_unfinished"]
-    assert state["entries_needed"] == 7 + 2
+    assert state["entries_needed"] == 5 + 2
     assert state["entries_unfinished"] > 0
 
 
 def test_a_key_of_a_log_tells_rows_windows_and_scalars(live):
     answer = state_of(live, ["k=a", "site=1"], 2)
-    assert answer.data["restored"]["live_rows"] == 4
+    assert answer.data["restored"]["live_rows"] == 3
     assert [(row["time"], row["held_by"]) for row in answer.data["rows"]] == [
-        (21, ["last_3: held", "visits: rows"]),
-        (22, ["last_3: waiting", "visits: rows"]),
+        (21, ["threes: rows", "visits: rows"]),
+        (22, ["threes: rows", "visits: rows"]),
     ]
     windows = {window["window"]: window for window in answer.data["windows"]}
-    assert windows["last_3"]["holds"] == {
-        "held": {"rows": 3, "oldest": 4, "newest": 21},
-        "waiting": {"rows": 1, "oldest": 22, "newest": 22},
-    }
-    assert windows["last_3"]["scalars"]["inserted"] == 6
+    assert windows["threes"]["holds"] == {"rows": {"rows": 3, "oldest": 20, "newest": 22}}
+    assert windows["threes"]["scalars"]["begun"] == 4
     assert windows["visits"]["holds"] == {"rows": {"rows": 3, "oldest": 20, "newest": 22}}
-    assert "live rows: 2 of 4, the latest to arrive" in shown(answer)
+    assert "live rows: 2 of 3, the latest to arrive" in shown(answer)
     nobody = state_of(live, ["k=z", "site=1"], 2)
     assert (nobody.data["restored"]["live_rows"], nobody.data["windows"]) == (0, [])
     assert shown(nobody)
@@ -445,20 +442,18 @@ def test_since_when_a_key_is_known_is_shown_beside_its_slices(tmp_path, capsys):
     assert "known, so that empty windows between have rows: 2" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("rows", ["positions", "live rows"])
-def test_times_of_policies_are_instants(tmp_path, monkeypatch, rows):
+def test_times_of_policies_are_instants(tmp_path, monkeypatch):
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
     hours = [datetime(2024, 1, 1, hour, tzinfo=UTC) for hour in (1, 2, 3)]
     window = {"name": "w", "type": "sliding", "evict": {"count": 2}, "trigger": {"time": "90 minutes"}}
-    # Events that end with another column than they begin may last, and these windows then keep rows.
-    spec = spec_at(tmp_path, windows=[window], time={"column": "t"} | ({"end": "t"} if rows == "live rows" else {}))
+    spec = spec_at(tmp_path, windows=[window], time={"column": "t"})
     del spec["aggregates"]["total"]
     write_deltalake(spec["source"]["path"], pa.table({"k": ["a"] * 3, "site": [1] * 3, "t": hours}))
     path = tmp_path / "spec.yaml"
     path.write_text(yaml.safe_dump(spec, sort_keys=False))
     assert main(["run", str(path)]) == 0
     answer = state_of(Pipeline.model_validate(spec), ["k=a", "site=1"], 9)
-    assert answer.data["state"]["kind"] == rows
+    assert answer.data["state"]["kind"] == "positions"
     scalars = answer.data["windows"][0]["scalars"]
     assert {name: scalars[name] for name in ("last", "ticked", "tick", "fired")} == {
         "last": "2024-01-01T02:00:00Z",

@@ -77,7 +77,7 @@ MUTANTS = {
         ),
     ],
     f"{WINDOWING_ARRIVAL}late_rows_that_come_together_revise_a_window_once": [
-        ("windows-revised-row-by-row", "windowing.kernels.grid_revisions:_list_held", never("_ < _ and _.moment[_] == _.moment[_]")),
+        ("windows-revised-row-by-row", "jobs.ways.lateness:judged_at", instead("rule.by_row", "True")),
     ],
     f"{CALENDAR_BATCHES}windows_of_all_kinds_share_their_slices": [
         ("closed-for-the-last-window-only", "windowing.grids:closing_of", instead("first_ends.min", "first_ends.max")),

@@ -9,10 +9,8 @@ import pytest
 from tests.readers import by_each_scheduler
 from tests.spark.harness import BASE, MINUTE, Bench, events, quiet
 from windowmill.jobs.batch import loop
-from windowmill.jobs.ways import choose
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.ways import Parts, Rows
 
 AT_BASE = from_us(BASE)
 
@@ -109,20 +107,12 @@ WAYS = {
     "slices": {},
     # Events without length are in the windows in which they begin.
     "slices of events that last": {"time": {"column": "t", "end": "t", "watermark": "data_interval_end", "lateness": "5 minutes"}},
-    "live rows": {},
 }
 
 
-def _go(bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+@by_each_scheduler("way", WAYS, by_tasks=["slices"])
+def test_a_backfill_judges_each_row_as_the_batch_that_brought_it(bench, way):
     bench.changes |= WAYS[way]
-    if way == "live rows":
-        monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")  # one task of Spark would not see what is patched
-        monkeypatch.setattr(choose, "divide", lambda pipeline, _: Parts(rows=Rows(pipeline)))
-
-
-@by_each_scheduler("way", WAYS, by_tasks=["slices", "live rows"])
-def test_a_backfill_judges_each_row_as_the_batch_that_brought_it(bench, monkeypatch, way):
-    _go(bench, monkeypatch, way)
     _land(bench, [1, 11, 21, 300])
     bench.run(interval_end=AT_BASE + timedelta(minutes=20))
     _land(bench, [2, 12, 13])
@@ -140,9 +130,9 @@ def test_a_backfill_judges_each_row_as_the_batch_that_brought_it(bench, monkeypa
     assert _counts(bench) == counts | {40: 1}
 
 
-@by_each_scheduler("way", WAYS, by_tasks=["slices of events that last", "live rows"])
-def test_a_first_backfill_vouches_through_its_range(bench, monkeypatch, way):
-    _go(bench, monkeypatch, way)
+@by_each_scheduler("way", WAYS, by_tasks=["slices of events that last"])
+def test_a_first_backfill_vouches_through_its_range(bench, way):
+    bench.changes |= WAYS[way]
     _land(bench, [1, 11, 21, 300])
     loop.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 20 * MINUTE)
     assert _counts(bench) == {10: 1, 20: 1}

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple
 
+from tests.windowing.flatfat import FlatFat
 from windowmill.windowing.algebra import Aggregate, Field, P
-from windowmill.windowing.flatfat import FlatFat
 
 #: Text joined in order: a swapped operand, a lost or doubled partial all show.
 JOINED: Aggregate[tuple[str]] = Aggregate(

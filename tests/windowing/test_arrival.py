@@ -21,7 +21,6 @@ from tests.kernel_runs import KernelRun
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.ways import divide
 
 #: Key and time of a row; the commits, in order.
 Row = tuple[str, int | None]
@@ -54,8 +53,8 @@ def by_reference(spec: Pipeline, commits: Commits) -> tuple[list[Any], list[tupl
     return outcome.rows, outcome.quarantined
 
 
-def by_kernel(spec: Pipeline, commits: Commits, commits_per_batch: int, *, by_rows: bool) -> tuple[list[Any], list[tuple[int, str]]]:
-    engine = KernelRun(spec, by_rows=by_rows)
+def by_kernel(spec: Pipeline, commits: Commits, commits_per_batch: int) -> tuple[list[Any], list[tuple[int, str]]]:
+    engine = KernelRun(spec)
     for first in range(0, len(commits), commits_per_batch):
         batch = [(number, row) for number, rows in enumerate(commits) for row in rows if first <= number < first + commits_per_batch]
         columns = {"k": pa.array([key for _, (key, _) in batch], pa.string()), "t": pa.array([time for _, (_, time) in batch], pa.int64())}
@@ -64,10 +63,9 @@ def by_kernel(spec: Pipeline, commits: Commits, commits_per_batch: int, *, by_ro
 
 
 def outcomes(spec: Pipeline, commits: Commits) -> Iterator[tuple[list[Shown], Refused]]:
-    """What the engines say: the reference; parts and live rows, with one, two and all commits in a batch."""
+    """What the engines say: the reference; the parts of a run, with one, two and all commits in a batch."""
     arrived = [row for rows in commits for row in rows]
-    also_by_rows = divide(spec, {"k": pa.string(), "t": pa.int64()}).rows is None
-    computed = (by_kernel(spec, commits, size, by_rows=rows) for size in (1, 2, len(commits)) for rows in {False, also_by_rows})
+    computed = (by_kernel(spec, commits, size) for size in (1, 2, len(commits)))
     for rows, refused in (by_reference(spec, commits), *computed):
         shown = [
             tuple(row[name] for name in ("k", "window_start", "window_end", "revision", "times"))

@@ -12,11 +12,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from tests.jobs.batches import Run
 from tests.jobs.drawn import at
+from tests.windowing.flatfat import FlatFat
 from tests.windowing.reactive import JOINED, ReactiveAggregator, counted, update_combines
 from tests.windowing.test_swag import swag
 from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.catalogue import parse_aggregate
-from windowmill.windowing.flatfat import FlatFat
 from windowmill.windowing.specfile import parse_pipeline
 
 SIZES = [1, 2, 4, 8, 64, 256]

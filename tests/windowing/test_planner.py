@@ -120,7 +120,7 @@ TYPES = {"k": pa.string(), "x": pa.float64()}
             {
                 "time": {"column": "t", "end": "until"},
                 "emit": "revise",
-                "windows": [GRID, {"name": "w", "type": "sliding", "evict": {"count": 3}}],
+                "windows": [GRID, {"name": "w", "type": "session", "gap": "1 hour"}],
             },
             ["time.end: "],
             ["slices"],
@@ -364,7 +364,7 @@ def test_means_over_time_are_clipped_to_slices_or_weighed_anew_in_each_window():
     found = planned(hopping, aggregates=aggregates, time=time)
     assert engines_of(found.windows[0]) == {"level": "two_stacks", "n": "two_stacks"}
     assert ["clipped to slices" in choice.why for choice in found.windows[0].choices] == [True, False]
-    by_rows = planned({"type": "sliding", "evict": {"count": 3}}, aggregates=aggregates, time=time)
+    by_rows = planned({"type": "count", "count": 3}, aggregates=aggregates, time=time)
     assert engines_of(by_rows.windows[0]) == {"level": "recompute", "n": "two_stacks"}
 
 

@@ -34,14 +34,17 @@ ROWS = st.lists(
 
 
 def pipeline(window: str, emit: str, disorder: int, lateness: int, arrival: str) -> Any:
+    lasting = "evict" not in WINDOWS[window]
+    means = {"m": {"time_weighted_mean": "v"}} if lasting else {}
     return parse_pipeline(
         {
             "pipeline": "p",
             "keys": ["k"],
-            "time": {"column": "t", "end": "e", "unit": "none", "tie_break": ["v", "id"], "arrival": arrival}
-            | {"disorder": disorder, "lateness": lateness},
+            "time": {"column": "t", "unit": "none", "tie_break": ["v", "id"], "arrival": arrival}
+            | {"disorder": disorder, "lateness": lateness}
+            | ({"end": "e"} if lasting else {}),
             "windows": [{"name": "w", **WINDOWS[window]}],
-            "aggregates": {"n": {"count": "*"}, "all": {"collect": "v"}, "m": {"time_weighted_mean": "v"}},
+            "aggregates": {"n": {"count": "*"}, "all": {"collect": "v"}} | means,
             "emit": emit,
         }
     )

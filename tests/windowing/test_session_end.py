@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -42,18 +41,16 @@ def by_reference(
 
 
 def by_kernel(
-    spec: Any, rows: list[tuple[str, int]], cuts: list[int], arrival: Arrival = ROW_BY_ROW, *, by_rows: bool = False
+    spec: Any, rows: list[tuple[str, int]], cuts: list[int], arrival: Arrival = ROW_BY_ROW
 ) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
-    engine, commits = KernelRun(spec, by_rows=by_rows), arrival.commits(len(rows))
+    engine, commits = KernelRun(spec), arrival.commits(len(rows))
     table = pa.table({"k": pa.array([key for key, _ in rows], pa.string()), "t": pa.array([time for _, time in rows], pa.int64())})
     for begin, end in pairwise([0, *between_commits(cuts, commits), len(rows)]):
         engine.feed(table.slice(begin, end - begin), commits=np.array(commits[begin:end], np.int64))
     return engine.finish(final=True)
 
 
-ENGINES = pytest.mark.parametrize(
-    "engine", [by_reference, by_kernel, partial(by_kernel, by_rows=True)], ids=["by_reference", "by_kernel", "by_rows"]
-)
+ENGINES = pytest.mark.parametrize("engine", [by_reference, by_kernel], ids=["by_reference", "by_kernel"])
 
 
 @ENGINES

@@ -311,3 +311,12 @@ def test_a_variable_is_written_in_the_fields_that_name_it():
     assert pipeline.has_variables_of(shown, pipeline.meaning_hash())
     later = parse_pipeline(spec, environment=environment | {"WAIT": "2 hours"})
     assert later.meaning_as(shown).windows[0].hop == pipeline.windows[0].hop
+
+
+def test_policies_take_no_interval_events():
+    windows = [{"name": "g", "type": "tumbling", "size": 4}, {"name": "p", "type": "sliding", "evict": {"count": 3}}]
+    spec = {"pipeline": "p", "time": {"column": "t", "end": "e", "unit": "none"}, "windows": windows, "aggregates": {"n": {"count": "*"}}}
+    said = "windows.1: got sliding: evict count 3, trigger count 1, and time.end; .*: use a grid .* or leave time.end out"
+    with pytest.raises(SpecError, match=said):
+        parse_pipeline(spec)
+    assert parse_pipeline(spec | {"windows": [windows[0], {"name": "s", "type": "session", "gap": 2}]})

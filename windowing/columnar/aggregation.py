@@ -15,7 +15,6 @@ from windowmill.windowing.columnar.results import Column
 from windowmill.windowing.kernels.clipped import clipped_means
 from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
-from windowmill.windowing.kernels.flatfat import tree_windows
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column, lift
 from windowmill.windowing.kernels.lower import lower
@@ -54,17 +53,13 @@ class LeafPartials:
 
     def combine(self, windows: Windows) -> tuple[dict[str, Column], Ints]:
         """Compute all aggregates of each window; also returns the flips of :func:`~windowmill.windowing.kernels.two_stacks.fifo_ranges`."""
-        aggregation, flips = self.aggregation, windows.middles
+        aggregation = self.aggregation
         out_ints = np.empty((len(windows), self.ints.shape[1]), np.int64)
         out_floats = np.empty((len(windows), self.floats.shape[1]), np.float64)
         given, out = (aggregation.program, self.ints, self.floats), (out_ints, out_floats)
-        if windows.ring is not None:
-            ring = windows.ring
-            tree_windows(*given, ring.capacity, ring.fresh, ring.change_offsets, ring.slots, ring.leaves, *out)
-        else:
-            flips = fifo_ranges(*given, windows.sequence, windows.group_offsets, windows.lo, windows.hi, windows.middles, *out)
-            if len(windows.members):
-                add_members(*given, windows.member_offsets, windows.members, windows.continues, *out)
+        flips = fifo_ranges(*given, windows.sequence, windows.group_offsets, windows.lo, windows.hi, windows.middles, *out)
+        if len(windows.members):
+            add_members(*given, windows.member_offsets, windows.members, windows.continues, *out)
         found: dict[str, Column] = dict(lower(aggregation.layout, out_ints, out_floats, self.leaves.table))
         found |= {name: self._clipped(spec, windows) for name, spec in aggregation.clipped.items()}
         found |= {name: column.compute(self.objects[name], windows) for name, column in aggregation.objects.items()}
@@ -76,7 +71,6 @@ class LeafPartials:
         counted: Bools = valid_of(column)
         if spec.where is not None:
             counted = counted & (int64_of(table.column(condition_column(spec.where)).combine_chunks()) != 0)
-        members = windows.ring.members() if windows.ring is not None else (windows.member_offsets, windows.members)
         means, missing = clipped_means(
             float64_of(column),
             counted,
@@ -87,6 +81,7 @@ class LeafPartials:
             windows.sequence,
             windows.lo,
             windows.hi,
-            *members,
+            windows.member_offsets,
+            windows.members,
         )
         return pa.array(means, mask=missing)

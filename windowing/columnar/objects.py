@@ -12,9 +12,8 @@ from windowmill.windowing.aggregates import aggregate_for, value_types
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.rows import plain
-from windowmill.windowing.flatfat import FlatFat
 from windowmill.windowing.kernels.lift import condition_column
-from windowmill.windowing.slicing.leaves import Leaves, Ring, Windows
+from windowmill.windowing.slicing.leaves import Leaves, Windows
 
 
 class ObjectColumn:
@@ -41,8 +40,6 @@ class ObjectColumn:
 
 def combine_windows(aggregate: Aggregate[Any], partials: Sequence[Any], windows: Windows) -> list[Any]:
     """The partial of each window; ``partials[i]`` belongs to leaf i."""
-    if windows.ring is not None:
-        return _trees(aggregate, partials, windows.ring)
     totals = _ranges(aggregate, partials, windows)
     offsets, members = windows.member_offsets.tolist(), windows.members.tolist()
     if members:
@@ -89,26 +86,6 @@ def _ranges(aggregate: Aggregate[Any], partials: Sequence[Any], windows: Windows
                 back = combine(back, leaf)
             totals[window] = front[first - base] if stop == middle else combine(front[first - base], back)
             reached = stop
-    return totals
-
-
-def _trees(aggregate: Aggregate[Any], partials: Sequence[Any], ring: Ring) -> list[Any]:
-    """FlatFAT on the slots of :func:`windowmill.windowing.kernels.flatfat.tree_windows`, but combined in the order around the ring."""
-    offsets = ring.change_offsets.tolist()
-    slots, leaves = ring.slots.tolist(), ring.leaves.tolist()
-    tree: FlatFat[Any] = FlatFat(aggregate.combine, [None])
-    totals = []
-    shapes = zip(*(column.tolist() for column in (ring.capacity, ring.front, ring.span, ring.fresh)), strict=True)
-    for window, (capacity, front, span, fresh) in enumerate(shapes):
-        if fresh:
-            tree = FlatFat(aggregate.combine, [None] * max(capacity, 1))
-        changed = slice(offsets[window], offsets[window + 1])
-        tree.update({slot: partials[leaf] if leaf >= 0 else None for slot, leaf in zip(slots[changed], leaves[changed], strict=True)})
-        if front + span <= capacity:
-            total = tree.aggregate()
-        else:
-            total = aggregate.combine(tree.suffix(front), tree.prefix(front + span - 1 - capacity))
-        totals.append(aggregate.identity if total is None else total)
     return totals
 
 

@@ -23,8 +23,8 @@ from windowmill.windowing.columnar.partial_bytes import decode, encode
 from windowmill.windowing.columnar.rows import plain
 from windowmill.windowing.kernels.columns import int64_of, valid_of
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.kernels.flatfat import COPIED_LEAF, COPIED_NODE
 from windowmill.windowing.kernels.lift import WHOLE, condition_column
+from windowmill.windowing.kernels.tries import COPIED_LEAF, COPIED_NODE
 from windowmill.windowing.slicing.leaves import Windows
 
 if TYPE_CHECKING:

@@ -52,18 +52,6 @@ def grown(array: Ints, needed: int) -> Any:
 
 
 @helper
-def grown_table(table: Ints, needed: int) -> Any:
-    """As :func:`grown`, for ``needed`` rows of a table; shape (n_rows, n_columns)."""
-    if needed <= len(table):
-        return table
-    larger = np.empty((2 * needed, table.shape[1]), np.int64)
-    for column in range(table.shape[1]):
-        for row in range(len(table)):
-            larger[row, column] = table[row, column]
-    return larger
-
-
-@helper
 def distinct(values: Ints) -> Any:
     """The distinct ``values``, ascending. ``np.unique`` collects them in lists, and takes longer to compile."""
     ordered, n = np.sort(values), 0

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from windowmill.windowing.kernels.arrays import bisect_left, bisect_right
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.kernels.compilation import inner, njit
-from windowmill.windowing.watermark import AFTER
+from windowmill.windowing.kernels.compilation import inner
 
 HOPPING, CUMULATIVE, LISTED = 0, 1, 2
 
@@ -81,18 +78,3 @@ def first_from(grid: NumberedWindows, instant: int) -> Any:
     if rule[0] == CUMULATIVE:
         return -((rule[1] - instant) // rule[3]) * rule[5]
     return bisect_left(grid.starts, instant, 0, len(grid.starts))
-
-
-@njit
-def firsts_after(grid: NumberedWindows, instants: Ints) -> Any:
-    """Start and end of the first window that ends after each instant; ``AFTER`` if there is none. Shapes of ``instants``."""
-    first_starts, first_ends = np.empty_like(instants), np.empty_like(instants)
-    for row in range(len(instants)):
-        window = first_after(grid, instants[row])
-        if is_listed_past(grid, window):
-            first_starts[row] = first_ends[row] = AFTER
-        else:
-            first_starts[row], first_ends[row] = start_of(grid, window), end_of(grid, window)
-            if first_ends[row] < first_starts[row]:
-                first_ends[row] = AFTER
-    return first_starts, first_ends

@@ -236,13 +236,3 @@ def known_span(rows: Rows, counted: Bools, first: Ints, last: Ints) -> Any:
             last[key[row]] = max(last[key[row]], stop[row])
         begin = end
     return before_first, before_last
-
-
-@njit
-def places_of(offsets: Ints, time: Ints, seen: Ints, keys: Ints, instants: Ints) -> Ints:
-    """For each of ``keys``, the number of regular rows before the key's first row at or after its instant; shape (n,)."""
-    found = np.empty(len(keys), np.int64)
-    for index in range(len(keys)):
-        first, last = offsets[keys[index]], offsets[keys[index] + 1]
-        found[index] = seen[bisect_left(time, instants[keys[index]], first, last)]
-    return found

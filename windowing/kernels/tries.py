@@ -21,12 +21,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Floats, Ints
+from windowmill.windowing.kernels import combine as op
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints, clear_atom, combine_atom, copy_atom
 from windowmill.windowing.kernels.compilation import inlined, inner, njit
-from windowmill.windowing.kernels.flatfat import COPIED_LEAF, COPIED_NODE, combine_listed
 
 #: The level of a stretch that holds all positions.
 WHOLE = 63
+#: Markers in place of a right operand: copy the left operand, a leaf or a node.
+COPIED_LEAF, COPIED_NODE = -1, -2
 
 
 class Items(NamedTuple):
@@ -106,8 +108,8 @@ def list_work(begun: int, items: Items, totals: Stretches, trie: Trie, work: Int
     Returns
     -------
     int
-        The first total left out. For each total before it, ``work_ends`` has the end of its work, lines (node, left, right) as
-        :func:`windowmill.windowing.kernels.flatfat.combine_listed` takes them, and ``roots`` the node of its stretch; 0 if it is empty.
+        The first total left out. For each total before it, ``work_ends`` has the end of its work, lines (node, left, right), and ``roots``
+        the node of its stretch; 0 if it is empty.
     """
     listed = 0
     for total in range(begun, len(totals.key)):
@@ -177,7 +179,63 @@ def combine_work(
     """
     listed, given, nodes, out = (work, work_ends, roots), (ints, floats), (node_ints, node_floats), (out_ints, out_floats)
     for line in range(len(program)):
-        combine_listed(program[line], begun, ended, listed, given, nodes, out)
+        _combine_listed(program[line], begun, ended, listed, given, nodes, out)
+
+
+@inner
+def _combine_listed(line: Ints, begun: int, ended: int, listed: Any, given: Any, nodes: Any, out: Any) -> None:
+    """Execute the work listed for the windows begun:ended, for one atom; each window's total is the node that is its root, 0 for none.
+
+    As in :mod:`windowmill.windowing.kernels.two_stacks`, calls with constants are specialized.
+    """
+    i, f = line[1], line[2]
+    if line[0] == op.ADD and line[3] == 1:
+        _do(op.ADD, i, f, 1, 0, begun, ended, listed, given, nodes, out)
+    elif line[0] == op.MOMENTS:
+        _do(op.MOMENTS, i, f, 1, 3, begun, ended, listed, given, nodes, out)
+    elif line[0] == op.PICK_GREATEST:
+        _do(op.PICK_GREATEST, i, f, 2, 0, begun, ended, listed, given, nodes, out)
+    elif line[0] == op.PICK_LEAST:
+        _do(op.PICK_LEAST, i, f, 2, 0, begun, ended, listed, given, nodes, out)
+    else:
+        _do(line[0], i, f, line[3], line[4], begun, ended, listed, given, nodes, out)
+
+
+@inlined
+def _do(
+    operation: int,
+    i: int,
+    f: int,
+    n_ints: int,
+    n_floats: int,
+    begun: int,
+    ended: int,
+    listed: Any,
+    given: Any,
+    nodes: Any,
+    out: Any,
+) -> None:
+    work, work_ends, roots = listed
+    ints, floats = given
+    node_ints, node_floats = nodes
+    out_ints, out_floats = out
+    done = 0
+    for window in range(begun, ended):
+        for index in range(done, work_ends[window]):
+            node, left, right = work[index, 0], work[index, 1], work[index, 2]
+            if right >= 0:
+                combine_atom(
+                    operation, i, f, n_ints, node_ints, node_floats, left, node_ints, node_floats, right, node_ints, node_floats, node
+                )
+            elif right == COPIED_LEAF:
+                copy_atom(i, f, n_ints, n_floats, ints, floats, left, node_ints, node_floats, node)
+            else:
+                copy_atom(i, f, n_ints, n_floats, node_ints, node_floats, left, node_ints, node_floats, node)
+        done = work_ends[window]
+        if roots[window] > 0:
+            copy_atom(i, f, n_ints, n_floats, node_ints, node_floats, roots[window], out_ints, out_floats, window)
+        else:
+            clear_atom(operation, i, f, n_ints, n_floats, out_ints, out_floats, window)
 
 
 @inlined

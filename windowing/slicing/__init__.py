@@ -2,6 +2,5 @@
 
 A leaf is a row. Leaves are sorted by key, time, tie-break and arrival. Nearly every window is a contiguous range of them, and both bounds
 of the range ascend from window to window of a key, so one kernel (:mod:`windowmill.windowing.kernels.two_stacks`) serves all. Leaves
-outside a range (late rows, intervals that begin before the window, tuples left after others between them were evicted) are listed one by
-one.
+outside a range (late rows, intervals that begin before the window) are listed one by one.
 """

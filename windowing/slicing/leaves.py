@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.kernels.rings import ring_members
 from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.watermark import AFTER, Clock
 
 #: What combines the leaves of a window: FlatFAT, two stacks, or one after the other.
-Engine = Literal["flatfat", "two_stacks", "recompute"]
+Engine = Literal["two_stacks", "recompute"]
 #: ``trigger`` of a window without policies.
 NO_TRIGGER = -1
 _NONE = np.empty(0, np.int64)
@@ -88,33 +87,6 @@ class Leaves:
 
 
 @dataclass(frozen=True)
-class Ring:
-    """Windows whose leaves are removed in any order, as changes of a ring buffer: :func:`windowmill.windowing.kernels.rings.ring_changes`.
-
-    Attributes
-    ----------
-    capacity, front, span, fresh
-        For each window: slots of its ring, slot of its oldest leaf, slots from there through its youngest leaf, and whether it starts
-        from an empty ring; shapes (n_windows,).
-    change_offsets, slots, leaves
-        Window w sets ``slots[change_offsets[w]:change_offsets[w + 1]]`` of the previous window's ring to ``leaves``; −1 empties a slot.
-    """
-
-    capacity: Ints
-    front: Ints
-    span: Ints
-    fresh: Bools
-    change_offsets: Ints
-    slots: Ints
-    leaves: Ints
-
-    def members(self) -> tuple[Ints, Ints]:
-        """The leaves of each window, oldest first, and their offsets, shape (n_windows + 1,)."""
-        offsets, leaves = ring_members(self.capacity, self.front, self.span, self.fresh, self.change_offsets, self.slots, self.leaves)
-        return offsets, leaves
-
-
-@dataclass(frozen=True)
 class Windows:
     """Windows to aggregate, grouped by key.
 
@@ -131,8 +103,6 @@ class Windows:
         For each group, in order, the end of the front of its two stacks so far, as an index into ``sequence``; −1 for none.
     member_offsets, members
         Further leaves of window w: ``members[member_offsets[w]:member_offsets[w + 1]]``.
-    ring
-        Replaces ranges and members if leaves are removed in any order.
     continues
         Mask of the windows that also hold everything in the window before them, and whose ranges are empty; empty for none. Their members
         are partials that combine in any order.
@@ -152,7 +122,6 @@ class Windows:
     middles: Ints
     member_offsets: Ints
     members: Ints
-    ring: Ring | None
     continues: Bools
     retracted: bool = False
 
@@ -172,10 +141,9 @@ class Windows:
         ranges: tuple[Ints, Ints, Ints] | None = None,
         middles: Ints | None = None,
         members: tuple[Ints, Ints] | None = None,
-        ring: Ring | None = None,
         continues: Bools | None = None,
     ) -> Self:
-        """Windows of ``ranges`` (sequence, lo, hi), of ``members`` (offsets, leaves), of both, of a ``ring``, or of nothing."""
+        """Windows of ``ranges`` (sequence, lo, hi), of ``members`` (offsets, leaves), of both, or of nothing."""
         n, zero = len(key), np.zeros(len(key), np.int64)
         sequence, lo, hi = ranges if ranges is not None else (_NONE, zero, zero)
         offsets, listed = members if members is not None else (np.zeros(n + 1, np.int64), _NONE)
@@ -192,7 +160,6 @@ class Windows:
             np.full(len(runs(key if group is None else group)) - 1, -1, np.int64) if middles is None else middles,
             offsets,
             listed,
-            ring,
             np.empty(0, np.bool_) if continues is None else continues,
         )
 

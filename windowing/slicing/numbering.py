@@ -8,7 +8,6 @@ import numpy as np
 
 from windowmill.windowing.kernels import grid_arithmetic as kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.watermark import AFTER, BEFORE
 
 _NONE = np.empty(0, np.int64)
 
@@ -33,16 +32,6 @@ class Numbering:
     def listed(cls, starts: Ints, ends: Ints) -> Numbering:
         """Windows of any bounds; ``ends`` ascend."""
         return cls(kernel.NumberedWindows(np.array([kernel.LISTED, 0, 1, 1, 1, 1], np.int64), starts, ends))
-
-    def last_end(self, stop: Ints) -> Ints:
-        """Greatest end of the windows that start before each ``stop``; int64, the shape of ``stop``."""
-        mode, origin, hop, size, _, _ = self.grid.rule
-        if mode == kernel.LISTED:
-            order = np.argsort(self.grid.starts, kind="stable")
-            greatest = np.concatenate(([BEFORE], np.maximum.accumulate(self.grid.ends[order])))
-            return np.asarray(greatest[np.searchsorted(self.grid.starts[order], stop, side="left")])
-        start = origin + (stop - 1 - origin) // hop * hop
-        return np.asarray(np.where(start > AFTER - size, AFTER, np.minimum(start, AFTER - size) + size))
 
     def bounds(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Starts and ends of the windows with these ``numbers``, each of their shape."""

@@ -145,22 +145,6 @@ class PolicySettings:
         through = max(clock.seen, *instants) + (age if age < AFTER else 0) + 2 * longest
         return np.array(self._steps.between(min(instants) - 1, through), np.int64)
 
-    def most_ticks(self, after: int, through: int, n_keys: int, n_tuples: int) -> int:
-        """Upper bound on the ticks in (``after``, ``through``] at which the windows of ``n_keys`` keys are shown.
-
-        ``n_tuples`` is the number of tuples that they hold or that come.
-        """
-        if self._steps is None or after >= through:
-            return 0
-        of_keys = n_keys * (self._steps.indexes_around(through)[1] - self._steps.indexes_around(after)[0] - 1)
-        shows_empty, age, idle = (int(self.array[place]) for place in (kernel.EMPTY, kernel.AGE, kernel.IDLE))
-        if self.trigger is None and not shows_empty:
-            return min(of_keys, n_tuples)
-        if self._steps.period is None:
-            return of_keys
-        lasting = idle if shows_empty else min(age, idle)
-        return min(of_keys, n_tuples * (lasting // self._steps.period + 2))
-
     def run(self, listed: Ints, tuples: kernel.Tuples, keys: kernel.KeyStates, clock: Clock, whole: tuple[bool, bool]) -> Triggers:
         """Apply ``tuples`` to ``keys``, in place; returns the triggers that fire.
 

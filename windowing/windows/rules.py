@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from windowmill.windowing.axis import CumulativeGrid, Grid, WindowGrid
 from windowmill.windowing.durations import Duration
+from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.fields import Column, Condition, Number, PositiveDuration, SpecMapping
 from windowmill.windowing.windows.base import ColumnUse, Window
 
@@ -46,11 +47,6 @@ class GridRules:
 
     #: A window that the axis alone decides has no trigger.
     numbers_triggers = False
-
-    def slicer(self, window: Window, pipeline: Pipeline) -> Slicer:
-        from windowmill.windowing.slicing.grid_slicer import GridSlicer
-
-        return GridSlicer(window, self, pipeline)
 
     def reference_rows(self, window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
         from windowmill.windowing.reference.ruled_windows import grid_rows
@@ -172,11 +168,6 @@ class PolicyRules:
     def _policies(self) -> Mapping[str, Policy]:
         return {"evict": self.evict} | ({"trigger": self.trigger} if self.trigger is not None else {})
 
-    def slicer(self, window: Window, pipeline: Pipeline) -> Slicer:
-        from windowmill.windowing.slicing.policy_slicer import PolicySlicer
-
-        return PolicySlicer(window, self, pipeline)
-
     def reference_rows(self, window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
         from windowmill.windowing.reference.ruled_windows import policy_rows
 
@@ -213,8 +204,8 @@ class RuledWindow(Window):
         rules = self.rules()
         return isinstance(rules, PolicyRules) and rules.idle_after is not None
 
-    def slicer(self, pipeline: Pipeline) -> Slicer:
-        return self.rules().slicer(self, pipeline)
+    def slicer(self, pipeline: Pipeline) -> Slicer:  # noqa: ARG002 - as other types
+        raise UnsupportedError(f"window {self.name}: {self.type} windows are made of partials, and keep no rows")
 
     def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
         return self.rules().reference_rows(self, events, tally, course)

@@ -155,7 +155,7 @@ def _results(own: BoundedPass, schema: pa.Schema, groups: Groups, batches: Itera
     """Runs in an executor."""
     parts = parts_of(own.batch, MemoryState())
     for rows in groups(batches):
-        for found in _computed(own, parts, NewRows(_complete(rows)), []):
+        for found in computed(own, parts, NewRows(complete(rows)), []):
             yield from found.select(schema.names).to_batches(_CHUNK_ROWS)
 
 
@@ -164,8 +164,8 @@ def _outcome(own: BoundedPass, schema: pa.Schema, batches: Iterator[pa.RecordBat
     parts = parts_of(own.batch, MemoryState())
     for rows in _together(batches):
         refused: list[np.ndarray] = []
-        new = NewRows(_complete(rows))
-        for found in _computed(own, parts, new, refused):
+        new = NewRows(complete(rows))
+        for found in computed(own, parts, new, refused):
             for batch in found.to_batches(_CHUNK_ROWS):
                 cells = pa.StructArray.from_arrays(batch.columns, fields=list(schema.field(RESULT).type))
                 yield pa.record_batch([cells, pa.nulls(len(cells), pa.int64())], schema=schema)
@@ -174,7 +174,7 @@ def _outcome(own: BoundedPass, schema: pa.Schema, batches: Iterator[pa.RecordBat
         yield pa.record_batch([pa.nulls(len(numbers), schema.field(RESULT).type), numbers], schema=schema)
 
 
-def _computed(own: BoundedPass, parts: Sequence[Part], new: NewRows, refused: list[np.ndarray]) -> Iterator[pa.Table]:
+def computed(own: BoundedPass, parts: Sequence[Part], new: NewRows, refused: list[np.ndarray]) -> Iterator[pa.Table]:
     """The result rows of ``new`` rows, table by table; appends the numbers of the rows that each part ``refused``, but those on grids."""
     emission = own.batch.emission(own.seen)
     for part in parts:
@@ -186,7 +186,7 @@ def _computed(own: BoundedPass, parts: Sequence[Part], new: NewRows, refused: li
             refused.append(np.concatenate(numbers))
 
 
-def _complete(rows: pa.Table) -> pa.Table:
+def complete(rows: pa.Table) -> pa.Table:
     """``rows`` in order of arrival, with the columns of new rows."""
     number = rows.column(NUMBER_OF).to_numpy()
     if (number[1:] < number[:-1]).any():

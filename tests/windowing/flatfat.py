@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic
 
 from windowmill.windowing.algebra import P, identical
-from windowmill.windowing.errors import InvariantError
 
 
 class FlatFat(Generic[P]):
@@ -120,13 +119,13 @@ class FlatFat(Generic[P]):
 
         Raises
         ------
-        InvariantError
+        AssertionError
             Names the first node that does not.
         """
         for node in range(self.capacity - 1, 0, -1):
             wanted = self._join(self._nodes[2 * node], self._nodes[2 * node + 1])
             if not identical(self._nodes[node], wanted):
-                raise InvariantError(f"flatfat: node {node} holds {self._nodes[node]!r}; its children combine to {wanted!r}")
+                raise AssertionError(f"flatfat: node {node} holds {self._nodes[node]!r}; its children combine to {wanted!r}")
 
 
 def _ring(slots: Sequence[object], front: int) -> Iterable[int]:
