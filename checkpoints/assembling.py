@@ -34,7 +34,7 @@ def status_of(verdict: str) -> Status:
 class Totals:
     """Sums over all committed batches; rows that a backfill of a running pipeline or a restatement read again count once.
 
-    ``rows_published`` counts what batches have written, so rows that a backfill published anew count twice; the sink has fewer.
+    ``rows_published`` counts what batches have written, so rows that a backfill published again count twice; the sink has fewer.
     """
 
     batches: int = 0

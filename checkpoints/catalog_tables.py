@@ -1,4 +1,4 @@
-"""Where the tables of a catalog lie that a pipeline names: Spark is asked once, and its answer recorded beside the ledger. No JVM."""
+"""Paths of the catalog tables that a pipeline names: Spark is asked once, and its answer is recorded in the ledger's folder. No JVM."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Commits files that exist already to a Delta table: adds and removes in one commit, with the transaction of the batch. No JVM.
 
-delta-rs commits. It neither skips a transaction that has landed, nor checks files against the table's schema and constraints, so all of
-this is done here, on the very snapshot from which the commit is made. Of writers that commit the same version one wins, on every store
-that creates an object only if it is absent; the other begins anew from a fresh snapshot.
+delta-rs commits. It neither skips a transaction that is committed already, nor checks files against the table's schema and constraints,
+so all of this is done here, on the very snapshot from which the commit is made. Of writers that commit the same version one wins, on every
+store that creates an object only if it is absent; the other begins again from a fresh snapshot.
 
 Changes that a table would not take as its owner has altered it are refused before they are recorded, since later they could only wait.
 
@@ -33,7 +33,7 @@ from windowmill.checkpoints.stores import create_table, is_local, table_at, writ
 from windowmill.checkpoints.widening import wider_fields
 from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError, WindowmillError
 
-#: Commits by others that a commit gives way to, one after another.
+#: How often a commit is tried again after one by others.
 _ATTEMPTS = 20
 #: Characters in names of columns that Delta takes only under column mapping.
 _ONLY_MAPPED = frozenset(" ,;{}()\n\t=")
@@ -89,13 +89,13 @@ class Publication:
 
 
 class Committer(Protocol):
-    """What commits to a table; it may also find that the transaction has landed, and do nothing."""
+    """What commits to a table; it may also find the transaction in the log, and do nothing."""
 
     def check(self, place: str, role: str, changes: Changes) -> None:
         """Raise an error if ``changes`` could not be committed to the table of this ``role`` at ``place``."""
 
     def commit(self, place: str, publication: Publication) -> None:
-        """Commit ``publication`` to the table at ``place``; after an error it is not known whether the commit has landed."""
+        """Commit ``publication`` to the table at ``place``; after an error it is not known whether the commit was made."""
 
 
 class DeltaRsCommitter:
@@ -123,8 +123,8 @@ class DeltaRsCommitter:
                 self._other(place, publication.role, reason).commit(place, rewritten)
                 return
             assert table is not None
-            landed, version = table.transaction_version(publication.app_id), table.version()
-            if landed is not None and landed >= publication.batch:
+            newest_batch, version = table.transaction_version(publication.app_id), table.version()
+            if newest_batch is not None and newest_batch >= publication.batch:
                 return
             try:
                 _write(table, place, publication)

@@ -1,4 +1,4 @@
-"""Data files of a table: written beside it by any number of tasks, and named by a commit later. Needs only pyarrow, as in an executor.
+"""Data files of a table: any number of tasks write them to its folder, and a commit names them later. Needs only pyarrow, as executors do.
 
 A file that no commit names is not part of the table. Its name holds the batch and the attempt that wrote it, and a token of its writer,
 so that a task that is repeated never writes to the file of another.

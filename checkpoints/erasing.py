@@ -1,7 +1,7 @@
 """Takes all rows of some keys out of a table, whichever of a pipeline's tables it is. No JVM.
 
-The keys are in a file beside the ledger until every table is rid of them, because a commit may have to look for their rows once more, and
-the ledger must not name them.
+The keys are in a file in the ledger's folder until every table is rid of them: a commit may have to look for their rows again, and the
+ledger must not name them.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _pattern(values: Sequence[Any]) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class KeysFile:
-    """The file with the keys of the purge by the attempt ``attempt``, beside the ledger at the path ``ledger``."""
+    """The file with the keys of the purge by the attempt ``attempt``, in the folder of the ledger at the path ``ledger``."""
 
     ledger: str
     attempt: str

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-#: Each record and each commit has three failpoints: ``before`` it; ``lost``, when it has landed but its response is lost; ``after`` it is
+#: Each record and each commit has three failpoints: ``before`` it; ``lost``, when it was made but its response is lost; ``after`` it is
 #: confirmed.
 RECORDS = ("batch", "ruling")
 TABLES = ("quality", "sink", "quarantine", "state", "held")

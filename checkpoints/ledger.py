@@ -6,7 +6,7 @@ which publishes or drops it. An append succeeds only if no other record was adde
 fence, and of two concurrent writers exactly one wins.
 
 Opening a ledger reads only the newest batches; older ones are read on demand. So the cost of a run does not grow with the ledger. The files
-of a batch that are too many for its record are in a manifest: a file beside the ledger that the record names with its digest.
+of a batch that are too many for its record are in a manifest: a file in the ledger's folder that the record names with its digest.
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ class Ledger:
         difference = describe_difference(last.plan.definition, pipeline.shown_meaning(), pipeline.meaning())
         same_variables = pipeline.has_variables_of(last.plan.definition, last.plan.meaning)
         others = compare(last.plan.definition, pipeline, {}, same_variables=same_variables).others
-        ways = NEW_SINK if others else "see what the change does by `windowmill plan SPEC`, and carry it out by `windowmill apply SPEC`"
-        remedy = f"put the old ones back, or {ways}"
+        change = NEW_SINK if others else "see what the change does by `windowmill plan SPEC`, and carry it out by `windowmill apply SPEC`"
+        remedy = f"put the old ones back, or {change}"
         if last.status == "held":
             remedy = f"batch {last.number} is held: put the old ones back, release, discard or abandon it, and then change the spec"
         raise SpecChangedError(
@@ -241,8 +241,8 @@ class Ledger:
         held = self.held_batch
         if held is None:
             raise FencedError(f"ledger {self.path}: no batch is held any more; another attempt has been here")
-        # The tables as they were before the batch, of which no other commit can have landed, and what the user has accepted since. Of its
-        # own commit the digest is unknown, too, where maintenance has removed the log.
+        # The tables as they were before the batch, as no other commit can have been made since, and what the user has accepted. The digest
+        # of its own commit is unknown, too, where maintenance has removed the log.
         others = {role: written for role, written in self.written().items() if written.batch != held.number}
         accepted = {role: written for role, written in others.items() if written.digest is None}
         outcome = replace(outcome, written=held.outcome.written | accepted)

@@ -1,4 +1,4 @@
-"""The protocol's view of a pipeline's own Delta tables: identity, version, landed batches, and later changes by others. No JVM."""
+"""The protocol's view of a pipeline's own Delta tables: identity, version, committed batches, and later changes by others. No JVM."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class LandedCommit:
+class BatchCommit:
     """A batch's commit in a table, which added ``rows``.
 
     If its log entry has been cleaned up, ``rows`` and ``digest`` are null, and ``version`` is the table's newest.
@@ -80,15 +80,15 @@ class OwnTable(Protocol):
     def table_version(self) -> TableVersion | None:
         """The current id and version; none if there is no table."""
 
-    def landed(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> LandedCommit | None:
-        """The commit of ``batch`` under ``app_id``; none if it has not landed.
+    def commit_of(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> BatchCommit | None:
+        """The commit of ``batch`` under ``app_id``; none if it was not made.
 
         ``after`` is a version that is older than the commit, and ``paths`` are files that it adds. Raises ``LedgerBehindError`` if a
-        later batch has landed.
+        later batch is committed.
         """
 
     def newest_batch(self, app_id: str) -> int | None:
-        """The newest batch that has landed under ``app_id``."""
+        """The newest batch that is committed under ``app_id``."""
 
     def changes_after(self, version: int) -> Iterator[Change]:
         """The commits after ``version`` that the log still contains, oldest first."""
@@ -128,22 +128,22 @@ class DeltaOwnTable:
             raise self._unreadable(SinkError("the first entries of its log are gone"))
         return TableVersion(str(table.metadata().id), table.version())
 
-    def landed(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> LandedCommit | None:
-        """As :meth:`OwnTable.landed`. Usually one look at the log entry after ``after``, without opening the table."""
+    def commit_of(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> BatchCommit | None:
+        """As :meth:`OwnTable.commit_of`. Usually reads only the log entry after ``after``, without opening the table."""
         for version in count(after + 1):
             change = self.change_at(version)
             if change is None:
                 break
             if self._checked(change.transactions.get(app_id), batch) == batch:
-                return LandedCommit(version, change.rows, change.digest, change.note)
+                return BatchCommit(version, change.rows, change.digest, change.note)
         table = self._load()
         if table is None or table.version() < version:
             return None  # the log holds every entry since
         if self._checked(table.transaction_version(app_id), batch) == batch or (paths and not set(paths).isdisjoint(_paths(table))):
-            return LandedCommit(table.version(), None, None, {})
+            return BatchCommit(table.version(), None, None, {})
         if "delta.setTransactionRetentionDuration" in table.metadata().configuration:
             raise self._unreadable(
-                SinkError(f"its log was cleaned up, and its transactions expire, so whether batch {batch} has landed is not known")
+                SinkError(f"its log was cleaned up, and its transactions expire, so whether batch {batch} is committed is not known")
             )
         return None
 
@@ -204,8 +204,8 @@ class DeltaOwnTable:
         """The batch ``found``; raises ``LedgerBehindError`` if it is a later one than ``batch``."""
         if found is not None and found > batch:
             raise LedgerBehindError(
-                f"{self.role} {self.place}: batch {found} has landed, but the ledger is at batch {batch}; the ledger was restored from an "
-                "older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
+                f"{self.role} {self.place}: batch {found} is committed, but the ledger is at batch {batch}; the ledger was restored from "
+                "an older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
             )
         return found
 

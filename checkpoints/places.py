@@ -1,4 +1,4 @@
-"""Where a pipeline keeps what it remembers: one folder beside its sink; paths on this machine; and pipelines that runs can execute.
+"""Where a pipeline keeps what it remembers: one folder next to its sink; paths on this machine; and pipelines that runs can execute.
 
 delta-rs follows links, and decodes escapes such as %41 in the path to which they lead. So it would read the table in a folder "A" for the
 one in "%41", without a word if there is one. A spec must not name such a folder (:mod:`windowmill.windowing.paths`), but a link that it
@@ -124,7 +124,7 @@ def _root(pipeline: Pipeline) -> str:
         return f"{pipeline.sink.path.rstrip('/')}.windowmill"
     raise SpecError(
         f"pipeline {pipeline.pipeline}: sink.path is missing, so there is no place for its ledger and state; "
-        "give sink: {path: …}, or checkpoints: {path: …} beside a sink in a catalog"
+        "give sink: {path: …}, or checkpoints: {path: …} for a sink in a catalog"
     )
 
 

@@ -65,7 +65,7 @@ class Plan(ABC):
     tzdata: str | None = None
     #: Digest of each of these zones' offsets from UTC through ``now_us``.
     zones: dict[str, str] = field(default_factory=dict)
-    #: Tells the source's commit of ``to_version`` from that of a copy which has gone its own way; null if unknown.
+    #: Identifies the source's commit of ``to_version``: a copy that has diverged has another mark; null if unknown.
     source_mark: str | None = None
     #: Name of the pipeline.
     pipeline: str = ""
@@ -180,7 +180,7 @@ class BackfillPlan(Plan):
         return self.range_from, self.range_to
 
     def describe(self, *, instants: bool) -> str:
-        begin, end = (told(t, instants=instants) for t in self.range)
+        begin, end = (format_instant(t, instants=instants) for t in self.range)
         return f"backfill of the windows that end after {begin} through {end}, from {self._versions()}"
 
 
@@ -200,14 +200,14 @@ class _ReplacingPlan(Plan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestatePlan(_ReplacingPlan):
-    """The plan of a restatement: windows and state of some keys are computed anew from the source as it is at ``to_version``.
+    """The plan of a restatement: windows and state of some keys are recomputed from the source as it is at ``to_version``.
 
     Attributes
     ----------
     changed
-        First and last version of the source whose changed rows say what is computed anew; null for everything.
+        First and last version of the source whose changed rows say what is recomputed; null for everything.
     range_from, range_to
-        Only windows that end in (``range_from``, ``range_to``] are shown anew; null for no bound.
+        Only windows that end in (``range_from``, ``range_to``] are published again; null for no bound.
     shown_after
         No window that ends at or before this instant has ever been shown, because the pipeline began with a backfill; null for none.
     late
@@ -236,7 +236,7 @@ class RestatePlan(_ReplacingPlan):
             first, last = self.changed
             about = f"rows changed by source version{f's {first} to {last}' if first < last else f' {first}'}"
         ends = (("after", self.range_from), ("through", self.range_to))
-        bounds = [f"{word} {told(at, instants=instants)}" for word, at in ends if at is not None]
+        bounds = [f"{word} {format_instant(at, instants=instants)}" for word, at in ends if at is not None]
         within = f", of windows that end {' '.join(bounds)}" if bounds else ""
         return f"restatement for {about}{within}, from the source at version {self.to_version}"
 
@@ -262,7 +262,7 @@ class ApplyPlan(_ReplacingPlan):
     needed_from
         Files of the source whose event times all lie before this instant are not read; null for none.
     keeps
-        Where it reads the source, the ways whose windows all stay: it keeps what the state has stored of these.
+        Where it reads the source, the layouts whose windows all stay: it keeps their stored state.
     keeps_gaps
         Of sessions that do not all stay, the gaps of those that do: what the state has stored of these stays, too.
     kept_from
@@ -296,9 +296,9 @@ class ApplyPlan(_ReplacingPlan):
         return None if self.history is None or not self.fills else (self.history, AXIS_END)
 
     def describe(self, *, instants: bool) -> str:
-        what = "a changed spec: carries the state over" if self.carried is not None else "a changed spec: builds the state anew"
+        what = "a changed spec: carries the state over" if self.carried is not None else "a changed spec: rebuilds the state"
         if self.history is not None and self.fills:
-            since = "" if self.history == AXIS_BEGIN else f" that end after {told(self.history, instants=instants)}"
+            since = "" if self.history == AXIS_BEGIN else f" that end after {format_instant(self.history, instants=instants)}"
             what += f", fills windows {', '.join(self.fills)}{since}"
         return f"{what}, reads nothing of the source" if self.carried is not None else f"{what}, from {self._versions()}"
 
@@ -394,6 +394,6 @@ KINDS: Mapping[str, type[Plan]] = {
 }
 
 
-def told(instant: int, *, instants: bool) -> str:
+def format_instant(instant: int, *, instants: bool) -> str:
     """An instant on the axis for messages; ``instants`` says whether the axis is time."""
     return f"{from_us(instant):%Y-%m-%d %H:%M}" if instants else str(instant)

@@ -5,7 +5,7 @@
 2. The batch is computed into data files, which no table contains yet, and validated. A crash up to here leaves only these files.
 3. :func:`record` writes one record, the commit point: plan, outcome, and the files of each table. Of two attempts one wins, and the other
    deletes its files.
-4. :func:`settle` makes one commit to each table, unless its transaction shows that it has landed. After a crash whoever comes next does;
+4. :func:`settle` makes one commit to each table, unless its transaction shows that it was made. After a crash the next process does;
    nothing is computed again. The files of a held batch wait for a ruling (:func:`rule`).
 
 The same code runs on Delta tables and, in the simulator, on in-memory tables.
@@ -26,7 +26,7 @@ from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.erasing import ErasedFiles, KeysFile
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.own_tables import LandedCommit, OwnTable
+from windowmill.checkpoints.own_tables import BatchCommit, OwnTable
 from windowmill.checkpoints.plans import Plan, PurgePlan, RestorePlan
 from windowmill.checkpoints.stores import is_disk_full, is_forbidden
 from windowmill.checkpoints.undoing import Undo, UndoneFiles
@@ -214,7 +214,7 @@ def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[P
 
 
 def _rewriting(ledger: Ledger, plan: Plan, role: str) -> Callable[[str, DeltaTable], Rewritten] | None:
-    """How the files are found from which rows go by ``plan``; null if it takes none from the table with this ``role``."""
+    """Finds the files with rows that ``plan`` removes; null if it removes none from the table with this ``role``."""
     if isinstance(plan, RestorePlan) and role in ("sink", "quarantine"):
         return partial(UndoneFiles.of, undo=Undo.by(plan, role))
     if isinstance(plan, PurgePlan):
@@ -222,19 +222,19 @@ def _rewriting(ledger: Ledger, plan: Plan, role: str) -> Callable[[str, DeltaTab
     return None
 
 
-def _found(batch: Batch, table: OwnTable, publication: Publication, *, anywhere: bool = False) -> LandedCommit | None:
+def _found(batch: Batch, table: OwnTable, publication: Publication, *, anywhere: bool = False) -> BatchCommit | None:
     """The commit of ``publication``, looked for after the version that the record has, or ``anywhere``."""
     before = batch.outcome.written.get(publication.role)
     paths = [file.path for file in publication.changes.files]
     after = -1 if before is None or anywhere else before.version
-    return table.landed(publication.app_id, publication.batch, after=after, paths=paths)
+    return table.commit_of(publication.app_id, publication.batch, after=after, paths=paths)
 
 
 def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publication: Publication, *, accept_changes: bool) -> bool:
-    """Make a commit, unless it has landed; returns whether it had not."""
+    """Make a commit, unless it was made before; returns whether it was made now."""
     role = publication.role
     table, where = tables[role], f"{role} {tables[role].place}"
-    found = landed = _found(batch, table, publication)
+    found = earlier = _found(batch, table, publication)
     if found is None:
         before = batch.outcome.written.get(role)
         if before is not None:
@@ -255,15 +255,15 @@ def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publi
                 raise _storage_error(table, batch, err) or err from err
         found = found or _found(batch, table, publication, anywhere=True)
         if found is None:
-            raise error_of(role)(f"{where}: the commit of batch {batch.number} did not land; run again")
+            raise error_of(role)(f"{where}: the commit of batch {batch.number} is not in the table; run again")
     if role != "held":
         _note(ledger, batch, table, publication, found)
-    if landed is None:
+    if earlier is None:
         reach(f"{role}.after")
-    return landed is None
+    return earlier is None
 
 
-def _note(ledger: Ledger, batch: Batch, table: OwnTable, publication: Publication, found: LandedCommit) -> None:
+def _note(ledger: Ledger, batch: Batch, table: OwnTable, publication: Publication, found: BatchCommit) -> None:
     """Check that the commit ``found`` is the recorded one, and note it for the next record."""
     expected = publication.changes.digest
     same = found.note.get("digest") == expected and (found.digest == expected or bool(found.note.get("rewritten")))

@@ -130,7 +130,7 @@ class DeltaRecords:
                 self._commit([(file, content)], [], properties, data_change=True)
                 break
             except _FAILURES as err:
-                if self._has_landed(file, record, count, version, err):
+                if self._was_written(file, record, count, version, err):
                     break
         else:
             raise LedgerError(f"ledger {self._path}: was changed repeatedly by a merge or a vacuum; wait for it to end, and run again")
@@ -210,8 +210,8 @@ class DeltaRecords:
         if any(file.extension in ("json", "parquet") for file in log):
             raise LedgerCorruptError(f"ledger {self._path}: its log holds no readable commit; restore the folder from a copy")
 
-    def _has_landed(self, file: RecordFile, record: LedgerRecord, count: int, version: int | None, failure: Exception) -> bool:
-        """Whether ``record`` landed although the write failed, as when its response is lost; false means that a retry is safe."""
+    def _was_written(self, file: RecordFile, record: LedgerRecord, count: int, version: int | None, failure: Exception) -> bool:
+        """Whether ``record`` was written although an error was raised, as when the response is lost; false means that a retry is safe."""
         newest = self._newest
         self.load()
         if any(known.path == file.path for known in self._files):

@@ -1,8 +1,8 @@
 """Savepoints: named copies of a pipeline's state and position, which outlive the files of its tables. No JVM.
 
 A savepoint is a folder with the files of the state, linked or copied, and an entry that describes them. The entry is written last and
-removed first: a folder without one is no savepoint. Files of the sink that a later batch replaces are kept beside them, a folder for each
-batch, as long as a savepoint is older than the batch.
+removed first: a folder without one is no savepoint. Files of the sink that a later batch replaces are kept in the same place, in a
+folder for each batch, as long as a savepoint is older than the batch.
 """
 
 from __future__ import annotations

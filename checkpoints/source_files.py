@@ -30,7 +30,7 @@ from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError, first_line
 
 _FAILURES = (DeltaError, pa.ArrowException, OSError)
-#: Number of newest rows whose digests are computed anew, at 3 µs a row.
+#: Number of newest rows whose digests are computed again, at 3 µs a row.
 _TAIL = 1_000
 #: What has happened to a file; one is forgotten that was changed or removed before a batch that counts had read it.
 Event = Literal["added", "changed", "removed", "forgotten"]

@@ -22,7 +22,7 @@ class Undo:
     Attributes
     ----------
     spared
-        Batches after it whose rows of windows that end at or before ``through`` stay: backfills, which replaced rows of earlier batches.
+        Later batches whose rows of windows that end at or before ``through`` stay: backfills, which replaced rows of earlier batches.
     """
 
     after: int
@@ -77,6 +77,6 @@ class UndoneFiles:
         stays = pc.less_equal(numbers, self.undo.after)
         if self.undo.spared and self.undo.through is not None:
             ends = rows.column(_END).cast(pa.int64())
-            spared = pc.is_in(numbers, pa.array(self.undo.spared, numbers.type))
-            stays = pc.or_(stays, pc.and_(spared, pc.less_equal(ends, self.undo.through)))
+            published = pc.is_in(numbers, pa.array(self.undo.spared, numbers.type))
+            stays = pc.or_(stays, pc.and_(published, pc.less_equal(ends, self.undo.through)))
         return stays.fill_null(True)

@@ -182,14 +182,14 @@ def refuse_foreign(ledger: Ledger, table: OwnTable, before: LastWrite) -> None:
 
 def refused(table: OwnTable, written: LastWrite, foreign: Change) -> ForeignWriteError:
     """The error for a ``foreign`` change of ``table``."""
-    # A RESTORE to before the foreign commit would also undo a batch that has landed after it.
+    # A RESTORE to before the foreign commit would also undo the later commit of a batch.
     overtaken = foreign.version < written.version
     undo = REBUILD if overtaken else f"undo it by RESTORE TABLE … TO VERSION AS OF {foreign.version - 1}"
     accept = "" if table.role == "state" else f"accept it by `{ACCEPT}`"
-    ways = ([accept, undo] if overtaken else [undo, accept]) if accept else [undo]
+    remedies = ([accept, undo] if overtaken else [undo, accept]) if accept else [undo]
     return ForeignWriteError(
         f"{table.role} {table.place}: version {foreign.version} ({foreign.operation}) was not written by this pipeline; batch "
-        f"{written.batch} left version {written.version}: {', or '.join(ways)}"
+        f"{written.batch} left version {written.version}: {', or '.join(remedies)}"
     )
 
 
@@ -217,13 +217,13 @@ def reread(ledger: Ledger) -> Iterator[None]:
         raise
 
 
-def refuse_landed(plan: Plan, ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
+def refuse_committed(plan: Plan, ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
     """Raise ``LedgerBehindError`` if a table already contains the batch number of ``plan``."""
     with reread(ledger):
         for role in ORDER:
             found = tables[role].newest_batch(plan.app_id(role))
             if found is not None and found >= plan.batch:
                 raise LedgerBehindError(
-                    f"{role} {tables[role].place}: batch {found} has landed already, but the ledger does not contain it; the ledger was "
+                    f"{role} {tables[role].place}: batch {found} is committed already, but the ledger does not contain it; the ledger was "
                     "restored from an older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
                 )

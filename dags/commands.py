@@ -36,7 +36,7 @@ GRACE_SECONDS = 3.0
 NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 
 
-def command_of(context: Mapping[str, Any], *, vouches: bool = False) -> list[str]:
+def command_of(context: Mapping[str, Any], *, asserts_interval: bool = False) -> list[str]:
     """The windowmill command (without spec) for a DAG run.
 
     A run of type backfill recomputes its data interval, and a manual run with ``from`` and ``to`` recomputes that range; with
@@ -47,7 +47,7 @@ def command_of(context: Mapping[str, Any], *, vouches: bool = False) -> list[str
     ----------
     context
         The task's context; runs without a data interval lack its keys.
-    vouches
+    asserts_interval
         Whether the end of the data interval is the watermark (``time.watermark: data_interval_end``).
 
     Raises
@@ -79,7 +79,7 @@ def command_of(context: Mapping[str, Any], *, vouches: bool = False) -> list[str
     if as_arrived:
         raise SpecError("params: as_arrived says which rows a range from … to is recomputed from; give from and to")
     command = ["run"] if max_batches is None else ["run", "--max-batches", str(int(max_batches))]
-    if vouches and context.get("data_interval_end") is not None:
+    if asserts_interval and context.get("data_interval_end") is not None:
         command += ["--data-interval-end", f"{context['data_interval_end'].astimezone(UTC):%Y-%m-%dT%H:%M:%S}"]
     return command
 
@@ -151,7 +151,7 @@ class CommandProcess:
     arguments
         Arguments of ``windowmill``, passed without a shell.
     environment
-        Variables that it gets beside those of this process.
+        Variables that it gets in addition to those of this process.
     """
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str] = NO_ENVIRONMENT) -> None:

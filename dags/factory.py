@@ -77,7 +77,7 @@ def build_dag(
     submit
         Further arguments of ``SparkSubmitOperator`` (``conf``, ``jars``, ``deploy_mode`` …); only with ``conn_id``.
     new_versions
-        ``"watch"``: at the instants of the spec's schedule the triggerer looks at the source, and a run starts only if it has new rows.
+        ``"watch"``: at the instants of the spec's schedule the triggerer polls the source, and a run starts only if it has new rows.
         ``"wait"``: each scheduled run waits in the triggerer until there are some.
     ask_when_held
         Ask in the user interface what becomes of a held batch, and wait so long for an answer; without one it stays held.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from windowmill.checkpoints.batches import Batch
     from windowmill.windowing.spec import Pipeline
 
-#: Metric -> its kind, its tags beside ``pipeline``, and what it is; docs/reference/metrics.md lists them.
+#: Metric -> its kind, its tags in addition to ``pipeline``, and what it is; docs/reference/metrics.md lists them.
 METRICS: Mapping[str, tuple[str, str, str]] = {
     "batches": ("counter", "`verdict`, `action`", "Committed batches."),
     "rows_read": ("counter", "", "Rows that committed batches read."),

@@ -80,7 +80,7 @@ class CommandOperator(PipelineOperator):
         return self._job.run(self.log.info)
 
     def environment(self) -> Mapping[str, str]:
-        """Variables that the command gets beside those of the task."""
+        """Variables that the command gets in addition to the task's."""
         return storage_variables(self.storage_conn_id)
 
     def on_kill(self) -> None:
@@ -145,7 +145,7 @@ class MicroBatchOperator(ComputingOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         with failing_fast(), self.spec.file() as path:
-            command = command_of(context, vouches=self.spec.read().time.watermark == "data_interval_end")
+            command = command_of(context, asserts_interval=self.spec.read().time.watermark == "data_interval_end")
             return self.computed([*command, path], context)
 
 
@@ -230,7 +230,7 @@ class QualityReportOperator(PipelineOperator):
 
         for severity, message in staleness_of(pipeline, last.seen if last else None, datetime.now(UTC)):
             if severity == "critical":
-                raise AirflowFailException(f"{pipeline.pipeline} is stale: {message}; look at what fills its source")
+                raise AirflowFailException(f"{pipeline.pipeline} is stale: {message}; check what fills its source")
             self.log.warning("%s is stale: %s", pipeline.pipeline, message)
 
 

@@ -2,8 +2,8 @@
 
 Airflow's log-in protects them: who may read a DAG may see the pages of its pipeline. A request names a pipeline, and never a file: the API
 server looks it up among the specs of ``WINDOWMILL_PIPELINES``, which it needs to see like the workers, with credentials for the tables.
-The report and the overview are rendered from the tables. Data Docs are files beside the tables, so the browser is told to run no script
-that they hold: whoever can write a table must not act in the name of a user of Airflow.
+The report and the overview are rendered from the tables. Data Docs are files in the pipeline's folders, so a header forbids the
+browser to run their scripts: whoever can write a table must not act in the name of a user of Airflow.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _file_of(name: str) -> ParsedFile:
         raise HTTPException(500, "; ".join(problems))
     raise HTTPException(
         404,
-        f"{name} is no pipeline of the folders in WINDOWMILL_PIPELINES, as the API server sees them; without it they are pipelines/ beside "
-        "dags_folder",
+        f"{name} is no pipeline of the folders in WINDOWMILL_PIPELINES, as the API server sees them; without it they are pipelines/ next "
+        "to dags_folder",
     )
 
 

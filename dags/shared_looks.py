@@ -1,7 +1,7 @@
-"""Looks at each source once for all triggers of a triggerer that wait for it, however many pipelines read it.
+"""Polls each source once for all triggers of a triggerer that wait for it, however many pipelines read it.
 
-Triggers with the same interval, or the same cron expression, look at the same instants. The first to come begins a look in a thread; the
-others wait for its result, and compare it each with the ledger of its own pipeline.
+Triggers with the same interval, or the same cron expression, poll at the same instants. The first to arrive begins a poll in a thread; the
+others wait for its result, and each compares it with the ledger of its own pipeline.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ if TYPE_CHECKING:
     from windowmill.dags.specs import Spec
     from windowmill.jobs.sources.unread import SourceWatch, UnreadRows
 
-#: Triggers whose instants are the same come within so many seconds of each other.
+#: Triggers with the same instants arrive within so many seconds of each other.
 _SLACK_SECONDS = 1.0
-#: Of an interval, the greatest part that a look may be older than the instant that it serves.
+#: Greatest age of a poll at the instant that it serves, as a fraction of the interval.
 _SLACK_PART = 0.1
 
 
-class SharedLook:
-    """Looks at one source, at one time once. All its users live in one event loop.
+class SharedPoll:
+    """Polls one source, once at a time. All its users live in one event loop.
 
     Parameters
     ----------
-    look
-        Looks at the source; runs in a thread.
+    poll
+        Polls the source; runs in a thread.
     """
 
-    def __init__(self, look: Callable[[], Any]) -> None:
+    def __init__(self, poll: Callable[[], Any]) -> None:
         self.users = 0
-        self._look = look
+        self._poll = poll
         self._began = 0.0
-        self._looking: asyncio.Task[Any] | None = None
+        self._polling: asyncio.Task[Any] | None = None
 
     async def seen_since(self, instant: float) -> Any:
-        """What a look has found, or raised, that began at ``instant`` of the monotonic clock or later."""
-        while self._looking is None or self._began < instant:
-            if self._looking is not None and not self._looking.done():
-                await asyncio.wait([self._looking])
+        """Return or raise the outcome of a poll that began at ``instant`` of the monotonic clock or later."""
+        while self._polling is None or self._began < instant:
+            if self._polling is not None and not self._polling.done():
+                await asyncio.wait([self._polling])
             else:
                 self._began = time.monotonic()
-                self._looking = asyncio.create_task(asyncio.to_thread(self._look))
-        # A user that is cancelled leaves the look to the others.
-        return await asyncio.shield(self._looking)
+                self._polling = asyncio.create_task(asyncio.to_thread(self._poll))
+        # A user that is cancelled leaves the poll to the others.
+        return await asyncio.shield(self._polling)
 
 
-#: Event loop and source -> the look at it; those that have users.
-_LOOKS: dict[Hashable, SharedLook] = {}
+#: Event loop and source -> its poll; those that have users.
+_POLLS: dict[Hashable, SharedPoll] = {}
 
 
 class SharedWatch:
-    """The watch of a pipeline, whose looks at the source are shared; close it at the end. It follows changes of the spec's file."""
+    """The watch of a pipeline, whose polls of the source are shared; close it at the end. It follows changes of the spec's file."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
@@ -69,22 +69,22 @@ class SharedWatch:
         Parameters
         ----------
         due
-            Instant of the look, by the monotonic clock.
+            Instant of the poll, by the monotonic clock.
         interval
-            Seconds between two looks.
+            Seconds between two polls.
         """
         watch = await self._opened()
-        looked = await _LOOKS[self._key].seen_since(due - min(_SLACK_SECONDS, _SLACK_PART * interval))
-        return await asyncio.to_thread(watch.look, looked)
+        polled = await _POLLS[self._key].seen_since(due - min(_SLACK_SECONDS, _SLACK_PART * interval))
+        return await asyncio.to_thread(watch.look, polled)
 
     def close(self) -> None:
-        """Let the look go if nobody else uses it; another look opens the watch anew."""
+        """Drop the poll if nobody else uses it; the next call of :meth:`look` opens the watch again."""
         if self._watch is None:
             return
         self._watch = None
-        _LOOKS[self._key].users -= 1
-        if not _LOOKS[self._key].users:
-            del _LOOKS[self._key]
+        _POLLS[self._key].users -= 1
+        if not _POLLS[self._key].users:
+            del _POLLS[self._key]
 
     async def _opened(self) -> SourceWatch:
         edition = await asyncio.to_thread(self._spec.edition)
@@ -99,7 +99,7 @@ class SharedWatch:
         self.close()
         self._watch, self._edition = watch, edition
         self._key = (asyncio.get_running_loop(), watch.source_identity)
-        _LOOKS.setdefault(self._key, SharedLook(look)).users += 1
+        _POLLS.setdefault(self._key, SharedPoll(look)).users += 1
         return watch
 
 

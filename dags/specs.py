@@ -124,7 +124,7 @@ class Spec:
             return parse_pipeline(json.loads(self.fields or "null"))
 
     def edition(self) -> Hashable:
-        """Equal as long as the file has not been written again; null if there is none to look at."""
+        """Equal as long as the file has not been written again; null if there is none."""
         try:
             status = None if self.path is None else Path(self.path).stat()
         except OSError:

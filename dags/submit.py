@@ -29,8 +29,8 @@ _EXIT_CODE = re.compile(r"Error code is: (\d+)")
 class SubmittedBatchOperator(SparkSubmitOperator):
     """As ``MicroBatchOperator``, but spark-submit starts the driver.
 
-    The operator reads the outcome from the ledger, which this worker must be able to reach like the driver: a driver on the cluster cannot
-    report it in another way. Delta's jars and settings are added unless the arguments name others.
+    The operator reads the outcome from the ledger, which this worker must be able to reach like the driver: a driver on the cluster has no
+    other means of reporting it. Delta's jars and settings are added unless the arguments name others.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class SubmittedBatchOperator(SparkSubmitOperator):
         quiet = {"spark.log.level": "WARN"}
         self.conf = {**DELTA_CONF, **quiet, "spark.pyspark.python": sys.executable, **(self.conf or {})}
         with failing_fast(), self.spec.file() as path:
-            command = command_of(context, vouches=self.spec.read().time.watermark == "data_interval_end")
+            command = command_of(context, asserts_interval=self.spec.read().time.watermark == "data_interval_end")
             first_new = self._ledger().next_commit
             self.application_args = [*command, path, "--json"]
             try:

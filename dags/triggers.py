@@ -1,7 +1,7 @@
 """Triggers that wait for new versions of a pipeline's source: one for a task that waits, one for an asset that starts a DAG.
 
 A trigger names the spec, and nothing that the spec takes from the environment: Airflow stores a trigger's arguments in its database.
-The triggerer reads the spec like a worker, with its own environment. It looks at sources in threads, without Spark, at each once for all
+The triggerer reads the spec like a worker, with its own environment. It polls sources in threads, without Spark, each once for all
 pipelines that read it.
 """
 
@@ -109,8 +109,8 @@ class SourceVersionTrigger(BaseTrigger):
 class NewVersionsTrigger(BaseEventTrigger):
     """Sends an event whenever the source has rows that the pipeline has not read; for the watcher of an asset.
 
-    It looks at the instants of a cron expression. After an event it sends no other before a run has planned the rows, except after
-    ``PATIENCE_SECONDS``; and none while a run is at work, which goes on until it finds nothing new.
+    It polls the source at the instants of a cron expression. After an event it sends no other before a run has planned the rows, except
+    after ``PATIENCE_SECONDS``; and none while a run is active, which reads until nothing new is left.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ def write_docs(
 
 
 def remove_pages(folder: Folder, pipeline: str, chosen: Callable[[str], bool]) -> int:
-    """Remove the pages of which ``chosen`` says so, given their HTML, and write the index anew; returns how many."""
+    """Remove the pages that ``chosen`` picks by their HTML, and rewrite the index; returns how many."""
     pages = [name for name in folder.names() if _PAGE.fullmatch(name)]
     removed = [name for name in pages if chosen(folder.read(name))]
     for name in removed:

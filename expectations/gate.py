@@ -33,7 +33,7 @@ _GRAVEST = ("critical", "warning", "info")
 _SEE_TABLE = "could not be evaluated; the error is in the quality table, column observed"
 #: Greatest number of rows whose values are kept for a rule.
 _MAX_VALUES = 20
-#: … and of those that a log tells.
+#: … and of those that a log names.
 _MAX_TOLD = 3
 
 
@@ -55,7 +55,7 @@ class RuleResult(Rule):
     examples
         Identity columns of rows that break the rule.
     values
-        The values of the rule's columns in the first of these rows; stored in the quality table and told beside the row's key.
+        The values of the rule's columns in the first of these rows; stored in the quality table and shown with the row's key.
     evaluated
         Whether Great Expectations evaluated the rule. It need not where every row is certain to keep it, or there is no row.
     """
@@ -142,9 +142,9 @@ def validate(
         Gives the session, which may have to be started, for rules over a table that only Spark evaluates. By default the active session;
         without one these rules are broken.
     kept
-        Tells the indexes of rules that are certain to be kept by every row, which Great Expectations need not evaluate.
+        Gives the indexes of rules that every row is certain to keep, which Great Expectations need not evaluate.
     count_of
-        Number of rows of some windows; needed for rules about these that ``kept`` tells.
+        Number of rows of some windows; needed for rules about these that ``kept`` names.
     past
         The batches before this one; null for a batch that is not compared with others.
     """

@@ -1,6 +1,6 @@
 """Rules that compare a run with earlier ones: its volume, and the keys that it has rows of; and its newest event with the time of the run.
 
-Great Expectations sees the rows of one batch alone. These rules need the ledger and the sink, which :class:`Past` stands for.
+Great Expectations sees the rows of one batch alone. These rules need the ledger and the sink, which :class:`Past` provides.
 """
 
 from __future__ import annotations
@@ -108,15 +108,15 @@ def _volume(given: Mapping[str, Any], past: Past, rows_read: int) -> Compared:
     runs = "run" if len(volumes) == 1 else f"{len(volumes)} runs"
     which = f"the {runs} of {given['ago']} ago" if "ago" in given else f"the last {runs}"
     wanted = f"at least {least:g}" if most is None else f"{least:g} to {most:g}"
-    told = f"{rows_read:,} rows read, {share:.3g} times the {usual:,.0f} of {which}; expected {wanted}"
-    return Compared(False, told, round(share, 6))
+    message = f"{rows_read:,} rows read, {share:.3g} times the {usual:,.0f} of {which}; expected {wanted}"
+    return Compared(False, message, round(share, 6))
 
 
 def _keys(given: Mapping[str, Any], past: Past) -> Compared:
     known, missing = past.keys(given["batches"], given.get("window"))
     kept = len(missing) <= given.get("max_missing", 0)
-    told = f"{len(missing):,} of {known:,} keys of the last {given['batches']} run{'' if given['batches'] == 1 else 's'} have no row"
-    return Compared(kept, "passed" if kept else told, None, known, len(missing), tuple(missing[:_MAX_NAMED]))
+    message = f"{len(missing):,} of {known:,} keys of the last {given['batches']} run{'' if given['batches'] == 1 else 's'} have no row"
+    return Compared(kept, "passed" if kept else message, None, known, len(missing), tuple(missing[:_MAX_NAMED]))
 
 
 def past_problems(rule_type: str, written: Mapping[str, Any], pipeline: Pipeline) -> Iterable[tuple[str, str]]:

@@ -78,7 +78,7 @@ def _catalog_problems(pipeline: Pipeline, name: str) -> Iterator[Problem]:
     if name == "checkpoints":
         yield "checkpoints.table", "tables of a catalog are not supported yet; give the table's checkpoints.path"
     elif name == "sink" and (pipeline.checkpoints is None or pipeline.checkpoints.path is None):
-        yield "sink.table", "ledger and state need a place of their own; give checkpoints: {path: …} beside a sink in a catalog"
+        yield "sink.table", "ledger and state need a place of their own; give checkpoints: {path: …} for a sink in a catalog"
     elif name == "source" and pipeline.source is not None and pipeline.source.format != "delta":
         yield "source.table", f"a table of a catalog is read as Delta; for {pipeline.source.format} give the path of the folder"
 

@@ -13,7 +13,7 @@ from windowmill.checkpoints.batches import Batch, standing
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import RestatePlan, told
+from windowmill.checkpoints.plans import RestatePlan, format_instant
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.checkpoints.state.readers import DeltaState
@@ -307,4 +307,4 @@ class _SliceCheck:
         raise NotStoredError(f"stored slices reach back to {self._told(self.since)}, and {earliest[1]} earlier ones")
 
     def _told(self, instant: int) -> str:
-        return told(instant, instants=not self.runnable.pipeline.time.integer_axis)
+        return format_instant(instant, instants=not self.runnable.pipeline.time.integer_axis)

@@ -18,7 +18,7 @@ from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import BackfillPlan, Plan, RestatePlan, RunPlan
 from windowmill.checkpoints.stores import forbidden_folder
-from windowmill.checkpoints.verification import refuse_landed, verify, verify_table_versions
+from windowmill.checkpoints.verification import refuse_committed, verify, verify_table_versions
 from windowmill.jobs import user_code
 from windowmill.jobs.batch.idle_runs import lags_behind, moves_on, vouched_through
 from windowmill.jobs.sources.base import Reading, SourceTable
@@ -326,7 +326,7 @@ def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Pl
         from windowmill.windowing.ways import check_strict
 
         check_strict(pipeline)
-    refuse_landed(plan, ledger, own_tables(runnable))
+    refuse_committed(plan, ledger, own_tables(runnable))
 
 
 def check_owner(pipeline: Pipeline, ledger: Ledger) -> None:

@@ -122,8 +122,8 @@ def register_window(kind: type[W]) -> type[W]:
 def register_command(name: str) -> Callable[[F], F]:
     """Add the command ``windowmill <name>``; a decorator of a function as typer takes it: its docstring is the command's help.
 
-    What it returns is the exit code if it is a whole number; a :class:`windowmill.windowing.errors.WindowmillError` that it raises is told
-    in one line, as those of other commands are.
+    What it returns is the exit code if it is a whole number; a :class:`windowmill.windowing.errors.WindowmillError` that it raises is
+    printed in one line, like those of other commands.
 
     Raises
     ------

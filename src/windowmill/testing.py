@@ -81,12 +81,12 @@ class Outcome:
             Saying of each row that is not as expected in which columns it differs, which are missing, and which come unexpected.
         """
         __tracebackhide__ = True
-        told = _differences(rows, self.rows)
+        differences = _differences(rows, self.rows)
         reasons = {row.index: row.reason for row in self.quarantined}
         if quarantined is not None and reasons != quarantined:
-            told.append(f"quarantined: expected {dict(quarantined)}, got {reasons}")
-        if told:
-            raise AssertionError("\n".join(["the outcome is not as expected:", *told]))
+            differences.append(f"quarantined: expected {dict(quarantined)}, got {reasons}")
+        if differences:
+            raise AssertionError("\n".join(["the outcome is not as expected:", *differences]))
 
 
 def try_pipeline(
@@ -150,12 +150,12 @@ def try_pipeline(
         for size in sizes:
             found = _attempt(pipeline, rows, data, engine, size, final, now, commit_rows)
             first = first or found
-            told = _differences(first.rows, found.rows)
+            differences = _differences(first.rows, found.rows)
             if [(row.index, row.reason) for row in first.quarantined] != [(row.index, row.reason) for row in found.quarantined]:
-                told.append(f"quarantined: {first.quarantined} became {found.quarantined}")
-            if told:
+                differences.append(f"quarantined: {first.quarantined} became {found.quarantined}")
+            if differences:
                 cut = "in one batch" if size is None else f"in batches of {size}"
-                raise AssertionError("\n".join([f"engine {engine}, {cut}, differs from engine {names[0]} in one batch:", *told]))
+                raise AssertionError("\n".join([f"engine {engine}, {cut}, differs from engine {names[0]} in one batch:", *differences]))
     if first is None:
         raise ValueError("engines: name at least one")
     return first
@@ -213,18 +213,18 @@ def _differences(expected: Sequence[Row], got: Sequence[Row]) -> list[str]:
             unmatched.append(row)
         else:
             left.remove(match)
-    told = []
+    differences = []
     for row in unmatched:
         nearest = min(left, key=partial(distance, row), default=None)
         if nearest is None or len(apart(row, nearest)) == len(row):
-            told.append(f"  missing: {dict(row)}")
+            differences.append(f"  missing: {dict(row)}")
             continue
         left.remove(nearest)
         wrong = apart(row, nearest)
         what = "; ".join(f"{name}: expected {row[name]!r}, got {nearest.get(name, '(no such column)')!r}" for name in wrong)
-        told.append(f"  { ({name: value for name, value in row.items() if name not in wrong}) }: {what}")
-    told += [f"  unexpected: { ({name: row[name] for name in named or row if name in row}) }" for row in left]
-    return told
+        differences.append(f"  { ({name: value for name, value in row.items() if name not in wrong}) }: {what}")
+    differences += [f"  unexpected: { ({name: row[name] for name in named or row if name in row}) }" for row in left]
+    return differences
 
 
 @pytest.fixture(name="try_pipeline")
@@ -255,7 +255,7 @@ def check_aggregate(
     rows
         Tuples with a value for each argument: some to choose from, or a hypothesis strategy such as ``st.tuples(st.integers())``.
     plain
-        The result of a list of rows, computed in the plainest way; rows with a null argument are among them, and do not count.
+        The result of a list of rows, computed as plainly as possible; rows with a null argument are among them, and do not count.
     examples, max_rows
         How many lists of how many rows at most.
 

@@ -54,8 +54,8 @@ def test_a_run_can_stop_early():
 
 
 def test_an_interval_is_vouched_for_only_when_the_spec_says_so():
-    assert command_of(run("scheduled"), vouches=True) == ["run", "--data-interval-end", "2013-02-02T00:00:00"]
-    assert command_of(run("asset_triggered", interval={}), vouches=True) == ["run"]
+    assert command_of(run("scheduled"), asserts_interval=True) == ["run", "--data-interval-end", "2013-02-02T00:00:00"]
+    assert command_of(run("asset_triggered", interval={}), asserts_interval=True) == ["run"]
 
 
 @pytest.mark.covers("X6")

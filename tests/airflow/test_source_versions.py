@@ -387,7 +387,7 @@ def test_the_source_of_a_changed_spec_is_looked_at(spec, land, ticking, events_o
         return await asyncio.wait_for(event, 30)
 
     assert type(asyncio.run(run())) is (TaskSuccessEvent if events_of is not watching else TriggerEvent)
-    assert shared_looks._LOOKS == {}
+    assert shared_looks._POLLS == {}
 
 
 # What is refused

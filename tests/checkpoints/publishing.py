@@ -17,7 +17,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import DeltaOwnTable
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.protocol import record, settle
-from windowmill.checkpoints.verification import ORDER, refuse_landed, verify
+from windowmill.checkpoints.verification import ORDER, refuse_committed, verify
 
 ROWS = pa.table({"window": ["w"], "n": [1]})
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
@@ -61,7 +61,7 @@ class Pipeline:
         ledger = self.ledger()
         settle(ledger, self.tables)
         planned = self.plan(ledger)
-        refuse_landed(planned, ledger, self.tables)
+        refuse_committed(planned, ledger, self.tables)
         changes = self.changes(planned, roles, **options)
         record(ledger, planned, Commit(10, 5, verdict, rows_published=1), changes, self.tables, NOW)
         return ledger

@@ -15,7 +15,7 @@ from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.own_tables import DeltaOwnTable
 from windowmill.checkpoints.protocol import record, settle
-from windowmill.checkpoints.verification import refuse_landed, verify
+from windowmill.checkpoints.verification import refuse_committed, verify
 from windowmill.windowing.errors import (
     FencedError,
     ForeignWriteError,
@@ -124,8 +124,8 @@ def test_a_ledger_restored_from_an_older_copy(pipeline):
     with pytest.raises(LedgerBehindError, match="holds batch 2, which the ledger"):
         pipeline.verify()
     ledger = pipeline.ledger()
-    with pytest.raises(LedgerBehindError, match="batch 2 has landed already"):
-        refuse_landed(pipeline.plan(ledger), ledger, pipeline.tables)
+    with pytest.raises(LedgerBehindError, match="batch 2 is committed already"):
+        refuse_committed(pipeline.plan(ledger), ledger, pipeline.tables)
 
 
 @pytest.mark.covers("P7")
@@ -138,7 +138,7 @@ def test_a_run_that_another_has_overtaken_since_it_read_the_ledger_says_so(tmp_p
     settle(ledger, pipeline.tables)
     planned = pipeline.plan(ledger)
     pipeline.run()
-    checks = {"verify": lambda: verify(ledger, pipeline.tables), "landed": lambda: refuse_landed(planned, ledger, pipeline.tables)}
+    checks = {"verify": lambda: verify(ledger, pipeline.tables), "landed": lambda: refuse_committed(planned, ledger, pipeline.tables)}
     with pytest.raises(FencedError, match=f"another run has recorded batch {0 if first else 1} meanwhile"):
         checks[check]()
 

@@ -229,7 +229,7 @@ def test_a_commit_that_fails_is_told_as_it_failed_and_made_by_the_next_run(pipel
     with pytest.raises(error, match=told):
         settle(ledger, pipeline.tables)
     monkeypatch.setattr(DeltaOwnTable, "commit", lambda *_: None)
-    with pytest.raises(SinkError, match="the commit of batch 2 did not land; run again"):
+    with pytest.raises(SinkError, match="the commit of batch 2 is not in the table; run again"):
         settle(ledger, pipeline.tables)
     monkeypatch.undo()
     assert settle(pipeline.ledger(), pipeline.tables) == 2
@@ -237,9 +237,9 @@ def test_a_commit_that_fails_is_told_as_it_failed_and_made_by_the_next_run(pipel
 
 def test_what_another_batch_landed_is_not_taken_for_this_one(pipeline):
     app, sink = pipeline.ledger().newest.plan.app_id("sink"), pipeline.tables["sink"]
-    assert (sink.landed(app, 1, after=-1).version, sink.landed(app, 2, after=-1)) == (2, None)
-    with pytest.raises(LedgerBehindError, match="batch 1 has landed, but the ledger is at batch 0"):
-        sink.landed(app, 0, after=1)
+    assert (sink.commit_of(app, 1, after=-1).version, sink.commit_of(app, 2, after=-1)) == (2, None)
+    with pytest.raises(LedgerBehindError, match="batch 1 is committed, but the ledger is at batch 0"):
+        sink.commit_of(app, 0, after=1)
 
 
 @pytest.mark.parametrize(

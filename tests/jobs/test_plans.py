@@ -246,7 +246,7 @@ def test_a_plan_whose_number_has_landed_is_not_made(bench, role):
     once = CommitProperties(app_transactions=[Transaction(app, 1)])
     Path(path).mkdir(parents=True, exist_ok=True)
     write_deltalake(path, pa.table({"batch": [1]}), commit_properties=once)
-    with pytest.raises(errors.LedgerBehindError, match=f"{role} .*batch 1 has landed already, but the ledger does not contain it"):
+    with pytest.raises(errors.LedgerBehindError, match=f"{role} .*batch 1 is committed already, but the ledger does not contain it"):
         bench.plan()
     assert bench.ledger().count == 1
 
@@ -256,7 +256,7 @@ def test_a_table_restored_beside_an_older_ledger_tells_a_later_batch(bench):
     state = Places.of(bench.pipeline).state
     Path(state).mkdir(parents=True)
     write_deltalake(state, pa.table({"batch": [4]}), commit_properties=CommitProperties(app_transactions=[Transaction(app, 4)]))
-    with pytest.raises(errors.LedgerBehindError, match="batch 4 has landed already, but the ledger does not contain it"):
+    with pytest.raises(errors.LedgerBehindError, match="batch 4 is committed already, but the ledger does not contain it"):
         bench.plan()
 
 

@@ -49,7 +49,7 @@ MUTANTS = {
         ("verify-skipped-before-a-backfill", "jobs.batch.planning:next_backfill", without("check_tables(...)")),
     ],
     f"{PLANS}a_plan_whose_number_has_landed_is_not_made": [
-        ("refuse-landed-removed", "jobs.batch.planning:check_plan", without("refuse_landed(...)")),
+        ("refuse-committed-removed", "jobs.batch.planning:check_plan", without("refuse_committed(...)")),
     ],
     f"{PLANS}an_edited_module_is_refused_unless_it_is_accepted": [
         ("edited-modules-accepted", "jobs.batch.planning:check_tables", never("_.newest_kept and not _.code")),

@@ -112,7 +112,7 @@ MUTANTS = {
     ],
     f"{FOREIGN_CHANGES}a_ledger_restored_from_an_older_copy": [
         ("unknown-batch-is-ours", "checkpoints.verification:_verify_table", instead("_1 >= _2.count", "_1 > _2.count")),
-        ("landed-number-planned-again", "checkpoints.verification:refuse_landed", without("raise LedgerBehindError(...)")),
+        ("landed-number-planned-again", "checkpoints.verification:refuse_committed", without("raise LedgerBehindError(...)")),
     ],
     f"{FOREIGN_CHANGES}a_ledger_that_is_gone": [
         ("orphans-accepted", "checkpoints.verification:verify", never("not _.count")),

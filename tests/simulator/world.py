@@ -18,11 +18,11 @@ from windowmill.checkpoints.batches import Changes, Commit, identity_of
 from windowmill.checkpoints.committer import Publication
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.own_tables import Change, LandedCommit, TableVersion
+from windowmill.checkpoints.own_tables import BatchCommit, Change, TableVersion
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.protocol import record, rule, settle
 from windowmill.checkpoints.records import LedgerRecord
-from windowmill.checkpoints.verification import ORDER, refuse_landed, verify
+from windowmill.checkpoints.verification import ORDER, refuse_committed, verify
 from windowmill.windowing.errors import FencedError, HeldError, LedgerBehindError, OutOfTurnError, StateCorruptError
 
 MEANING = "meaning"
@@ -89,13 +89,13 @@ class MemoryTable:
     def newest_batch(self, app_id: str) -> int | None:
         return max((change.transactions[app_id] for change in self.log.commits if app_id in change.transactions), default=None)
 
-    def landed(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> LandedCommit | None:
+    def commit_of(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> BatchCommit | None:
         for change in self.log.commits[after + 1 :]:
             found = change.transactions.get(app_id)
             if found is not None and found > batch:
-                raise LedgerBehindError(f"{self.place}: batch {found} has landed")
+                raise LedgerBehindError(f"{self.place}: batch {found} is committed")
             if found == batch:
-                return LandedCommit(change.version, change.rows, change.digest, change.note)
+                return BatchCommit(change.version, change.rows, change.digest, change.note)
         return None
 
     def refuse_misfit(self, changes: Changes) -> None:
@@ -236,7 +236,7 @@ class Run:
             return made > 0
         verify(ledger, tables)
         plan = _plan(ledger, after, len(world.source) - 1)
-        refuse_landed(plan, ledger, tables)
+        refuse_committed(plan, ledger, tables)
         outcome, changes = self._computed(plan, tables)
         record(ledger, plan, outcome, changes, tables, world.now())
         settle(ledger, tables)
