@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1
 def tie_to_parent(parent: int) -> Callable[[], None] | None:
     """A function for the child to run first: has the kernel kill it when ``parent`` dies, even by SIGKILL (Linux only).
 
-    Otherwise, after a worker restarts, its Spark application would run beside the retry of its task.
+    Otherwise, after a worker restarts, its Spark application would run at the same time as the retry of its task.
     """
     if sys.platform != "linux":
         return None

@@ -82,7 +82,7 @@ _ONE_OF = (
     {"fraction"},
     {"offset", "zone", "zone_name"},
 )
-#: Names of zones that the letter z takes beside those of the IANA database; each is the zone, whichever half of the year it names.
+#: Names of zones that the letter z takes in addition to those of the IANA database; each is the zone, whichever half of the year it names.
 _SHORT_NAMES = {
     name: f"America/{city}"
     for names, city in (("EST EDT", "New_York"), ("CST CDT", "Chicago"), ("MST MDT", "Denver"), ("PST PDT", "Los_Angeles"))

@@ -38,7 +38,7 @@ _PLACE = "_windowmill_place"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AsOf:
     """Rows of the sink at ``version`` whose batch is at most ``batch``, null for all: the table as it stood after that batch."""
 
     version: int
@@ -96,7 +96,7 @@ class PublishedTable:
 
     @classmethod
     def _at(cls, path: str) -> PublishedTable:
-        """The sink at ``path``, described by the ledger beside it."""
+        """The sink at ``path``, described by its ledger next to it."""
         ledger = Places.below(f"{path.rstrip('/')}.windowmill").ledger
         newest = Ledger(ledger).newest_kept if is_table(ledger) else None
         if newest is None:
@@ -134,8 +134,8 @@ class PublishedTable:
         """The table's newest version."""
         return table_at(self.path).version()
 
-    def standing(self, batch: int | None, time: datetime | str | None) -> Standing:
-        """Where to find the table as it stood after ``batch``, or at ``time``; exactly one of them is given.
+    def as_of(self, batch: int | None, time: datetime | str | None) -> AsOf:
+        """Where to find the table as it was after ``batch``, or at ``time``; exactly one of them is given.
 
         Raises
         ------
@@ -155,12 +155,12 @@ class PublishedTable:
             raise ArgumentError(f"as_of: got batch {batch}, but {newest}; `windowmill history` lists them")
         replacing = next((each for each in batches if each.number > batch and self._replaces(each, batch)), None)
         if replacing is None:
-            return Standing(self.version, batch)
+            return AsOf(self.version, batch)
         written = replacing.outcome.written.get("sink")
         if written is None:  # there was no table before
-            return Standing(self.version, -1)
+            return AsOf(self.version, -1)
         self._check_kept(written.version, replacing)
-        return Standing(written.version, batch)
+        return AsOf(written.version, batch)
 
     def _replaces(self, batch: Batch, wanted: int) -> bool:
         """Whether ``batch`` has taken rows from the sink that readers of the table as it stood after ``wanted`` are to see."""

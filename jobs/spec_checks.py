@@ -64,7 +64,7 @@ def not_run(pipeline: Pipeline) -> Iterator[Problem]:
     if pipeline.source is not None:
         yield from kind_problems(pipeline.source)
         if pipeline.source.changes == "restate" and pipeline.source.format != "delta":
-            yield "source.changes", "got 'restate', but only a Delta table tells which rows have changed; expected 'refuse' or 'ignore'"
+            yield "source.changes", "got 'restate', but only a Delta table says which rows have changed; expected 'refuse' or 'ignore'"
     for name in ("source", "sink", "checkpoints"):
         table = getattr(pipeline, name)
         if table is not None and table.table is not None:
@@ -177,8 +177,8 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
     try:
         yield from _misfits(pipeline)
     except (SourceSchemaError, SpecError) as err:
-        field, told, text = str(err).removeprefix(f"pipeline {pipeline.pipeline}: ").partition(": ")
-        if not told or not _FIELD.fullmatch(field):
+        field, colon, text = str(err).removeprefix(f"pipeline {pipeline.pipeline}: ").partition(": ")
+        if not colon or not _FIELD.fullmatch(field):
             raise
         yield field, text
 

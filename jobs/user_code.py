@@ -107,8 +107,8 @@ def check_modules(pipeline: Pipeline, plan: Plan) -> None:
             raise CodeChangedError(
                 f"pipeline {pipeline.pipeline}: module {name} is not the one that batch {plan.batch} ran (digest {now[name]} instead of "
                 f"{digest}), so its results might be inconsistent with the stored state; put the old one back, give the new one its own "
-                "sink and backfill it there, or, if it computes the same, run once with --accept-code; `windowmill apply SPEC` computes "
-                "anew what uses it"
+                "sink and backfill it there, or, if it computes the same, run once with --accept-code; `windowmill apply SPEC` recomputes "
+                "what uses it"
             )
 
 

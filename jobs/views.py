@@ -7,7 +7,7 @@ from datetime import datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from windowmill.jobs.published import PublishedTable, SinkLike, Standing, view_statements
+from windowmill.jobs.published import AsOf, PublishedTable, SinkLike, view_statements
 from windowmill.jobs.spark.object_storage import reader_options, spark_path
 from windowmill.windowing.columnar.added_columns import RETRACTED
 
@@ -38,9 +38,9 @@ def latest(spark: SparkSession, sink: SinkLike, *, batch: int | None = None, tim
         As :func:`as_of`.
     """
     table = PublishedTable.of(sink)
-    standing = Standing(table.version) if batch is None and time is None else table.standing(batch, time)
-    rows = _rows(spark, table, standing)
-    if not table.has_revisions(standing.version):
+    at = AsOf(table.version) if batch is None and time is None else table.as_of(batch, time)
+    rows = _rows(spark, table, at)
+    if not table.has_revisions(at.version):
         return rows.drop(RETRACTED)
     query = table.latest_sql(_ROWS, rows.columns).replace("{", "{{").replace("}", "}}").replace(_ROWS, "{rows}")
     return spark.sql(query, rows=rows)
@@ -69,13 +69,13 @@ def as_of(spark: SparkSession, sink: SinkLike, *, batch: int | None = None, time
         If there is no table, or rows have been replaced since and the table from before is no longer kept.
     """
     table = PublishedTable.of(sink)
-    return _rows(spark, table, table.standing(batch, time))
+    return _rows(spark, table, table.as_of(batch, time))
 
 
 def create_views(spark: SparkSession, sink: SinkLike, *, schema: str | None = None) -> list[str]:
     """Create or replace two views in the session's catalog: ``<pipeline>`` has all rows, ``<pipeline>_latest`` those of :func:`latest`.
 
-    The views read the table as it is at each query. Create them anew when the sink has got columns since.
+    The views read the table as it is at each query. Create them again when the sink has got columns since.
 
     Parameters
     ----------
@@ -93,8 +93,8 @@ def create_views(spark: SparkSession, sink: SinkLike, *, schema: str | None = No
     return list(statements)
 
 
-def _rows(spark: SparkSession, table: PublishedTable, standing: Standing) -> DataFrame:
-    """All rows of the table as of ``standing``."""
-    reader = spark.read.format("delta").options(**reader_options(table.path)).option("versionAsOf", standing.version)
+def _rows(spark: SparkSession, table: PublishedTable, at: AsOf) -> DataFrame:
+    """All rows of the table as of ``at``."""
+    reader = spark.read.format("delta").options(**reader_options(table.path)).option("versionAsOf", at.version)
     rows = reader.load(spark_path(table.path))
-    return rows if standing.batch is None else rows.where(F.col("batch") <= standing.batch)
+    return rows if at.batch is None else rows.where(F.col("batch") <= at.batch)

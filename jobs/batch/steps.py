@@ -189,7 +189,7 @@ class _Steps:
                 self.engine = {"engine": "local"}
                 return computed
         computed = self._computed_by_spark(in_a_task=in_a_task)
-        self.engine = self.usage.told(computed.executors)
+        self.engine = self.usage.recorded(computed.executors)
         return computed
 
     def _tell_of_compiling(self) -> None:

@@ -40,7 +40,7 @@ def freshness_of(
 ) -> Freshness:
     """Compare the newest event ``seen`` and the end of the newest batch with ``now``.
 
-    ``waits`` looks at the source, and gives the number of versions that no batch has read; null if it is not known.
+    ``waits`` reads the source's log, and gives the number of versions that no batch has read; null if it is not known.
     """
     missed = _missed(pipeline.schedule, ended, now) if isinstance(pipeline.schedule, str) else None
     batch = "no batch yet" if ended is None else f"{elapsed(max((now - ended).total_seconds(), 0))} ago"

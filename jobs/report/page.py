@@ -167,12 +167,12 @@ def verdict_of(batches: Sequence[Batch]) -> tuple[str, str]:
 
 
 def _watermark(pipeline: Pipeline, last: Batch | None) -> datetime | int | None:
-    """Greatest event time less the disorder allowed, or the end that the orchestrator vouched for."""
+    """Greatest event time less the disorder allowed, or the end of the interval that the orchestrator asserted."""
     if last is None:
         return None
     if pipeline.time.watermark == "data_interval_end":
-        vouched = last.plan.interval_end if isinstance(last.plan, RunPlan) else None
-        return None if vouched is None else instant(vouched)
+        asserted = last.plan.interval_end if isinstance(last.plan, RunPlan) else None
+        return None if asserted is None else instant(asserted)
     disorder = pipeline.time.disorder.elapsed()
     return (
         last.seen - timedelta(microseconds=disorder)
@@ -205,7 +205,7 @@ def _shares(facts: Facts) -> dict[str, dict[str, Any]]:
 def _totals(facts: Facts) -> dict[str, int]:
     """Totals over all batches; a batch in progress counts as a run or backfill, but its rows do not count yet.
 
-    Published are the rows that the sink holds: a backfill writes rows anew that were published before.
+    Published are the rows that the sink holds: a backfill rewrites rows that were published before.
     """
     totals = facts.totals
     begun = [batch for batch in facts.batches if batch.status != "committed"]

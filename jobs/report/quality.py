@@ -185,12 +185,12 @@ def _text(value: Any) -> Any:
 
 def _row_in_words(identity: dict[str, Any], values: Any) -> str:
     """A row by what identifies it, without a trigger that is null, and its values."""
-    told = {name: value for name, value in identity.items() if name != "trigger" or value is not None}
-    end = told.get("window_end")
+    shown = {name: value for name, value in identity.items() if name != "trigger" or value is not None}
+    end = shown.get("window_end")
     if isinstance(end, str):
         with suppress(ValueError):
-            told["window_end"] = moment(datetime.fromisoformat(end), seconds=True)
-    return ": ".join(filter(None, [named(told), named(values) if isinstance(values, dict) else ""]))
+            shown["window_end"] = moment(datetime.fromisoformat(end), seconds=True)
+    return ": ".join(filter(None, [named(shown), named(values) if isinstance(values, dict) else ""]))
 
 
 def _observed(row: dict[str, Any]) -> str:

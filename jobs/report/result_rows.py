@@ -194,7 +194,7 @@ def _joined(key: Key) -> str:
 
 
 def key_text(key: Key) -> str:
-    """A key as text of at most 60 characters; ``null`` stands for a null value.
+    """A key as text of at most 60 characters; ``null`` for a null value.
 
     >>> key_text(("JFK", None))
     'JFK · null'

@@ -74,10 +74,10 @@ class Reading:
 
     Attributes
     ----------
-    settled
+    snapshot_files
         The number of leading files that come from a snapshot; their rows count as arrived in event-time order.
     as_of
-        The version as of which the settled files must be read, because rows in them may be deleted; null if all their rows count.
+        The version as of which the snapshot's files must be read, because rows in them may be deleted; null if all their rows count.
     rows_ignored
         Rows inserted, updated or removed by the versions that ``source.changes: ignore`` skips.
     first_row
@@ -85,7 +85,7 @@ class Reading:
     """
 
     files: tuple[AddedFile, ...]
-    settled: int = 0
+    snapshot_files: int = 0
     as_of: int | None = None
     rows_ignored: int = 0
     first_row: int = 0
@@ -93,8 +93,8 @@ class Reading:
     @property
     def commits(self) -> tuple[int, ...]:
         """For each file, the number of the commit with which its rows arrived, ascending; a snapshot counts as one."""
-        snapshot = max((file.version for file in self.files[: self.settled]), default=0)
-        return (*(snapshot,) * self.settled, *(file.version for file in self.files[self.settled :]))
+        snapshot = max((file.version for file in self.files[: self.snapshot_files]), default=0)
+        return (*(snapshot,) * self.snapshot_files, *(file.version for file in self.files[self.snapshot_files :]))
 
     @property
     def size_bytes(self) -> int:

@@ -1,8 +1,8 @@
-"""Finds the rows that versions of a Delta table changed: inserted, updated or removed beside appending. No JVM where Arrow reads the files.
+"""Finds the rows that versions of a Delta table inserted, updated or removed other than by appending. No JVM where Arrow reads the files.
 
-A version tells them by its change data files, if it has some. Else they are the rows of the files that it removed without those of the
-files that it added, and the other way round: rows that were only moved are in both. Rows are equal that have equal values in the columns
-that the pipeline uses. Here are also the queries of a pipeline's own tables.
+They are in the change data files of a version, if it has some. Otherwise they are the rows of the files that it removed which are not in
+the files that it added, and vice versa: rows that were only moved are in both. Two rows are equal if they have equal values in the
+columns that the pipeline uses. Queries of a pipeline's own tables are here, too.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from windowmill.jobs.sources.table_rows import TableRows, live_rows, with_column
 from windowmill.windowing.columnar.checksums import row_checksums
 from windowmill.windowing.errors import SourceRangeGoneError, first_line
 
-#: Column of a changed row beside those asked for: its checksum over the columns that the pipeline uses.
+#: Column of a changed row in addition to those asked for: its checksum over the columns that the pipeline uses.
 _OF_ROW = "_of_row"
-#: The column of change data files that tells what a row was, and what it says of rows that went.
+#: The column of change data files with the kind of change, and its values for rows that were removed.
 _KIND, _WENT = "_change_type", ("delete", "update_preimage")
 #: A side of a version that changes rows.
 Side = Literal["before", "after"]
@@ -55,8 +55,8 @@ def changed_rows(rows: TableRows, first: int, last: int, columns: Sequence[str],
 def _changed_by(rows: TableRows, version: int, columns: Sequence[str], only: Side | None) -> pa.Table:
     source, actions = rows.table, rows.table.actions(version)
     try:
-        told = [_file(action["cdc"], version) for action in actions if "cdc" in action]
-        sides = _told(rows, told) if told else _moved(rows, version, actions)
+        change_files = [_file(action["cdc"], version) for action in actions if "cdc" in action]
+        sides = _change_data(rows, change_files) if change_files else _moved(rows, version, actions)
         empty = pa.schema([(name, rows.types[name]) for name in rows.used]).empty_table()
         gone, come = (_summed([empty, *side], rows.used, columns) for side in sides)
     except (FileNotFoundError, DeltaError) as err:
@@ -73,7 +73,7 @@ def _changed_by(rows: TableRows, version: int, columns: Sequence[str], only: Sid
     return pa.concat_tables([gone, come]).filter(pa.array(chosen[place])).select(list(columns))
 
 
-def _told(rows: TableRows, files: Sequence[AddedFile]) -> tuple[Iterable[pa.Table], Iterable[pa.Table]]:
+def _change_data(rows: TableRows, files: Sequence[AddedFile]) -> tuple[Iterable[pa.Table], Iterable[pa.Table]]:
     """The rows that change data files remove, and those that they insert."""
     source = with_column(rows.table, {"name": _KIND, "type": "string", "nullable": True, "metadata": {}})
     kept = [part for _, part in replace(rows, source=source).of_files(_there(rows, files), {}, [*rows.used, _KIND])]

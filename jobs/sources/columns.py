@@ -88,7 +88,7 @@ class Columns:
     ) -> None:
         """Raise ``SourceSchemaError``, naming the field and all columns, if a column that the spec names does not exist or fit.
 
-        ``unread`` are columns that the source has beside these, and that are not read, each with why; ``untyped`` those of these that
+        ``unread`` are further columns of the source that are not read, each with the reason; ``untyped`` those of these that
         have no value yet.
         """
         known = set(self.struct.names)

@@ -224,7 +224,7 @@ class DeltaSource(SourceTable):
 
     def when_changed(self, version: LoggedVersion) -> str:  # noqa: ARG002 - the same for all
         return (
-            "`windowmill restate` computes the windows anew that they touch: run it, or set source.changes to restate, so that runs do, "
+            "`windowmill restate` recomputes the windows that they touch: run it, or set source.changes to restate, so that runs do, "
             "or to ignore, so that they leave results as they are"
         )
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Up to this many files, index, version and partition values of each file are constants in the query; for more files they are joined.
 _FEW_FILES = 16
-#: Columns that rows are given beside those of the source.
+#: Columns that rows get in addition to those of the source.
 _PLACE = ((FILE, pa.int32()), (ROW, pa.int64()), (VERSION, pa.int64()))
 
 
@@ -38,7 +38,7 @@ def rows_of(spark: SparkSession, table: DeltaSource | FolderSource, reading: Rea
     if not reading.files:
         empty = pa.schema([*Columns.of(table.schema_json).arrow.items(), *_PLACE]).empty_table()
         return spark.createDataFrame(without_empty_chunks(empty))
-    by_delta = reading.settled if reading.as_of is not None else 0
+    by_delta = reading.snapshot_files if reading.as_of is not None else 0
     parts = []
     if by_delta:
         parts.append(_by_delta(spark, table, reading, struct))
@@ -87,7 +87,7 @@ def _by_delta(spark: SparkSession, table: DeltaSource | FolderSource, reading: R
     # A column may have been renamed since; with column mapping its physical name identifies it.
     names_then = {field: name for name, field in table.stored_names(version).items()}
     names = [names_then.get(field) for field in table.stored_names().values()]
-    rows = _with_file_columns(frame, table.path, [replace(file, partition={}) for file in reading.files[: reading.settled]], 0)
+    rows = _with_file_columns(frame, table.path, [replace(file, partition={}) for file in reading.files[: reading.snapshot_files]], 0)
     chosen = [
         F.lit(None).cast(field.dataType).alias(field.name) if name is None else _renamed(frame.schema[name], field)
         for name, field in zip(names, struct, strict=True)

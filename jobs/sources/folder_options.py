@@ -16,7 +16,7 @@ from windowmill.windowing.errors import SourceSchemaError, SpecError
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Source
 
-#: Options by format, beside those of every source.
+#: Options by format, in addition to those of every source.
 OPTIONS = {
     "parquet": ("mergeSchema", "pathGlobFilter", "schema"),
     "csv": (*TIME_OPTIONS, "escape", "header", "mergeSchema", "multiLine", "nullValue", "pathGlobFilter", "quote", "schema", "sep"),

@@ -146,7 +146,7 @@ def members(line: bytes) -> dict[str, str]:
 
 
 def json_object(line: bytes) -> dict[str, Any] | None:
-    """The JSON object of a line, for a look at its columns; null if it is none."""
+    """The JSON object of a line, whose columns are wanted; null if it is none."""
     try:
         text = line.decode()
         row = json.loads(text, parse_float=WrittenFloat) if MAY_BE_LONG(text) else orjson.loads(line)

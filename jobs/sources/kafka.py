@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _Range = tuple[int, int]
 Ranges = Mapping[Partition, _Range]
 
-#: Messages of a partition that one task reads; what a message is taken to have in bytes, which no broker tells.
+#: Messages of a partition that one task reads; assumed size of a message in bytes, which no broker gives.
 _MESSAGES_OF_A_TASK, _MESSAGE_BYTES = 1_000_000, 64
 
 
@@ -247,7 +247,7 @@ class KafkaSource(SourceTable):
     def when_missing(self) -> str:
         return (
             "(deleted by the topic's retention); rebuild this pipeline in a new sink, and keep messages longer than runs may pause; to "
-            "recompute history that is older, land the topic in a Delta table and name that as the source"
+            "recompute history that is older, write the topic to a Delta table and name that as the source"
         )
 
     def first_version_at(self, instant: datetime) -> int | None:  # noqa: ARG002 - the versions of a pipeline begin at startingTimestamp

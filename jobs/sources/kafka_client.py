@@ -50,8 +50,8 @@ def settings_of(source: Source) -> Settings:
 
 
 @dataclass
-class Told:
-    """What a client has said of its connections; it says the cause of a request that fails only here."""
+class ClientErrors:
+    """Errors that a client has reported of its connections; only here is the cause of a request that fails."""
 
     source: str
     reasons: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ def failure_of(source: str, error: Any) -> SourceError:
     return SourceError(f"source {source}: {error.str()}; check the topic, and what this user may read")
 
 
-def _made(kind: str, settings: Settings, own: Mapping[str, Any], told: Told) -> Any:
+def _made(kind: str, settings: Settings, own: Mapping[str, Any], errors: ClientErrors) -> Any:
     try:
         import confluent_kafka
         from confluent_kafka.admin import AdminClient
@@ -79,19 +79,19 @@ def _made(kind: str, settings: Settings, own: Mapping[str, Any], told: Told) -> 
     made: Any = AdminClient if kind == "admin" else confluent_kafka.Consumer
     try:
         # Quiet: what it would log goes to the callback.
-        return made({**settings, **own, "log_level": 0, "error_cb": told})
+        return made({**settings, **own, "log_level": 0, "error_cb": errors})
     except (confluent_kafka.KafkaException, ValueError) as err:
         why = err.args[0].str() if isinstance(err, confluent_kafka.KafkaException) else err
         raise UnsupportedError(f"source.options: the client of Kafka refuses its settings ({why}); correct those of kafka.…") from err
 
 
 @contextmanager
-def new_consumer(settings: Settings, source: str) -> Iterator[tuple[Any, Told]]:
+def new_consumer(settings: Settings, source: str) -> Iterator[tuple[Any, ClientErrors]]:
     """A consumer of its own, which no other process or thread uses."""
-    told = Told(source)
-    consumer = _made("consumer", settings, _CONSUMER, told)
+    errors = ClientErrors(source)
+    consumer = _made("consumer", settings, _CONSUMER, errors)
     try:
-        yield consumer, told
+        yield consumer, errors
     finally:
         consumer.close()
 
@@ -100,7 +100,7 @@ class Brokers:
     """Asks the brokers for topics and offsets; ``source`` names the source in messages."""
 
     def __init__(self, settings: Settings, source: str) -> None:
-        self._source, self._told = source, Told(source)
+        self._source, self._told = source, ClientErrors(source)
         self._admin = _made("admin", settings, {}, self._told)
 
     def topics(self, names: Sequence[str]) -> dict[str, tuple[str, list[int]]]:

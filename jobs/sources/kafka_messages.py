@@ -67,13 +67,13 @@ def messages_in(form: MessageForm) -> Iterator[list[Any]]:
     from confluent_kafka import KafkaError, TopicPartition
 
     topic, number = form.partition
-    with new_consumer(form.settings, form.source) as (consumer, told):
+    with new_consumer(form.settings, form.source) as (consumer, errors):
         consumer.assign([TopicPartition(topic, number, form.begin)])
         at = form.begin
         while at < form.end:
             found = consumer.poll(_PATIENCE)
             if found is None:
-                raise told.error(f"no message of {topic}/{number} came within {_PATIENCE:.0f} s")
+                raise errors.error(f"no message of {topic}/{number} came within {_PATIENCE:.0f} s")
             own = []
             # Those that have come already: to wait for a number would be to wait in vain where offsets have no message.
             for message in [found, *consumer.consume(min(_BATCH, form.end - at), 0)]:
@@ -86,7 +86,7 @@ def messages_in(form: MessageForm) -> Iterator[list[Any]]:
                     if message.offset() < form.end:
                         raise SourceReplacedError(
                             f"source {form.source}: {topic}/{number} ends at offset {message.offset()}, but a run has planned to read "
-                            f"through {form.end - 1}; the topic was made anew or has lost messages: rebuild this pipeline in a new sink"
+                            f"through {form.end - 1}; the topic was recreated or has lost messages: rebuild this pipeline in a new sink"
                         )
                     at = form.end
                 elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):  # noqa: SLF001

@@ -36,10 +36,10 @@ _SETTINGS = (
     "sasl.oauthbearer.token.endpoint.url",
     *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password", "ssl.endpoint.identification.algorithm"),
 )
-#: Options beside ``startingTimestamp``, by Spark's names; those of ``kafka.`` are settings of the client.
+#: Options in addition to ``startingTimestamp``, by Spark's names; those of ``kafka.`` are settings of the client.
 OPTIONS = (*TIME_OPTIONS, "maxOffsetsPerTrigger", "schema", "startingOffsets", "subscribe", *(f"kafka.{name}" for name in _SETTINGS))
 
-#: Columns that every message has beside those of its JSON object.
+#: Columns that every message has in addition to those of its JSON object.
 OWN_COLUMNS: Mapping[str, pa.DataType] = {
     "kafka_topic": pa.string(),
     "kafka_partition": pa.int32(),

@@ -35,7 +35,7 @@ class SourceKind:
         Function that finds what ``open`` takes as its last argument (null: it finds that itself), or ``"module:name"`` of such a function.
         It is the same for all pipelines that read the source. Null for a kind whose ``open`` takes no such argument.
     looks_at
-        Names of options on which what a look finds depends, beside where the source is; null for all.
+        Names of the options on which the result of a look depends, in addition to the source's place; null for all.
     options
         Names of its own ``source.options``.
     common
@@ -110,7 +110,7 @@ def kind_problems(settings: Source) -> Iterator[tuple[str, str]]:
     """Problems with the kind of a source and its options, as pairs (path of the field, problem and remedy)."""
     if settings.format not in KINDS:
         others = ", ".join(KINDS)
-        yield "source.format", f"got {settings.format!r}; runs read Delta tables, land the data in one first, or name one of {others}"
+        yield "source.format", f"got {settings.format!r}; runs read Delta tables, write the data to one first, or name one of {others}"
         return
     kind = KINDS[settings.format]
     known = (*kind.common, *kind.options)

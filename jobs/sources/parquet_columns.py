@@ -27,7 +27,7 @@ _AT_ONCE, _KEPT = 16, 20_000
 _UNSIGNED = {"uint8": pa.int16(), "uint16": pa.int32(), "uint32": pa.int64(), "uint64": pa.decimal128(20, 0)}
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
-#: What Arrow says of damaged pages, beside ``ArrowInvalid``.
+#: What Arrow raises for damaged pages, in addition to ``ArrowInvalid``.
 _DAMAGED = re.compile(r"thrift|corrupt|compress|inflate", re.IGNORECASE)
 #: Digits of the longest whole numbers.
 _WHOLE_DIGITS = 20
@@ -44,7 +44,7 @@ class Stored(NamedTuple):
     stored
         Its type in the file, for messages.
     is_null
-        Whether all its values are null, as far as statistics tell.
+        Whether all its values are null, according to statistics.
     is_exact
         Whether Spark reads its values in this type, too.
     """
@@ -312,7 +312,7 @@ def cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def may_not_fit(stored: pa.DataType, kind: pa.DataType) -> bool:
-    """Whether a value of a column that is ``stored`` in this type may be none of ``kind``, as far as types tell."""
+    """Whether a value of a column that is ``stored`` in this type may be none of ``kind``, according to the types."""
     own = readable(stored)
     if own is None or own == kind:
         return own is None

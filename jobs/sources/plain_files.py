@@ -322,7 +322,7 @@ def read(part: FilePart, form: Form, columns: Sequence[str]) -> Iterator[tuple[p
         If an instant in milliseconds does not fit microseconds.
     """
     if part.examined is not None and part.examined != status_of(part.file.path):
-        raise SourceError(f"{part.file.path} has changed since `aggregate` was called; make the DataFrame anew")
+        raise SourceError(f"{part.file.path} has changed since `aggregate` was called; make the DataFrame again")
     first = part.first
     with OpenFile(part.file, form) as opened:
         for batch in opened.batches(columns, part.row_groups):

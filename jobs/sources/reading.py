@@ -127,9 +127,9 @@ def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Pla
         return _first(runnable, source, "event_time" if history == "event_time" else "log", Limits())
     first, through = before[0], before[-1].to_version
     as_arrived = Reach(first.from_version, through, None if first.snapshot is None else unchanged_since(source, first.snapshot))
-    anew = next((plan for plan in reversed(before) if plan.replaces_state and not isinstance(plan, ApplyPlan)), None)
-    if history == "counted" and anew is not None and anew.snapshot is not None:
-        return Reach(-1, through, unchanged_since(source, anew.snapshot))
+    rebuilt = next((plan for plan in reversed(before) if plan.replaces_state and not isinstance(plan, ApplyPlan)), None)
+    if history == "counted" and rebuilt is not None and rebuilt.snapshot is not None:
+        return Reach(-1, through, unchanged_since(source, rebuilt.snapshot))
     if history in ("log", "counted"):
         return as_arrived
     restated = next((plan.snapshot for plan in reversed(before) if plan.replaces_state and plan.snapshot is not None), None)
@@ -192,7 +192,7 @@ def _current(runnable: Runnable, source: SourceTable, as_arrived: Reach, restate
     if changed is not None:
         what = _said(changed)
     elif known:
-        what = "a restatement has read the source anew"
+        what = "a restatement has read the source again"
     counted = f"rows through version {min(through, snapshot)} count as the table holds them now, in event-time order, none of them late"
     return Reach(-1, through, snapshot, "; ".join(filter(None, (f"{what}: {counted}", later))))
 
@@ -235,11 +235,11 @@ def reading_of(runnable: Runnable, source: SourceTable, plan: Plan | Reach) -> R
     as_of = reach.snapshot if files and source.deletion_vectors else None
     if as_of is not None:
         files = [replace(file, rows=None) for file in files]
-    settled, ignored = len(files), 0
+    snapshot_files, ignored = len(files), 0
     for version in source.versions(reach.after if reach.snapshot is None else reach.snapshot, reach.through):
         files += _appended(runnable, source, version)
         ignored += version.rows_changed
-    return Reading(tuple(files), settled, as_of, ignored)
+    return Reading(tuple(files), snapshot_files, as_of, ignored)
 
 
 def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, again: bool) -> Reading:

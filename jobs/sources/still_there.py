@@ -36,7 +36,7 @@ def first_readable(source: SourceTable, after: int) -> int:
 
 
 def _changes(source: SourceTable, after: int) -> list[int]:
-    """The versions after ``after`` that changed rows; none where the log no longer tells them."""
+    """The versions after ``after`` that changed rows; none where the log no longer has them."""
     try:
         return [version.version for version in source.versions(after, source.version) if version.changes]
     except SourceRangeGoneError:

@@ -58,7 +58,7 @@ class TableRows:
 
     @property
     def table(self) -> DeltaSource:
-        """The source, whose log tells what its versions changed."""
+        """The source, whose log says what its versions changed."""
         assert isinstance(self.source, DeltaSource)  # of others nobody asks
         return self.source
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def first_time(source: SourceTable, files: Sequence[AddedFile], time: Time) -> int | None:
-    """An instant on the axis before which no event time in ``files`` lies; null if their statistics do not tell."""
+    """A lower bound of the event times in ``files``, on the axis; null where statistics are missing."""
     lows = [None if found is None else found[0] for found in spans(source, files, time.column, time.tick_us)]
     return None if None in lows else min((low for low in lows if low is not None), default=None)
 
@@ -25,11 +25,11 @@ def times_from(source: SourceTable, reading: Reading, time: Time, begin: int) ->
     """``reading`` without the files whose event times all lie before the instant ``begin``."""
     stays = [found is None or found[2] >= begin for found in spans(source, reading.files, time.column, time.tick_us)]
     files = tuple(file for file, kept in zip(reading.files, stays, strict=True) if kept)
-    return replace(reading, files=files, settled=sum(stays[: reading.settled]))
+    return replace(reading, files=files, snapshot_files=sum(stays[: reading.snapshot_files]))
 
 
 def spans(source: SourceTable, files: Sequence[AddedFile], column: str, tick_us: int) -> list[tuple[int, int, int] | None]:
-    """For each file a lower bound of the times in ``column``, a lower and an upper one of the greatest; null where it tells none.
+    """For each file a lower bound of the times in ``column``, and a lower and an upper bound of the greatest; null without statistics.
 
     Numbers count ``tick_us`` microseconds.
     """

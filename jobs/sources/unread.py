@@ -89,7 +89,7 @@ class SourceWatch:
         Parameters
         ----------
         looked
-            What a :class:`SourceLook` has found now; null to look at the source.
+            What a :class:`SourceLook` has found now; null to read the source's log.
 
         Raises
         ------

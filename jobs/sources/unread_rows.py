@@ -1,6 +1,6 @@
-"""Rows that could not be read, or have a value that does not fit its column: the column that says so beside a source's own, ``UNREAD``.
+"""Rows that could not be read, or have a value that does not fit its column: the column ``UNREAD``, which a source's own are read with.
 
-It holds a reason, and behind a space JSON: a sentence for people, and the texts that became no values, by column.
+It holds a reason and, after a space, JSON: a sentence for people, and the texts that became no values, by column.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def details_of(unread: pa.ChunkedArray) -> list[str | None]:
 def with_texts(rows: pa.ChunkedArray, unread: pa.ChunkedArray) -> list[str]:
     """``rows`` as JSON objects, each with the texts in ``UNREAD`` in the place of nulls."""
     found = []
-    for row, told in zip(rows.to_pylist(), unread.to_pylist(), strict=True):
-        for name, text in ({} if told is None else json.loads(told.partition(" ")[2])["texts"]).items():
+    for row, problem in zip(rows.to_pylist(), unread.to_pylist(), strict=True):
+        for name, text in ({} if problem is None else json.loads(problem.partition(" ")[2])["texts"]).items():
             lead, held = json.dumps(name, ensure_ascii=False), json.dumps(text, ensure_ascii=False)
             if f"{lead}:null" in row:
                 row = row.replace(f"{lead}:null", f"{lead}:{held}", 1)  # noqa: PLW2901 - with each text

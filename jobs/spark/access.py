@@ -215,7 +215,7 @@ class ConnectAccess(Access):
                 raise
             raise MachineError(
                 "this Spark Connect session has got a user module that was edited since, and workers keep what they have imported; "
-                "stop the session (spark.stop()) and connect anew"
+                "stop the session (spark.stop()) and connect again"
             ) from err
 
     def apply(self, conf: Mapping[str, str]) -> None:
@@ -234,10 +234,10 @@ class ConnectAccess(Access):
         return nullcontext()  # to change settings would take more requests, and the server's compiler is warm
 
     def in_utc(self, df: DataFrame) -> tuple[DataFrame, Callable[[DataFrame], DataFrame]]:
-        # A server analyzes the plan anew, with the settings of that moment, each time it is evaluated.
-        told = f"a condition asks for the session's time zone; set {TIME_ZONE} to UTC before the result is evaluated"
+        # A server analyzes the plan again, with the settings of that moment, each time it is evaluated.
+        message = f"a condition asks for the session's time zone; set {TIME_ZONE} to UTC before the result is evaluated"
         utc = f"upper(current_timezone()) IN ({', '.join(map(repr, _UTC))})"
-        return df.where(f'CASE WHEN {utc} THEN true ELSE raise_error("{told}") END'), lambda result: result
+        return df.where(f'CASE WHEN {utc} THEN true ELSE raise_error("{message}") END'), lambda result: result
 
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:
         if not holds_text(types):
@@ -249,7 +249,7 @@ class ConnectAccess(Access):
 
 def _of_session(session: SparkSession, df: DataFrame) -> DataFrame:
     """``df``, as it has been analyzed, as a DataFrame of ``session``, which shares the JVM with its own."""
-    java: Any = session._jvm  # noqa: SLF001 - PySpark gives no other way to a plan
+    java: Any = session._jvm  # noqa: SLF001 - PySpark has no public access to a plan
     analyzed = df._jdf.queryExecution().analyzed()  # noqa: SLF001
     return type(df)(java.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, analyzed), session)  # noqa: SLF001
 

@@ -1,6 +1,6 @@
 """The connections of this process to its JVM, whose end PySpark and Py4J take for errors: each prints a traceback.
 
-A command that has succeeded kills the JVM that it started (:mod:`windowmill.jobs.spark.launch`), and one whose JVM has died is told so by
+A command that has succeeded kills the JVM that it started (:mod:`windowmill.jobs.spark.launch`), and one whose JVM has died learns it from
 its next call.
 """
 
@@ -23,24 +23,24 @@ def silence_accumulators() -> None:
     server = getattr(context, "_accumulatorServer", None)
     if server is None:
         return
-    tell = server.handle_error
+    report = server.handle_error
 
     def handle_error(request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), EOFError | ConnectionError):
-            tell(request, client_address)
+            report(request, client_address)
 
     server.handle_error = handle_error
 
 
 def stoppable_collection(gateway: Any) -> Callable[[], None]:
-    """Make it possible to stop what a thread of Py4J does all along: it tells the JVM of ``gateway`` which objects are not needed any more.
+    """Make it possible to stop a thread of Py4J, which names to the JVM of ``gateway`` objects that are not needed any more.
 
     Returns
     -------
     Callable
         Stops it, between two objects.
     """
-    client = gateway._gateway_client  # noqa: SLF001 - Py4J offers no other way to stop the thread without its waiting for a second
+    client = gateway._gateway_client  # noqa: SLF001 - Py4J cannot stop the thread without waiting for a second
     collect, turn = client.garbage_collect_object, Lock()
 
     def garbage_collect_object(target_id: str, enqueue: bool = True) -> None:

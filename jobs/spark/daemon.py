@@ -2,7 +2,7 @@
 
 The daemon forks Python workers, and ends those that have been idle for a minute. A worker that is forked later has the modules at once,
 where it would import them for a second and a half. A JVM that windowmill starts takes longer than that to come to its first task. So
-:mod:`.launch` starts a daemon beside it, which imports and waits. The process that Spark starts then gives it its streams.
+:mod:`.launch` starts a daemon at the same time, which imports and waits. The process that Spark starts then gives it its streams.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def wait(place: str) -> None:
         for own, given in enumerate(streams):
             os.dup2(given, own)
             os.close(given)
-        with connection.makefile("rb") as told:
-            environment = json.loads(told.readline())
+        with connection.makefile("rb") as lines:
+            environment = json.loads(lines.readline())
         os.environ.clear()
         os.environ.update(environment)
         _fork_workers()

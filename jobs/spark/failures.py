@@ -15,7 +15,7 @@ from windowmill.windowing.errors import ServerGoneError, StateCorruptError, Stat
 #: Messages about a missing file, and about a damaged one.
 _GONE = r"FILE_NOT_EXIST|FileNotFoundException|PATH_NOT_FOUND|does not exist"
 _DAMAGED = r"FAILED_READ_FILE|is not a Parquet file|ChecksumException|could not verify page integrity|ParquetDecodingException"
-#: What a client of Spark Connect is told when the server has died, or has been started anew.
+#: Errors that a client of Spark Connect gets when the server has died, or has been restarted.
 _SERVER_GONE = r"StatusCode\.UNAVAILABLE|INVALID_HANDLE\.(?:SESSION|OPERATION)_(?:CHANGED|CLOSED|NOT_FOUND)|NO_ACTIVE_SESSION"
 #: Pattern of a library's message, and advice for the user; the first match wins.
 _KNOWN = (

@@ -59,7 +59,7 @@ def delta_scan(df: DataFrame) -> DeltaScan | None:
     """The Delta table whose rows ``df`` consists of; ``None`` if it is more than columns of a table, or a scan of something else."""
     if df.storageLevel.useMemory or df.storageLevel.useDisk or not _is_plain(df):
         return None
-    plan: Any = df._jdf.queryExecution().withCachedData()  # noqa: SLF001 - only the plan tells what a DataFrame is
+    plan: Any = df._jdf.queryExecution().withCachedData()  # noqa: SLF001 - only the plan says what a DataFrame is
     if not plan.outputSet().subsetOf(plan.collectLeaves().head().outputSet()):
         return None
     while _class(plan) in (_PROJECT, *_NAMES):
@@ -86,7 +86,7 @@ def file_ranges(df: DataFrame) -> list[list[FileRange]] | None:
 
     Filters, new or renamed columns, partitions, options, cached rows and files of other formats all make it more.
     """
-    execution: Any = df._jdf.queryExecution()  # noqa: SLF001 - only the plan tells what a DataFrame is
+    execution: Any = df._jdf.queryExecution()  # noqa: SLF001 - only the plan says what a DataFrame is
     if any(_FIELD_ID in field.metadata for field in df.schema):
         return None
     if not _reads_files(execution.analyzed()) or df.storageLevel.useMemory or df.storageLevel.useDisk:

@@ -2,7 +2,7 @@
 
 PySpark starts it by ``bin/spark-submit``: a shell, a Python that looks for Spark, and a JVM that prints the command of the next one, all
 before the JVM that runs Spark. Where only windowmill configures Spark, that last command is known. It is run at once, and PySpark
-connects to its JVM as under ``spark-submit``. Where the environment configures Spark too, PySpark starts the JVM in its usual way.
+connects to its JVM as under ``spark-submit``. Where the environment configures Spark too, PySpark starts the JVM as usual.
 
 Such a JVM has a folder of its own for temporary files. It is killed when this process ends: all that it would still do is to delete them.
 """
@@ -77,7 +77,7 @@ LOOK_SECONDS = 0.01
 class _Begun:
     """A JVM that was started with ``settings``, and the daemon of Python workers that waits for it.
 
-    ``folder`` is for its temporary files, ``lock`` is held while they are needed; ``disconnect`` ends what this process tells the JVM.
+    ``folder`` is for its temporary files, ``lock`` is held while they are needed; ``disconnect`` ends the calls of this process to the JVM.
     """
 
     settings: Mapping[str, str]
@@ -195,7 +195,7 @@ def _connect(begun: _Begun) -> None:
             del os.environ[name]
     gateway.proc = begun.process
     begun.disconnect = stoppable_collection(gateway)
-    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - PySpark offers no other way to give a gateway to builders
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - PySpark has no public function that gives builders a gateway
 
 
 def command(settings: Mapping[str, str], home: Path, java: Path, more: list[str]) -> list[str]:

@@ -123,11 +123,11 @@ def examine(address: str) -> ServerFacts:
     with builder.toChannel() as channel:
         stub, options = stubs.SparkConnectServiceStub(channel), {"timeout": ANSWER_SECONDS, "metadata": builder.metadata()}
         try:
-            told = stub.AnalyzePlan(messages.AnalyzePlanRequest(**who, spark_version=version), **options).spark_version.version
+            release = stub.AnalyzePlan(messages.AnalyzePlanRequest(**who, spark_version=version), **options).spark_version.version
             values = [pair.value for pair in stub.Config(messages.ConfigRequest(**who, operation=operation), **options).pairs]
         except grpc.RpcError as err:
             raise _refusal(shown, err) from err
-    return ServerFacts(told, *values)
+    return ServerFacts(release, *values)
 
 
 class _SessionClosedError(MachineError):
@@ -139,7 +139,7 @@ def _refusal(shown: str, err: Any) -> MachineError:
 
     code, details = err.code(), first_line(Exception(err.details()))
     if "SESSION_CLOSED" in details:
-        return _SessionClosedError(f"{shown} has ended the session; connect anew")
+        return _SessionClosedError(f"{shown} has ended the session; connect again")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return MachineError(f"{shown} refuses the token; put the one of the server into {TOKEN}, or ;token=… into the address")
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):

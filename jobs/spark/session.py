@@ -56,7 +56,7 @@ def spark_session(
     shipment
         The modules that will be shipped: a server has a session for each state of them.
     say
-        Is told in one line if the server does not answer, so that a new session starts here.
+        Gets one line if the server does not answer, so that a new session starts here.
 
     Raises
     ------

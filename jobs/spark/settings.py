@@ -14,7 +14,7 @@ from windowmill.windowing.settings import DRIVER_MEMORY, MASTER
 
 #: PySpark's own variables: a Spark Connect server's address, its token, and that functions build plans for a server.
 SERVER, TOKEN, CONNECT_MODE = "SPARK_REMOTE", "SPARK_CONNECT_AUTHENTICATE_TOKEN", "SPARK_CONNECT_MODE_ENABLED"
-#: Setting by which a server of ours tells which release its workers import.
+#: Setting in which a server of ours names the release that its workers import.
 RELEASE = "spark.windowmill.release"
 
 #: Setting of the zone that functions of instants take.

@@ -20,7 +20,7 @@ from windowmill.windowing.imports import GROUP
 
 #: Each entry of a zip has this time, so that equal files give equal zips: a session takes a name again only with the same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
-#: Name of the distribution by which workers of a Spark Connect session are told of plugins.
+#: Name of the distribution that announces plugins to the workers of a Spark Connect session.
 _SHIPPED = "windowmill_shipped"
 
 

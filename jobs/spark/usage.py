@@ -1,7 +1,7 @@
 """Counts the jobs, stages, tasks and executors by which Spark computes a batch, and describes its jobs in Spark's UI.
 
-In a classic session jobs carry a tag of the batch, and Spark's status store knows what ran. A client of Spark Connect is told the stages
-of each of its operations, and no executors.
+In a classic session jobs carry a tag of the batch, and Spark's status store knows what ran. A client of Spark Connect gets the stages
+of each of its operations, but no executors.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Usage:
             self._watched = _OfServer(spark) if isinstance(access_to(spark), ConnectAccess) else _OfProcess(spark)
             self._describe()
 
-    def told(self, executors: Collection[str]) -> dict[str, object]:
-        """Who computed the batch, as its record says it; ``executors`` are the processes that ran tasks, as the tasks tell them."""
+    def recorded(self, executors: Collection[str]) -> dict[str, object]:
+        """Who computed the batch, for its record; ``executors`` are the processes that ran tasks, as reported by these."""
         assert self._watched is not None  # Spark has computed the batch
         counts = self._watched.counts()
-        told = {"jobs": max(counts.jobs, 1), "stages": max(counts.stages, 1), "tasks": max(counts.tasks, len(executors), 1)}
-        return {"engine": "spark", **self._watched.where(), **told, "executors": len(counts.executors or executors)}
+        used = {"jobs": max(counts.jobs, 1), "stages": max(counts.stages, 1), "tasks": max(counts.tasks, len(executors), 1)}
+        return {"engine": "spark", **self._watched.where(), **used, "executors": len(counts.executors or executors)}
 
     def end(self) -> None:
         """Stop counting, and leave the session as it was."""
@@ -134,8 +134,8 @@ class _OfProcess(_Watched):
 class _OfServer(_Watched):
     """A session of Spark Connect. A job is what the client asked for: how many jobs the server made of it, it does not say.
 
-    The last that the server tells of an operation may be older than its end. The stage that began last has run all the same: only stages
-    before it can have been skipped.
+    The server's last report on an operation may be older than its end. The stage that began last has run all the same: only stages before
+    it can have been skipped.
     """
 
     def __init__(self, spark: Any) -> None:  # the class of Connect sessions takes a second to import

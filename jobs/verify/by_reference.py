@@ -136,7 +136,7 @@ def _fewest(rows: DataFrame, keys: tuple[str, ...]) -> pa.Table:
 
 
 def _records(found: pa.Table, plain: Plain) -> tuple[list[reference.Record], list[int]]:
-    """The rows, each once, in order of arrival, with the number of each one's commit; those of settled files arrive one by one."""
+    """The rows, each once, in order of arrival, with the number of each one's commit; those of a snapshot arrive one by one."""
     time, files = plain.pipeline.time, plain.rows.files
     columns = {
         name: (

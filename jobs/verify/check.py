@@ -58,11 +58,11 @@ BY_SQL, BY_REFERENCE = "Spark SQL", "the reference engine"
 #: Origin and type of the rows of the quality table; the number of the rule, after those of a spec.
 ORIGIN, TYPE, RULE = "verify", "verify_published_rows", 1_000_000
 _NO_SQL = "has no form in SQL"
-_NO_WATERMARK = "the end of an interval is its watermark, which the source does not tell"
+_NO_WATERMARK = "the end of an interval is its watermark, which the source does not have"
 _OF_EARLIER_SPEC = "an earlier spec published them"
 _TOO_MANY = f"rows of their keys are more than {MAX_ROWS:,}, too many for the reference engine; keys with fewer rows are compared"
 _UNKNOWN_ORDER = (
-    "rows came late, and since then files of the source were rewritten, or windows were computed anew in which no row is late, so which "
+    "rows came late, and since then files of the source were rewritten, or windows were recomputed in which no row is late, so which "
     "windows count them is not known"
 )
 #: Rows that differ whose texts are kept in the quality table, and files that a query leaves out by name.
@@ -329,7 +329,7 @@ class _Comparing:
 
 
 def _keep(runnable: Runnable, newest: Batch, found: Verification, say: Callable[[str], None]) -> None:
-    """Add the result to the quality table, beside the rules of the last batch."""
+    """Add the result to the quality table, where the rules of the last batch are."""
     comparison, differing = found.comparison, found.comparison.differing
     shares = {name: comparison.equal[name] / compared for name, compared in comparison.compared.items()}
     message = f"{len(differing)} of {len(comparison.rows)} published rows differ from the source at version {found.source_version}"

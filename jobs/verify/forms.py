@@ -36,7 +36,7 @@ class SqlForm:
     scale
         SQL of the size of the values that cancel one another out in the result, to which the tolerance is relative; null: the result's own.
     bound
-        Documented relative error of a sketch, beside the tolerance; 0 for all others.
+        Documented relative error of a sketch, in addition to the tolerance; 0 for all others.
     joined
         Whether the SQL gives values whose texts, one after the other, are the result.
     """

@@ -115,7 +115,7 @@ class Plain:
         return with_conditions(self.rows.without_quarantined(rows, [_ID]), self.pipeline, self.types)
 
     def _near(self) -> Column:
-        """Whether a row of the source may be of a window: by its key, and by its time if Spark can tell it."""
+        """Whether a row of the source may be of a window: by its key, and by its time if Spark can read it."""
         time, near = self.pipeline.time, _same_key(self.pipeline)
         if not all(_is_plain_time(self.types[name]) for name in (time.column, time.end or time.column)):
             return near

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.kernels.checksums import Words
     from windowmill.windowing.spec import Pipeline
 
-#: Columns that tell windows of a key apart.
+#: Columns that identify a window of a key.
 PLACE = ("window", "window_start", "window_end", "trigger")
 _HASH = "_hash"
 

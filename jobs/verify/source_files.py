@@ -1,4 +1,4 @@
-"""The files of a source as it is now that batches have read, and what their statistics tell of a sample. No JVM.
+"""The files of a source as it is now that batches have read, and the bounds that their statistics give for a sample. No JVM.
 
 Which commit brought a file is known as long as the file that the commit appended is still there.
 """
@@ -36,7 +36,7 @@ class SourceFiles:
     files
         Those of them that have been read.
     commits
-        For each of these the commit that brought it; null for files of which that is not known, or that count as settled.
+        For each of these the commit that brought it; null for files of which that is not known, or that belong to the snapshot.
     order_known
         Whether every row of which it matters has its commit.
     changed
@@ -57,10 +57,10 @@ class SourceFiles:
         """The files that batches by ``plans``, oldest first, have read; at least one has built the state."""
         building = [plan for plan in plans if plan.builds_state]
         first, through = building[0], building[-1].to_version
-        settled = max(first.from_version, -1 if first.snapshot is None else first.snapshot)
+        snapshot = max(first.from_version, -1 if first.snapshot is None else first.snapshot)
         present = source.snapshot(source.version)
         try:
-            versions = list(source.versions(settled, source.version))
+            versions = list(source.versions(snapshot, source.version))
             before = {file.path for file in source.snapshot(first.from_version)} if first.from_version >= 0 else set()
         except SourceRangeGoneError:
             if first.from_version >= 0:
@@ -72,7 +72,7 @@ class SourceFiles:
         # A file that has been rewritten is gone; its rows are in another one, among rows of other commits.
         known = all(path in held for path, version in brought.items() if version <= through)
         # A restatement, or a backfill from the rows of now, has judged no row as late.
-        anew = any(plan.snapshot not in (None, first.snapshot) for plan in plans)
+        rebuilt = any(plan.snapshot not in (None, first.snapshot) for plan in plans)
         return cls(
             pipeline,
             source,
@@ -80,7 +80,7 @@ class SourceFiles:
             present,
             read,
             [brought.get(file.path) for file in read],
-            order_known=known and not anew and pipeline.time.arrival == "commit",
+            order_known=known and not rebuilt and pipeline.time.arrival == "commit",
             changed=[(version.version, version.operation) for version in versions if version.changes],
         )
 
@@ -114,7 +114,7 @@ class SourceFiles:
         return [closed[commit] for commit in self.commits]
 
     def closed_by_statistics(self, windows: Sequence[Span], *, every_row_counts: bool) -> list[int | None] | None:
-        """As :meth:`closed_through`, as far as it matters to ``windows``; null if the statistics of the files do not tell it.
+        """As :meth:`closed_through`, as far as it matters to ``windows``; null if the statistics of the files do not decide it.
 
         ``every_row_counts`` is whether each row with an event time moves the watermark, so that the greatest one of a file does.
         """

@@ -119,7 +119,7 @@ class SourceRows:
         return table.select("_row_of.*", "reason").select(_text_of(self.columns).alias(TEXT), "reason")
 
     def arrival(self, windows: Sequence[Span], *, surveyed: bool) -> Arrival | None:
-        """How the rows arrived as far as it matters to ``windows``, by statistics; null if these do not tell, or if ``surveyed``."""
+        """How the rows arrived as far as it matters to ``windows``, by statistics; null if these are missing, or if ``surveyed``."""
         pipeline = self.runnable.pipeline
         left_out = (
             self.runnable.source.filter is not None,
@@ -152,8 +152,8 @@ class SourceRows:
     ) -> DataFrame:
         """The rows with an event time of the files with the indices ``chosen``.
 
-        They have the source's columns, event time, end, index of file and of the row in it, and ``CLOSED`` by ``closed``, which is told
-        of each file. ``select`` is applied to rows of the source before they have event times, which tasks of Python give them.
+        They have the source's columns, event time, end, index of file and of the row in it, and ``CLOSED`` by ``closed``, which has
+        an item for each file. ``select`` is applied to rows of the source before they have event times, which tasks of Python give them.
         """
         files, as_of = [self.files.files[n] for n in chosen], None
         places = list(range(len(files)))
@@ -188,8 +188,8 @@ class SourceRows:
             return rows
         counted = self.quarantined.groupBy(TEXT).agg(F.count(F.lit(1)).alias("_times"))
         order = Window.partitionBy(*place, TEXT).orderBy(F.col(CLOSED).desc_nulls_last(), F.col(FILE).desc(), F.col(ROW).desc())
-        told = rows.withColumn(TEXT, _text_of(self.columns)).join(F.broadcast(counted), TEXT, "left")
-        numbered = told.withColumn("_place", F.when(F.col("_times").isNotNull(), F.row_number().over(order)))
+        counted_rows = rows.withColumn(TEXT, _text_of(self.columns)).join(F.broadcast(counted), TEXT, "left")
+        numbered = counted_rows.withColumn("_place", F.when(F.col("_times").isNotNull(), F.row_number().over(order)))
         return numbered.where(F.col("_times").isNull() | (F.col("_place") > F.col("_times"))).drop(TEXT, "_times", "_place")
 
 

@@ -41,7 +41,7 @@ _ESTABLISHED = "01"
 
 @dataclass(frozen=True)
 class Limits:
-    """When a server ends, and when it is started anew, which waits for a moment without clients; 0 is no limit."""
+    """When a server ends, and when it is restarted, which waits for a moment without clients; 0 is no limit."""
 
     idle_seconds: float = 0.0
     age_seconds: float = 0.0
@@ -136,10 +136,10 @@ class Server:
         is_over = child.poll() is not None
         if not is_over:
             child.kill()
-        _, told = child.communicate()
+        _, output = child.communicate()
         if child.returncode and not self._ending:
             message = "no message" if is_over else f"not warm after {WARM_SECONDS:.0f} s"
-            last = (told.decode(errors="replace").strip().splitlines() or [message])[-1]
+            last = (output.decode(errors="replace").strip().splitlines() or [message])[-1]
             raise MachineError(f"the Spark Connect server does not compute ({last}); `windowmill doctor` examines this machine")
 
     def _watch(self, scratch: Path) -> str:
@@ -158,7 +158,7 @@ class Server:
                 why = self._worn(now - begun, most_bytes if now - looked > MEMORY_SECONDS else 0)
                 looked = now if now - looked > MEMORY_SECONDS else looked
             if why:
-                self._say(f"the server {why}; it is started anew")
+                self._say(f"the server {why}; it is restarted")
                 self._stop()
                 self._start(scratch)
                 begun = time.monotonic()
@@ -169,7 +169,7 @@ class Server:
     def _most_bytes(self) -> int:
         """The memory limit of a server that has just become ready; 0 for none.
 
-        A limit that it exceeds already counts as none: a new server would exceed it too, and be started anew for ever.
+        A limit that it exceeds already counts as none: a new server would exceed it too, and be restarted for ever.
         """
         most, held = self._limits.memory_bytes, memory_bytes(self.pid)
         if most and held > most:
@@ -180,7 +180,7 @@ class Server:
         return most
 
     def _worn(self, age: float, most_bytes: int) -> str | None:
-        """Why the server should be started anew; ``None`` while it is within its limits. ``most_bytes`` 0 is no limit of memory."""
+        """Why the server should be restarted; ``None`` while it is within its limits. ``most_bytes`` 0 is no limit of memory."""
         if self._limits.age_seconds and age > self._limits.age_seconds:
             return f"has run for {age:.0f} s"
         if most_bytes and (held := memory_bytes(self.pid)) > most_bytes:
@@ -261,5 +261,5 @@ def _answers(port: int) -> bool:
 def _first_error(log: Path) -> str:
     """The first line of ``log`` that reports an error, else its first line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    told = [line for line in lines if "ERROR" in line or "Error" in line or "Exception" in line]
-    return (told or lines or ["no message"])[0][:300]
+    errors = [line for line in lines if "ERROR" in line or "Error" in line or "Exception" in line]
+    return (errors or lines or ["no message"])[0][:300]

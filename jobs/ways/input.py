@@ -43,10 +43,10 @@ class Input:
         For each file, the number of its commit, ascending; empty if the input has no files.
     first_row
         The place of the first row among those of its commit; the state has others before it.
-    settled
+    snapshot_files
         Number of leading files whose rows count as arrived in order of event time.
     closed_by_file
-        For each file, the instant through which windows were closed when its rows arrived, by vouched time; null if rows move the
+        For each file, the instant through which windows were closed when its rows arrived, by asserted intervals; null if rows move the
         watermark.
     expected_rows
         Number of rows by the source's log; 0 if unknown.
@@ -69,7 +69,7 @@ class Input:
     ended: bool = False
     commits: tuple[int, ...] = ()
     first_row: int = 0
-    settled: int = 0
+    snapshot_files: int = 0
     closed_by_file: tuple[int, ...] | None = None
     expected_rows: int = 0
     size_bytes: int | None = None
@@ -212,7 +212,7 @@ class TableInput(SourceInput):
             builds_state=plan.builds_state,
             commits=reading.commits,
             first_row=reading.first_row,
-            settled=reading.settled,
+            snapshot_files=reading.snapshot_files,
             closed_by_file=_closed_by_file(plan, reading) if pipeline.time.watermark == "data_interval_end" else None,
             expected_rows=sum(file.rows or 0 for file in reading.files),
             size_bytes=reading.size_bytes,
@@ -280,5 +280,5 @@ def _closed_by_file(plan: Plan, reading: Reading) -> tuple[int, ...]:
     if not plan.found_closed:
         return (AXIS_BEGIN,) * len(reading.files)
     through = [version for version, _ in plan.found_closed]
-    later = [plan.found_closed[bisect_left(through, file.version)][1] for file in reading.files[reading.settled :]]
-    return (*(AXIS_BEGIN,) * reading.settled, *(AXIS_BEGIN if instant is None else instant for instant in later))
+    later = [plan.found_closed[bisect_left(through, file.version)][1] for file in reading.files[reading.snapshot_files :]]
+    return (*(AXIS_BEGIN,) * reading.snapshot_files, *(AXIS_BEGIN if instant is None else instant for instant in later))

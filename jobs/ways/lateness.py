@@ -106,7 +106,7 @@ def _watermarks(rows: pa.Table, numbers: Ints, batch: Input) -> Ints:
     clock = Clock(batch.disorder, 0, seen=BEFORE if batch.seen is None else batch.seen, by_row=batch.by_row)
     times = pc.fill_null(usable_times(rows), BEFORE).to_numpy()
     _, found = clock.arrive(times, times > BEFORE, numbers)
-    return np.where(files < batch.settled, AXIS_BEGIN, np.maximum(found, AXIS_BEGIN))
+    return np.where(files < batch.snapshot_files, AXIS_BEGIN, np.maximum(found, AXIS_BEGIN))
 
 
 def marked(rows: pa.Table, lateness: int) -> pa.Table:

@@ -114,9 +114,9 @@ def test_late_rows_tell_the_moment_at_which_they_arrived(rows, arrival, seen):
 @given(rows=ROWS, arrival=ARRIVALS, seen=st.integers(-40, 60))
 def test_rows_of_a_snapshot_are_never_late(rows, arrival, seen):
     files = Files.of(arrival.commits(len(rows)))
-    settled = len(files.commits) // 2
-    n_rows = sum(file < settled for file in files.file)
-    found = judge(rows, arrival, seen=seen, settled=settled).slice(0, n_rows)
+    snapshot_files = len(files.commits) // 2
+    n_rows = sum(file < snapshot_files for file in files.file)
+    found = judge(rows, arrival, seen=seen, snapshot_files=snapshot_files).slice(0, n_rows)
     check(found, rows[:n_rows], [(float("-inf"), float("-inf"))] * n_rows)
 
 

@@ -197,7 +197,7 @@ def test_a_backfill_follows_a_restatement_from_the_first_version_of_the_source(t
     bench.run()
     assert len(loop.restate(bench.pipeline, quiet(), late=True)) == 1
     before = bench.rows()
-    assert "a restatement has read the source anew: rows through version 0 count as the table holds them now" in backfill(bench)
+    assert "a restatement has read the source again: rows through version 0 count as the table holds them now" in backfill(bench)
     assert differences(bench.rows(), before) == []
 
 

@@ -33,7 +33,7 @@ class _Batch:
         spec = a_spec(windows=[{"name": "w", "type": "tumbling", "size": "1 minute"}])
         pipeline = parse_pipeline(spec)
         added = [AddedFile(f"{n}", commits[n], 1, None, stats=_stats([*chain(*parts)]) if stats else None) for n, parts in enumerate(files)]
-        given = {"seen": None, "settled": 0, "closed_by_file": None, "by_row": False, "latest": None, "lateness": 0} | own
+        given = {"seen": None, "snapshot_files": 0, "closed_by_file": None, "by_row": False, "latest": None, "lateness": 0} | own
         numbered = {"commits": tuple(commits), "first_row": 0}
         self.input: Any = SimpleNamespace(pipeline=pipeline, files=added, types=_TYPES, disorder=disorder, **numbered, **given)
         self.parts, self.times = [], []
@@ -87,7 +87,7 @@ def test_statistics_and_the_files_read_tell_what_all_rows_tell(seed, by_row):
             now += rng.choice([0, 1, 500, 4_000, 60_000])
         files.append(parts)
     commits = sorted(rng.randrange(4) for _ in files)
-    batch = _Batch(files, commits, by_row=by_row, seen=rng.choice([None, _START, now + 1_000]), settled=rng.choice([0, 0, 1]))
+    batch = _Batch(files, commits, by_row=by_row, seen=rng.choice([None, _START, now + 1_000]), snapshot_files=rng.choice([0, 0, 1]))
     found = batch.survey()
     assert found.seen == max([max(map(max, batch.times)), batch.input.seen or BEFORE])
     assert found.rows == sum(map(len, batch.times))
@@ -96,12 +96,12 @@ def test_statistics_and_the_files_read_tell_what_all_rows_tell(seed, by_row):
         seen, watermark = batch.seen_before(number), found.watermarks[number]
         running, late = seen, False
         for at in times:
-            late |= running > BEFORE and at < running - batch.input.disorder and part.index >= batch.input.settled
+            late |= running > BEFORE and at < running - batch.input.disorder and part.index >= batch.input.snapshot_files
             running = max(running, at) if by_row else running
         if late:
             lows.append(min(times))
             assert watermark is not None, "a part with late rows"
-        if watermark is not None and part.index >= batch.input.settled and seen > BEFORE:
+        if watermark is not None and part.index >= batch.input.snapshot_files and seen > BEFORE:
             assert watermark == seen - batch.input.disorder
     assert not lows or found.low <= min(lows)
 

@@ -268,7 +268,7 @@ def test_changes_of_a_folder_cannot_be_restated(pipe, capsys):
     pipe.write(changes="restate")
     for command in ("validate", "run"):
         assert main([command, str(pipe.path)]) == 2
-        assert "source.changes: got 'restate', but only a Delta table tells which rows have changed" in capsys.readouterr().err
+        assert "source.changes: got 'restate', but only a Delta table says which rows have changed" in capsys.readouterr().err
 
 
 def restated(pipe: Pipe, capsys: pytest.CaptureFixture[str], *options: str, code: int = 0) -> str:

@@ -106,14 +106,14 @@ def test_of_each_window_the_revision_before_the_limit_stays(tmp_path, monkeypatc
     assert len(folded(bench, Duration(days=1))) < before
     assert Ledger.open(bench.pipeline).batches()[-1].plan.through == 3
     for batch in (3, 4):
-        standing = PublishedTable.of(bench.pipeline).standing(batch, None)
-        assert (standing.version, standing.batch) == (DeltaTable(bench.sink).version(), batch)
+        at = PublishedTable.of(bench.pipeline).as_of(batch, None)
+        assert (at.version, at.batch) == (DeltaTable(bench.sink).version(), batch)
         assert repr(latest_as_of(bench, batch)) == repr(views[batch])
-    standing = PublishedTable.of(bench.pipeline).standing(2, None)
-    assert standing.version < DeltaTable(bench.sink).version()
+    at = PublishedTable.of(bench.pipeline).as_of(2, None)
+    assert at.version < DeltaTable(bench.sink).version()
     maintain(bench.pipeline, quiet(), now=True)
     with pytest.raises(SinkError, match=r"\(fold\) has replaced rows since, .* is no longer kept: .*; ask for batch 3 or later"):
-        PublishedTable.of(bench.pipeline).standing(2, None)
+        PublishedTable.of(bench.pipeline).as_of(2, None)
 
 
 def latest_as_of(bench: Corrected, batch: int) -> list[Row]:

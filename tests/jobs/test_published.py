@@ -15,7 +15,7 @@ from windowmill.checkpoints import catalog_tables
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
-from windowmill.jobs.published import PublishedTable, Standing, view_statements
+from windowmill.jobs.published import AsOf, PublishedTable, view_statements
 from windowmill.windowing.errors import ArgumentError, SinkError, SpecError
 from windowmill.windowing.settings import COMPUTE
 from windowmill.windowing.specfile import parse_pipeline
@@ -27,7 +27,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, dict(SPEC))
 
 
-def stood(bench: Bench, standing: Standing) -> list[Row]:
+def stood(bench: Bench, standing: AsOf) -> list[Row]:
     """The rows of the sink as of ``standing``."""
     rows = DeltaTable(bench.sink, version=standing.version).to_pyarrow_table().to_pylist()
     return sorted((each for each in rows if each["batch"] <= (standing.batch or 0)), key=lambda each: each["window_end"])
@@ -52,10 +52,10 @@ def test_the_table_as_it_stood_after_each_batch_is_found_whatever_came_later(ben
             DeltaTable(bench.sink).optimize.compact()
     table = PublishedTable.of(bench.pipeline)
     for batch, rows in enumerate(was):
-        assert stood(bench, table.standing(batch, None)) == rows
-        assert stood(bench, table.standing(None, times[batch])) == rows
-    assert stood(bench, table.standing(None, times[0] - timedelta(microseconds=1))) == []
-    assert table.standing(5, None) == Standing(DeltaTable(bench.sink).version(), 5)
+        assert stood(bench, table.as_of(batch, None)) == rows
+        assert stood(bench, table.as_of(None, times[batch])) == rows
+    assert stood(bench, table.as_of(None, times[0] - timedelta(microseconds=1))) == []
+    assert table.as_of(5, None) == AsOf(DeltaTable(bench.sink).version(), 5)
 
 
 def test_a_table_before_replaced_rows_that_is_gone_is_refused(bench):
@@ -63,11 +63,11 @@ def test_a_table_before_replaced_rows_that_is_gone_is_refused(bench):
     bench.run()
     loop.backfill(bench.pipeline, quiet(), begin=BASE - 1, end=BASE + 20 * MINUTE)
     table = PublishedTable.of(bench.pipeline)
-    assert len(stood(bench, table.standing(0, None))) == 2
+    assert len(stood(bench, table.as_of(0, None))) == 2
     DeltaTable(bench.sink).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     with pytest.raises(SinkError, match=r"batch 1 \(backfill\) has replaced rows since, and version 1 .* is gone \(VACUUM\); ask"):
-        table.standing(0, None)
-    assert len(stood(bench, table.standing(1, None))) == 2
+        table.as_of(0, None)
+    assert len(stood(bench, table.as_of(1, None))) == 2
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_what_names_no_batch_is_refused(bench, options, message):
     bench.land([row(1), row(12)])
     bench.run()
     with pytest.raises(ArgumentError, match=message):
-        PublishedTable.of(bench.pipeline).standing(**options)
+        PublishedTable.of(bench.pipeline).as_of(**options)
 
 
 def test_instants_without_a_zone_are_utc(bench):
@@ -93,7 +93,7 @@ def test_instants_without_a_zone_are_utc(bench):
     bench.run()
     table, later = PublishedTable.of(bench.pipeline), datetime.now(UTC) + timedelta(days=1)
     for time in (later, later.replace(tzinfo=None), later.isoformat(timespec="seconds"), later.isoformat(timespec="seconds")[:19]):
-        assert table.standing(None, time) == Standing(1, 0)
+        assert table.as_of(None, time) == AsOf(1, 0)
 
 
 def test_a_sink_is_named_in_each_way(bench, tmp_path):

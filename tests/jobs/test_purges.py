@@ -335,8 +335,8 @@ def test_as_of_an_earlier_batch_there_is_the_table_without_the_key(tmp_path, pre
     story = prepared.copy(tmp_path / "story", begun, "slices")
     purge(story.bench)
     finish(story)
-    standing = PublishedTable.of(story.bench.pipeline).standing(0, None)
-    assert (standing.version, standing.batch) == (DeltaTable(story.bench.sink).version(), 0)
+    at = PublishedTable.of(story.bench.pipeline).as_of(0, None)
+    assert (at.version, at.batch) == (DeltaTable(story.bench.sink).version(), 0)
 
 
 def test_as_arrived_does_not_bring_the_key_back_and_an_ordinary_backfill_does_without(tmp_path, prepared):

@@ -92,7 +92,7 @@ def _rows(path: Path, found: reading.Reading) -> list[int]:
 def test_a_first_batch_takes_rows_in_the_order_of_the_log(table):
     reach, found = _first(_runnable(table))
     assert reach == Reach(-1, 2, None)
-    assert found.settled == 0
+    assert found.snapshot_files == 0
     assert _rows(table, found) == [1, 2, 5, 6, 3, 4]
     assert _first(_runnable(table), files=2)[0] == Reach(-1, 1, None)
 
@@ -131,7 +131,7 @@ def test_a_first_batch_reads_the_snapshot_where_arrival_is_no_longer_told(table,
     version = DeltaTable(str(table)).version()
     reach, found = _first(_runnable(table))
     assert reach == Reach(-1, version, version)
-    assert found.settled == len(found.files) > 0
+    assert found.snapshot_files == len(found.files) > 0
     assert sorted(_rows(table, found)) == [t for t in range(1, 7) if left == 6 or t != 5]
     assert found == _first(_runnable(table))[1], "a retry reads the same files in the same order"
 
@@ -139,7 +139,7 @@ def test_a_first_batch_reads_the_snapshot_where_arrival_is_no_longer_told(table,
 def test_a_first_batch_by_event_time_when_asked(table):
     reach, found = _first(_runnable(table), "event_time")
     assert reach == Reach(-1, 2, 2)
-    assert found.settled == 3
+    assert found.snapshot_files == 3
     source = read_source_table(str(table))
     with pytest.raises(SpecError, match="for history, but a batch has been committed"):
         next_reach(_runnable(table), source, _plan(from_version=-1, to_version=1), "event_time", limits=Limits(**LIMITS))
@@ -225,7 +225,7 @@ def test_a_snapshot_whose_files_were_rewritten_is_read_from_the_new_ones(table):
         check_readable(runnable, source, reach, again=True)
         found = reading_of(runnable, source, reach)
         assert sorted(_rows(table, found)) == [1, 2, 3, 4, 5, 6]
-        assert found.settled == len(found.files)
+        assert found.snapshot_files == len(found.files)
 
 
 def _updated(path: Path) -> None:
@@ -301,7 +301,7 @@ def test_a_backfill_keeps_what_a_restatement_has_read(table):
     before = [_plan(from_version=-1, to_version=2), restated, _plan(from_version=2, to_version=3)]
     reach = _current(table, before)
     assert reach == Reach(-1, 3, 2)
-    assert (reach.why or "").startswith("a restatement has read the source anew: rows through version 2 count")
+    assert (reach.why or "").startswith("a restatement has read the source again: rows through version 2 count")
 
 
 def test_a_backfill_reads_the_newest_snapshot_where_files_after_a_change_are_gone(table):
@@ -313,7 +313,7 @@ def test_a_backfill_reads_the_newest_snapshot_where_files_after_a_change_are_gon
     source = read_source_table(str(table))
     assert (reach.through, reach.snapshot) == (4, source.version)
     found = check_readable(_runnable(table), source, reach, again=True)
-    assert (found.settled, sorted(_rows(table, found))) == (1, [1, 2, 3, 4, 5, 6, 7, 8])
+    assert (found.snapshot_files, sorted(_rows(table, found))) == (1, [1, 2, 3, 4, 5, 6, 7, 8])
 
 
 def test_a_backfill_from_a_starting_version_cannot_read_a_snapshot(table):
@@ -331,7 +331,7 @@ def test_a_backfill_reads_a_first_snapshot_and_then_the_log(table):
     source = read_source_table(str(table))
     reach = backfill_reach(_runnable(table), source, before, "log")
     found = reading_of(_runnable(table), source, reach)
-    assert found.settled == 1
+    assert found.snapshot_files == 1
     assert _rows(table, found)[-2:] == [8, 7]
     assert [file.version for file in found.files] == [3, source.version]
 
@@ -555,7 +555,7 @@ def test_each_file_of_a_backfill_met_what_the_batch_met_that_read_it_first():
     files: Any = [SimpleNamespace(version=version) for version in (2, 2, 3, 4, 5)]
     told = {"range_from": 0, "range_to": 300, "found_closed": [(2, None), (4, 100), (5, 200)], "builds_state": False}
     backfill = _plan(action="backfill", from_version=-1, to_version=5, **told)
-    met = {settled: _closed_by_file(backfill, Reading(tuple(files), settled)) for settled in (0, 2, 5)}
+    met = {snapshot_files: _closed_by_file(backfill, Reading(tuple(files), snapshot_files)) for snapshot_files in (0, 2, 5)}
     assert met[0] == met[2] == (AXIS_BEGIN, AXIS_BEGIN, 100, 100, 200)
     assert met[5] == (AXIS_BEGIN,) * 5, "by event time no row is late"
 
@@ -565,7 +565,7 @@ def test_a_snapshot_with_deletion_vectors_is_read_by_delta(table):
     """Its files hold rows that have been deleted, and how many of them is not known before they are read."""
     source = replace(read_source_table(str(table)), deletion_vectors=True)
     found = reading_of(_runnable(table), source, Reach(-1, 2, 1))
-    assert (found.settled, found.as_of) == (2, 1)
+    assert (found.snapshot_files, found.as_of) == (2, 1)
     assert [file.rows for file in found.files] == [None, None, 2]
     assert reading_of(_runnable(table), source, Reach(0, 2)).as_of is None, "what the log appends has all its rows"
 

@@ -151,7 +151,7 @@ def test_a_worn_server_is_started_anew_and_an_idle_one_ends(monkeypatch, tmp_pat
     monkeypatch.setattr(kept, "_start", lambda _: told.append("start"))
     assert kept._watch(tmp_path) == "no client for 1 s"
     assert told == [
-        "the server takes 1.5 GiB; it is started anew",
+        "the server takes 1.5 GiB; it is restarted",
         "start",
         "the server takes 1.5 GiB once it is warm, so its limit of 1 GiB is ignored; raise it",
         "the server is ready again (process 0)",

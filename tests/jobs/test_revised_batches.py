@@ -134,7 +134,7 @@ def test_a_backfill_shows_the_revisions_of_its_range_alone():
 
 def test_rows_of_settled_files_bring_no_revisions():
     run = Run(pipeline_of(["slots"], **REVISED))
-    run.base["settled"] = 3
+    run.base["snapshot_files"] = 3
     run.step([at(1), at(25), at(2)])
     assert versions(run) == [(0, 2)]
 

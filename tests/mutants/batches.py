@@ -110,7 +110,7 @@ MUTANTS = {
         ),
     ],
     f"{JOBS_ARRIVAL}rows_of_a_snapshot_are_never_late": [
-        ("snapshot-rows-late", "jobs.ways.lateness:_watermarks", instead("np.where(_ < _.settled, AXIS_BEGIN, _1)", "_1")),
+        ("snapshot-rows-late", "jobs.ways.lateness:_watermarks", instead("np.where(_ < _.snapshot_files, AXIS_BEGIN, _1)", "_1")),
     ],
     f"{GATE}a_batch_that_loses_many_rows_is_not_passed": [
         ("quarantined-rows-without-limit", "expectations.suites:_limits", never("hold is not None")),

@@ -76,7 +76,7 @@ def test_it_is_validated_and_explained_as_what_runs_do(plug, spec, land, capsys)
     [
         (
             {"format": "numbered"},
-            "source.format: got 'numbered'; runs read Delta tables, land the data in one first, or name one of delta, ",
+            "source.format: got 'numbered'; runs read Delta tables, write the data to one first, or name one of delta, ",
         ),
         (
             {"options": {"compresion": "zstd"}},
@@ -94,7 +94,7 @@ def test_what_no_kind_knows_is_refused_with_what_is_known(plug, spec, capsys, so
 
 def test_without_the_plugin_the_kind_is_unknown(plug, spec, capsys):
     assert main(["validate", spec()]) == 2
-    told = "source.format: got 'numbered_parquet'; runs read Delta tables, land the data in one first, or name one of delta, "
+    told = "source.format: got 'numbered_parquet'; runs read Delta tables, write the data to one first, or name one of delta, "
     told += "parquet, csv, json, kafka\n"
     assert capsys.readouterr().err.endswith(told)
 

@@ -146,5 +146,5 @@ def test_a_run_goes_on_where_its_server_is_killed_in_the_middle_and_the_server_s
     served.process.send_signal(signal.SIGTERM)
     _, messages = served.process.communicate(timeout=60)
     assert served.process.returncode == 0
-    assert "the server has died (exit code -9); it is started anew" in messages
+    assert "the server has died (exit code -9); it is restarted" in messages
     assert messages.splitlines()[-1] == "windowmill: the server has ended: asked to stop"

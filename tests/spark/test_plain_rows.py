@@ -268,8 +268,8 @@ def test_files_with_deletion_vectors_are_not_plain(spark, tmp_path):
     spark.sql(f"DELETE FROM delta.`{path}` WHERE long = 1")
     source = open_source(pipeline_over(path))
     files = tuple(source.snapshot(source.version))
-    assert source.plain_files(Reading(files, settled=1, as_of=source.version)) is None
-    assert source.plain_files(Reading(files, settled=1)) is not None
+    assert source.plain_files(Reading(files, snapshot_files=1, as_of=source.version)) is None
+    assert source.plain_files(Reading(files, snapshot_files=1)) is not None
 
 
 def test_a_damaged_file_is_left_to_spark(spark, tmp_path):

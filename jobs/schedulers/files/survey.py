@@ -157,7 +157,7 @@ class _Order:
     def __init__(self, batch: TableInput, parts: Sequence[FilePart]) -> None:
         files = np.array([part.index for part in parts], np.int64)
         self._disorder, self._by_row = batch.disorder, batch.by_row
-        self._settled = files < batch.settled
+        self._settled = files < batch.snapshot_files
         self._vouched = None
         if batch.closed_by_file is not None:
             self._vouched = np.array(batch.closed_by_file, np.int64)[files] + batch.lateness

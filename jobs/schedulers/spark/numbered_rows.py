@@ -202,7 +202,7 @@ def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> BlockSurvey
         arrived = block["high"] if arrived is None else max(arrived, block["high"])
         if batch.closed_by_file is not None:
             watermark = batch.closed_by_file[file] + batch.lateness
-        elif file < batch.settled or (seen is None and not by_row):
+        elif file < batch.snapshot_files or (seen is None and not by_row):
             continue
         else:
             watermark = (block["low"] if seen is None else seen) - batch.disorder
