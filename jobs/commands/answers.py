@@ -67,7 +67,7 @@ def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch], status: str |
 
 
 def status_of(pipeline: Pipeline) -> Answer:
-    """Report the pipeline's last batch, its progress along the axis, unread source versions, and what is in the next run's way."""
+    """Report the pipeline's last batch, its progress along the axis, unread source versions, and what would stop the next run."""
     ledger, places = Ledger.open(pipeline), Places.of(pipeline)
     last, held, totals = ledger.last_commit, ledger.held_batch, ledger.totals
     lacking = _outstanding(pipeline, ledger)
@@ -114,7 +114,7 @@ def status_of(pipeline: Pipeline) -> Answer:
     )
     shown["late_missed"] = missed_windows(data["late_missed"])
     for name, value in shown.items():
-        if name in ("held_by", "versions_changing", "next_run_exit_code"):  # shown in another form, or beside another
+        if name in ("held_by", "versions_changing", "next_run_exit_code"):  # shown in another form, or with another
             continue
         if name == "late_missed" and not value:
             continue
@@ -144,9 +144,9 @@ def _told(rules: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
 
 
 def _example(row: Mapping[str, Any] | str) -> Padding:
-    """A row that breaks a rule, or what is told of it, set off from the line of the rule."""
-    told = row if isinstance(row, str) else ", ".join(f"{name}={'null' if value is None else value}" for name, value in row.items())
-    return Padding(Text(told), (0, 0, 0, 2), expand=False)
+    """A row that breaks a rule, or its description, indented below the line of the rule."""
+    text = row if isinstance(row, str) else ", ".join(f"{name}={'null' if value is None else value}" for name, value in row.items())
+    return Padding(Text(text), (0, 0, 0, 2), expand=False)
 
 
 def _outstanding(pipeline: Pipeline, ledger: Ledger) -> list[str]:
@@ -252,7 +252,7 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
         outcome = Text(row["outcome"], style=colours.get(row["outcome"], "default"))
         table.add_row(str(row["batch"]), outcome, row["severity"], "" if row["unexpected"] is None else f"{row['unexpected']:,}", rule)
         for example, values in zip_longest(row["examples"][:_MAX_NAMED], (row["values"] or [])[: len(row["examples"])][:_MAX_NAMED]):
-            # A row that a verification found differing is told in words.
+            # A row that a verification found differing is described in words.
             table.add_row("", "", "", "", _example({**example, **(values or {})} if isinstance(example, Mapping) else example))
     return Answer(data, table)
 
@@ -303,7 +303,7 @@ class NextRun:
     changing
         Those of them that update or remove rows.
     error
-        Why the run would end without a batch; null if nothing is known to be in its way.
+        Why the run would end without a batch; null if nothing is known to stop it.
     """
 
     waiting: int | None = None

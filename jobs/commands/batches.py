@@ -24,8 +24,8 @@ from windowmill.jobs.commands.terminal import (
     exit_code_of,
     instant_of,
     load_pipeline,
+    report,
     show,
-    tell,
 )
 from windowmill.windowing.errors import HeldError, SpecError, WindowmillError
 from windowmill.windowing.spec import Pipeline
@@ -66,7 +66,7 @@ def run(
     failed = {spec: code for spec, code in codes.items() if code}
     if failed:
         listed = ", ".join(f"{spec} (exit code {code})" for spec, code in failed.items())
-        tell(f"windowmill: {len(failed)} of {len(codes)} pipelines failed: {listed}")
+        report(f"windowmill: {len(failed)} of {len(codes)} pipelines failed: {listed}")
     return next(iter(failed.values()), 0)
 
 
@@ -162,7 +162,7 @@ def abandon(spec: Spec, as_json: AsJson = False) -> None:
     pipeline = load_pipeline(spec)
     plan = loop.abandon(pipeline, Progress(errors, as_written))
     data = {"pipeline": pipeline.pipeline, "status": "abandoned", "batch": plan.batch, "action": plan.action}
-    show(Answer(data, f"{pipeline.pipeline}: batch {plan.batch} ({plan.action}) is abandoned; none of its rows had landed"), as_json)
+    show(Answer(data, f"{pipeline.pipeline}: batch {plan.batch} ({plan.action}) is abandoned; no row was published"), as_json)
 
 
 def savepoint(

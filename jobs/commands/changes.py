@@ -24,7 +24,7 @@ History = Annotated[
         show_default=False,
     ),
 ]
-#: Field of a kept plan that tells it from a spec.
+#: Field that a kept plan has and a spec has not.
 _KEPT = "windowmill_plan"
 #: Exit codes by the status of an answer; 0 for others.
 _CODES = {"changed": SOMETHING_TO_DO, "held": HeldError.exit_code}

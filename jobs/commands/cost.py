@@ -32,8 +32,8 @@ def cost_of(pipeline: Pipeline, last: int, price_per_hour: float | None) -> Answ
     }
     unknown = "a month: not known; wait for a run after the first batch, which reads history, or without a schedule for three runs"
     elsewhere = "processor: – where a Connect server or a cluster computed the batch; see its own metrics"
-    told = elsewhere if any("client_processor_seconds" in batch.used for batch in batches) else ""
-    lines = [line for line in (trend, unknown if month is None else month.describe(), told) if line]
+    note = elsewhere if any("client_processor_seconds" in batch.used for batch in batches) else ""
+    lines = [line for line in (trend, unknown if month is None else month.describe(), note) if line]
     return Answer(data, Group(_table(pipeline, batches), *lines))
 
 

@@ -31,7 +31,7 @@ from windowmill.windowing.settings import DRIVER_MEMORY, MASTER, SETTINGS, missp
 GIB = 1 << 30
 LOW_DISK_BYTES = 2 * GIB
 AIRFLOW_BYTES = 2 * GIB
-"""What Airflow's scheduler, API server and DAG processor take together, beside Spark's driver."""
+"""What Airflow's scheduler, API server and DAG processor take together, without Spark's driver."""
 
 MARKS = {True: ("ok", "green"), "warn": ("warn", "yellow"), False: ("WRONG", "bold red")}
 
@@ -80,7 +80,7 @@ def report(checks: list[Check]) -> Answer:
             text.append(wrapped(check.advice, f"{margin}-> ", f"{margin}   ") + "\n", style)
     wrong = sum(check.ok is False for check in checks)
     warned = sum(check.ok == "warn" for check in checks)
-    text.append(f"{wrong} wrong, {warned} to look at, {len(checks) - wrong - warned} fine")
+    text.append(f"{wrong} wrong, {warned} to check, {len(checks) - wrong - warned} fine")
     found = [{"name": c.name, "result": MARKS[c.ok][0].lower(), "found": c.found, "advice": c.advice} for c in checks]
     return Answer({"wrong": wrong, "warned": warned, "checks": found}, text)
 
@@ -262,7 +262,7 @@ def check_port() -> Check:
 
 
 def check_memory() -> Check:
-    """Memory for Spark's driver beside Airflow."""
+    """Memory for Spark's driver on a machine that also runs Airflow."""
     total = min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_container_limits()])
     asked = DRIVER_MEMORY.given() or "4g"
     found = f"{total / GIB:.1f} GiB, Spark's driver takes up to {asked}"

@@ -140,9 +140,9 @@ def _disorder(arrivals: MeasuredArrivals | None, unit: Unit | None) -> tuple[Any
     if not rounded:
         late = _told(arrivals.late, tick, unit)
         return None, f"disorder: 0, as fewer than one row in a thousand is late, by up to {late}; those miss windows that have ended"
-    told = f"measured over {arrivals.commits} {arrivals.commit}"
-    told += f": all but one row in a thousand come within {_told(arrivals.disorder, tick, unit)}"
-    return (rounded if unit == "none" else shown(rounded)), f"{told}, the latest within {_told(arrivals.late, tick, unit)}"
+    measured = f"measured over {arrivals.commits} {arrivals.commit}"
+    measured += f": all but one row in a thousand come within {_told(arrivals.disorder, tick, unit)}"
+    return (rounded if unit == "none" else shown(rounded)), f"{measured}, the latest within {_told(arrivals.late, tick, unit)}"
 
 
 def _rounded(length: int) -> int:
@@ -156,7 +156,7 @@ def _told(ticks: int, tick: int, unit: Unit | None) -> str:
 
 
 def shown(length: int) -> str:
-    """A length of time in the largest units that tell it to a hundredth.
+    """A length of time in the largest units that give it to a hundredth.
 
     >>> shown(5_400_000_000), shown(60_000_000), shown(1_234_567)
     ('1 hour 30 minutes', '1 minute', '1 second 234 milliseconds')

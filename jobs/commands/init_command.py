@@ -1,4 +1,4 @@
-"""``windowmill init``: looks at a source, asks at most three questions, and writes a spec that runs as it is."""
+"""``windowmill init``: examines a source, asks at most three questions, and writes a spec that runs as it is."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def init(asked: Asked, *, ask: bool) -> Answer:
 
 
 def _look(asked: Asked, question: Ask) -> tuple[Look, NamedTable | None]:
-    """A look at the source; and its name, if it is a table of Spark's catalog."""
+    """What is found in the source; and its name, if it is a table of Spark's catalog."""
     given = _options(asked.options)
     if asked.table is not None:
         if asked.source is not None or asked.format is not None:
-            raise SpecError("--table: a table of the catalog is given beside --source or --format; leave one of them out")
+            raise SpecError("--table: a table of the catalog is given together with --source or --format; leave one of them out")
         named = NamedTable.find(asked.table)
         return look_at(named.location, "delta", given), named
     source = asked.source or question(

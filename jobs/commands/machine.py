@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from windowmill.jobs.commands.terminal import Answer, AsJson, console, errors, show, tell
+from windowmill.jobs.commands.terminal import Answer, AsJson, console, errors, report, show
 
 
 def setup(
@@ -37,10 +37,10 @@ def serve(
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port on this machine; 0 for any that is free.")] = 15002,
     idle_minutes: Annotated[int, typer.Option("--idle-minutes", min=0, help="End after this time without a client; 0 for never.")] = 0,
     max_age_hours: Annotated[
-        int, typer.Option("--max-age-hours", min=0, help="Start Spark anew after this time, once no client is connected; 0 for never.")
+        int, typer.Option("--max-age-hours", min=0, help="Restart Spark after this time, once no client is connected; 0 for never.")
     ] = 24,
     max_memory_gib: Annotated[
-        int, typer.Option("--max-memory-gib", min=0, help="Start Spark anew when it takes more, once no client is connected; 0 for never.")
+        int, typer.Option("--max-memory-gib", min=0, help="Restart Spark when it takes more, once no client is connected; 0 for never.")
     ] = 8,
     as_json: AsJson = False,
 ) -> None:
@@ -52,11 +52,11 @@ def serve(
         show(Answer(data, server.address), as_json)
 
     begun = time.monotonic()
-    server = Server(port, Limits(idle_minutes * 60, max_age_hours * 3_600, max_memory_gib << 30), tell)
+    server = Server(port, Limits(idle_minutes * 60, max_age_hours * 3_600, max_memory_gib << 30), report)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.end())
-    tell(f"windowmill: starting and warming up Spark on port {server.port}, which takes about a minute")
-    tell(f"windowmill: the server has ended: {server.keep(ready)}")
+    report(f"windowmill: starting and warming up Spark on port {server.port}, which takes about a minute")
+    report(f"windowmill: the server has ended: {server.keep(ready)}")
 
 
 def tutorial(

@@ -1,4 +1,4 @@
-"""A table of Spark's catalog as the source that ``windowmill init`` looks at: the spec names it, and a sink beside it."""
+"""A table of Spark's catalog as the source that ``windowmill init`` examines: the spec names it, and a sink in the same database."""
 
 from __future__ import annotations
 

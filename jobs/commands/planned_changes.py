@@ -43,7 +43,7 @@ _ORIGINS = {"state": "state", "source": "the source"}
 _TASK_BYTES = 128 << 20
 #: Released batches, the newest ones, whose broken rules are named.
 _RELEASED = 5
-#: Two estimates that differ by less than this are told as one.
+#: Two estimates that differ by less than this are shown as one.
 _ONE_ESTIMATE = 1.5
 
 
@@ -68,7 +68,7 @@ def held_change(pipeline: Pipeline, ledger: Ledger, spec: str) -> Answer | None:
         return None
     one, other = rulings(ledger, held.plan)
     text = (
-        f"{pipeline.pipeline}: batch {held.number}, which applies the spec, is held by a quality rule; look at its rows in "
+        f"{pipeline.pipeline}: batch {held.number}, which applies the spec, is held by a quality rule; check its rows in "
         f"{Places.of(pipeline).held}, then `windowmill {one} {spec}` or `windowmill {other} {spec}`"
     )
     return Answer({"pipeline": pipeline.pipeline, "status": "held", "batch": held.number}, text)
@@ -106,9 +106,9 @@ def _answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -
         "seconds_most": seconds_most,
         "tasks": _tasks(runnable, found, batches),
     }
-    told, does_it = _summary(found), f"`windowmill apply {spec}` does it"
-    data["summary"] = f"{told}; {does_it}"
-    return Answer(data, Group(_tree(data, found), Text(f"{wrapped(told)};\n{does_it}", style="bold")))
+    summary, does_it = _summary(found), f"`windowmill apply {spec}` does it"
+    data["summary"] = f"{summary}; {does_it}"
+    return Answer(data, Group(_tree(data, found), Text(f"{wrapped(summary)};\n{does_it}", style="bold")))
 
 
 def _shown(change: SpecChange, rows: int | None) -> dict[str, Any]:
@@ -172,16 +172,16 @@ def _read(read: Mapping[str, Any]) -> str:
 
 def _stated(state: Mapping[str, Any]) -> str:
     if state["from"] == "source":
-        return f"computed anew from the source: {state['why']}"
+        return f"recomputed from the source: {state['why']}"
     if not state["cut_anew"]:
         return "carried over"
     since = "" if state["slices_since"] is None else f", which are all there since {state['slices_since']}"
     return f"carried over; windows are made of its slices{since}"
 
 
-def _line(name: str, told: str) -> Text:
+def _line(name: str, text: str) -> Text:
     """A line of the tree, which is wrapped where the terminal ends."""
-    return Text(f"{name}  {told}", no_wrap=False, overflow="fold")
+    return Text(f"{name}  {text}", no_wrap=False, overflow="fold")
 
 
 def _told(change: Mapping[str, Any], added: Sequence[str], data: Mapping[str, Any]) -> str:
@@ -200,10 +200,10 @@ def _told(change: Mapping[str, Any], added: Sequence[str], data: Mapping[str, An
 
 def _summary(found: Application) -> str:
     parts, source = [], found.plan.carried is None
-    told: dict[Fate, str] = {"kept": "kept", "filled": "filled" if source else "filled from state", "dropped": "dropped"}
+    words: dict[Fate, str] = {"kept": "kept", "filled": "filled" if source else "filled from state", "dropped": "dropped"}
     for what, changes in (("window", found.changes.windows), ("aggregate", found.changes.aggregates)):
         fates = Counter(each.fate for each in changes)
-        parts += [f"{n} {what}{'s' if n != 1 else ''} {said}" for fate, said in told.items() if (n := fates[fate])]
+        parts += [f"{n} {what}{'s' if n != 1 else ''} {said}" for fate, said in words.items() if (n := fates[fate])]
     reads = _files(len(found.reading.files), found.reading.size_bytes) if source else _NOTHING
     return f"{', '.join(parts)}: reads {reads}"
 

@@ -88,12 +88,16 @@ def _lines(data: dict[str, Any], plan: BackfillPlan, *, instants: bool) -> list[
         by_window = ", ".join(f"{window} {n:,}" for window, n in data["windows"].items())
         state = ", and the state, which is to be of the same rows" if plan.replaces_state else ""
         lines.append(f"  replaces {data['rows_replaced']:,} rows in the sink{f' ({by_window})' if by_window else ''}{state}")
-    took = "no earlier batch tells how long it takes" if seconds is None else f"takes about {seconds:,.1f} s, by what earlier batches took"
+    took = (
+        "how long it takes is not known from earlier batches"
+        if seconds is None
+        else f"takes about {seconds:,.1f} s, by what earlier batches took"
+    )
     return [*lines, f"  {took}", f"{name}: nothing has been changed"]
 
 
 def _pieces(pipeline: Pipeline, rows: int | None) -> int:
-    """Number of pieces in which Spark computes so many ``rows``: shares of the keys for each way of windows; 1 for this process."""
+    """Number of pieces in which Spark computes so many ``rows``: shares of the keys for each layout; 1 for this process."""
     if compute_of(pipeline) == "local" or rows is None or rows <= limits.MAX_ROWS:
         return 1
     return len(windows_by_way(pipeline)) * (limits.shares_of(rows) if pipeline.keys else 1)

@@ -115,7 +115,7 @@ def _answer(pipeline: Pipeline, done: Purged, spec: str, *, dry_run: bool) -> An
     lines = [f"{pipeline.pipeline}: batch {plan.batch}: {keys} purged: rows {rows}"]
     lines += [f"  savepoints dropped: {', '.join(left.savepoints)}"] if left.savepoints else []
     pages = [f"{left.pages} page{'' if left.pages == 1 else 's'} of Data Docs"] if left.pages else []
-    pages += ["the report (`windowmill report` writes it anew)"] if left.report else []
+    pages += ["the report (`windowmill report` writes it again)"] if left.report else []
     lines += [f"  removed: {', '.join(pages)}"] if pages else []
     lines.append(
         f"  old versions of the tables hold what was purged until `{tidy}` removes their files, from {until:%Y-%m-%d} on, and entries of "

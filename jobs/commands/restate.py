@@ -1,4 +1,4 @@
-"""``windowmill restate``: computes windows anew after a correction of the source, and says what has changed."""
+"""``windowmill restate``: recomputes windows after a correction of the source, and says what has changed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def restate(
     accept_code: AcceptCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compute windows anew after rows of the source were corrected, and publish those that differ.
+    """Recompute windows after rows of the source were corrected, and publish those that differ.
 
     By default these are the windows that the changed rows of unread versions of a Delta table touch. With --file, or with --from or --to
     alone, all windows, or those of the range, are compared with the source as it is now.
@@ -62,7 +62,7 @@ def restate(
     first = None if begin is None else instant_of("--from", begin, pipeline)
     last = None if end is None else instant_of("--to", end, pipeline)
     if first is not None and last is not None and first >= last:
-        raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are computed anew")
+        raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are recomputed")
     done = loop.restate(
         pipeline,
         Progress(errors, as_written),

@@ -61,7 +61,7 @@ def set_up(progress: Progress, *, with_s3: bool) -> Answer:
     made = sum(step["result"] == "made" for step in done)
     failed = [step["name"] for step in done if step["result"] == "failed"]
     others = f"{', '.join(failed)} failed" if failed else "the others were there"
-    text = f"ready: {made} of {len(done)} made, {others}; `windowmill doctor` looks at the rest of this machine"
+    text = f"ready: {made} of {len(done)} made, {others}; `windowmill doctor` checks the rest of this machine"
     return Answer({"steps": done}, text)
 
 

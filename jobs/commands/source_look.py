@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Unit = Literal["us", "ms", "s", "none"]
-#: Rows and files of the sample: the first commits, in which lateness is measured, and enough rows to tell keys from ids.
+#: Rows and files of the sample: the first commits, in which lateness is measured, and enough rows to distinguish keys from ids.
 _ROWS, _FILES = 500_000, 200
 _SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _TIME_NAME = re.compile(r"(?:^|_)(?:time|timestamp|ts|at|date|datetime|day|when|occurred|event)(?:$|_)|time$|_at$|date$", re.IGNORECASE)
@@ -54,7 +54,7 @@ _IN_TIME = 0.999
 
 @dataclass(frozen=True)
 class Look:
-    """What a look at a source has found.
+    """What was found in a source.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class Look:
         return None if self.sample is None or name not in self.sample.column_names else pc.count_distinct(self.sample.column(name)).as_py()
 
     def keys(self, time: str) -> list[str]:
-        """Columns that may tell keys apart, the likeliest first: few values, each in many rows."""
+        """Columns that may be keys, the likeliest first: few values, each in many rows."""
         found = {}
         for name, kind in self.columns.arrow.items():
             n = self.distinct(name)
@@ -260,7 +260,7 @@ def csv_options(path: str) -> dict[str, str]:
 
 
 def look_at(path: str, format_: str | None, given: Mapping[str, str]) -> Look:
-    """A look at the source at ``path``; null for a ``format_`` that is to be found. ``given`` are options of the source.
+    """What is found in the source at ``path``; null for a ``format_`` that is to be found. ``given`` are options of the source.
 
     Raises
     ------

@@ -65,9 +65,9 @@ class Measured:
         """What was found, in one line."""
         if not self.rows:
             return "the source has no rows yet"
-        told = ", ".join(f"{name} in {count:,}" for name, count in self.readable.items())
+        readable = ", ".join(f"{name} in {count:,}" for name, count in self.readable.items())
         lost = f"; not usable: {self._reasons()}" if self.reasons else ""
-        return f"{self.rows:,} rows of the source read; readable: {told}{lost}"
+        return f"{self.rows:,} rows of the source read; readable: {readable}{lost}"
 
     def problem(self, pipeline: Pipeline) -> tuple[str, str] | None:
         """The field that is wrong, and what to do, where every batch of such rows would be held; null for none."""
@@ -81,8 +81,8 @@ class Measured:
         return "time.column" if worst in _OF_TIMES else "source", f"{what}: {self._reasons()}{remedies}"
 
     def _reasons(self) -> str:
-        told = ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
-        return told + (f" (such as {', '.join(self.examples)})" if self.examples else "")
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
+        return reasons + (f" (such as {', '.join(self.examples)})" if self.examples else "")
 
 
 def measured(pipeline: Pipeline, source: SourceTable) -> Measured | None:

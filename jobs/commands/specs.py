@@ -94,7 +94,7 @@ def init(
     keys: Annotated[str | None, typer.Option("--keys", help="Columns by which events are grouped: a,b; - for none.")] = None,
     time: Annotated[str | None, typer.Option("--time", help="The column that says when an event happened.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="The file to write; by default <pipeline>.yaml.")] = None,
-    sink: Annotated[str | None, typer.Option("--sink", help="Where results go; by default beside the source.")] = None,
+    sink: Annotated[str | None, typer.Option("--sink", help="Where results go; by default next to the source.")] = None,
     pipeline: Annotated[str | None, typer.Option("--pipeline", help="The pipeline's name; by default that of the source.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: take what the source shows.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,

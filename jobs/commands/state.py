@@ -113,7 +113,7 @@ class MixedView(View):
 
     def __init__(self, pipeline: Pipeline, ledger: Ledger, limit: int, views: Mapping[WayName, View]) -> None:
         super().__init__(pipeline, ledger, limit)
-        self._views = {way.replace(" ", "_"): view for way, view in views.items()}
+        self._views = {layout.replace(" ", "_"): view for layout, view in views.items()}
         self._kind = describe_ways(list(views))
         self.inspection = next(iter(views.values())).inspection
 

@@ -81,7 +81,7 @@ def _in_lines_that_fit(text: str) -> str:
     return "\n".join(in_lines(line, console.width) for line in text.splitlines())
 
 
-def tell(text: str) -> None:
+def report(text: str) -> None:
     """Print ``text`` on standard error: as one line, which a terminal shows in several that end between words."""
     errors.print(in_lines(text, errors.width, then="  ") if errors.is_terminal else text)
 
@@ -159,14 +159,14 @@ def exit_code_of(action: Callable[[], Any]) -> int:
     except TyperException as err:
         # Without any argument the help has been printed, and there is no message.
         if message := err.format_message().replace("Value error, ", "", 1).rstrip("."):
-            tell(f"windowmill: {message}; see `windowmill --help`")
+            report(f"windowmill: {message}; see `windowmill --help`")
         return 2
     except typer.Abort:
         return _stopped()
     except WindowmillError as err:
         if Debugging.on:
             raise
-        tell(f"windowmill: {as_written(str(err))}")
+        report(f"windowmill: {as_written(str(err))}")
         return err.exit_code
     except Exception as err:
         if Debugging.on:
@@ -174,7 +174,7 @@ def exit_code_of(action: Callable[[], Any]) -> int:
         from windowmill.jobs.spark.failures import explain, raised_in_worker
 
         ours = raised_in_worker(err)
-        tell(f"windowmill: {as_written(redacted(explain(err)) if ours is None else str(ours))}")
+        report(f"windowmill: {as_written(redacted(explain(err)) if ours is None else str(ours))}")
         return 1 if ours is None else ours.exit_code
     if result == INTERRUPTED:  # typer has caught the KeyboardInterrupt
         return _stopped()
@@ -183,5 +183,5 @@ def exit_code_of(action: Callable[[], Any]) -> int:
 
 
 def _stopped() -> int:
-    tell("windowmill: stopped; run again to continue")
+    report("windowmill: stopped; run again to continue")
     return INTERRUPTED

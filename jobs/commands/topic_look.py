@@ -25,12 +25,12 @@ from windowmill.windowing.errors import SourceMissingError, SpecError
 ADDRESS = re.compile(r"kafka://(?P<brokers>[^/]+)/(?P<topics>[^/]+)")
 #: Messages of the sample, and parts of it between which rows are compared: a run plans more messages at once than a part has.
 _MESSAGES, _PARTS = 100_000, 100
-#: Columns that tell messages apart, in order.
+#: Columns that identify a message, in order.
 _ORDER = ("kafka_topic", "kafka_partition", "kafka_offset")
 
 
 def look_at_messages(address: str, given: Mapping[str, str]) -> Look:
-    """A look at the topics of ``kafka://BROKERS/TOPICS``; ``given`` are further options of the source.
+    """What is found in the topics of ``kafka://BROKERS/TOPICS``; ``given`` are further options of the source.
 
     Raises
     ------

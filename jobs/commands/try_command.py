@@ -220,7 +220,7 @@ def _write(pieces: Iterable[bytes | pa.Buffer], out: TextIO) -> None:
 def _judged(rows: JsonRows, pipeline: Pipeline) -> tuple[JsonRows, dict[str, pa.BooleanArray]]:
     """The rows that the source's filter leaves and on which no condition fails, and where each of the spec's conditions is true of them.
 
-    Conditions look at one row each, so they are settled for all rows at once: a query a batch costs 20 ms and more.
+    A condition reads one row, so conditions are evaluated for all rows at once: a query a batch costs 20 ms and more.
     """
     wanted = pipeline.source.filter if pipeline.source and pipeline.source.filter else None
     conditions = pipeline.conditions()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from windowmill.jobs.commands.terminal import tell
+from windowmill.jobs.commands.terminal import report
 from windowmill.jobs.commands.try_engine import Batch, Results
 from windowmill.jobs.commands.try_kernel import results_in_order
 from windowmill.jobs.conditions.spark import judged
@@ -42,7 +42,7 @@ class SparkEngine:
         rows = pa.concat_tables(self._tables)
         rows = rows.append_column(_PLACE, pa.array(np.arange(rows.num_rows)))
         typed = [pa.field(field.name, pa.string() if pa.types.is_null(field.type) else field.type) for field in rows.schema]
-        spark = spark_session("windowmill try", brief=True, shipment=shipment_of(self._pipeline), say=tell)
+        spark = spark_session("windowmill try", brief=True, shipment=shipment_of(self._pipeline), say=report)
         frame = spark.createDataFrame(without_empty_chunks(rows.cast(pa.schema(typed))))
         frame, failed = self._read(frame)
         found = evaluate(frame, self._pipeline, arrival=_COMMIT, label=_PLACE, final=final, latest=self._latest)

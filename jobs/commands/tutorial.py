@@ -130,7 +130,7 @@ class TutorialStep:
     numbers
         Counts of the batch.
     rows
-        The rows to look at, by the title of their table.
+        The rows to show, by the title of their table.
     """
 
     title: str
@@ -179,7 +179,7 @@ def run_tutorial(folder: Path | None, show: Callable[[RenderableType], None]) ->
             show(step.as_text(len(steps)))
     following = [
         f"windowmill explain {spec}: what a run reads, keeps and combines",
-        f"windowmill status {spec}: where it stands",
+        f"windowmill status {spec}: its progress",
         f"windowmill history {spec}: its batches",
         f"windowmill report {spec}: writes the page that shows all of it",
         "windowmill init --source PATH: a spec for a table of yours",
@@ -264,7 +264,7 @@ def _recomputed(pipeline: Pipeline) -> TutorialStep:
     published = {tuple(row.values()) for row in _sink_rows(pipeline)}
     same = len(found & published)
     numbers: dict[str, int | str] = {"rows_in_the_table": len(published), "rows_recomputed": len(found), "rows_equal": same}
-    return TutorialStep("The same as computing everything anew", _RECOMPUTED.format(same=same, rows=len(published)), None, numbers)
+    return TutorialStep("The same as recomputing everything", _RECOMPUTED.format(same=same, rows=len(published)), None, numbers)
 
 
 def _run(pipeline: Pipeline, deliver: int) -> CommittedBatch:

@@ -37,7 +37,7 @@ def specs_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def checked(spec: Path, *, source: bool) -> Checked:
-    """The spec at ``spec``; with ``source`` also beside its source, of which some rows are read."""
+    """The spec at ``spec``; with ``source`` also compared with its source, of which some rows are read."""
     try:
         read = read_spec(spec)
         return _checked(read, spec, source=source)

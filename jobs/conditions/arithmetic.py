@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.conditions import kinds
-from windowmill.jobs.conditions.casts import EXACT, alike, cast, fitting
+from windowmill.jobs.conditions.casts import EXACT, cast, cast_to_common, fitting
 from windowmill.jobs.conditions.kinds import (
     BOOL,
     DOUBLE,
@@ -57,10 +57,10 @@ _NEGATED = Context(prec=34, rounding=ROUND_HALF_EVEN)
 
 def compared(sign: str, left: Value, right: Value) -> Value:
     """A comparison by ``sign``, one of Spark's, but for ``<=>``."""
-    for value, beside in ((left, right), (right, left)):
-        if is_whole(value.kind) and isinstance(beside.literal, Decimal) and abs(beside.literal) >= 1 << 63 and sign not in ("=", "<>"):
+    for value, opposite in ((left, right), (right, left)):
+        if is_whole(value.kind) and isinstance(opposite.literal, Decimal) and abs(opposite.literal) >= 1 << 63 and sign not in ("=", "<>"):
             # Spark says true or false even where the integer is null.
-            raise outside(f"a comparison of {name_of(value.kind)} with {beside.literal}")
+            raise outside(f"a comparison of {name_of(value.kind)} with {opposite.literal}")
     return applied(lambda one, other: _compare(sign, one, other), _operands(left, right))
 
 
@@ -74,7 +74,7 @@ def same(left: Value, right: Value) -> Value:
 
 
 def _operands(left: Value, right: Value) -> list[Value]:
-    left, right = alike(*_literals_as_decimals(left, right))
+    left, right = cast_to_common(*_literals_as_decimals(left, right))
     if not _has_order(left.kind):
         raise outside("a comparison", left.kind)
     return [left, right]
@@ -85,12 +85,12 @@ def _has_order(kind: pa.DataType) -> bool:
 
 
 def _literals_as_decimals(left: Value, right: Value) -> tuple[Value, Value]:
-    """A whole number that is written out takes no more digits beside a decimal than it has."""
+    """A whole number that is written out takes no more digits than it has where the other operand is a decimal."""
     one, other = (
         cast(value, pa.decimal128(len(str(abs(value.literal))), 0))
-        if is_whole(value.kind) and isinstance(value.literal, int) and pa.types.is_decimal(beside.kind)
+        if is_whole(value.kind) and isinstance(value.literal, int) and pa.types.is_decimal(opposite.kind)
         else value
-        for value, beside in ((left, right), (right, left))
+        for value, opposite in ((left, right), (right, left))
     )
     return one, other
 
@@ -124,15 +124,15 @@ def arithmetic(sign: str, left: Value, right: Value) -> Value:
         if not (is_number(value.kind) or value.kind in (TEXT, NULL)):
             raise outside(f"arithmetic ({sign})", left.kind, right.kind)
     if TEXT in (left.kind, right.kind):
-        beside = right.kind if left.kind == TEXT else left.kind
-        if beside in (TEXT, NULL):
+        opposite = right.kind if left.kind == TEXT else left.kind
+        if opposite in (TEXT, NULL):
             raise outside(f"arithmetic ({sign})", left.kind, right.kind, instead="a cast to a number")
-        kind = LONG if is_whole(beside) else DOUBLE
+        kind = LONG if is_whole(opposite) else DOUBLE
         left, right = cast(left, kind), cast(right, kind)
     left, right = _literals_as_decimals(left, right)
     if left.kind == right.kind == NULL:
         left = right = cast(left, DOUBLE)
-    # Spark looks at the divisor first: where it is null, nothing else is evaluated.
+    # Spark evaluates the divisor first: where it is null, nothing else is evaluated.
     order = None if sign in ("+", "-", "*") else (1, 0)
     if any(pa.types.is_decimal(value.kind) for value in (left, right)) and not {FLOAT, DOUBLE} & {left.kind, right.kind}:
         return _of_decimals(sign, left, right, order)

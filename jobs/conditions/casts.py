@@ -52,7 +52,7 @@ _JAVA_HEXADECIMAL = re.compile(r"([+-]?)0[xX]([0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9
 _INFINITE = re.compile("([+-]?)(?:inf|infinity)", re.IGNORECASE)
 _NAN = re.compile("[nN][aA][nN]|[+-]?NaN")
 _TRUE, _FALSE = ("t", "true", "y", "yes", "1"), ("f", "false", "n", "no", "0")
-#: Digits of a float that every version of Java prints alike, of which it makes a decimal.
+#: Digits of a float that every version of Java prints the same; a decimal is made from these.
 _PRINTED_DIGITS = {FLOAT: 6, DOUBLE: 15}
 #: Digits enough for every result of two decimals.
 EXACT = Context(prec=200, Emax=10**6, Emin=-(10**6))
@@ -86,7 +86,7 @@ def _as_kind(value: Value, kind: pa.DataType) -> Value:
     return applied(lambda array: converter(array, kind), [value])
 
 
-def alike(*values: Value, what: str = "a comparison") -> list[Value]:
+def cast_to_common(*values: Value, what: str = "a comparison") -> list[Value]:
     """``values`` cast to the type that they have in common; raises ``OutsideError`` if they have none."""
     kind = kinds.common_of([value.kind for value in values])
     if kind is None:
@@ -238,7 +238,7 @@ def _whole_of_whole(array: pa.Array, kind: pa.DataType) -> Computed:
 
 def _whole_of_float(array: pa.Array, kind: pa.DataType) -> Computed:
     numbers = numbers_of(array).astype(np.float64)
-    # Narrow integers are cast by way of 32 bits.
+    # Narrow integers are cast through 32 bits.
     bound = 1 << max(kind.bit_width, 32) - 1
     greatest = float(bound - 1)
     bad = ~((np.floor(numbers) <= greatest) & (np.ceil(numbers) >= -bound))
@@ -259,7 +259,7 @@ def _float_of_number(array: pa.Array, kind: pa.DataType) -> Computed:
 def _whole_of_decimal(array: pa.Array, kind: pa.DataType) -> Computed:
     bound = 1 << kind.bit_width - 1
 
-    # Spark casts a decimal that 64 bits do not hold to a narrow integer by way of a double.
+    # Spark casts a decimal that 64 bits do not hold to a narrow integer through a double.
     rounded = array.type.precision > _LONG_DIGITS and kind != LONG
 
     def read(value: Decimal) -> int:

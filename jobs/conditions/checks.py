@@ -1,4 +1,4 @@
-"""Checks that a text is a condition that every engine evaluates alike: Spark SQL over one row, with the same result at every retry.
+"""Checks that a text is a condition with the same result on every engine: Spark SQL over one row, with the same result at every retry.
 
 So it must name no instant by the clock: Spark replaces 'now', 'today', 'tomorrow', 'yesterday' and 'epoch' where a constant becomes a date
 or an instant, by a cast that is written or by one that it adds. Without the types of the columns it is not known whether ``x = 'today'``
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
 _LONGEST = 10_000
-_STRAY_LAMBDA = "a lambda (x -> …) stands where no function takes one; take it out"
+_STRAY_LAMBDA = "a lambda (x -> …) is given where no function takes one; take it out"
 #: Columns that Spark adds to rows: the path and size of their file, which OPTIMIZE changes, and the grouping of an aggregation.
 _HIDDEN = {"_metadata", "grouping__id"}
 #: Spark also takes a zone behind the word, and trims control characters.
@@ -120,9 +120,9 @@ def _form_problem(tree: exp.Expr) -> str | None:
     if isinstance(tree, exp.Alias):
         return "not a Spark SQL condition (two names stand side by side); correct it"
     if not isinstance(tree, exp.Condition) or isinstance(tree, exp.Star):
-        return "a statement or a list stands where a condition should"
+        return "a statement or a list is no condition"
     if isinstance(tree, exp.Literal | exp.Interval | exp.Null | exp.Neg | exp.Lambda) or _is_value(tree):
-        return "a value stands where a condition should; compare it with something"
+        return "a value is no condition; compare it with something"
     return None
 
 
@@ -149,7 +149,7 @@ def _node_problem(node: exp.Expr) -> str | None:
     if isinstance(node, exp.Filter | exp.WithinGroup | exp.Distinct | exp.Order | exp.IgnoreNulls | exp.RespectNulls):
         return "FILTER, DISTINCT, ORDER BY and the like choose among many rows; a condition reads one row"
     if isinstance(node, exp.Star):
-        return "* stands for columns that depend on the engine; name the columns"
+        return "* means columns that depend on the engine; name the columns"
     if isinstance(node, exp.Column):
         return _column_problem(node)
     return _function_problem(node) or _lambda_problem(node) or _operand_problem(node) or _spelling_problem(node) or clock_problem(node)
@@ -182,7 +182,7 @@ def _function_problem(node: exp.Expr) -> str | None:
         return f"{min(names)}() makes several rows of one; a condition says yes or no"
     if isinstance(node, exp.AggFunc):
         return f"{min(names)}() needs many rows; a condition reads one row"
-    # A node may have names of other dialects beside Spark's own; how it was written is checked by the words.
+    # A node may have names of other dialects in addition to Spark's own; the words that were written are checked elsewhere.
     return next(function_problems(names), None) if names & (CHANGING | MAKING_ROWS | OF_MANY_ROWS) else None
 
 
@@ -227,7 +227,7 @@ def _spelling_problem(node: exp.Expr) -> str | None:
     if isinstance(node, foreign) or (isinstance(node, exp.Between) and node.args.get("symmetric")):
         return f"{node.key.upper()} is no Spark SQL; use one of Spark's own functions"
     if isinstance(node, exp.If) and isinstance(node.this.unnest(), exp.Null):
-        return "null stands where a condition should; write false"
+        return "null is no condition; write false"
     if isinstance(node, exp.In) and not node.expressions and not node.args.get("query"):
         return "IN takes a list of values in parentheses, such as v in (1, 2)"
     if isinstance(node, exp.Cast) and node.args.get("format"):

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.arithmetic import compared, same
-from windowmill.jobs.conditions.casts import alike, cast, holds
+from windowmill.jobs.conditions.casts import cast, cast_to_common, holds
 from windowmill.jobs.conditions.functions import Call, calls
 from windowmill.jobs.conditions.kinds import NULL
 from windowmill.jobs.conditions.values import OutsideError, Value, at, chosen, either, outside, without
@@ -16,7 +16,7 @@ from windowmill.jobs.conditions.values import OutsideError, Value, at, chosen, e
 
 def choice(tests: Sequence[Value], values: Sequence[Value]) -> Value:
     """The first of ``values`` whose test holds; the last, for which there is no test, where none does."""
-    values = alike(*values, what="a choice")
+    values = cast_to_common(*values, what="a choice")
     open_, failed = np.ones(len(values[0].array), np.bool_), None
     reached = []
     for test in tests:
@@ -35,7 +35,7 @@ def is_null(value: Value) -> Value:
 
 @calls("coalesce", "nvl", "ifnull")
 def _coalesce(call: Call) -> Value:
-    values = alike(*call.values(1), what=call.name)
+    values = cast_to_common(*call.values(1), what=call.name)
     open_, conditions = np.ones(call.own.n, np.bool_), []
     for value in values:
         conditions.append(open_ & (value.valid if value.failed is None else value.valid | value.failed))

@@ -1,7 +1,7 @@
 """Evaluates Spark SQL expressions over Arrow tables: one recursive function over the tree, which gives values and where they fail.
 
 A node or function without a rule here, or one of a type that its rule does not take, is outside: :class:`.OutsideError`. Whether it is
-depends on the types of the columns alone, so that an expression over no rows tells.
+depends on the types of the columns alone, so an expression over no rows shows it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import windowmill.jobs.conditions.numbers
 import windowmill.jobs.conditions.zones  # noqa: F401 - all of them register functions
 from windowmill.jobs.conditions import intervals, kinds
 from windowmill.jobs.conditions.arithmetic import arithmetic, compared, negative, same
-from windowmill.jobs.conditions.casts import alike, cast, holds, try_cast
+from windowmill.jobs.conditions.casts import cast, cast_to_common, holds, try_cast
 from windowmill.jobs.conditions.choices import choice, is_null
 from windowmill.jobs.conditions.functions import FUNCTIONS, Call
 from windowmill.jobs.conditions.kinds import BOOL, DOUBLE, INT, INTERVAL, LONG, MAX_DIGITS, MONTHS, NULL, TEXT
@@ -238,7 +238,7 @@ def _between(own: Evaluation, node: exp.Between) -> Value:
 
 @rule(exp.In)
 def _membership(own: Evaluation, node: exp.In) -> Value:
-    value, *items = alike(*(own.value(each) for each in (node.this, *node.expressions)), what="a list")
+    value, *items = cast_to_common(*(own.value(each) for each in (node.this, *node.expressions)), what="a list")
     if value.kind == NULL:
         return own.constant(None, BOOL)
     reached, found = value.valid, np.zeros(own.n, np.bool_)
@@ -294,7 +294,7 @@ def _bits(own: Evaluation, node: Any) -> Value:
     if isinstance(node, exp.BitwiseNot):
         values, function = [own.value(node.this)], pc.bit_wise_not
     else:
-        values, function = alike(own.value(node.left), own.value(node.right), what="bits"), _BITS[type(node)]
+        values, function = cast_to_common(own.value(node.left), own.value(node.right), what="bits"), _BITS[type(node)]
     if not kinds.is_whole(values[0].kind):
         raise outside("bits", values[0].kind)
     return applied(function, values)

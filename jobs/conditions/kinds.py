@@ -98,12 +98,12 @@ def common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return other
     if TEXT not in (one, other):
         return _wider(one, other)
-    beside = other if one == TEXT else one
-    if is_whole(beside):
+    typed = other if one == TEXT else one
+    if is_whole(typed):
         return LONG
-    if is_number(beside):
+    if is_number(typed):
         return DOUBLE
-    return beside if beside in (BOOL, BINARY) or is_time(beside) else None
+    return typed if typed in (BOOL, BINARY) or is_time(typed) else None
 
 
 def common_of(kinds: Iterable[pa.DataType]) -> pa.DataType | None:

@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from windowmill.jobs.conditions import kinds
 from windowmill.jobs.conditions.arithmetic import compared
-from windowmill.jobs.conditions.casts import alike, cast, holds
+from windowmill.jobs.conditions.casts import cast, cast_to_common, holds
 from windowmill.jobs.conditions.functions import Call, calls
 from windowmill.jobs.conditions.kinds import BOOL, INT, NULL, is_whole
 from windowmill.jobs.conditions.numbers import extreme
@@ -207,7 +207,7 @@ def _items_at(lists: pa.Array, place: int) -> pa.Array:
 
 @calls("array")
 def _array(call: Call) -> Value:
-    values = alike(*call.values(1), what="array()")
+    values = cast_to_common(*call.values(1), what="array()")
     n, count = call.own.n, len(values)
     places = np.arange(n * count).reshape(count, n).T.reshape(-1) if n else np.arange(0)
     items = pa.concat_arrays([value.array for value in values]).take(pa.array(places))
@@ -246,17 +246,17 @@ def _of_rows(failed: Mask | None, rows: npt.NDArray[Any], n: int) -> Mask | None
 
 
 def _any_or_all(value: Value, found: Value, rows: npt.NDArray[Any], *, decided: bool) -> Value:
-    """``exists`` or ``forall``: items are looked at in order until one has decided."""
+    """``exists`` or ``forall``: items are evaluated in order until one decides."""
     n = len(value.array)
     decides = holds(found.array if decided else pc.invert(found.array))
     first = np.full(n, len(rows))
     np.minimum.at(first, rows[decides], np.flatnonzero(decides))
-    settled, unknown = first < len(rows), np.zeros(n, np.bool_)
+    is_decided, unknown = first < len(rows), np.zeros(n, np.bool_)
     unknown[rows[mask_of(found.array.is_null())]] = True
     own = None
     if found.failed is not None:
         own = _of_rows(at(found.failed, np.arange(len(rows)) < first[rows]), rows, n)
     failed = either(value.failed, own)
-    null = ~value.valid | (unknown & ~settled)
-    answer = settled if decided else ~settled
+    null = ~value.valid | (unknown & ~is_decided)
+    answer = is_decided if decided else ~is_decided
     return Value(pa.array(answer, BOOL, mask=null if failed is None else null | failed), failed)

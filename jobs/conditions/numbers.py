@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.conditions import kinds
 from windowmill.jobs.conditions.arithmetic import absolute, arithmetic, compared, negative
-from windowmill.jobs.conditions.casts import EXACT, alike, cast, fitting, holds
+from windowmill.jobs.conditions.casts import EXACT, cast, cast_to_common, fitting, holds
 from windowmill.jobs.conditions.functions import Call, calls, function
 from windowmill.jobs.conditions.kinds import BOOL, DOUBLE, FLOAT, INT, LONG, NULL, TEXT, is_number, is_time, is_whole
 from windowmill.jobs.conditions.values import (
@@ -125,7 +125,7 @@ def _is_nan(call: Call) -> Value:
 
 @calls("nanvl")
 def _nan_else(call: Call) -> Value:
-    value, other = alike(*call.values(2, 2))
+    value, other = cast_to_common(*call.values(2, 2))
     if value.kind not in (FLOAT, DOUBLE):
         raise call.refused(value, other)
     nan = holds(pc.is_nan(value.array))
@@ -246,7 +246,7 @@ def _extreme(call: Call) -> Value:
     given = call.values(2)
     if len({value.kind for value in given} - {NULL}) > 1 and TEXT in {value.kind for value in given}:
         raise call.refused(*given)
-    values = alike(*given, what=call.name)
+    values = cast_to_common(*given, what=call.name)
     kind = values[0].kind
     if not (is_number(kind) or is_time(kind) or kind in (TEXT, BOOL)):
         raise call.refused(*values)

@@ -117,7 +117,7 @@ def spark_array(array: pa.Array) -> pa.Array:
 
 
 def spark_kind(kind: pa.DataType) -> pa.DataType:
-    """The Arrow type that stands for the Spark type of ``kind``."""
+    """The Arrow type that represents the Spark type of ``kind``."""
     if pa.types.is_dictionary(kind):
         return spark_kind(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -173,10 +173,10 @@ def _outside(condition: str, types: tuple[tuple[str, pa.DataType], ...]) -> tupl
 
 def outside_by_field(pipeline: Pipeline, types: Mapping[str, pa.DataType] | None = None) -> dict[str, str]:
     """Why only Spark evaluates a condition, by the path of its field; without the columns' ``types``, as far as they do not decide."""
-    told = (
+    reasons = (
         (where, _outside_whatever(text) if types is None else outside_problem(text, types)) for where, text in conditions_by_field(pipeline)
     )
-    return {where: f"{why}; `compute: local` and `windowmill try` refuse it" for where, why in told if why is not None}
+    return {where: f"{why}; `compute: local` and `windowmill try` refuse it" for where, why in reasons if why is not None}
 
 
 @lru_cache(1_000)

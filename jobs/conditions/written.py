@@ -160,7 +160,7 @@ def _problems(text: str, tokens: Sequence[Token]) -> Iterator[str]:
         if after.token_type.name == "L_PAREN":
             yield from _call_problems(number, tokens)
         if after.token_type.name == "STRING" and token.text.lower() not in _BEFORE_TEXT:
-            yield f"{token.text} stands before a text, which Spark SQL does not know; cast the text, or take the word out"
+            yield f"Spark SQL does not know {token.text} before a text; cast the text, or take the word out"
 
 
 def _is_word(token: Token) -> bool:
@@ -210,9 +210,9 @@ def _call_problems(number: int, tokens: Sequence[Token]) -> Iterator[str]:
     token, before = tokens[number], tokens[number - 1] if number else None
     name, first = token.text.lower(), tokens[number + 2] if number + 2 < len(tokens) else None
     if name in _OF_UNITS and first is not None and first.token_type.name == "STRING" and first.text.lower() in _UNITS:
-        yield f"the unit of {name}() stands without quotes in Spark SQL: {name}({first.text}, …)"
+        yield f"the unit of {name}() is written without quotes in Spark SQL: {name}({first.text}, …)"
     if before is not None and before.token_type.name == "DOT":
-        yield f"{token.text[:60]}() stands behind a dot; conditions call Spark's own functions, by their bare name"
+        yield f"{token.text[:60]}() follows a dot; conditions call Spark's own functions, by their bare name"
     if before is not None and before.token_type.name in ("ALIAS", "DCOLON", "LT", "COLON") and name in _TYPES:
         return
     yield from function_problems({name} if name not in _WORDS else set())

@@ -41,7 +41,7 @@ p: the spec has changed since batch 0
 │   ├── low   filled from the source: where was not given and is "v > 0"; its whole history
 │   └── high  filled from the source: new; its whole history
 ├── reads       1 file (SIZE): source version 0, in the order in which earlier batches read them
-├── state       computed anew from the source: the state holds no partials of aggregate low
+├── state       recomputed from the source: the state holds no partials of aggregate low
 └── takes       about SECONDS s, 0 Spark tasks
 1 window kept, 1 window filled, 1 window dropped, 1 aggregate kept, 2 aggregates filled: \
 reads 1 file (SIZE);
@@ -180,7 +180,7 @@ def test_a_change_whose_batch_is_held_is_told_with_the_next_command(desk):
     desk.write(AFTER, {"expectations": [rule]})
     assert desk.call("apply", spec)[0] == 3
     told = (
-        f"p: batch 1, which applies the spec, is held by a quality rule; look at its rows in {desk.folder}/sink.windowmill/held, then "
+        f"p: batch 1, which applies the spec, is held by a quality rule; check its rows in {desk.folder}/sink.windowmill/held, then "
         f"`windowmill release {spec}` or `windowmill discard {spec}`\n"
     )
     for command in ("plan", "apply"):

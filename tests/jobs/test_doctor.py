@@ -196,7 +196,7 @@ def test_doctor_ends_with_one_only_if_something_is_wrong(monkeypatch: pytest.Mon
     assert examined(monkeypatch, [fine, told]) == 0
     assert "repair" not in capsys.readouterr().out
     assert examined(monkeypatch, [fine, told, wrong]) == 1
-    assert capsys.readouterr().out.splitlines()[-3:] == ["WRONG C  [bad]", "         -> repair", "1 wrong, 1 to look at, 1 fine"]
+    assert capsys.readouterr().out.splitlines()[-3:] == ["WRONG C  [bad]", "         -> repair", "1 wrong, 1 to check, 1 fine"]
     assert examined(monkeypatch, [fine, wrong], "--json") == 1
     assert json.loads(capsys.readouterr().out) == {
         "wrong": 1,

@@ -117,7 +117,7 @@ def source_types(ledger: Ledger, path: str) -> dict[str, pa.DataType]:
     """Types of the source's columns, as the last plan read them."""
     newest = ledger.newest
     if newest is None:
-        raise StateError(f"state {path}: there is no ledger beside it; restore the folder from a copy")
+        raise StateError(f"state {path}: there is no ledger in its folder; restore the folder from a copy")
     return {field.name: field.type for field in pa.schema(Schema.from_json(newest.plan.source_schema).to_arrow())}
 
 

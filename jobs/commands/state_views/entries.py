@@ -70,8 +70,8 @@ class PositionsView(View):
 
     def _leaf(self, row: Mapping[str, Any]) -> dict[str, Any]:
         partials = {name: row[name] for name, _ in self._layout.stored_columns}
-        told = partials_told(partials, {held.name for held in self._layout.objects})
-        return {"position": row[POSITION], "time": self.instant(row[FIRST]), "batch": row[BATCH], "partials": told}
+        shown = partials_told(partials, {held.name for held in self._layout.objects})
+        return {"position": row[POSITION], "time": self.instant(row[FIRST]), "batch": row[BATCH], "partials": shown}
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         restored = data["restored"]
