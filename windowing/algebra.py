@@ -70,7 +70,7 @@ class Aggregate(Generic[P]):
     name
         Name in the catalogue.
     kind
-        Name of the partial. Aggregates of one kind over the same columns lift and combine alike, and can share one stored partial.
+        Name of the partial. Aggregates of one kind over the same columns have the same lift and combine, and can share one stored partial.
     fields
         Columns of the partial; a partial is a tuple with one value for each.
     identity

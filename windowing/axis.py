@@ -35,7 +35,7 @@ def from_us(t_us: int) -> datetime:
 
 
 class WindowGrid(Protocol):
-    """Windows that the axis alone decides, for all keys alike: on elapsed time or by a calendar.
+    """Windows that the axis alone decides, the same for all keys: on elapsed time or by a calendar.
 
     Methods take one instant or an array of instants, and give their result in the same form.
     """

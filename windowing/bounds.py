@@ -80,12 +80,12 @@ def check_lengths(pipeline: Pipeline) -> None:
             )
 
 
-def check_lasting(window: Window, lasting: int) -> None:
-    """Raise ``LimitExceededError`` if an event of duration ``lasting`` is in too many windows."""
-    count = window.windows_of_event(lasting)
+def check_duration(window: Window, duration: int) -> None:
+    """Raise ``LimitExceededError`` if an event of ``duration`` is in too many windows."""
+    count = window.windows_of_event(duration)
     if count > MAX_WINDOWS_OF_EVENT:
         raise LimitExceededError(
-            f"window {window.name}: an event that lasts {lasting:,} ticks would be in {count:,} windows, more than "
+            f"window {window.name}: an event that lasts {duration:,} ticks would be in {count:,} windows, more than "
             f"{MAX_WINDOWS_OF_EVENT:,}; leave such rows out by source.filter, or make the windows longer"
         )
 

@@ -216,8 +216,8 @@ def register_aggregate(declaration: Declaration, module: str) -> None:
         )
     if declaration.options and (declaration.columns != ("column",) or "column" in declaration.options):
         raise PluginError(
-            f"plugin {module!r}: the aggregate {declaration.name!r} has options beside columns {list(declaration.columns)}; with options, "
-            "specs write {column: …, <option>: …}: leave columns out, and name no option column"
+            f"plugin {module!r}: the aggregate {declaration.name!r} has options in addition to columns {list(declaration.columns)}; with "
+            "options, specs write {column: …, <option>: …}: leave columns out, and name no option column"
         )
     DECLARED.register(declaration.name, declaration, module)
 
@@ -292,7 +292,7 @@ def parse_aggregate(value: object) -> AggregateSpec:
 def _parse_own(fields: dict[str, Any], where: str | None) -> AggregateSpec:
     use, columns = fields.pop("use"), fields.pop("args", [])
     if fields:
-        raise ValueError(f"unknown field {next(iter(fields))!r} beside use; known are use, args, where")
+        raise ValueError(f"unknown field {next(iter(fields))!r} in addition to use; known are use, args, where")
     module, _, name = use.partition(":") if isinstance(use, str) else ("", "", "")
     if not (module.replace(".", "_").isidentifier() and name.replace(".", "_").isidentifier()):
         raise ValueError(f'use: got {use!r}; expected "module:name"')

@@ -52,7 +52,7 @@ class SpecChanges:
 
     @property
     def filled(self) -> tuple[str, ...]:
-        """Names of the windows whose rows are computed anew: all of them if an aggregate is filled."""
+        """Names of the windows whose rows are recomputed: all of them if an aggregate is filled."""
         every = any(each.fate == "filled" for each in self.aggregates)
         return tuple(each.name for each in self.windows if each.fate == "filled" or (every and each.fate == "kept"))
 
@@ -73,16 +73,16 @@ def compare(before: Mapping[str, Any], pipeline: Pipeline, edited: Mapping[tuple
         old, new, values = (parts_of(meaning.get(field)) or {} for meaning in (before, now, actual))
 
         def why(name: str, field: str = field, old: Any = old, new: Any = new, values: Any = values) -> str | None:
-            told = _why(old[name], new[name], values[name], where=f"{field}.{name}", same_variables=same_variables)
-            return told or edited.get((field, name))
+            reason = _why(old[name], new[name], values[name], where=f"{field}.{name}", same_variables=same_variables)
+            return reason or edited.get((field, name))
 
         found[field] = [
             *_present(old, new, why),
             *(SpecChange(name, "dropped", "no longer in the spec") for name in old if name not in new),
         ]
     rest = ({name: value for name, value in meaning.items() if name not in FIELDS} for meaning in (before, now, actual))
-    told = _why(*rest, where="", same_variables=same_variables)
-    return SpecChanges(tuple(found["windows"]), tuple(found["aggregates"]), () if told is None else (told,))
+    reason = _why(*rest, where="", same_variables=same_variables)
+    return SpecChanges(tuple(found["windows"]), tuple(found["aggregates"]), () if reason is None else (reason,))
 
 
 def _present(old: Collection[str], new: Collection[str], why: Callable[[str], str | None]) -> list[SpecChange]:

@@ -129,7 +129,7 @@ class SpecChangedError(LedgerError, RefusedError):
 
 
 class OutOfTurnError(LedgerError, RefusedError):
-    """The command does not fit the state of the pipeline: no batch is held, or rows of the batch have landed."""
+    """The command does not fit the state of the pipeline: no batch is held, or rows of the batch are published."""
 
 
 class FencedError(WindowmillError):

@@ -44,7 +44,7 @@ IVY_SETTINGS = Setting(
     "WINDOWMILL_IVY_SETTINGS", "set-up", "File of Ivy settings, such as those of a Maven mirror.", "Maven Central", "/etc/ivysettings.xml"
 )
 PIPELINES = Setting(
-    "WINDOWMILL_PIPELINES", "DAGs", "Folders of specs, separated by colons.", "`pipelines/` beside `dags_folder`", "/srv/pipelines"
+    "WINDOWMILL_PIPELINES", "DAGs", "Folders of specs, separated by colons.", "`pipelines/` next to `dags_folder`", "/srv/pipelines"
 )
 SPARK_CONN_ID = Setting(
     "WINDOWMILL_SPARK_CONN_ID",

@@ -293,7 +293,7 @@ class Pipeline(SpecMapping):
             if within(tables[inner], tables[outer]):
                 same = within(tables[outer], tables[inner])
                 raise ValueError(
-                    f"{inner}.path: {'is that of' if same else 'lies below'} {outer}; each needs a folder of its own, beside the other"
+                    f"{inner}.path: {'is that of' if same else 'lies below'} {outer}; each needs a folder of its own, outside the other"
                 )
         return self
 

@@ -79,7 +79,7 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "arrival": ("`commit`: rows of one commit arrive together; `row`: one after another.", "row"),
         "lateness": ("Behind the watermark a row still counts this long.", "6 hours"),
         "max_future_skew": ("A row later than this after the run's own time is quarantined; null: no limit.", "1 hour"),
-        "watermark": ("`data_interval_end`: the scheduler vouches that the data interval is complete.", "data_interval_end"),
+        "watermark": ("`data_interval_end`: the scheduler asserts that the data interval is complete.", "data_interval_end"),
     },
     "Tumbling": {
         **_EVERY_WINDOW,
@@ -127,7 +127,10 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
     },
     "Delta": {"column": ("A column of numbers or instants.", "odometer_km"), "by": ("The difference above which the policy acts.", 5)},
     "Expectation": {
-        "type": ("Name of the rule, as Great Expectations has it; its arguments stand beside it.", "expect_column_values_to_be_between"),
+        "type": (
+            "Name of the rule, as Great Expectations has it; its arguments are further fields.",
+            "expect_column_values_to_be_between",
+        ),
         "severity": ("`critical` holds the batch, `warning` publishes and flags, `info` records.", "warning"),
     },
     "QuarantineLimits": {
@@ -143,7 +146,7 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "start_date": ("Start of the first data interval; UTC where no zone is named.", "2024-01-01"),
         "retries": ("How often a failed task is tried again, where that may help; 3 unless given.", 2),
         "owner": ("Owner of the tasks.", "data"),
-        "tags": ("Tags of the DAGs, beside `windowmill`.", ["delays"]),
+        "tags": ("Tags of the DAGs, in addition to `windowmill`.", ["delays"]),
         "on_failure": (
             "`module:name` of a function, or a notifier, that is called with the context of a task that has failed.",
             "shop_alerts:failed",

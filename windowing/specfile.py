@@ -228,7 +228,7 @@ class _Filling:
                 self.refuse(path, f"got {mark[0]!r}; expected the name of an environment variable, as in ${{NAME}} ($${{ is the text ${{)")
             elif mark[1] not in self._environment:
                 if not self._opens_tables and path[0] in _TABLES and path[-1] != "filter":
-                    return mark[1]  # stands for the value, so that the field's form can be checked
+                    return mark[1]  # in place of the value, so that the field's form can be checked
                 if mark[1] not in self._missing:  # one problem, however many fields name it
                     self.refuse(path, f"the environment variable {mark[1]} is not set; export {mark[1]}=…, then run again")
                 self._missing.add(mark[1])

@@ -26,7 +26,7 @@ def rules_of(entry: Mapping[str, Any], folder: Path) -> Sequence[Mapping[str, An
         If the file cannot be read, or is no suite: what is wrong, and what to do.
     """
     if len(entry) > 1:
-        raise ValueError("got other fields beside suite; the rules of a suite bring their own")
+        raise ValueError("got other fields in addition to suite; the rules of a suite bring their own")
     named = entry["suite"]
     if not isinstance(named, str) or not named:
         raise ValueError(f"got {named!r}; expected the path of a suite's JSON file")
@@ -47,6 +47,6 @@ def _rule(rule: object, where: str) -> Mapping[str, Any]:
         raise ValueError(f"{where}: expected fields type and kwargs, as Great Expectations writes them")
     if "type" not in rule:
         old = " (this one is of a Great Expectations before 1.0)" if "expectation_type" in rule else ""
-        raise ValueError(f"{where}: has no type{old}; write the suite anew by Great Expectations 1")
+        raise ValueError(f"{where}: has no type{old}; write the suite again by Great Expectations 1")
     severity = {"severity": rule["severity"]} if rule.get("severity") else {}
     return {"type": rule["type"], **rule.get("kwargs", {}), **severity}

@@ -38,7 +38,7 @@ class Clock:
     Attributes
     ----------
     moves
-        Whether rows advance the watermark; they do not if the orchestrator vouches for intervals.
+        Whether rows advance the watermark; they do not if the orchestrator asserts intervals.
     seen
         Greatest event time so far; ``BEFORE`` if there is none.
     ended

@@ -18,7 +18,7 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SHIELDED = re.compile("\\$\ue000([A-Za-z0-9_]+)\ue001")
 
 #: Characters that libyaml treats otherwise than PyYAML's own parser does (found by comparing the two on mutated specs).
-#: A percentage such as ``1 %`` is read alike.
+#: A percentage such as ``1 %`` is read the same by both.
 _READ_OTHERWISE = re.compile("[\t\r?!\x85\u2028\u2029\ufeff]|(?<![0-9])(?<![0-9] )%|[|>][-+0-9]*#")
 
 
@@ -77,7 +77,7 @@ class _SpecRules:
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.composer.ComposerError(None, None, "a list or mapping stands where a field's name should", key.start_mark)
+                raise yaml.composer.ComposerError(None, None, "a list or mapping is given as a field's name", key.start_mark)
             if key.value in seen:
                 raise yaml.composer.ComposerError(None, None, f"the field {key.value[:80]!r} is given twice", key.start_mark)
             seen.add(key.value)

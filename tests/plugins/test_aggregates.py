@@ -249,7 +249,7 @@ def test_columns_that_no_spec_can_write_beside_options_are_refused(plug, columns
     from windowmill.plugins import Declaration, Option, register_aggregate
 
     options = {option: Option(lambda value: True, {})}
-    with pytest.raises(PluginError, match=r"'two_at' has options beside columns .*: leave columns out"):
+    with pytest.raises(PluginError, match=r"'two_at' has options in addition to columns .*: leave columns out"):
         register_aggregate(Declaration("two_at", "nowhere:build", columns=columns, options=options))
 
 

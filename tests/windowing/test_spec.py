@@ -215,7 +215,7 @@ def test_a_suite_brings_its_rules_in_its_place(tmp_path):
         (
             "{}",
             "a.json\n    severity: warning",
-            "expectations.1.suite: got other fields beside suite; the rules of a suite bring",
+            "expectations.1.suite: got other fields in addition to suite; the rules of a suite bring",
         ),
         (
             '{"expectations": [{"expectation_type": "x"}]}',

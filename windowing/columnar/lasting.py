@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.windowing.axis import Edges, WindowGrid
-from windowmill.windowing.bounds import check_lasting
+from windowmill.windowing.bounds import check_duration
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, TIME, UNTIL_OF
 from windowmill.windowing.columnar.slice_columns import closed_of, nulled
 from windowmill.windowing.kernels.columns import int64_of
@@ -97,7 +97,7 @@ class Lasting:
         """
         time, stop = spans_of(rows)
         for window in self.windows if len(time) else ():
-            check_lasting(window, int((stop - time).max()))
+            check_duration(window, int((stop - time).max()))
         partials = np.ones(len(time), np.int64)
         for each in (self.starts,) if self.crossed is None else (self.starts, self.crossed):
             partials += each.most_within(time, stop)

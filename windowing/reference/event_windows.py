@@ -308,7 +308,7 @@ def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, cou
                 shown.append(fired)
                 yield fired
 
-    def settle(passed: float, through: float) -> Iterator[WindowResult]:
+    def publish(passed: float, through: float) -> Iterator[WindowResult]:
         if course.revise:
             yield from show(passed)
         closed = windows.close(through)
@@ -318,7 +318,7 @@ def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, cou
             yield from (WindowResult((), span) for span in closed)
 
     for together in arriving_together(events):
-        yield from settle(together[0].watermark, together[0].closed)
+        yield from publish(together[0].watermark, together[0].closed)
         for event in windows.in_turn(together):
             if not windows.accept(event):
                 tally.refused.add(event.number)
@@ -326,7 +326,7 @@ def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, cou
             tally.counted.add(event.number)
             if windows.clips(event):
                 tally.partly.add(event.number)
-    yield from settle(course.watermark, course.closed)
+    yield from publish(course.watermark, course.closed)
 
 
 def _bounds(span: EventWindow) -> tuple[int | None, int]:

@@ -156,7 +156,7 @@ class EventClock:
 
     @property
     def watermark(self) -> float:
-        # If the orchestrator vouches for intervals, events alone complete no window.
+        # If the orchestrator asserts intervals, events alone complete no window.
         return self.seen - self._disorder if self._moves else BEFORE
 
     @property

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from windowmill.windowing.bounds import check_key, check_lasting
+from windowmill.windowing.bounds import check_duration, check_key
 from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.reference.events import AFTER, Course, Event, EventWindow, Tally, WindowResult, arriving_together
@@ -141,7 +141,7 @@ def grid_rows(window: Window, rules: GridRules, events: Sequence[Event], tally: 
     held: dict[tuple[int, int], list[Event]] = {}
     counted = []
     for event in events:
-        check_lasting(window, event.stop - event.time)
+        check_duration(window, event.stop - event.time)
         # Where a zone skips a day, two windows may have the same bounds: they are one.
         spans = list(dict.fromkeys(grid.holding(event.time, event.stop)))
         taking = [span for span in spans if span[1] > event.closed]
