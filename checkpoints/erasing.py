@@ -1,4 +1,4 @@
-"""Takes all rows of some keys out of a table, whichever of a pipeline's tables it is. No JVM.
+"""Takes all rows of some keys out of a pipeline's tables, and the bounds of files, which may name a key, out of its ledger. No JVM.
 
 The keys are in a file in the ledger's folder until every table is rid of them: a commit may have to look for their rows again, and the
 ledger must not name them.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,11 +21,18 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from windowmill.checkpoints.assembling import CHANGES, MANIFEST
 from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of
+from windowmill.checkpoints.ledger import read_manifest, remove_manifest, write_manifest
+from windowmill.checkpoints.record_table import DeltaRecords
+from windowmill.checkpoints.records import LedgerRecord
 from windowmill.checkpoints.state.base import files_of, order_of
 from windowmill.checkpoints.stores import filesystem_of, make_folder, remove_folder
+from windowmill.windowing.errors import LedgerCorruptError
 
 _JSON, _KEYS = "_json", b"windowmill.keys"
+#: What the name of a manifest without bounds has at its end.
+_REDACTED = "-redacted"
 #: Texts that stand for a null key in messages and pages.
 _NULLS = ("None", "null")
 
@@ -212,3 +220,40 @@ class ErasedFiles:
             for rows in rows_of(self.table, self.files, self.schema):
                 writer.write(self.keys.without(self.role, rows))
         return writer.close()
+
+
+def forget_bounds(ledger: str) -> int:
+    """Rewrite the records of a ledger, all of whose commits have been made, without statistics; returns the number of files rewritten."""
+    replaced: list[str] = []
+
+    def without(record: LedgerRecord) -> LedgerRecord:
+        body = json.loads(record.body)
+        changes = _without_bounds(body[CHANGES])
+        manifest = body.get(MANIFEST)
+        if manifest is not None:
+            # An old one may have been removed by `maintain`.
+            with suppress(LedgerCorruptError):
+                content = json.loads(read_manifest(ledger, *manifest))
+                if _REDACTED not in manifest[0]:
+                    shorter = json.dumps({CHANGES: _without_bounds(content[CHANGES])}).encode()
+                    manifest = list(write_manifest(ledger, record.batch, f"{record.attempt}{_REDACTED}", shorter))
+                # A removal that died after the record may have left it.
+                replaced.append(str(manifest[0]).replace(_REDACTED, ""))
+        if changes == body[CHANGES] and manifest == body.get(MANIFEST):
+            return record
+        return replace(record, body=json.dumps(body | {CHANGES: changes} | ({} if manifest is None else {MANIFEST: manifest})))
+
+    rewritten = DeltaRecords(ledger).rewrite(without)
+    for name in replaced:
+        with suppress(FileNotFoundError):
+            remove_manifest(ledger, name)
+    return rewritten
+
+
+def _without_bounds(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes of tables, as a record has them, whose files have no statistics but their number of rows."""
+
+    def plain(file: Mapping[str, Any]) -> dict[str, Any]:
+        return {**file, "stats": json.dumps({"numRecords": file["rows"]})}
+
+    return {role: {**each, **{part: [plain(file) for file in each[part]] for part in ("adds", "kept")}} for role, each in changes.items()}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import errno
+import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -20,7 +21,6 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import as_written, holds_credentials, holds_secret, names_secret, redacted
 from windowmill.windowing.small_files import MAX_BYTES, read_small
 from windowmill.windowing.spec import FIELDS_OF_VARIABLES, VARIABLES, Pipeline
-from windowmill.windowing.suite_files import rules_of
 from windowmill.windowing.windows.base import TYPES
 from windowmill.windowing.yamltext import MAX_DEPTH, VARIABLE, parse_yaml
 
@@ -158,7 +158,7 @@ def _with_suites(filled: Any, written: Any, lines: Mapping[_Path, int], filling:
             rules.append((index, entry, written["expectations"][index]))
             continue
         try:
-            rules += [(index, rule, rule) for rule in rules_of(entry, filling.folder)]
+            rules += [(index, rule, rule) for rule in _suite_rules(entry, filling.folder)]
         except ValueError as err:
             filling.refuse(("expectations", index, "suite"), str(err))
     own = {path: line for path, line in lines.items() if path[:1] != ("expectations",) or len(path) == 1}
@@ -395,3 +395,45 @@ def _lines(node: Any, path: _Path = ()) -> dict[_Path, int]:
         elif isinstance(item, yaml.SequenceNode):
             waiting += [(below, (*at, index), below) for index, below in enumerate(item.value)]
     return lines
+
+
+def _suite_rules(entry: Mapping[str, Any], folder: Path) -> Sequence[Mapping[str, Any]]:
+    """The rules of the suite that ``entry`` names, as the spec writes rules.
+
+    Parameters
+    ----------
+    entry
+        ``suite``: the JSON file of an expectation suite, relative to ``folder``.
+    folder
+        The folder of the spec.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, or is no suite: what is wrong, and what to do.
+    """
+    if len(entry) > 1:
+        raise ValueError("got other fields in addition to suite; the rules of a suite bring their own")
+    named = entry["suite"]
+    if not isinstance(named, str) or not named:
+        raise ValueError(f"got {named!r}; expected the path of a suite's JSON file")
+    try:
+        suite = json.loads(read_small(folder / named))
+    except OSError as err:
+        raise ValueError(f"{named!r} cannot be read ({err.strerror}); give a path from the folder of the spec") from None
+    except (ValueError, RecursionError) as err:
+        raise ValueError(f"{named!r} is no JSON ({err}); give the JSON file of a Great Expectations suite") from None
+    rules = suite.get("expectations") if isinstance(suite, Mapping) else None
+    if not isinstance(rules, list):
+        raise ValueError(f"{named!r} has no list 'expectations'; give the JSON file of a Great Expectations suite")
+    return [_suite_rule(rule, f"{named!r}, expectation {index}") for index, rule in enumerate(rules)]
+
+
+def _suite_rule(rule: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(rule, Mapping) or not isinstance(rule.get("kwargs", {}), Mapping):
+        raise ValueError(f"{where}: expected fields type and kwargs, as Great Expectations writes them")
+    if "type" not in rule:
+        old = " (this one is of a Great Expectations before 1.0)" if "expectation_type" in rule else ""
+        raise ValueError(f"{where}: has no type{old}; write the suite again by Great Expectations 1")
+    severity = {"severity": rule["severity"]} if rule.get("severity") else {}
+    return {"type": rule["type"], **rule.get("kwargs", {}), **severity}

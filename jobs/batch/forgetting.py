@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from windowmill.checkpoints import savepoints
-from windowmill.checkpoints.erasing import ErasedKeys, KeysFile
-from windowmill.checkpoints.forgetting import forget_bounds
+from windowmill.checkpoints.erasing import ErasedKeys, KeysFile, forget_bounds
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, Runnable, local_path
 from windowmill.checkpoints.plans import PurgePlan

@@ -18,8 +18,7 @@ from sqlglot import exp
 
 import windowmill.jobs.conditions.date_formats
 import windowmill.jobs.conditions.hashes
-import windowmill.jobs.conditions.numbers
-import windowmill.jobs.conditions.zones  # noqa: F401 - all of them register functions
+import windowmill.jobs.conditions.numbers  # noqa: F401 - all of them register functions
 from windowmill.jobs.conditions import intervals, kinds
 from windowmill.jobs.conditions.arithmetic import arithmetic, compared, negative, same
 from windowmill.jobs.conditions.casts import cast, cast_to_common, holds, try_cast

@@ -1,9 +1,10 @@
-"""Functions of dates and instants, and their arithmetic; every instant is one of UTC."""
+"""Functions of dates and instants, their arithmetic, and times by the clocks of zones; every instant is one of UTC."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,11 @@ import pyarrow.compute as pc
 from windowmill.jobs.conditions.casts import cast
 from windowmill.jobs.conditions.functions import Call, calls, function, literal_of, whole
 from windowmill.jobs.conditions.kinds import DATE, DOUBLE, INSTANT, INT, LOCAL_TIME, LONG, NULL, TEXT, is_time
-from windowmill.jobs.conditions.time_texts import days_of
-from windowmill.jobs.conditions.values import Computed, Value, applied, array_of, numbers_of, outside, repeated
+from windowmill.jobs.conditions.time_texts import days_of, seconds_ahead, zone_of
+from windowmill.jobs.conditions.values import Computed, Value, applied, array_of, by_value, numbers_of, outside, repeated
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 Ints = npt.NDArray[np.int64]
 DAY, HOUR, MINUTE, SECOND = 86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000
@@ -369,3 +373,46 @@ def _make_date(years: pa.Array, months: pa.Array, days: pa.Array) -> Computed:
         except (ValueError, OverflowError):
             failed[number] = True
     return array_of(found, DATE), failed
+
+
+def _zone(value: Value, name: str) -> ZoneInfo | int:
+    try:
+        return zone_of(literal_of(value, name))
+    except ValueError as err:
+        raise outside(f"the zone {value.literal!r}", instead="a name such as Europe/Paris, or +02:00") from err
+
+
+def _moved(value: Value, origin: ZoneInfo | int, target: ZoneInfo | int) -> Value:
+    """Times on the wall clock of ``origin`` as those of ``target``."""
+
+    def moved(micros: int) -> int:
+        seconds, fraction = divmod(micros, SECOND)
+        seconds -= seconds_ahead(origin, seconds, local=True)
+        found = (seconds + seconds_ahead(target, seconds, local=False)) * SECOND + fraction
+        if not -(2**63) <= found < 2**63:
+            raise ValueError(micros)
+        return found
+
+    kind = value.kind
+
+    def all_moved(times: pa.Array) -> tuple[pa.Array, object]:
+        numbers, failed = by_value(times.view(pa.int64()), moved, pa.int64())
+        return numbers.view(kind), failed
+
+    return applied(all_moved, [value])
+
+
+@calls("from_utc_timestamp", "to_utc_timestamp")
+def _from_utc(call: Call) -> Value:
+    value, named = call.values(2, 2)
+    zone = _zone(named, call.name)
+    value = cast(value, INSTANT)
+    return _moved(value, 0, zone) if call.name == "from_utc_timestamp" else _moved(value, zone, 0)
+
+
+@calls("convert_timezone")
+def _convert(call: Call) -> Value:
+    origin, target, value = call.values(3, 3)
+    if value.kind not in (LOCAL_TIME, TEXT):
+        raise call.refused(value)
+    return _moved(cast(value, LOCAL_TIME), _zone(origin, call.name), _zone(target, call.name))

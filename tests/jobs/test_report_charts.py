@@ -12,8 +12,7 @@ import pytest
 from tests.jobs.reporting import HOUR, START, Page, commit, pipeline_at, publish, result_row
 from windowmill.jobs.report import Choice, write_report
 from windowmill.jobs.report.chart_data import bars_of
-from windowmill.jobs.report.curves import read_curves
-from windowmill.jobs.report.limits import Limit
+from windowmill.jobs.report.curves import Limit, read_curves
 from windowmill.jobs.report.tables import open_table
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SpecError
