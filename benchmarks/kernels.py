@@ -164,7 +164,7 @@ def engine(n: int, delta: bool, tuples: int) -> float:
     rows = pa.table({"t": t, "v": rng.random(tuples), "at": t + rng.integers(0, max(1, n // 8), tuples)})
     begun = time.process_time()
     running = KernelEngine(pipeline({"delta": {"column": "at", "by": n}} if delta else {"count": n}), math.inf)
-    running.feed(try_engine.Batch(rows, {}, t))
+    running.feed(try_engine.TryBatch(rows, {}, t))
     running.finish(final=True)
     return time.process_time() - begun
 

@@ -20,7 +20,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from windowmill.jobs.commands.try_engine import Batch
+from windowmill.jobs.commands.try_engine import TryBatch
 from windowmill.jobs.commands.try_kernel import KernelEngine
 from windowmill.jobs.json_lines.read import read_rows
 from windowmill.jobs.json_lines.write import result_lines
@@ -97,7 +97,7 @@ def split(spec: Path, rows: Path, out: Path) -> dict[str, float]:
     read = read_rows(rows.read_bytes(), pipeline)
     told("read")
     engine = KernelEngine(pipeline, float("inf"))
-    engine.feed(Batch(read.table, {}, np.arange(read.table.num_rows)))
+    engine.feed(TryBatch(read.table, {}, np.arange(read.table.num_rows)))
     results = engine.finish(final=True)
     told("compute")
     with out.open("wb") as printed:

@@ -50,7 +50,7 @@ class SubmittedBatchOperator(SparkSubmitOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # Airflow stores any value that a task returns
         from windowmill.jobs.spark.jars import jar_paths
-        from windowmill.jobs.spark.settings import DELTA_CONF
+        from windowmill.jobs.spark.spark_settings import DELTA_CONF
 
         if not (self.jars or self.packages):
             self.jars = ",".join(map(str, jar_paths()))

@@ -23,8 +23,8 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader
 from markupsafe import Markup
 from pyarrow import fs
 
-from windowmill.expectations.engine import load
 from windowmill.expectations.gate import RuleResult, Verdict
+from windowmill.expectations.gx import load
 from windowmill.expectations.past import describe, is_of_past
 from windowmill.expectations.rule import Rule, is_rate
 

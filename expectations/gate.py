@@ -22,7 +22,7 @@ from windowmill.windowing.fields import percentage
 if TYPE_CHECKING:
     import pyspark.sql
 
-    from windowmill.expectations.engine import Finding
+    from windowmill.expectations.gx import Finding
     from windowmill.expectations.past import Past
     from windowmill.windowing.spec import Pipeline
 
@@ -233,7 +233,7 @@ def _findings(
     identity: Sequence[str],
     spark: Callable[[], pyspark.sql.SparkSession] | None,
 ) -> dict[int, Finding]:
-    from windowmill.expectations.engine import Finding
+    from windowmill.expectations.gx import Finding
 
     if not isinstance(rows, pa.Table):
         return _findings_of_frame(rows, suite, identity)
@@ -265,7 +265,7 @@ def _findings_of_table(rows: pa.Table, suite: Sequence[Rule], identity: Sequence
 
 def _findings_by_order(rows: pa.Table, suite: Sequence[Rule], identity: Sequence[str], objects: Collection[str] = ()) -> dict[int, Finding]:
     """NaN is judged as in a large batch, by Spark: it is the greatest value, all NaN are equal, and a sum of one is NaN."""
-    from windowmill.expectations.engine import evaluate
+    from windowmill.expectations.gx import evaluate
 
     with_nan, kinds = frames.columns_with_nan(rows), frames.kinds_of_table(rows.schema)
     typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=False)) for rule in suite]
@@ -280,7 +280,7 @@ def _findings_by_order(rows: pa.Table, suite: Sequence[Rule], identity: Sequence
 
 
 def _findings_of_frame(rows: pyspark.sql.DataFrame, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, Finding]:
-    from windowmill.expectations.engine import evaluate
+    from windowmill.expectations.gx import evaluate
 
     kinds = frames.kinds_of_frame(rows)
     typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=True)) for rule in suite]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windowmill.jobs.commands.try_engine import Batch
+from windowmill.jobs.commands.try_engine import TryBatch
 from windowmill.jobs.commands.try_kernel import KernelEngine
 from windowmill.windowing.spec import Pipeline
 
@@ -31,7 +31,7 @@ class KernelRun:
     def feed(self, rows: pa.Table, conditions: Mapping[str, pa.BooleanArray] = _NONE, commits: np.ndarray | None = None) -> None:
         """A batch of ``rows`` with the truth of each condition; each row is a commit unless ``commits`` are given."""
         places = np.arange(self._fed, self._fed + rows.num_rows)
-        self._engine.feed(Batch(rows, conditions, places if commits is None else commits))
+        self._engine.feed(TryBatch(rows, conditions, places if commits is None else commits))
         self._fed += rows.num_rows
 
     def finish(self, *, final: bool) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:

@@ -19,8 +19,8 @@ from windowmill.checkpoints.state.partials import NeededRows, compact_partials
 from windowmill.checkpoints.stores import is_table
 from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.expectations import history
-from windowmill.expectations.engine import load
 from windowmill.expectations.gate import Verdict
+from windowmill.expectations.gx import load
 from windowmill.expectations.suites import rules
 from windowmill.jobs.batch import engine, losses
 from windowmill.jobs.batch.job import ComputedBatch, Job

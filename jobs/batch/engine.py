@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 from windowmill.checkpoints.places import Runnable
 from windowmill.expectations.suites import needs_spark, rules
 from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.spark.settings import is_short_run
+from windowmill.jobs.spark.spark_settings import is_short_run
 from windowmill.windowing.errors import LocalComputeError, SourceError, SpecError, WindowmillError, first_line
 from windowmill.windowing.settings import COMPUTE, MASTER
 from windowmill.windowing.spec import Compute, Pipeline

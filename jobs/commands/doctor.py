@@ -21,7 +21,7 @@ from windowmill.checkpoints.places import local_path
 from windowmill.jobs.commands.terminal import Answer, wrapped
 from windowmill.jobs.spark.jars import DELTA_VERSION, S3_JARS, class_archive, damaged_jars, jars_folder
 from windowmill.jobs.spark.java import find_java, java_at
-from windowmill.jobs.spark.settings import SERVER
+from windowmill.jobs.spark.spark_settings import SERVER
 from windowmill.windowing.errors import MachineError, PluginError, ServerGoneError
 from windowmill.windowing.imports import named_plugins
 from windowmill.windowing.redaction import redacted

@@ -60,14 +60,14 @@ class NamedTable:
         SourceError
             If the catalog has no such table, or it is no Delta table.
         """
-        from windowmill.jobs.spark import catalog
+        from windowmill.jobs.spark import spark_catalog
         from windowmill.jobs.spark.session import spark_session
 
         spark = spark_session("windowmill init", brief=True)
-        location = catalog.location_of(spark, name)
+        location = spark_catalog.location_of(spark, name)
         if location is None:
-            raise catalog.not_found(spark, "--table", name)
-        return cls(name, location, catalog.folder_of(spark, name))
+            raise spark_catalog.not_found(spark, "--table", name)
+        return cls(name, location, spark_catalog.folder_of(spark, name))
 
     def in_place_of_paths(self, spec: Mapping[str, Any], *, is_sink_given: bool) -> dict[str, Any]:
         """``spec``, which has paths, with the table's name, and with that of a sink in its database unless the sink's path is given."""

@@ -45,14 +45,14 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Keep Spark warm on this machine, and print the address for SPARK_REMOTE; ends on SIGTERM and Ctrl-C."""
-    from windowmill.jobs.warm.connect_server import Limits, Server
+    from windowmill.jobs.warm.connect_server import Server, ServerLimits
 
     def ready(server: Server) -> None:
         data = {"address": server.address, "port": server.port, "pid": server.pid, "seconds": round(time.monotonic() - begun, 1)}
         show(Answer(data, server.address), as_json)
 
     begun = time.monotonic()
-    server = Server(port, Limits(idle_minutes * 60, max_age_hours * 3_600, max_memory_gib << 30), report)
+    server = Server(port, ServerLimits(idle_minutes * 60, max_age_hours * 3_600, max_memory_gib << 30), report)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.end())
     report(f"windowmill: starting and warming up Spark on port {server.port}, which takes about a minute")

@@ -29,7 +29,7 @@ from windowmill.jobs.commands.answers import bound
 from windowmill.jobs.commands.terminal import Answer, as_written, wrapped
 from windowmill.jobs.kept_verdicts import kept_verdict
 from windowmill.jobs.report.cost import tasks_of
-from windowmill.jobs.report.texts import elapsed
+from windowmill.jobs.report.short_texts import elapsed
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.ways.carried import NotStoredError
 from windowmill.windowing.axis import AXIS_BEGIN

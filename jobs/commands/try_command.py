@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.jobs.commands.terminal import as_written, load_pipeline
-from windowmill.jobs.commands.try_engine import Batch, Engine, Results
+from windowmill.jobs.commands.try_engine import Results, TryBatch, TryEngine
 from windowmill.jobs.conditions.truths import evaluate
 from windowmill.jobs.json_lines.read import JsonRows, RefusedRow, read_rows, refused_lines
 from windowmill.jobs.json_lines.write import result_lines
@@ -37,7 +37,7 @@ class ReferenceEngine:
         self._records: list[reference.Record] = []
         self._commits: list[int] = []
 
-    def feed(self, batch: Batch) -> None:
+    def feed(self, batch: TryBatch) -> None:
         types = {field.name: field.type for field in batch.rows.schema}
         for name, spec in self._pipeline.aggregates.items():
             argument_types(spec, types, f"pipeline {self._pipeline.pipeline}: aggregates.{name}")
@@ -54,7 +54,7 @@ class ReferenceEngine:
         return Results(outcome.rows, outcome.quarantined)
 
 
-def _kernel_engine(pipeline: Pipeline, latest: float) -> Engine:
+def _kernel_engine(pipeline: Pipeline, latest: float) -> TryEngine:
     from windowmill.jobs.commands.try_kernel import (
         KernelEngine,  # loading the compiled kernels takes a second, for which others need not wait
     )
@@ -62,21 +62,25 @@ def _kernel_engine(pipeline: Pipeline, latest: float) -> Engine:
     return KernelEngine(pipeline, latest)
 
 
-def _spark_engine(pipeline: Pipeline, latest: float) -> Engine:
+def _spark_engine(pipeline: Pipeline, latest: float) -> TryEngine:
     from windowmill.jobs.commands.try_spark import SparkEngine  # the others need no pyspark
 
     return SparkEngine(pipeline, latest)
 
 
 #: Engines by the name that ``--engine`` takes; each is built with the pipeline and the latest event time that is accepted.
-ENGINES: dict[str, Callable[[Pipeline, float], Engine]] = {"kernel": _kernel_engine, "reference": ReferenceEngine, "spark": _spark_engine}
+ENGINES: dict[str, Callable[[Pipeline, float], TryEngine]] = {
+    "kernel": _kernel_engine,
+    "reference": ReferenceEngine,
+    "spark": _spark_engine,
+}
 
 #: What the product computes with. The oracle keeps every row and is there to be compared with.
 DEFAULT_ENGINE = "kernel"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TryOutcome:
     """What a pipeline makes of an input.
 
     Attributes
@@ -99,7 +103,7 @@ def attempt(
     final: bool = True,
     now: float | None = None,
     commit_rows: int = 1,
-) -> Outcome:
+) -> TryOutcome:
     """Run ``pipeline`` over JSON lines.
 
     Parameters
@@ -141,11 +145,11 @@ def attempt(
     for start, stop in _batches(commits, batch_rows or max(1, len(commits))):
         length = stop - start
         conditions = {condition: mask.slice(start, length) for condition, mask in masks.items()}
-        run.feed(Batch(rows.table.slice(start, length), conditions, commits[start:stop]))
+        run.feed(TryBatch(rows.table.slice(start, length), conditions, commits[start:stop]))
     results = run.finish(final=final)
     late = [RefusedRow(rows.lines[position], reason, None, rows.raw[position]) for position, reason in results.quarantined]
     shown = results.rows if pipeline.emit == "final" else _without_retractions(results.rows)
-    return Outcome(shown, sorted([*rows.refused, *late], key=lambda row: row.line))
+    return TryOutcome(shown, sorted([*rows.refused, *late], key=lambda row: row.line))
 
 
 def _without_retractions(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TryBatch:
     """Neighbouring rows of an input.
 
     Attributes
@@ -45,10 +45,10 @@ class Results:
     quarantined: Sequence[tuple[int, str]]
 
 
-class Engine(Protocol):
+class TryEngine(Protocol):
     """One run of a pipeline over an input fed in batches; how it is cut makes no difference to the results."""
 
-    def feed(self, batch: Batch) -> None:
+    def feed(self, batch: TryBatch) -> None:
         """Take the next rows in the order of arrival."""
 
     def finish(self, *, final: bool) -> Results:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.column_names import FILE, REASON, ROW, TAKEN
-from windowmill.jobs.commands.try_engine import Batch, Results
+from windowmill.jobs.commands.try_engine import Results, TryBatch
 from windowmill.jobs.schedulers.local.memory import MemoryRun
 from windowmill.jobs.schedulers.local.new_rows import NewRows
 from windowmill.jobs.sources.event_times import EventTimes
@@ -39,7 +39,7 @@ class KernelEngine:
         self._refused: list[tuple[int, str]] = []
         self._fed = 0
 
-    def feed(self, batch: Batch) -> None:
+    def feed(self, batch: TryBatch) -> None:
         rows = _with_types(batch.rows)
         if self._run is None:
             self._run = MemoryRun(self._pipeline, {field.name: field.type for field in rows.schema})
@@ -60,7 +60,7 @@ class KernelEngine:
             refused = done.judged.table.filter(pc.is_valid(done.judged.table.column(REASON)))
             self._refused += zip(refused.column(ROW).to_pylist(), refused.column(REASON).to_pylist(), strict=True)
 
-    def _numbered(self, rows: pa.Table, batch: Batch) -> pa.Table:
+    def _numbered(self, rows: pa.Table, batch: TryBatch) -> pa.Table:
         """``rows`` with conditions, place in the input and number."""
         places = np.arange(self._fed, self._fed + rows.num_rows)
         own = {ROW: pa.array(places), NUMBER_OF: pa.array((batch.commits << COMMIT_SHIFT) + places)}

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.jobs.commands.terminal import report
-from windowmill.jobs.commands.try_engine import Batch, Results
+from windowmill.jobs.commands.try_engine import Results, TryBatch
 from windowmill.jobs.commands.try_kernel import results_in_order
 from windowmill.jobs.conditions.spark import judged
 from windowmill.jobs.dataframe import evaluate
@@ -33,7 +33,7 @@ class SparkEngine:
         self._tables: list[pa.Table] = []
         self._latest = None if latest == math.inf else int(latest)
 
-    def feed(self, batch: Batch) -> None:
+    def feed(self, batch: TryBatch) -> None:
         self._tables.append(batch.rows.append_column(_COMMIT, pa.array(batch.commits)))
 
     def finish(self, *, final: bool) -> Results:

@@ -27,7 +27,7 @@ from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.commands.answers import titled
 from windowmill.jobs.commands.terminal import wrapped
 from windowmill.jobs.commands.try_command import attempt
-from windowmill.jobs.report.tables import query
+from windowmill.jobs.report.queries import query
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import HeldError, SpecError
 from windowmill.windowing.settings import COMPUTE

@@ -11,23 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.conditions import kinds
+from windowmill.jobs.conditions import value_types
 from windowmill.jobs.conditions.casts import EXACT, cast, cast_to_common, fitting
-from windowmill.jobs.conditions.kinds import (
-    BOOL,
-    DOUBLE,
-    FLOAT,
-    INTERVAL,
-    LONG,
-    NULL,
-    TEXT,
-    decimal_of,
-    is_number,
-    is_time,
-    is_whole,
-    name_of,
-)
-from windowmill.jobs.conditions.values import (
+from windowmill.jobs.conditions.evaluated import (
     Computed,
     Mask,
     Value,
@@ -40,6 +26,20 @@ from windowmill.jobs.conditions.values import (
     numbers_of,
     outside,
     without,
+)
+from windowmill.jobs.conditions.value_types import (
+    BOOL,
+    DOUBLE,
+    FLOAT,
+    INTERVAL,
+    LONG,
+    NULL,
+    TEXT,
+    decimal_of,
+    is_number,
+    is_time,
+    is_whole,
+    name_of,
 )
 
 _COMPARED: Mapping[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
@@ -81,7 +81,7 @@ def _operands(left: Value, right: Value) -> list[Value]:
 
 
 def _has_order(kind: pa.DataType) -> bool:
-    return is_number(kind) or is_time(kind) or kind in (TEXT, BOOL, INTERVAL, kinds.BINARY, NULL)
+    return is_number(kind) or is_time(kind) or kind in (TEXT, BOOL, INTERVAL, value_types.BINARY, NULL)
 
 
 def _literals_as_decimals(left: Value, right: Value) -> tuple[Value, Value]:
@@ -138,7 +138,7 @@ def arithmetic(sign: str, left: Value, right: Value) -> Value:
         return _of_decimals(sign, left, right, order)
     if sign == "/":
         return applied(_divided, [cast(left, DOUBLE), cast(right, DOUBLE)], order)
-    kind = kinds.common(left.kind, right.kind)
+    kind = value_types.common(left.kind, right.kind)
     if kind is None or (sign == "div" and not is_whole(kind)):
         raise outside(f"arithmetic ({sign})", left.kind, right.kind)
     kind = LONG if sign == "div" else kind
@@ -284,13 +284,13 @@ def _result_of_decimals(sign: str, one: pa.DataType, other: pa.DataType) -> pa.D
     """The type of an operation of two decimals."""
     scale, left, right = max(one.scale, other.scale), one.precision - one.scale, other.precision - other.scale
     if sign in ("+", "-"):
-        return kinds.adjusted(max(left, right) + scale + 1, scale)
+        return value_types.adjusted(max(left, right) + scale + 1, scale)
     if sign == "*":
-        return kinds.adjusted(one.precision + other.precision + 1, one.scale + other.scale)
+        return value_types.adjusted(one.precision + other.precision + 1, one.scale + other.scale)
     if sign == "/":
         scale = max(6, one.scale + other.precision + 1)
-        return kinds.adjusted(left + other.scale + scale, scale)
-    return kinds.adjusted(min(left, right) + scale, scale)
+        return value_types.adjusted(left + other.scale + scale, scale)
+    return value_types.adjusted(min(left, right) + scale, scale)
 
 
 def _of_decimals(sign: str, left: Value, right: Value, order: tuple[int, int] | None) -> Value:
@@ -303,7 +303,7 @@ def _of_decimals(sign: str, left: Value, right: Value, order: tuple[int, int] | 
     plain = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}.get(sign)
     scale = max(one.scale, other.scale)
     needed = one.precision + other.precision if sign == "*" else max(one.precision - one.scale, other.precision - other.scale) + scale
-    if plain is not None and needed < kinds.MAX_DIGITS:
+    if plain is not None and needed < value_types.MAX_DIGITS:
         # Arrow takes the operands to one scale first, for which 38 digits may be too few.
         return applied(lambda a, b: plain(_wide(a), _wide(b)).cast(kind), [left, right], order)
     function = _DECIMALS[sign]
@@ -321,8 +321,8 @@ def _decimal_quotient(a: Decimal, b: Decimal) -> Decimal:
 
 
 def _decimal_whole_quotient(a: Decimal, b: Decimal) -> int:
-    whole = int(EXACT.divide_int(a, b)) if b else 10**kinds.MAX_DIGITS
-    if abs(whole) >= 10**kinds.MAX_DIGITS:
+    whole = int(EXACT.divide_int(a, b)) if b else 10**value_types.MAX_DIGITS
+    if abs(whole) >= 10**value_types.MAX_DIGITS:
         raise ValueError(b)
     # Spark keeps the low 64 bits of a quotient of decimals.
     return (whole + (1 << 63)) % (1 << 64) - (1 << 63)

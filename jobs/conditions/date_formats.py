@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.jobs.conditions.casts import cast
+from windowmill.jobs.conditions.evaluated import Computed, Mask, Value, applied, array_of, by_value, mask_of, numbers_of, outside
 from windowmill.jobs.conditions.functions import Call, calls, literal_of, whole
-from windowmill.jobs.conditions.kinds import DATE, INSTANT, LONG, TEXT
 from windowmill.jobs.conditions.time_texts import date_of, days_of
 from windowmill.jobs.conditions.times import DAY, HOUR, MINUTE, SECOND, WEEKDAYS, date, instant, toward_zero
-from windowmill.jobs.conditions.values import Computed, Mask, Value, applied, array_of, by_value, mask_of, numbers_of, outside
+from windowmill.jobs.conditions.value_types import DATE, INSTANT, LONG, TEXT
 from windowmill.jobs.datetime_patterns import MONTHS, PatternError, pattern_of
 
 _PATTERN = re.compile(r"([A-Za-z])\1*|'(?:[^']|'')*'|[^A-Za-z'#{}\[\]]")

@@ -19,15 +19,11 @@ from sqlglot import exp
 import windowmill.jobs.conditions.date_formats
 import windowmill.jobs.conditions.hashes
 import windowmill.jobs.conditions.numbers  # noqa: F401 - all of them register functions
-from windowmill.jobs.conditions import intervals, kinds
+from windowmill.jobs.conditions import intervals, value_types
 from windowmill.jobs.conditions.arithmetic import arithmetic, compared, negative, same
 from windowmill.jobs.conditions.casts import cast, cast_to_common, holds, try_cast
 from windowmill.jobs.conditions.choices import choice, is_null
-from windowmill.jobs.conditions.functions import FUNCTIONS, Call
-from windowmill.jobs.conditions.kinds import BOOL, DOUBLE, INT, INTERVAL, LONG, MAX_DIGITS, MONTHS, NULL, TEXT
-from windowmill.jobs.conditions.nested import field_of, item_of
-from windowmill.jobs.conditions.texts import like, trimmed
-from windowmill.jobs.conditions.values import (
+from windowmill.jobs.conditions.evaluated import (
     OutsideError,
     Value,
     applied,
@@ -38,22 +34,26 @@ from windowmill.jobs.conditions.values import (
     repeated,
     without,
 )
+from windowmill.jobs.conditions.functions import FUNCTIONS, Call
+from windowmill.jobs.conditions.nested import field_of, item_of
+from windowmill.jobs.conditions.text_functions import like, trimmed
+from windowmill.jobs.conditions.value_types import BOOL, DOUBLE, INT, INTERVAL, LONG, MAX_DIGITS, MONTHS, NULL, TEXT
 
 _T = exp.DataType.Type
 #: Types of casts by their names.
 _TYPES: Mapping[Any, pa.DataType] = {
     _T.BIGINT: LONG,
     _T.INT: INT,
-    _T.SMALLINT: kinds.SHORT,
-    _T.TINYINT: kinds.BYTE,
+    _T.SMALLINT: value_types.SHORT,
+    _T.TINYINT: value_types.BYTE,
     _T.DOUBLE: DOUBLE,
-    _T.FLOAT: kinds.FLOAT,
+    _T.FLOAT: value_types.FLOAT,
     _T.BOOLEAN: BOOL,
-    _T.DATE: kinds.DATE,
-    _T.TIMESTAMP: kinds.INSTANT,
-    _T.TIMESTAMPTZ: kinds.INSTANT,
-    _T.TIMESTAMPLTZ: kinds.INSTANT,
-    _T.TIMESTAMPNTZ: kinds.LOCAL_TIME,
+    _T.DATE: value_types.DATE,
+    _T.TIMESTAMP: value_types.INSTANT,
+    _T.TIMESTAMPTZ: value_types.INSTANT,
+    _T.TIMESTAMPLTZ: value_types.INSTANT,
+    _T.TIMESTAMPNTZ: value_types.LOCAL_TIME,
     _T.TEXT: TEXT,
     _T.VARCHAR: TEXT,
 }
@@ -79,12 +79,12 @@ _MORE_ARGUMENTS: Mapping[type, frozenset[str]] = {
     exp.ILike: frozenset({"negate"}),
 }
 
-Rule = Callable[["Evaluation", Any], Value]
+Rule = Callable[["Evaluator", Any], Value]
 _RULES: dict[type, Rule] = {}
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluator:
     """An expression's columns, as Spark's types, and the number of rows."""
 
     columns: Mapping[str, pa.Array]
@@ -106,9 +106,9 @@ class Evaluation:
         """A constant of ``kind``."""
         return Value(repeated(constant, kind, self.n), None, constant, unit)
 
-    def with_columns(self, columns: Mapping[str, pa.Array], rows: pa.Array, n: int) -> Evaluation:
+    def with_columns(self, columns: Mapping[str, pa.Array], rows: pa.Array, n: int) -> Evaluator:
         """The evaluation of a lambda: over these ``rows``, repeated or left out, with parameters in front of the columns."""
-        return Evaluation({**{name: array.take(rows) for name, array in self.columns.items()}, **columns}, n)
+        return Evaluator({**{name: array.take(rows) for name, array in self.columns.items()}, **columns}, n)
 
 
 def _truth(found: Value) -> Value:
@@ -128,7 +128,7 @@ def rule(*nodes: type) -> Callable[[Rule], Rule]:
 
 
 @rule(exp.Literal, exp.RawString)
-def _literal(own: Evaluation, node: exp.Literal) -> Value:
+def _literal(own: Evaluator, node: exp.Literal) -> Value:
     text = str(node.this)
     if node.is_string or isinstance(node, exp.RawString):
         return own.constant(text, TEXT)
@@ -150,12 +150,12 @@ def _decimal(precision: int, scale: int) -> pa.DataType:
 
 
 @rule(exp.Boolean, exp.Null)
-def _constant(own: Evaluation, node: exp.Boolean | exp.Null) -> Value:
+def _constant(own: Evaluator, node: exp.Boolean | exp.Null) -> Value:
     return own.constant(None, NULL) if isinstance(node, exp.Null) else own.constant(bool(node.this), BOOL)
 
 
 @rule(exp.Column, exp.Identifier)
-def _column(own: Evaluation, node: exp.Column | exp.Identifier) -> Value:
+def _column(own: Evaluator, node: exp.Column | exp.Identifier) -> Value:
     parts = [part.name for part in node.parts] if isinstance(node, exp.Column) else [node.name]
     same_case = [name for name in own.columns if name == parts[0]]
     names = same_case or [name for name in own.columns if name.lower() == parts[0].lower()]
@@ -168,14 +168,14 @@ def _column(own: Evaluation, node: exp.Column | exp.Identifier) -> Value:
 
 
 @rule(exp.Dot)
-def _field(own: Evaluation, node: exp.Dot) -> Value:
+def _field(own: Evaluator, node: exp.Dot) -> Value:
     if not isinstance(node.expression, exp.Identifier):
         raise outside(node.sql("spark"))
     return field_of(own.value(node.this), node.expression.name)
 
 
 @rule(exp.Bracket)
-def _item(own: Evaluation, node: exp.Bracket) -> Value:
+def _item(own: Evaluator, node: exp.Bracket) -> Value:
     if len(node.expressions) != 1:
         raise outside(node.sql("spark"))
     value, index = own.value(node.this), own.value(node.expressions[0])
@@ -185,12 +185,12 @@ def _item(own: Evaluation, node: exp.Bracket) -> Value:
 
 
 @rule(exp.Paren)
-def _paren(own: Evaluation, node: exp.Paren) -> Value:
+def _paren(own: Evaluator, node: exp.Paren) -> Value:
     return own.value(node.this)
 
 
 @rule(exp.And, exp.Or)
-def _connection(own: Evaluation, node: exp.Connector) -> Value:
+def _connection(own: Evaluator, node: exp.Connector) -> Value:
     return _connected(own.truth(node.left), own.truth(node.right), conjunction=isinstance(node, exp.And))
 
 
@@ -203,13 +203,13 @@ def _connected(one: Value, other: Value, *, conjunction: bool) -> Value:
 
 
 @rule(exp.Not)
-def _negation(own: Evaluation, node: exp.Not) -> Value:
+def _negation(own: Evaluator, node: exp.Not) -> Value:
     value = own.truth(node.this)
     return Value(pc.invert(value.array), value.failed)
 
 
 @rule(exp.Is)
-def _test(own: Evaluation, node: exp.Is) -> Value:
+def _test(own: Evaluator, node: exp.Is) -> Value:
     value = own.value(node.this)
     if isinstance(node.expression, exp.Null):
         return is_null(value)
@@ -219,24 +219,24 @@ def _test(own: Evaluation, node: exp.Is) -> Value:
 
 
 @rule(*_COMPARISONS)
-def _compare(own: Evaluation, node: exp.Binary) -> Value:
+def _compare(own: Evaluator, node: exp.Binary) -> Value:
     return compared(_COMPARISONS[type(node)], own.value(node.left), own.value(node.right))
 
 
 @rule(exp.NullSafeEQ, exp.NullSafeNEQ)
-def _compare_nulls(own: Evaluation, node: exp.Binary) -> Value:
+def _compare_nulls(own: Evaluator, node: exp.Binary) -> Value:
     found = same(own.value(node.left), own.value(node.right))
     return found if isinstance(node, exp.NullSafeEQ) else Value(pc.invert(found.array), found.failed)
 
 
 @rule(exp.Between)
-def _between(own: Evaluation, node: exp.Between) -> Value:
+def _between(own: Evaluator, node: exp.Between) -> Value:
     value, low, high = (own.value(node.args[name]) for name in ("this", "low", "high"))
     return _connected(compared(">=", value, low), compared("<=", value, high), conjunction=True)
 
 
 @rule(exp.In)
-def _membership(own: Evaluation, node: exp.In) -> Value:
+def _membership(own: Evaluator, node: exp.In) -> Value:
     value, *items = cast_to_common(*(own.value(each) for each in (node.this, *node.expressions)), what="a list")
     if value.kind == NULL:
         return own.constant(None, BOOL)
@@ -252,7 +252,7 @@ def _membership(own: Evaluation, node: exp.In) -> Value:
 
 
 @rule(exp.Cast, exp.TryCast)
-def _cast(own: Evaluation, node: exp.Cast) -> Value:
+def _cast(own: Evaluator, node: exp.Cast) -> Value:
     return (try_cast if isinstance(node, exp.TryCast) else cast)(own.value(node.this), _type_of(node.to))
 
 
@@ -268,15 +268,15 @@ def _type_of(node: exp.DataType) -> pa.DataType:
 
 
 @rule(*_ARITHMETIC)
-def _arithmetic(own: Evaluation, node: exp.Binary) -> Value:
+def _arithmetic(own: Evaluator, node: exp.Binary) -> Value:
     left, right, sign = own.value(node.left), own.value(node.right), _ARITHMETIC[type(node)]
-    if any(kinds.is_time(value.kind) or value.kind in (INTERVAL, MONTHS) for value in (left, right)):
+    if any(value_types.is_time(value.kind) or value.kind in (INTERVAL, MONTHS) for value in (left, right)):
         return intervals.shifted(sign, left, right)
     return arithmetic(sign, left, right)
 
 
 @rule(exp.Neg)
-def _negative(own: Evaluation, node: exp.Neg) -> Value:
+def _negative(own: Evaluator, node: exp.Neg) -> Value:
     if isinstance(node.this, exp.Literal) and not node.this.is_string and str(node.this.this).isdigit():
         # The least integer of a type is written with a sign.
         whole = -int(node.this.this)
@@ -289,30 +289,30 @@ rule(exp.Interval)(intervals.written)
 
 
 @rule(exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot)
-def _bits(own: Evaluation, node: Any) -> Value:
+def _bits(own: Evaluator, node: Any) -> Value:
     if isinstance(node, exp.BitwiseNot):
         values, function = [own.value(node.this)], pc.bit_wise_not
     else:
         values, function = cast_to_common(own.value(node.left), own.value(node.right), what="bits"), _BITS[type(node)]
-    if not kinds.is_whole(values[0].kind):
+    if not value_types.is_whole(values[0].kind):
         raise outside("bits", values[0].kind)
     return applied(function, values)
 
 
 @rule(exp.BitwiseLeftShift, exp.BitwiseRightShift)
-def _shift(own: Evaluation, node: exp.Binary) -> Value:
+def _shift(own: Evaluator, node: exp.Binary) -> Value:
     name = "shiftleft" if isinstance(node, exp.BitwiseLeftShift) else "shiftright"
     return FUNCTIONS[name](Call(own, name, [node.left, node.right]))
 
 
 @rule(exp.HexString)
-def _octets(own: Evaluation, node: exp.HexString) -> Value:
+def _octets(own: Evaluator, node: exp.HexString) -> Value:
     digits = str(node.this)
-    return own.constant(bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits), kinds.BINARY)
+    return own.constant(bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits), value_types.BINARY)
 
 
 @rule(exp.Like, exp.ILike, exp.Escape, exp.RegexpLike)
-def _pattern(own: Evaluation, node: exp.Expr) -> Value:
+def _pattern(own: Evaluator, node: exp.Expr) -> Value:
     escape, inner = "\\", node
     if isinstance(node, exp.Escape):
         escape, inner = node.expression.name, node.this
@@ -336,7 +336,7 @@ def _pattern(own: Evaluation, node: exp.Expr) -> Value:
 
 
 @rule(exp.If, exp.Case)
-def _choice(own: Evaluation, node: exp.If | exp.Case) -> Value:
+def _choice(own: Evaluator, node: exp.If | exp.Case) -> Value:
     branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
     last = node.args.get("default" if isinstance(node, exp.Case) else "false")
     subject = own.value(node.this) if isinstance(node, exp.Case) and node.args.get("this") is not None else None
@@ -349,7 +349,7 @@ def _choice(own: Evaluation, node: exp.If | exp.Case) -> Value:
 
 
 @rule(exp.Anonymous)
-def _call(own: Evaluation, node: exp.Anonymous) -> Value:
+def _call(own: Evaluator, node: exp.Anonymous) -> Value:
     name = str(node.this).lower()
     function = FUNCTIONS.get(name)
     if function is None:
@@ -358,32 +358,32 @@ def _call(own: Evaluation, node: exp.Anonymous) -> Value:
 
 
 @rule(exp.Trim)
-def _trim(own: Evaluation, node: exp.Trim) -> Value:
+def _trim(own: Evaluator, node: exp.Trim) -> Value:
     characters = own.value(node.expression) if node.args.get("expression") else None
     return trimmed(str(node.args.get("position") or "both").lower(), own.value(node.this), characters)
 
 
 @rule(exp.Substring)
-def _substring(own: Evaluation, node: exp.Substring) -> Value:
+def _substring(own: Evaluator, node: exp.Substring) -> Value:
     return FUNCTIONS["substring"](Call(own, "substring", [node.args[name] for name in ("this", "start", "length") if node.args.get(name)]))
 
 
 @rule(exp.StrPosition)
-def _position(own: Evaluation, node: exp.StrPosition) -> Value:
+def _position(own: Evaluator, node: exp.StrPosition) -> Value:
     given = [node.args["substr"], node.this, node.args.get("position")]
     return FUNCTIONS["locate"](Call(own, "position", [each for each in given if each is not None]))
 
 
 @rule(exp.DPipe)
-def _joined(own: Evaluation, node: exp.DPipe) -> Value:
+def _joined(own: Evaluator, node: exp.DPipe) -> Value:
     return FUNCTIONS["concat"](Call(own, "concat", [node.left, node.right]))
 
 
 @rule(exp.Concat)
-def _adjacent(own: Evaluation, node: exp.Concat) -> Value:
+def _adjacent(own: Evaluator, node: exp.Concat) -> Value:
     return own.constant("".join(part.name for part in node.expressions), TEXT)
 
 
 @rule(exp.Extract)
-def _part(own: Evaluation, node: exp.Extract) -> Value:
+def _part(own: Evaluator, node: exp.Extract) -> Value:
     return FUNCTIONS["date_part"](Call(own, "extract", [exp.Literal.string(node.this.name), node.expression]))

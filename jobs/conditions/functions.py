@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from windowmill.jobs.conditions.casts import cast
-from windowmill.jobs.conditions.kinds import BINARY, DOUBLE, FLOAT, INT, NULL, TEXT, is_whole
-from windowmill.jobs.conditions.values import Computed, Value, applied, outside
+from windowmill.jobs.conditions.evaluated import Computed, Value, applied, outside
+from windowmill.jobs.conditions.value_types import BINARY, DOUBLE, FLOAT, INT, NULL, TEXT, is_whole
 
 if TYPE_CHECKING:
     from sqlglot import exp
 
-    from windowmill.jobs.conditions.evaluator import Evaluation
+    from windowmill.jobs.conditions.evaluator import Evaluator
 
 
 @dataclass(frozen=True)
 class Call:
     """A function's call, by the ``name`` that is written, with the nodes of its arguments."""
 
-    own: Evaluation
+    own: Evaluator
     name: str
     nodes: Sequence[exp.Expr]
 

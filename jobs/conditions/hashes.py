@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windowmill.jobs.conditions.casts import EXACT
+from windowmill.jobs.conditions.evaluated import Value, applied, array_of, by_value, either, numbers_of, outside
 from windowmill.jobs.conditions.functions import Call, Takes, calls, function, text
-from windowmill.jobs.conditions.kinds import BINARY, INT, LONG, NULL, TEXT, is_whole
-from windowmill.jobs.conditions.values import Value, applied, array_of, by_value, either, numbers_of, outside
+from windowmill.jobs.conditions.value_types import BINARY, INT, LONG, NULL, TEXT, is_whole
 
 _SHA2 = {0: "sha256", 224: "sha224", 256: "sha256", 384: "sha384", 512: "sha512"}
 _SEED = 42

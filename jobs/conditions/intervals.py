@@ -11,12 +11,12 @@ import pyarrow as pa
 from sqlglot import exp
 
 from windowmill.jobs.conditions.casts import cast
-from windowmill.jobs.conditions.kinds import DATE, INSTANT, INTERVAL, LOCAL_TIME, LONG, MONTHS, TEXT, is_time, is_whole
+from windowmill.jobs.conditions.evaluated import Computed, Value, applied, array_of, numbers_of, outside, repeated
 from windowmill.jobs.conditions.times import CLOCK, DAY, dates_later, days_in, later, moved, times_later
-from windowmill.jobs.conditions.values import Computed, Value, applied, array_of, numbers_of, outside, repeated
+from windowmill.jobs.conditions.value_types import DATE, INSTANT, INTERVAL, LOCAL_TIME, LONG, MONTHS, TEXT, is_time, is_whole
 
 if TYPE_CHECKING:
-    from windowmill.jobs.conditions.evaluator import Evaluation
+    from windowmill.jobs.conditions.evaluator import Evaluator
 
 #: Months of an interval's unit; other units are of :data:`.CLOCK`.
 _UNITS_MONTHS = {"MONTH": 1, "YEAR": 12}
@@ -25,7 +25,7 @@ _INSTEAD = "whole numbers of years and months, or of weeks, days, hours and less
 _CLOCK_TEXT = re.compile(r"\s*([+-]?)([0-9]{1,9}) ([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:\.([0-9]{1,6}))?\s*")
 
 
-def written(own: Evaluation, node: exp.Interval) -> Value:
+def written(own: Evaluator, node: exp.Interval) -> Value:
     """A literal interval: ``interval 1 day``, ``interval '1 day 2 hours'`` or ``interval '1 02:03:04' day to second``."""
     unit, text = node.args.get("unit"), node.this.name if isinstance(node.this, exp.Literal) else ""
     if isinstance(unit, exp.IntervalSpan):

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from windowmill.jobs.conditions import kinds
+from windowmill.jobs.conditions import value_types
 from windowmill.jobs.conditions.arithmetic import compared
 from windowmill.jobs.conditions.casts import cast, cast_to_common, holds
+from windowmill.jobs.conditions.evaluated import Computed, Mask, Value, applied, at, either, mask_of, numbers_of, outside, without
 from windowmill.jobs.conditions.functions import Call, calls
-from windowmill.jobs.conditions.kinds import BOOL, INT, NULL, is_whole
 from windowmill.jobs.conditions.numbers import extreme
-from windowmill.jobs.conditions.values import Computed, Mask, Value, applied, at, either, mask_of, numbers_of, outside, without
+from windowmill.jobs.conditions.value_types import BOOL, INT, NULL, is_whole
 
 
 def field_of(value: Value, name: str) -> Value:
@@ -45,7 +45,7 @@ def _equal(items: pa.Array, places: npt.NDArray[Any], wanted: pa.Array, rows: np
 
 def _of_key(value: Value, key: Value) -> Value:
     own = cast(key, value.kind.key_type)
-    if kinds.common(key.kind, value.kind.key_type) != value.kind.key_type:
+    if value_types.common(key.kind, value.kind.key_type) != value.kind.key_type:
         raise outside("a map's item", value.kind, key.kind)
 
     def found(maps: pa.Array, keys: pa.Array) -> Computed:
@@ -121,7 +121,7 @@ def _size(call: Call) -> Value:
 def _check_wanted(call: Call, value: Value, wanted: Value) -> None:
     """Refuse to look for ``wanted`` in ``value`` unless this is an array of items that compare with it."""
     item = value.kind.value_type if pa.types.is_list(value.kind) else NULL
-    if NULL in (item, wanted.kind) or (item != wanted.kind and not (kinds.is_number(item) and kinds.is_number(wanted.kind))):
+    if NULL in (item, wanted.kind) or (item != wanted.kind and not (value_types.is_number(item) and value_types.is_number(wanted.kind))):
         raise call.refused(value, wanted)
 
 
@@ -190,7 +190,7 @@ def _position(call: Call) -> Value:
 @calls("array_min", "array_max")
 def _extreme(call: Call) -> Value:
     [value] = call.values(1, 1)
-    if not pa.types.is_list(value.kind) or not (kinds.is_number(value.kind.value_type) or value.kind.value_type == kinds.TEXT):
+    if not pa.types.is_list(value.kind) or not (value_types.is_number(value.kind.value_type) or value.kind.value_type == value_types.TEXT):
         raise call.refused(value)
     kind, name = value.kind.value_type, "greatest" if call.name == "array_max" else "least"
     longest = int(_lengths(value.array).max(initial=0))

@@ -12,12 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.conditions import kinds
+from windowmill.jobs.conditions import value_types
 from windowmill.jobs.conditions.arithmetic import absolute, arithmetic, compared, negative
 from windowmill.jobs.conditions.casts import EXACT, cast, cast_to_common, fitting, holds
-from windowmill.jobs.conditions.functions import Call, calls, function
-from windowmill.jobs.conditions.kinds import BOOL, DOUBLE, FLOAT, INT, LONG, NULL, TEXT, is_number, is_time, is_whole
-from windowmill.jobs.conditions.values import (
+from windowmill.jobs.conditions.evaluated import (
     Computed,
     Value,
     applied,
@@ -30,19 +28,21 @@ from windowmill.jobs.conditions.values import (
     outside,
     without,
 )
+from windowmill.jobs.conditions.functions import Call, calls, function
+from windowmill.jobs.conditions.value_types import BOOL, DOUBLE, FLOAT, INT, LONG, NULL, TEXT, is_number, is_time, is_whole
 
 #: Casts by their types' names.
 _CASTS = {
-    "tinyint": kinds.BYTE,
-    "smallint": kinds.SHORT,
+    "tinyint": value_types.BYTE,
+    "smallint": value_types.SHORT,
     "int": INT,
     "bigint": LONG,
     "float": FLOAT,
     "double": DOUBLE,
     "boolean": BOOL,
     "string": TEXT,
-    "date": kinds.DATE,
-    "timestamp": kinds.INSTANT,
+    "date": value_types.DATE,
+    "timestamp": value_types.INSTANT,
     "decimal": pa.decimal128(10, 0),
 }
 #: Doubles that hold every whole number up to them.
@@ -154,7 +154,7 @@ def _ceil(call: Call) -> Value:
     [value] = call.values(1, 1)
     up = call.name != "floor"
     if pa.types.is_decimal(value.kind):
-        kind = pa.decimal128(min(value.kind.precision - value.kind.scale + 1, kinds.MAX_DIGITS), 0)
+        kind = pa.decimal128(min(value.kind.precision - value.kind.scale + 1, value_types.MAX_DIGITS), 0)
         mode = ROUND_CEILING if up else ROUND_FLOOR
         return applied(lambda array: by_value(array, lambda each: each.to_integral_value(mode), kind), [value])
     if value.kind == LONG:
@@ -183,7 +183,7 @@ def _round(call: Call) -> Value:
     if pa.types.is_decimal(value.kind):
         kept = max(0, min(value.kind.scale, scale))
         digits = max(value.kind.precision - value.kind.scale + 1 + kept, 1 - scale)
-        kind = pa.decimal128(min(digits, kinds.MAX_DIGITS), kept)
+        kind = pa.decimal128(min(digits, value_types.MAX_DIGITS), kept)
         places_ = min(kept, scale)
         return applied(lambda array: by_value(array, lambda each: fitting(_rounded(each, places_, mode), kind), kind), [value])
     return applied(lambda array: _rounded_floats(array, scale, mode), [value])

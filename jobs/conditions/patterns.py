@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from windowmill.jobs.conditions.values import OutsideError
+from windowmill.jobs.conditions.evaluated import OutsideError
 
 _ENDS = "\\n\\r\\x85\\u2028\\u2029"
 #: The end, or before the last line's end: ``$`` in Java.

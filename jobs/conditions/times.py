@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.casts import cast
+from windowmill.jobs.conditions.evaluated import Computed, Value, applied, array_of, by_value, numbers_of, outside, repeated
 from windowmill.jobs.conditions.functions import Call, calls, function, literal_of, whole
-from windowmill.jobs.conditions.kinds import DATE, DOUBLE, INSTANT, INT, LOCAL_TIME, LONG, NULL, TEXT, is_time
 from windowmill.jobs.conditions.time_texts import days_of, seconds_ahead, zone_of
-from windowmill.jobs.conditions.values import Computed, Value, applied, array_of, by_value, numbers_of, outside, repeated
+from windowmill.jobs.conditions.value_types import DATE, DOUBLE, INSTANT, INT, LOCAL_TIME, LONG, NULL, TEXT, is_time
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo

@@ -16,7 +16,7 @@ from windowmill.jobs.conditions.syntax import columns_of, parsed
 from windowmill.windowing.errors import SpecError, UnsupportedError
 
 if TYPE_CHECKING:
-    from windowmill.jobs.conditions.values import Value
+    from windowmill.jobs.conditions.evaluated import Value
     from windowmill.windowing.spec import Pipeline
 
 
@@ -94,11 +94,11 @@ def _truth(condition: str, rows: pa.Table) -> Truth:
 def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:
     """A condition over ``n`` rows of ``columns``; raises ``OutsideError``, and ``SpecError`` for a constant that cannot be what it must."""
     # Loads the parser, which a spec without conditions does without.
-    from windowmill.jobs.conditions.evaluator import Evaluation
-    from windowmill.jobs.conditions.values import NoValueError
+    from windowmill.jobs.conditions.evaluated import NoValueError
+    from windowmill.jobs.conditions.evaluator import Evaluator
 
     try:
-        return Evaluation({name: spark_array(array) for name, array in columns.items()}, n).truth(parsed(condition))
+        return Evaluator({name: spark_array(array) for name, array in columns.items()}, n).truth(parsed(condition))
     except NoValueError as err:
         raise SpecError(f"condition {condition!r}: {err}; correct it in the spec") from err
 
@@ -157,7 +157,7 @@ def _read_by(condition: str, types: Mapping[str, pa.DataType]) -> tuple[tuple[st
 
 @lru_cache(1_000)
 def _outside(condition: str, types: tuple[tuple[str, pa.DataType], ...]) -> tuple[str | None, bool]:
-    from windowmill.jobs.conditions.values import OutsideError
+    from windowmill.jobs.conditions.evaluated import OutsideError
 
     problem = _refusal(condition)
     if problem is not None:
@@ -184,16 +184,16 @@ def _outside_whatever(condition: str) -> str | None:
     """Why only Spark evaluates ``condition`` whatever the types of its columns; null if that is not known."""
     from sqlglot import exp
 
-    from windowmill.jobs.conditions.evaluator import Evaluation
+    from windowmill.jobs.conditions.evaluated import NoValueError, OutsideError
+    from windowmill.jobs.conditions.evaluator import Evaluator
     from windowmill.jobs.conditions.functions import FUNCTIONS
-    from windowmill.jobs.conditions.values import NoValueError, OutsideError
 
     try:
         tree = parsed(condition)
         names = [f"{name}()" for call in tree.find_all(exp.Anonymous) if (name := str(call.this).lower()) not in FUNCTIONS]
         if names:
             return f"only Spark evaluates {', '.join(dict.fromkeys(names))}"
-        Evaluation({name: pa.nulls(0) for name in columns_of(condition)}, 0).truth(tree)
+        Evaluator({name: pa.nulls(0) for name in columns_of(condition)}, 0).truth(tree)
     except OutsideError as err:
         return None if err.by_type else f"only Spark evaluates {err}"
     except (SpecError, NoValueError, RecursionError):

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from windowmill.jobs.column_uses import columns_used
 from windowmill.jobs.instants import instant_us, instants
-from windowmill.jobs.json_lines.blocks import JsonLines, read_blocks
+from windowmill.jobs.json_lines.block_reader import JsonLines, read_blocks
 from windowmill.jobs.sources.text_lines import check_depth, deep_recursion
 from windowmill.jobs.sources.text_times import ISO, TextTimes
 from windowmill.jobs.sources.text_values import EXACT, MAY_BE_LONG, WrittenFloat, number_type

@@ -11,21 +11,21 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import use_options_of
 from windowmill.jobs.batch.waiting import Waiting
 from windowmill.jobs.report import page
-from windowmill.jobs.report.choice import Choice
+from windowmill.jobs.report.choice import ChartSelection
 from windowmill.jobs.report.curves import Curves, read_curves
 from windowmill.jobs.report.docs_pages import docs_pages
 from windowmill.jobs.report.freshness import freshness_of
 from windowmill.jobs.report.held import read_held
 from windowmill.jobs.report.quality import read_quality
-from windowmill.jobs.report.tables import BATCHES_SHOWN, ReportError, open_table, read_quarantine, rows_of
+from windowmill.jobs.report.queries import BATCHES_SHOWN, ReportError, open_table, read_quarantine, rows_of
 from windowmill.jobs.report.writing import write_page
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
-__all__ = ["Choice", "ReportError", "report_page", "write_report"]
+__all__ = ["ChartSelection", "ReportError", "report_page", "write_report"]
 
 
-def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPEC", choice: Choice | None = None) -> str:
+def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPEC", choice: ChartSelection | None = None) -> str:
     """Write the report page of ``pipeline`` and return its path.
 
     The section of a table that does not exist yet says so. The page stays below 3 MB. Memory grows with the number of distinct keys,
@@ -52,7 +52,7 @@ def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPE
     return target
 
 
-def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None = None, choice: Choice | None = None) -> str:
+def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None = None, choice: ChartSelection | None = None) -> str:
     """The report page of ``pipeline`` as HTML.
 
     Parameters

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from windowmill.jobs.report.queries import literal
 from windowmill.jobs.report.result_rows import text_of
-from windowmill.jobs.report.tables import literal
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChartSelection:
     """Aggregates and keys to draw.
 
     Attributes
@@ -27,7 +27,7 @@ class Choice:
     keys: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, pipeline: Pipeline, aggregates: Sequence[str], keys: Sequence[str]) -> Choice:
+    def of(cls, pipeline: Pipeline, aggregates: Sequence[str], keys: Sequence[str]) -> ChartSelection:
         """The choice by options of a command: names of aggregates, and ``NAME=VALUE`` or ``NAME`` of key columns.
 
         Raises
@@ -60,7 +60,7 @@ class Choice:
     def describe(self) -> str:
         """The keys in words; empty if none are chosen.
 
-        >>> Choice(keys={"origin": ("JFK", "LGA"), "carrier": (None,)}).describe()
+        >>> ChartSelection(keys={"origin": ("JFK", "LGA"), "carrier": (None,)}).describe()
         'origin JFK or LGA, carrier null'
         """
         return ", ".join(

@@ -10,7 +10,7 @@ from typing import Any
 
 from windowmill.checkpoints.batches import Batch
 from windowmill.jobs.report.chart_data import bars_of
-from windowmill.jobs.report.texts import elapsed, short
+from windowmill.jobs.report.short_texts import elapsed, short
 from windowmill.windowing.spec import Pipeline
 
 #: Steps of a batch in their order -> the colour of each; ``start`` is that of Spark.

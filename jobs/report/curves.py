@@ -10,10 +10,10 @@ from deltalake import DeltaTable
 from deltalake.schema import PrimitiveType
 
 from windowmill.expectations.suites import rules
-from windowmill.jobs.report.choice import Choice
+from windowmill.jobs.report.choice import ChartSelection
+from windowmill.jobs.report.queries import query
 from windowmill.jobs.report.result_rows import KEYS_COUNTED, Key, KeyFigures, Lines, ResultRows, joined, text_of
-from windowmill.jobs.report.tables import query
-from windowmill.jobs.report.texts import short
+from windowmill.jobs.report.short_texts import short
 from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
@@ -197,7 +197,7 @@ def drawable_aggregates(pipeline: Pipeline, table: DeltaTable, wanted: Sequence[
     return chosen, [name for name in pipeline.aggregates if name not in chosen]
 
 
-def read_curves(pipeline: Pipeline, table: DeltaTable, choice: Choice | None = None) -> Curves:
+def read_curves(pipeline: Pipeline, table: DeltaTable, choice: ChartSelection | None = None) -> Curves:
     """Read the curves of each window of ``pipeline`` that has rows in the sink ``table``.
 
     Raises
@@ -205,7 +205,7 @@ def read_curves(pipeline: Pipeline, table: DeltaTable, choice: Choice | None = N
     SpecError
         If an aggregate of the ``choice`` is not a number, or no row has one of its keys.
     """
-    choice = choice or Choice()
+    choice = choice or ChartSelection()
     drawn, left_out = drawable_aggregates(pipeline, table, choice.aggregates)
     extents = _extents(pipeline, table, choice)
     if choice.keys and not extents:
@@ -234,7 +234,7 @@ def _points(lines: int, together: int, least: int, most: int) -> int:
     return min(max(together // max(lines, 1), least), most)
 
 
-def _extents(pipeline: Pipeline, table: DeltaTable, choice: Choice) -> dict[str, _Extent]:
+def _extents(pipeline: Pipeline, table: DeltaTable, choice: ChartSelection) -> dict[str, _Extent]:
     whole = joined([text_of(key) for key in pipeline.keys])
     where = f" WHERE {' AND '.join(choice.conditions)}" if choice.keys else ""
     rows = f"SELECT \"window\" AS w, arrow_cast(window_end, 'Int64') AS e, {whole} AS k FROM t{where}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from windowmill.expectations.past import compare_age
-from windowmill.jobs.report.texts import elapsed, moment
+from windowmill.jobs.report.short_texts import elapsed, moment
 from windowmill.windowing.spec import FRESHNESS, Pipeline
 
 #: Instants of the schedule are counted up to so many.

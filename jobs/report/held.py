@@ -16,9 +16,9 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.quoting import quoted
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.report.quality import Failure, read_failures
+from windowmill.jobs.report.queries import clipped, literal, named, open_table, query
 from windowmill.jobs.report.result_rows import key_text, text_of
-from windowmill.jobs.report.tables import clipped, literal, named, open_table, query
-from windowmill.jobs.report.texts import moment
+from windowmill.jobs.report.short_texts import moment
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.spec import Pipeline
 

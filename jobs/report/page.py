@@ -27,9 +27,9 @@ from windowmill.jobs.report.curves import Curves, WindowCurves
 from windowmill.jobs.report.freshness import WORTH_A_LOOK, Freshness, share_of
 from windowmill.jobs.report.held import Held
 from windowmill.jobs.report.quality import Quality
+from windowmill.jobs.report.queries import Quarantine, clipped
 from windowmill.jobs.report.result_rows import key_text
-from windowmill.jobs.report.tables import Quarantine, clipped
-from windowmill.jobs.report.texts import elapsed, instant, moment, short
+from windowmill.jobs.report.short_texts import elapsed, instant, moment, short
 from windowmill.windowing.durations import DAY_US
 from windowmill.windowing.redaction import holds_credentials, redacted
 from windowmill.windowing.spec import AssetSchedule, Pipeline

@@ -13,8 +13,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from windowmill.jobs.report.tables import clipped, literal, named, open_table, query
-from windowmill.jobs.report.texts import moment
+from windowmill.jobs.report.queries import clipped, literal, named, open_table, query
+from windowmill.jobs.report.short_texts import moment
 
 #: Limits of the page; the table holds older batches and further rules.
 _BATCHES_SHOWN, _RULES_SHOWN, _FAILURES_SHOWN = 40, 80, 12

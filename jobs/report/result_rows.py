@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import files_of
-from windowmill.jobs.report.tables import clipped, literal, query
+from windowmill.jobs.report.queries import clipped, literal, query
 from windowmill.windowing.spec import Pipeline
 
 Point = tuple[int, float]

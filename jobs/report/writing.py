@@ -7,7 +7,7 @@ import pyarrow as pa
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.stores import is_disk_full, remote_store_of
 from windowmill.expectations.docs import Folder
-from windowmill.jobs.report.tables import ReportError
+from windowmill.jobs.report.queries import ReportError
 from windowmill.windowing.errors import first_line
 
 

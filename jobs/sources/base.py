@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from windowmill.jobs.sources.unread_rows import Expected
+from windowmill.jobs.sources.unread_rows import ExpectedColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,7 +128,7 @@ class PlainFile:
     constants: Mapping[str, str | None]
     least: Mapping[str, int] = field(default_factory=dict)
     text: TextForm | MessageForm | None = None
-    casts: Expected | None = None
+    casts: ExpectedColumns | None = None
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class SourceTable(ABC):
     deletion_vectors: bool = False
     unread: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     untyped: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
-    expected: Expected = field(default_factory=Expected, repr=False, compare=False)
+    expected: ExpectedColumns = field(default_factory=ExpectedColumns, repr=False, compare=False)
     days: frozenset[str] = field(default=frozenset(), repr=False, compare=False, kw_only=True)
     #: What a file of it is called, for messages.
     unit: ClassVar[str] = "file"

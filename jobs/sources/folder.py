@@ -22,7 +22,7 @@ from windowmill.jobs.sources.folder_listing import Stat, check_folders, listed_f
 from windowmill.jobs.sources.folder_options import LOGICAL, declared, lacks_column
 from windowmill.jobs.sources.folder_schema import as_json, of_parquet, partition_of, rows_in_text, schema_of, text_form, with_wider_types
 from windowmill.jobs.sources.parquet_columns import Footer, footer_of, footers_of
-from windowmill.jobs.sources.unread_rows import Expected
+from windowmill.jobs.sources.unread_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceError, SourceMissingError, SpecError
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class FolderSource(SourceTable):
         # What is recorded stays: results of it may have been published.
         schema_json, days = (self.schema_json, self.days) if self.recorded else self._with_wider_types(self.schema_json, pipeline)
         names = [column["name"] for column in json.loads(schema_json)["fields"]]
-        return replace(self, schema_json=schema_json, days=days, expected=Expected.by(pipeline, names))
+        return replace(self, schema_json=schema_json, days=days, expected=ExpectedColumns.by(pipeline, names))
 
     def _with_wider_types(self, schema_json: str, pipeline: Pipeline) -> tuple[str, frozenset[str]]:
         is_found = self.settings.format != "parquet" and "schema" not in self.settings.options

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from windowmill.jobs.sources.folder_options import LOGICAL, declared
 from windowmill.jobs.sources.parquet_columns import unified
-from windowmill.jobs.sources.unread_rows import Expected
+from windowmill.jobs.sources.unread_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceError, SourceSchemaError, first_line
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _COUNTED_BYTES = 64 << 20
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
-def text_form(settings: Source, columns: Sequence[str], expected: Expected | None = None) -> TextForm | None:
+def text_form(settings: Source, columns: Sequence[str], expected: ExpectedColumns | None = None) -> TextForm | None:
     """How the files of the source are read; null for Parquet.
 
     Parameters
@@ -48,7 +48,7 @@ def text_form(settings: Source, columns: Sequence[str], expected: Expected | Non
     from windowmill.jobs.sources.text_times import TextTimes
 
     given = settings.options
-    used: dict[str, Any] = {"times": TextTimes.of(settings), "expected": expected or Expected()}
+    used: dict[str, Any] = {"times": TextTimes.of(settings), "expected": expected or ExpectedColumns()}
     used["may_lack"] = LOGICAL[given.get("mergeSchema", "false").lower()]
     if settings.format == "json":
         return TextForm("json", **used)

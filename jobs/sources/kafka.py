@@ -22,7 +22,7 @@ from windowmill.jobs.sources.kafka_messages import MessageForm
 from windowmill.jobs.sources.kafka_options import Partition, columns_of, starting_offsets, topics_of
 from windowmill.jobs.sources.reading import instant_of
 from windowmill.jobs.sources.text_times import ISO, TextTimes
-from windowmill.jobs.sources.unread_rows import Expected
+from windowmill.jobs.sources.unread_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceRangeGoneError, SourceReplacedError
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class KafkaSource(SourceTable):
         return True
 
     def used_by(self, pipeline: Pipeline) -> KafkaSource:
-        return replace(self, expected=Expected.by(pipeline, [column["name"] for column in json.loads(self.schema_json)["fields"]]))
+        return replace(self, expected=ExpectedColumns.by(pipeline, [column["name"] for column in json.loads(self.schema_json)["fields"]]))
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the versions, which tasks do without: they get the ranges that they read."""

@@ -18,7 +18,7 @@ from windowmill.jobs.sources.kafka_client import Settings, failure_of, new_consu
 from windowmill.jobs.sources.kafka_options import OWN_COLUMNS, Partition
 from windowmill.jobs.sources.text_times import ISO, TextTimes
 from windowmill.jobs.sources.text_values import parsed
-from windowmill.jobs.sources.unread_rows import Expected, unread_of
+from windowmill.jobs.sources.unread_rows import ExpectedColumns, unread_of
 from windowmill.windowing.errors import SourceRangeGoneError, SourceReplacedError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class MessageForm:
     #: They hold credentials.
     settings: Settings = field(repr=False)
     times: TextTimes = ISO
-    expected: Expected = field(default_factory=Expected)
+    expected: ExpectedColumns = field(default_factory=ExpectedColumns)
 
     def batches(self, file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - as of TextForm
         """The ``columns`` of all messages, in order."""
@@ -103,7 +103,7 @@ def batches_of_messages(form: MessageForm, columns: Sequence[str], kinds: Form) 
     """The ``columns`` of all messages, in order."""
     topic, number = form.partition
     of_values = {name: kind for name, kind in kinds.types.items() if name not in OWN_COLUMNS}
-    expected = form.expected.among(of_values) if UNREAD in columns else Expected()
+    expected = form.expected.among(of_values) if UNREAD in columns else ExpectedColumns()
     read = [name for name in dict.fromkeys([*columns, *expected.names]) if name in of_values]
     for messages in messages_in(form):
         sent = [message.value() or b"" for message in messages]

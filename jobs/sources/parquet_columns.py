@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from windowmill.checkpoints.stores import filesystem_of
-from windowmill.jobs.conditions.kinds import MAX_DIGITS, common
+from windowmill.jobs.conditions.value_types import MAX_DIGITS, common
 from windowmill.windowing.errors import SourceError, SourceSchemaError, first_line
 
 #: Footers that are read at one time, most of which is waiting for a store, and those that are kept in memory.

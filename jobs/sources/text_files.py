@@ -22,7 +22,7 @@ from windowmill.jobs.sources.plain_files import constant
 from windowmill.jobs.sources.text_lines import Lines, count_lines, lines_of, objects_of, records_of
 from windowmill.jobs.sources.text_times import ISO, TextTimes
 from windowmill.jobs.sources.text_values import parsed
-from windowmill.jobs.sources.unread_rows import Expected, unread_of
+from windowmill.jobs.sources.unread_rows import ExpectedColumns, unread_of
 from windowmill.windowing.errors import SourceFileError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class TextForm:
     multi_line: bool = False
     columns: tuple[str, ...] = ()
     times: TextTimes = ISO
-    expected: Expected = field(default_factory=Expected)
+    expected: ExpectedColumns = field(default_factory=ExpectedColumns)
     may_lack: bool = False
 
     @property
@@ -95,7 +95,7 @@ class OpenText:
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The ``columns`` of all rows, in order."""
-        expected = self._text.expected.among(self._file.names) if UNREAD in columns else Expected()
+        expected = self._text.expected.among(self._file.names) if UNREAD in columns else ExpectedColumns()
         stored = [name for name in dict.fromkeys([*columns, *expected.names]) if name in self._file.names]
         missing, n_rows = set(expected.names), 0
         for lines, cells in self._cells(stored):

@@ -25,7 +25,7 @@ _SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedColumns:
     """What a spec uses of a source's rows.
 
     Attributes
@@ -40,7 +40,7 @@ class Expected:
     times: frozenset[str] = frozenset()
 
     @classmethod
-    def by(cls, pipeline: Pipeline, columns: Sequence[str]) -> Expected:
+    def by(cls, pipeline: Pipeline, columns: Sequence[str]) -> ExpectedColumns:
         """What ``pipeline`` uses of a source with these ``columns``."""
         from windowmill.jobs.column_uses import columns_used  # a process that opens no text needs no conditions
 
@@ -52,15 +52,15 @@ class Expected:
         times = frozenset(filter(None, (pipeline.time.column, pipeline.time.end)))
         return cls(tuple(sorted(names, key=lambda name: order.get(name, len(order)))), times)
 
-    def among(self, columns: Mapping[str, object]) -> Expected:
+    def among(self, columns: Mapping[str, object]) -> ExpectedColumns:
         """What is used of rows that have only these ``columns``."""
-        return Expected(tuple(name for name in self.names if name in columns), self.times)
+        return ExpectedColumns(tuple(name for name in self.names if name in columns), self.times)
 
 
 def unread_of(
     texts: Mapping[str, pa.Array],
     values: Mapping[str, pa.Array],
-    expected: Expected,
+    expected: ExpectedColumns,
     bad: Mapping[int, str],
     where: Callable[[int], str],
     lines: Callable[[int], bytes],

@@ -24,8 +24,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.spark.column_types import holds_text, sql_type
 from windowmill.jobs.spark.file_ranges import DeltaScan, FileRange, delta_scan, file_ranges
-from windowmill.jobs.spark.settings import DELTA_EXTENSION, EXTENSIONS, MAX_SHUFFLE_PARTITIONS, TIME_ZONE
 from windowmill.jobs.spark.shipment import Shipment, plugins_zip
+from windowmill.jobs.spark.spark_settings import DELTA_EXTENSION, EXTENSIONS, MAX_SHUFFLE_PARTITIONS, TIME_ZONE
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.settings import PLUGINS
 

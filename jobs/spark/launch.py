@@ -30,7 +30,7 @@ from typing import Any
 from windowmill.jobs.child import tie_to_parent
 from windowmill.jobs.spark.connections import stoppable_collection
 from windowmill.jobs.spark.daemon import WAITING
-from windowmill.jobs.spark.settings import SERVER, WORKER_MEMORY, session_conf
+from windowmill.jobs.spark.spark_settings import SERVER, WORKER_MEMORY, session_conf
 from windowmill.windowing.errors import MachineError
 
 #: Variables of Spark that the command below respects, or that concern no JVM of ours.

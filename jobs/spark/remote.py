@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyspark
 
 from windowmill.jobs.spark.access import ConnectAccess
-from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_EXTENSION, EXTENSIONS, RELEASE, SERVER, TOKEN
+from windowmill.jobs.spark.spark_settings import CONNECT_MODE, DELTA_EXTENSION, EXTENSIONS, RELEASE, SERVER, TOKEN
 from windowmill.windowing.errors import MachineError, ServerGoneError, first_line
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 from windowmill.jobs.spark import connections, launch
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.jars import class_archive, jars_folder
-from windowmill.jobs.spark.settings import DELTA_CONF, RUNTIME_CONF, SERVER, session_conf
 from windowmill.jobs.spark.shipment import Shipment
+from windowmill.jobs.spark.spark_settings import DELTA_CONF, RUNTIME_CONF, SERVER, session_conf
 from windowmill.windowing.errors import MachineError, ServerGoneError
 
 NO_CONF: Mapping[str, str] = MappingProxyType({})

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from windowmill.jobs.verify.plain import Plain
-    from windowmill.jobs.verify.published import PublishedRow
+    from windowmill.jobs.verify.published_sample import PublishedRow
     from windowmill.jobs.verify.source_rows import Arrival
     from windowmill.windowing.spec import Pipeline
     from windowmill.windowing.windows.base import Window

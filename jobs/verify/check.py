@@ -36,11 +36,11 @@ from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.verify import by_reference
 from windowmill.jobs.verify.by_reference import MAX_ROWS
 from windowmill.jobs.verify.compare import ComparedRow, Comparison, RecomputedValue
+from windowmill.jobs.verify.files_read import SourceFiles
 from windowmill.jobs.verify.plain import Plain
-from windowmill.jobs.verify.published import PublishedRow, Sample, sample
+from windowmill.jobs.verify.published_sample import PublishedRow, Sample, sample
 from windowmill.jobs.verify.sampled_rows import SampledRows
-from windowmill.jobs.verify.source_files import SourceFiles
-from windowmill.jobs.verify.source_rows import Arrival, SourceRows
+from windowmill.jobs.verify.source_rows import Arrival, RereadRows
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.errors import OutOfTurnError
 
@@ -117,7 +117,7 @@ def verify(
         drawn = sample(runnable.sink_path, pipeline, number=number, seed=seed, ends=ends, through=newest.number)
     comparison = Comparison()
     chosen, lacking = _of_this_spec(drawn, ledger, comparison)
-    rows = SourceRows(partial(_started, pipeline, progress), runnable, files, time.time_ns() // 1_000)
+    rows = RereadRows(partial(_started, pipeline, progress), runnable, files, time.time_ns() // 1_000)
     late = sum(batch.rows_late for batch in committed if batch.plan.builds_state) > 0
     # A backfill from the table counts rows that are in quarantine because they came too late.
     late = late or ("too_late" in rows.refused and any(isinstance(plan, BackfillPlan) and plan.snapshot is not None for plan in plans))

@@ -10,7 +10,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from windowmill.jobs.verify.published import PublishedRow
+from windowmill.jobs.verify.published_sample import PublishedRow
 from windowmill.windowing.axis import to_us
 
 #: Relative error by which floating-point results may differ: their sums are in another order.

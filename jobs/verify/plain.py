@@ -18,9 +18,9 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.object_storage import spark_path
 from windowmill.jobs.verify.compare import RecomputedValue
 from windowmill.jobs.verify.forms import SqlForm, form_of, joined
-from windowmill.jobs.verify.published import PublishedRow
+from windowmill.jobs.verify.published_sample import PublishedRow
 from windowmill.jobs.verify.sampled_rows import Reaches
-from windowmill.jobs.verify.source_rows import CLOSED, Arrival, SourceRows, condition_names, with_conditions
+from windowmill.jobs.verify.source_rows import CLOSED, Arrival, RereadRows, condition_names, with_conditions
 from windowmill.windowing.axis import from_us, to_us
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks
@@ -41,7 +41,7 @@ _FIRST, _LAST = "_first", "_last"
 class Plain:
     """Plain queries over the rows of a source, with what they are made of."""
 
-    rows: SourceRows
+    rows: RereadRows
 
     @property
     def spark(self) -> SparkSession:

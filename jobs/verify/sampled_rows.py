@@ -25,7 +25,7 @@ from windowmill.windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.places import Runnable
-    from windowmill.jobs.verify.source_files import SourceFiles
+    from windowmill.jobs.verify.files_read import SourceFiles
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.spec import Pipeline
 

@@ -25,8 +25,8 @@ from windowmill.jobs.sources.changed_rows import queried
 from windowmill.jobs.sources.columns import Columns, used_columns
 from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spark.object_storage import reader_options, spark_path
+from windowmill.jobs.verify.files_read import SourceFiles, Span
 from windowmill.jobs.verify.sampled_rows import LocalReader
-from windowmill.jobs.verify.source_files import SourceFiles, Span
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 
@@ -60,7 +60,7 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class SourceRows:
+class RereadRows:
     """Reads rows of the ``files`` of a source, which are usable at the instant ``now_us``.
 
     Attributes

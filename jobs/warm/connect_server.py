@@ -25,7 +25,7 @@ import psutil
 import pyspark
 
 from windowmill.jobs.child import tie_to_parent
-from windowmill.jobs.spark.settings import CONNECT_MODE, DELTA_CONF, RELEASE, RUNTIME_CONF, SERVER, TOKEN, launch_conf
+from windowmill.jobs.spark.spark_settings import CONNECT_MODE, DELTA_CONF, RELEASE, RUNTIME_CONF, SERVER, TOKEN, launch_conf
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.settings import MASTER
 
@@ -40,7 +40,7 @@ _ESTABLISHED = "01"
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """When a server ends, and when it is restarted, which waits for a moment without clients; 0 is no limit."""
 
     idle_seconds: float = 0.0
@@ -51,7 +51,7 @@ class Limits:
 class Server:
     """A server on ``port`` of this machine; ``say`` receives a line about what happens to it."""
 
-    def __init__(self, port: int, limits: Limits, say: Callable[[str], None]) -> None:
+    def __init__(self, port: int, limits: ServerLimits, say: Callable[[str], None]) -> None:
         self.port = port or _free_port()
         self.token = os.environ.get(TOKEN) or secrets.token_hex(16)
         self._limits, self._say = limits, say

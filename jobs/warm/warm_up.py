@@ -17,8 +17,8 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from rich.console import Console
 
-from windowmill.jobs.spark.settings import RUNTIME_CONF, SERVER
 from windowmill.jobs.spark.shipment import Shipment
+from windowmill.jobs.spark.spark_settings import RUNTIME_CONF, SERVER
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.settings import COMPUTE
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.expectations.every_rule import COLUMNS, JSON, KEPT
-from windowmill.expectations import engine, gate
+from windowmill.expectations import gate, gx
 from windowmill.expectations.gate import validate
 from windowmill.expectations.rule import Loss
 from windowmill.expectations.suites import needs_spark, rules
@@ -94,12 +94,12 @@ def test_a_bound_of_the_wrong_type_breaks_the_rule_without_showing_values(pipeli
 
 
 def test_a_result_that_is_missing_breaks_the_rule(pipeline, batch, monkeypatch):
-    evaluate = engine.evaluate
+    evaluate = gx.evaluate
 
     def forgetful(*arguments, **named):
         return {index: found for index, found in evaluate(*arguments, **named).items() if index != 0}
 
-    monkeypatch.setattr(engine, "evaluate", forgetful)
+    monkeypatch.setattr(gx, "evaluate", forgetful)
     verdict = validate(batch(), pipeline(below(5)))
     assert verdict.status == "held"
     assert [(result.index, result.message) for result in verdict.unmet] == [(0, "Great Expectations gave no result for this rule")]
@@ -323,7 +323,7 @@ def test_no_value_beside_the_keys_leaves_through_messages_or_examples(pipeline, 
 
 def test_rows_named_are_limited(pipeline, batch):
     verdict = validate(batch(3_000), pipeline(below(-1)))
-    assert (verdict.unmet[0].unexpected, len(verdict.unmet[0].examples)) == (3_000, engine.MAX_EXAMPLES)
+    assert (verdict.unmet[0].unexpected, len(verdict.unmet[0].examples)) == (3_000, gx.MAX_EXAMPLES)
 
 
 @pytest.mark.thorough

@@ -7,7 +7,7 @@ import sys
 
 LOAD = """
 import sys, types
-from windowmill.expectations.engine import load
+from windowmill.expectations.gx import load
 load()
 assert "sqlalchemy" not in sys.modules
 assert type(sys.modules["scipy.stats"]) is not types.ModuleType

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.expectations.every_rule import COLUMNS, KEPT, REFUSED
-from windowmill.expectations.engine import build
+from windowmill.expectations.gx import build
 from windowmill.expectations.suites import _schema_folder, check_rules, identity_columns, needs_spark, rules, sink_columns
 
 HOURLY = {"name": "hourly", "type": "tumbling", "size": "1 hour"}

@@ -83,7 +83,7 @@ REFUSED = [
     ("_metadata is null", "hidden column"), ("_metadata['file_path'] = 'a'", "hidden column"), ("grouping__id > 1", "hidden column"),
     *((f"{name} is null", "windowmill's own") for name in ("_file", "_ROW", "_version", "_time")),
     *((text, "subquery") for text in ("s in (values 1)", "exists (values 1)", "v = (values (1))", "s in (from t)")),
-    *((text, "behind a dot") for text in ("session.f(s)", "builtin.lower(s) = 'a'", "a.b.c.f(s) > 1", "s.upper() = 'A'")),
+    *((text, "follows a dot") for text in ("session.f(s)", "builtin.lower(s) = 'a'", "a.b.c.f(s) > 1", "s.upper() = 'A'")),
     *((f"{name}(i) is null", "needs many rows") for name in (
         "theta_sketch_agg", "kll_sketch_agg_bigint", "tuple_union_agg_double", "approx_top_k", "percentile_cont",
         "schema_of_variant_agg",

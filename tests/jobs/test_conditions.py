@@ -17,7 +17,7 @@ from tests.jobs.practice import PRACTICE
 from tests.jobs.practice import ROWS as PRACTICE_ROWS
 from tests.spark.generated_conditions import FUNCTIONS as EACH_FUNCTION
 from tests.spark.generated_conditions import ROWS as GENERATED
-from windowmill.jobs.conditions.evaluator import Evaluation
+from windowmill.jobs.conditions.evaluator import Evaluator
 from windowmill.jobs.conditions.functions import FUNCTIONS
 from windowmill.jobs.conditions.syntax import columns_of, parsed
 from windowmill.jobs.conditions.truths import Conditions, evaluate
@@ -167,8 +167,8 @@ def test_it_is_known_beforehand_what_may_fail():
     columns = {name: GENERATED.column(name).combine_chunks() for name in GENERATED.column_names}
     empty = {name: column.slice(0, 0) for name, column in columns.items()}
     for text in EACH_FUNCTION:
-        found = Evaluation(columns, GENERATED.num_rows).value(parsed(text))
-        beforehand = Evaluation(empty, 0).value(parsed(text))
+        found = Evaluator(columns, GENERATED.num_rows).value(parsed(text))
+        beforehand = Evaluator(empty, 0).value(parsed(text))
         assert beforehand.kind == found.kind, text
         assert found.failed is None or not found.failed.any() or beforehand.failed is not None, text
 

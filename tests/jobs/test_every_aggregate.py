@@ -25,7 +25,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.specs import TICKS, a_spec
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.try_command import ENGINES
-from windowmill.jobs.commands.try_engine import Batch
+from windowmill.jobs.commands.try_engine import TryBatch
 from windowmill.jobs.spec_checks import source_problems
 from windowmill.testing import try_pipeline
 from windowmill.windowing.aggregates import argument_types
@@ -295,7 +295,7 @@ def tried(pipeline: Pipeline, engine: str, rows_a_batch: int, rows: pa.Table = R
     run = ENGINES[engine](pipeline, math.inf)
     for first in range(0, len(rows), rows_a_batch):
         part = rows.slice(first, rows_a_batch)
-        run.feed(Batch(part, {}, np.arange(first, first + len(part))))
+        run.feed(TryBatch(part, {}, np.arange(first, first + len(part))))
     return run.finish(final=True).rows
 
 

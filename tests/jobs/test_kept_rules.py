@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from windowmill.checkpoints.data_files import FileWriter
-from windowmill.expectations import engine
+from windowmill.expectations import gx
 from windowmill.expectations.gate import validate
 from windowmill.expectations.rule import Rule
 from windowmill.jobs.batch import validating
@@ -190,7 +190,7 @@ def test_results_are_those_of_great_expectations(tmp_path, monkeypatch):
         writer.write(rows)
     files = ResultFiles(str(tmp_path), writer.close(), rows.schema)
     evaluated = validate(rows, pipeline, columns=rows.schema.names, rows_read=6)
-    monkeypatch.setattr(engine, "evaluate", lambda *_, **__: pytest.fail("rows keep all rules"))
+    monkeypatch.setattr(gx, "evaluate", lambda *_, **__: pytest.fail("rows keep all rules"))
     assert validate_files(files, pipeline, 6, 0, pytest.fail, pytest.fail) == evaluated  # type: ignore[arg-type]
     assert evaluated.status == "passed"
 
@@ -255,9 +255,9 @@ def test_rules_about_some_windows_have_the_results_of_great_expectations(tmp_pat
     assert evaluated.status == "passed"
     left: list[str | None] = []
     monkeypatch.setattr(validating, "MAX_COMPARED", 100_000 if few else 0)
-    evaluate = engine.evaluate
+    evaluate = gx.evaluate
     monkeypatch.setattr(
-        engine, "evaluate", lambda rows, suite, *a, **k: left.extend(r.column for r, _ in suite) or evaluate(rows, suite, *a, **k)
+        gx, "evaluate", lambda rows, suite, *a, **k: left.extend(r.column for r, _ in suite) or evaluate(rows, suite, *a, **k)
     )
     assert validate_files(files, pipeline, 8, 0, pytest.fail, pytest.fail) == evaluated  # type: ignore[arg-type]
     assert left == ["x"], "statistics do not tell the numbers of one window, and only whole ones are compared here"

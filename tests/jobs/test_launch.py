@@ -13,7 +13,7 @@ import pytest
 
 from windowmill.jobs.spark import daemon, launch
 from windowmill.jobs.spark.java import find_java
-from windowmill.jobs.spark.settings import session_conf
+from windowmill.jobs.spark.spark_settings import session_conf
 
 RUN = """
 import sys

@@ -19,7 +19,7 @@ from windowmill.jobs.cli import main
 from windowmill.jobs.commands import COMMANDS, terminal, verify
 from windowmill.jobs.verify.check import Verification
 from windowmill.jobs.verify.compare import ComparedRow, Comparison, Difference
-from windowmill.jobs.verify.published import PublishedRow
+from windowmill.jobs.verify.published_sample import PublishedRow
 
 COLUMNS = 80
 #: Commands in the order in which they are given: before a run, and after it.

@@ -16,7 +16,7 @@ from tests.jobs.batches import Run
 from tests.random_pipelines import CONDITION, Case, Row, differences, examples, random_case
 from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.jobs.commands.try_command import attempt
-from windowmill.jobs.commands.try_engine import Batch
+from windowmill.jobs.commands.try_engine import TryBatch
 from windowmill.jobs.commands.try_kernel import KernelEngine
 from windowmill.jobs.schedulers.local import memory
 from windowmill.jobs.schedulers.local.new_rows import NewRows
@@ -45,7 +45,7 @@ def by_parts(case: Case, rows: list[Row], batches: list[tuple[int, int]], *, fin
             {CONDITION: pa.array([(row["i"] or 0) > 3 for row in chosen], pa.bool_())} if CONDITION in case.pipeline.conditions() else {}
         )
         table = pa.Table.from_pylist(chosen, schema=case.schema)
-        engine.feed(Batch(table, masks, commits[(commits >= first) & (commits < last)]))
+        engine.feed(TryBatch(table, masks, commits[(commits >= first) & (commits < last)]))
     results = engine.finish(final=final)
     return sorted((dict(row) for row in results.rows), key=case.place), list(results.quarantined)
 

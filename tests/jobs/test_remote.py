@@ -15,8 +15,8 @@ from windowmill.jobs.commands.doctor import check_server
 from windowmill.jobs.spark import failures, remote, session
 from windowmill.jobs.spark.column_types import holds_text, sql_type
 from windowmill.jobs.spark.remote import ServerFacts, kept_session
-from windowmill.jobs.spark.settings import DELTA_EXTENSION, SERVER
 from windowmill.jobs.spark.shipment import Shipment, plugins_zip
+from windowmill.jobs.spark.spark_settings import DELTA_EXTENSION, SERVER
 from windowmill.jobs.warm import connect_server
 from windowmill.windowing.errors import MachineError, ServerGoneError
 
@@ -134,14 +134,14 @@ def test_connections_to_a_port_are_counted():
 
 def test_a_port_that_is_taken_is_told():
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        taken = connect_server.Server(listening.getsockname()[1], connect_server.Limits(), print)
+        taken = connect_server.Server(listening.getsockname()[1], connect_server.ServerLimits(), print)
         with pytest.raises(MachineError, match="is in use; stop what listens there, or choose another one by --port"):
             taken.keep(lambda _: None)
 
 
 def test_a_worn_server_is_started_anew_and_an_idle_one_ends(monkeypatch, tmp_path):
     told: list[str] = []
-    kept = connect_server.Server(1, connect_server.Limits(idle_seconds=1, memory_bytes=1 << 30), told.append)
+    kept = connect_server.Server(1, connect_server.ServerLimits(idle_seconds=1, memory_bytes=1 << 30), told.append)
     held = iter([1 << 29, 1 << 29, 3 << 29, 3 << 29])  # as it is ready, at two looks, and as it is ready anew: then there is no limit
     connected = iter([0, 0, 1, 1, 0, 0])
     monkeypatch.setattr(connect_server, "memory_bytes", lambda _: next(held))
@@ -159,7 +159,7 @@ def test_a_worn_server_is_started_anew_and_an_idle_one_ends(monkeypatch, tmp_pat
 
 
 def test_a_server_is_worn_by_age():
-    kept = connect_server.Server(1, connect_server.Limits(age_seconds=60), print)
+    kept = connect_server.Server(1, connect_server.ServerLimits(age_seconds=60), print)
     assert kept._worn(59, 0) is None
     assert kept._worn(61, 0) == "has run for 61 s"
 

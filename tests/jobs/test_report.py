@@ -24,12 +24,12 @@ from tests.jobs.reporting import HOUR, START, Page, checked, commit, pipeline_at
 from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.commands.cost import cost_of
+from windowmill.jobs.commands.cost_command import cost_of
 from windowmill.jobs.report import quality, write_report
 from windowmill.jobs.report.cost import Month, figures_of, median_seconds
 from windowmill.jobs.report.freshness import freshness_of
 from windowmill.jobs.report.quality import read_quality
-from windowmill.jobs.report.tables import ReportError, read_quarantine
+from windowmill.jobs.report.queries import ReportError, read_quarantine
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.spec import Pipeline
 

@@ -13,7 +13,7 @@ from tests.jobs.reporting import HOUR, START, Page, commit, pipeline_at, publish
 from windowmill.jobs.report import Choice, write_report
 from windowmill.jobs.report.chart_data import bars_of
 from windowmill.jobs.report.curves import Limit, read_curves
-from windowmill.jobs.report.tables import open_table
+from windowmill.jobs.report.queries import open_table
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from windowmill.jobs.spark import settings
+from windowmill.jobs.spark import spark_settings
 from windowmill.jobs.spark.jars import jar_paths
 from windowmill.jobs.spark.session import spark_session
 from windowmill.windowing.errors import MachineError
@@ -30,7 +30,7 @@ def launch_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("launch_environment")
 def test_local_launch_runs_workers_with_this_python_and_jars_on_the_class_path() -> None:
-    conf = settings.launch_conf("local[2]")
+    conf = spark_settings.launch_conf("local[2]")
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     assert Path(os.environ["JAVA_HOME"], "bin", "java").exists()
     assert conf["spark.driver.extraClassPath"].split(":") == [str(path) for path in jar_paths()]
@@ -40,7 +40,7 @@ def test_local_launch_runs_workers_with_this_python_and_jars_on_the_class_path()
 
 @pytest.mark.usefixtures("launch_environment")
 def test_cluster_launch_ships_the_jars_and_keeps_the_python_of_its_workers() -> None:
-    conf = settings.launch_conf("spark://cluster:7077")
+    conf = spark_settings.launch_conf("spark://cluster:7077")
     assert os.environ["PYSPARK_PYTHON"] == "before"
     assert conf["spark.jars"].split(",") == [str(path) for path in jar_paths()]
     assert "spark.driver.extraClassPath" not in conf
@@ -49,17 +49,17 @@ def test_cluster_launch_ships_the_jars_and_keeps_the_python_of_its_workers() -> 
 @pytest.mark.usefixtures("launch_environment")
 def test_executors_of_a_brief_launch_have_one_compiler_and_the_collector_of_their_deployment() -> None:
     name = "spark.executor.defaultJavaOptions"
-    options = settings.launch_conf("spark://cluster:7077", brief=True)[name]
+    options = spark_settings.launch_conf("spark://cluster:7077", brief=True)[name]
     assert "-XX:TieredStopAtLevel=1" in options
     assert "GC" not in options
-    assert name not in settings.launch_conf("spark://cluster:7077")
+    assert name not in spark_settings.launch_conf("spark://cluster:7077")
 
 
 @pytest.mark.usefixtures("launch_environment")
 def test_missing_jars_stop_a_launch_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WINDOWMILL_JARS", str(tmp_path))
     with pytest.raises(MachineError, match="run `make setup`") as caught:
-        settings.launch_conf("local[2]")
+        spark_settings.launch_conf("local[2]")
     assert "\n" not in str(caught.value)
 
 

@@ -15,7 +15,7 @@ from windowmill.jobs.sources.base import PlainFile
 from windowmill.jobs.sources.folder_options import declared
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.text_files import TextForm
-from windowmill.jobs.sources.unread_rows import Expected, reasons_of
+from windowmill.jobs.sources.unread_rows import ExpectedColumns, reasons_of
 
 #: Number of files, and the seed of the first one; `make fuzz` tries 10,000.
 COUNT, SEED = int(os.environ.get("WINDOWMILL_TEXT_FILES", "300")), int(os.environ.get("WINDOWMILL_TEXT_FILES_SEED", "1"))
@@ -25,7 +25,7 @@ _OPTIONS = {"sep": "separator", "multiLine": "multi_line", "nullValue": "null"}
 def form_of(file: Drawn, **given: Any) -> TextForm:
     options = {_OPTIONS.get(name, name): value for name, value in file.options.items()}
     names = () if options.get("header") else ("k", "v")
-    return TextForm(file.format, **options, columns=names, expected=Expected(("k", "v")), may_lack=True)  # type: ignore[arg-type]
+    return TextForm(file.format, **options, columns=names, expected=ExpectedColumns(("k", "v")), may_lack=True)  # type: ignore[arg-type]
 
 
 def found_in(file: Drawn, path: Path) -> tuple[list[Found], int]:

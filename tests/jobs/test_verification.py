@@ -15,7 +15,7 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 
 from windowmill.jobs.cli import main
-from windowmill.jobs.verify import check, forms, published
+from windowmill.jobs.verify import check, forms, published_sample
 from windowmill.jobs.verify.sampled_rows import LocalReader
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.specfile import parse_pipeline
@@ -173,7 +173,7 @@ def test_a_sample_has_the_rows_that_readers_see(tmp_path, capsys):
     assert any(row["revision"] for row in rows)
 
     def sampled(number: int, seed: int, ends: tuple[int | None, int | None] = (None, None)) -> set[Any]:
-        found = published.sample(str(tmp_path / "sink"), pipeline, number=number, seed=seed, ends=ends, through=2)
+        found = published_sample.sample(str(tmp_path / "sink"), pipeline, number=number, seed=seed, ends=ends, through=2)
         assert found.keys.column("k").to_pylist() == [key for row in found.rows for key in row.key]
         return {(row.key, row.window, row.start, row.end, row.trigger, row.revision) for row in found.rows}
 

@@ -18,10 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from windowmill.jobs.conditions.evaluator import Evaluation
-from windowmill.jobs.conditions.kinds import name_of
+from windowmill.jobs.conditions.evaluated import NoValueError, OutsideError
+from windowmill.jobs.conditions.evaluator import Evaluator
 from windowmill.jobs.conditions.syntax import parsed
-from windowmill.jobs.conditions.values import NoValueError, OutsideError
+from windowmill.jobs.conditions.value_types import name_of
 from windowmill.windowing.errors import SpecError
 
 #: The name of an expression's type, and its value on each row, or that its evaluation fails.
@@ -44,7 +44,7 @@ def by_arrow(expressions: Sequence[str], rows: pa.Table) -> dict[str, Answers]:
     found = {}
     for text in expressions:
         try:
-            value = Evaluation(columns, rows.num_rows).value(parsed(text))
+            value = Evaluator(columns, rows.num_rows).value(parsed(text))
         except (OutsideError, NoValueError, SpecError):
             continue
         failed = np.zeros(rows.num_rows, np.bool_) if value.failed is None else value.failed

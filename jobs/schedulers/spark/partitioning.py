@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from windowmill.jobs.spark.access import access_to
-from windowmill.jobs.spark.settings import is_short_run
+from windowmill.jobs.spark.spark_settings import is_short_run
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.choices import choice, is_null
+from windowmill.jobs.conditions.evaluated import Computed, Value, applied, by_rows, by_value, either, outside, without
 from windowmill.jobs.conditions.functions import Call, calls, function, literal_of, text, whole
-from windowmill.jobs.conditions.kinds import BINARY, BOOL, INT, LONG, TEXT
 from windowmill.jobs.conditions.patterns import like_pattern, pattern_of, replacement_of
-from windowmill.jobs.conditions.values import Computed, Value, applied, by_rows, by_value, either, outside, without
+from windowmill.jobs.conditions.value_types import BINARY, BOOL, INT, LONG, TEXT
 
 _TEXTS = pa.list_(TEXT)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.conditions.kinds import name_of
+from windowmill.jobs.conditions.value_types import name_of
 
 Mask = npt.NDArray[np.bool_]
 #: What a function over arrays gives: values, and where it fails if it can.

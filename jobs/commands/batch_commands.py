@@ -176,7 +176,7 @@ def savepoint(
     """Make, list or drop a named state of the pipeline, or go back to one: the next run reads what came after it."""
     from windowmill.jobs.batch.planning import Acceptance
     from windowmill.jobs.batch.progress import Progress
-    from windowmill.jobs.commands.savepoints import savepoint_of
+    from windowmill.jobs.commands.savepoint_commands import savepoint_of
 
     accepted = Acceptance(changes=accept_changes, code=accept_code)
     show(savepoint_of(load_pipeline(spec), Progress(errors, as_written), action, name, accepted), as_json)

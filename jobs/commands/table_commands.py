@@ -44,7 +44,7 @@ def cost(
     as_json: AsJson = False,
 ) -> None:
     """Show what the last batches cost, whether that grows, and what it comes to a month at the pipeline's schedule."""
-    from windowmill.jobs.commands.cost import cost_of
+    from windowmill.jobs.commands.cost_command import cost_of
 
     show(cost_of(load_pipeline(spec), last, price), as_json)
 
@@ -104,14 +104,14 @@ def report(
     if every is not None:
         if aggregates or keys:
             raise SpecError("report --all: the overview has no charts; give --aggregate and --key with a SPEC")
-        from windowmill.jobs.commands.overview import overview_of
+        from windowmill.jobs.commands.overview_command import overview_of
 
         show(overview_of(every, out), as_json)
     elif spec is not None:
-        from windowmill.jobs.report import Choice, write_report
+        from windowmill.jobs.report import ChartSelection, write_report
 
         pipeline = load_pipeline(spec)
-        choice = Choice.of(pipeline, aggregates or (), keys or ())
+        choice = ChartSelection.of(pipeline, aggregates or (), keys or ())
         page = redacted(write_report(pipeline, out=out, spec=str(spec), choice=choice))
         show(Answer({"pipeline": pipeline.pipeline, "report": page}, Text(page)), as_json)
 
