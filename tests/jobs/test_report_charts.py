@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.jobs.reporting import HOUR, START, Page, commit, pipeline_at, publish, result_row
-from windowmill.jobs.report import Choice, write_report
+from windowmill.jobs.report import ChartSelection, write_report
 from windowmill.jobs.report.chart_data import bars_of
 from windowmill.jobs.report.curves import Limit, read_curves
 from windowmill.jobs.report.queries import open_table
@@ -55,7 +55,7 @@ def test_long_lines_keep_their_extremes(pipeline):
 def test_a_reader_chooses_aggregates_and_keys(pipeline):
     rows = [result_row(START, origin=origin, carrier=carrier) for origin in ("EWR", "JFK", "it's") for carrier in ("UA", None)]
     publish(pipeline, rows)
-    choice = Choice.of(pipeline, ["flights"], ["origin=JFK", "origin=it's", "carrier"])
+    choice = ChartSelection.of(pipeline, ["flights"], ["origin=JFK", "origin=it's", "carrier"])
     page = Page.of(pipeline, choice=choice)
     assert page.data["keys"] == ["JFK · null", "it's · null"]
     assert [aggregate["name"] for aggregate in page.data["aggregates"]] == ["flights"]
@@ -75,7 +75,7 @@ def test_a_reader_chooses_aggregates_and_keys(pipeline):
 def test_a_choice_that_cannot_be_drawn_is_told_in_one_line(pipeline, aggregates, keys, told):
     publish(pipeline, [result_row(START)])
     with pytest.raises(SpecError) as caught:
-        write_report(pipeline, choice=Choice.of(pipeline, aggregates, keys))
+        write_report(pipeline, choice=ChartSelection.of(pipeline, aggregates, keys))
     assert str(caught.value) == told
 
 
