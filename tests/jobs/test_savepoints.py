@@ -27,7 +27,7 @@ from windowmill.checkpoints.stores import store_of
 from windowmill.jobs.batch import loop, savepoints
 from windowmill.jobs.batch.planning import NOTHING_ACCEPTED
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands import savepoints as savepoints_command
+from windowmill.jobs.commands import savepoint_commands
 from windowmill.jobs.commands.answers import history_of, status_of
 from windowmill.jobs.commands.maintenance import maintain
 from windowmill.jobs.spec_checks import runnable_of
@@ -201,7 +201,7 @@ def test_a_savepoint_brings_its_spec_back_over_an_applied_change(tmp_path, prepa
     maintain(bench.pipeline, quiet())
     for path in (bench.sink, Places.of(bench.pipeline).state):
         DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False)
-    done = savepoints_command.savepoint_of(bench.pipeline, quiet(), "restore", "first", NOTHING_ACCEPTED)
+    done = savepoint_commands.savepoint_of(bench.pipeline, quiet(), "restore", "first", NOTHING_ACCEPTED)
     assert "put the old values into its file before the next run" in done.text
     assert ("windows" if "windows" in new else "aggregates") in done.data["spec_differs"]
     with pytest.raises(SpecChangedError, match="put the old ones back, or see what the change does by `windowmill plan SPEC`"):
@@ -224,7 +224,7 @@ def test_an_old_file_that_is_back_already_is_restored_too(tmp_path, prepared):
     ends = [row["window_end"] for row in story.bench.rows()]
     loop.backfill(story.bench.pipeline, quiet(), begin=min(ends), end=max(ends))
     story.bench.changes["aggregates"] = FEW
-    done = savepoints_command.savepoint_of(story.bench.pipeline, quiet(), "restore", "first", NOTHING_ACCEPTED)
+    done = savepoint_commands.savepoint_of(story.bench.pipeline, quiet(), "restore", "first", NOTHING_ACCEPTED)
     assert "spec_differs" not in done.data
     finish(story)
     others = clean.bench.rows()
