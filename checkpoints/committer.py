@@ -29,6 +29,7 @@ from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.delta_tables import floor_of, newest
 from windowmill.checkpoints.features import FORMAT, FORMATS, Features, check_format, own_commit
+from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.stores import create_table, is_local, table_at, write_table
 from windowmill.checkpoints.widening import wider_fields
 from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError, WindowmillError
@@ -249,7 +250,6 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
         removes = list(active)
     elif moved_on:
         # Others have rewritten the files since: the rows that stay are in new ones.
-        from windowmill.checkpoints.replacing import ReplacedRange  # imports numba, which is seldom needed here
 
         assert changes.replaces is not None
         moved = ReplacedRange.of(place, table, changes.replaces, changes.windows)

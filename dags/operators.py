@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from windowmill.checkpoints.places import Places
 from windowmill.dags.alerts import defaults_of, report_warnings
 from windowmill.dags.commands import CommandProcess, CommandResult, command_of, failing_fast, printed_summary, raise_for, summary_of
 from windowmill.dags.links import PAGES
@@ -200,7 +201,6 @@ class QualityReportOperator(PipelineOperator):
 
     def _report(self) -> dict[str, Any]:
         from windowmill.checkpoints.ledger import Ledger  # not needed for parsing
-        from windowmill.checkpoints.places import Places
         from windowmill.jobs.report import write_report
 
         pipeline = self.spec.read()

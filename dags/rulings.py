@@ -18,6 +18,7 @@ from airflow.providers.standard.operators.hitl import HITLBranchOperator
 from airflow.sdk import BaseOperator, Context, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
+from windowmill.checkpoints.places import Places
 from windowmill.dags.commands import failing_fast, summary_of
 from windowmill.dags.links import PAGES, page_of
 from windowmill.dags.operators import CommandOperator, storage_environment
@@ -110,7 +111,6 @@ class HeldBatchOperator(QuestionOperator):
 
     def question(self) -> Question:
         from windowmill.checkpoints.ledger import Ledger  # not needed for parsing
-        from windowmill.checkpoints.places import Places
         from windowmill.jobs.batch.window_history import rulings
         from windowmill.jobs.report.quality import read_quality
 

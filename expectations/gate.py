@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.expectations import frames
+from windowmill.expectations import frames, gx
 from windowmill.expectations.past import compare, is_of_past
 from windowmill.expectations.rule import Loss, Rule, is_rate, quarantined_rate
 from windowmill.expectations.suites import COLUMNS, identity_columns, needs_spark, rules, windows_of
@@ -22,7 +22,6 @@ from windowmill.windowing.fields import percentage
 if TYPE_CHECKING:
     import pyspark.sql
 
-    from windowmill.expectations.gx import Finding
     from windowmill.expectations.past import Past
     from windowmill.windowing.spec import Pipeline
 
@@ -232,9 +231,7 @@ def _findings(
     suite: Sequence[Rule],
     identity: Sequence[str],
     spark: Callable[[], pyspark.sql.SparkSession] | None,
-) -> dict[int, Finding]:
-    from windowmill.expectations.gx import Finding
-
+) -> dict[int, gx.Finding]:
     if not isinstance(rows, pa.Table):
         return _findings_of_frame(rows, suite, identity)
     from pyspark.sql import SparkSession
@@ -246,13 +243,13 @@ def _findings(
         return findings
     session = session_of()
     if session is None:
-        return findings | {rule.index: Finding(success=False, error="needs a running Spark session") for rule in remote}
+        return findings | {rule.index: gx.Finding(success=False, error="needs a running Spark session") for rule in remote}
     return findings | _findings_of_frame(session.createDataFrame(without_empty_chunks(rows)), remote, identity)
 
 
-def _findings_of_table(rows: pa.Table, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, Finding]:
+def _findings_of_table(rows: pa.Table, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, gx.Finding]:
     """Nulls within a row and between rows are judged as in a large batch, by Spark; and so is NaN (:func:`_findings_by_order`)."""
-    findings: dict[int, Finding] = {}
+    findings: dict[int, gx.Finding] = {}
     whole: list[Rule] = []
     for rule in suite:
         apart = frames.across(rule.type, rule.arguments, rows)
@@ -263,25 +260,23 @@ def _findings_of_table(rows: pa.Table, suite: Sequence[Rule], identity: Sequence
     return findings | (_findings_by_order(rows, whole, identity) if whole else {})
 
 
-def _findings_by_order(rows: pa.Table, suite: Sequence[Rule], identity: Sequence[str], objects: Collection[str] = ()) -> dict[int, Finding]:
+def _findings_by_order(
+    rows: pa.Table, suite: Sequence[Rule], identity: Sequence[str], objects: Collection[str] = ()
+) -> dict[int, gx.Finding]:
     """NaN is judged as in a large batch, by Spark: it is the greatest value, all NaN are equal, and a sum of one is NaN."""
-    from windowmill.expectations.gx import evaluate
-
     with_nan, kinds = frames.columns_with_nan(rows), frames.kinds_of_table(rows.schema)
     typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=False)) for rule in suite]
     if not with_nan:
-        return evaluate(frames.to_pandas(rows, objects), typed, identity, spark=False)
+        return gx.evaluate(frames.to_pandas(rows, objects), typed, identity, spark=False)
     plain = [(rule, arguments) for rule, arguments in typed if rule.type in frames.WITHOUT_ORDER]
     others = [(rule, frames.ordered_bounds(rule.type, arguments)) for rule, arguments in typed if rule.type not in frames.WITHOUT_ORDER]
-    findings = evaluate(frames.to_pandas(rows, objects), plain, identity, spark=False) if plain else {}
-    of_order = evaluate(frames.to_pandas(frames.ordered(rows, with_nan), objects), others, identity, spark=False) if others else {}
+    findings = gx.evaluate(frames.to_pandas(rows, objects), plain, identity, spark=False) if plain else {}
+    of_order = gx.evaluate(frames.to_pandas(frames.ordered(rows, with_nan), objects), others, identity, spark=False) if others else {}
     alone = {name for name in with_nan if not pc.any(pc.equal(rows.column(name), math.inf)).as_py()}
     return findings | {index: replace(each, rows=[frames.unordered(row, alone) for row in each.rows]) for index, each in of_order.items()}
 
 
-def _findings_of_frame(rows: pyspark.sql.DataFrame, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, Finding]:
-    from windowmill.expectations.gx import evaluate
-
+def _findings_of_frame(rows: pyspark.sql.DataFrame, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, gx.Finding]:
     kinds = frames.kinds_of_frame(rows)
     typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=True)) for rule in suite]
     names = frames.spark_names(rows.columns)
@@ -291,20 +286,20 @@ def _findings_of_frame(rows: pyspark.sql.DataFrame, suite: Sequence[Rule], ident
     others = [(rule, _with_columns(arguments, names)) for rule, arguments in typed if rule.type != "unexpected_rows_expectation"]
     along = [(rule, arguments) for rule, arguments in others if rule.type in frames.ALONG and arguments["column"] in plain.columns]
     others = [pair for pair in others if pair not in along]
-    findings = evaluate(plain, others, known, spark=True) if others else {}
-    findings |= evaluate(rows, texts, identity, spark=True) if texts else {}
+    findings = gx.evaluate(plain, others, known, spark=True) if others else {}
+    findings |= gx.evaluate(rows, texts, identity, spark=True) if texts else {}
     for rule, arguments in along:
         compared = frames.along(plain, arguments["column"])
-        found = evaluate(compared, [(rule, arguments | {"column": frames.ALONG_OF})], [*known, arguments["column"]], spark=True)
+        found = gx.evaluate(compared, [(rule, arguments | {"column": frames.ALONG_OF})], [*known, arguments["column"]], spark=True)
         findings |= {index: _without(finding, frames.ALONG_OF) for index, finding in found.items()}
     return {index: _as_it_was(finding, {new: old for old, new in names.items()}) for index, finding in findings.items()}
 
 
-def _without(finding: Finding, column: str) -> Finding:
+def _without(finding: gx.Finding, column: str) -> gx.Finding:
     return replace(finding, rows=[{name: value for name, value in row.items() if name != column} for row in finding.rows])
 
 
-def _as_it_was(finding: Finding, names: Mapping[str, str]) -> Finding:
+def _as_it_was(finding: gx.Finding, names: Mapping[str, str]) -> gx.Finding:
     """Restore the names and instants that Spark changed."""
     rows = [{names.get(name, name): frames.zoned(value) for name, value in row.items()} for row in finding.rows]
     return replace(finding, result=frames.zoned(_with_columns(finding.result, names)), rows=rows)
@@ -332,7 +327,7 @@ def _fields(rule: Rule) -> dict[str, Any]:
     return {name: getattr(rule, name) for name in Rule.__dataclass_fields__}
 
 
-def _result(rule: Rule, finding: Finding | None, identity: Sequence[str]) -> RuleResult:
+def _result(rule: Rule, finding: gx.Finding | None, identity: Sequence[str]) -> RuleResult:
     if finding is None:
         return _unevaluated(rule, "broken", "Great Expectations gave no result for this rule")
     if finding.error is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.expectations.frames import plain
 from windowmill.expectations.gate import RuleResult, Verdict
 from windowmill.expectations.rule import Origin, Rule
 from windowmill.expectations.suites import is_sql
@@ -154,6 +155,4 @@ def _row(result: Any) -> dict[str, Any]:
 
 def json_of(value: Any) -> str:
     """The text by which the table keeps ``value``."""
-    from windowmill.expectations.frames import plain
-
     return json.dumps(plain(value), ensure_ascii=False)

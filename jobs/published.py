@@ -24,6 +24,7 @@ from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.instants import instant_us
 from windowmill.jobs.sources.delta_log import read_source_table
+from windowmill.jobs.spark.object_storage import spark_path
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.columnar.added_columns import RETRACTED
@@ -208,8 +209,6 @@ def view_statements(sink: SinkLike, schema: str | None = None) -> dict[str, str]
     schema
         Schema of the views, as SQL names it (``analytics``, ``main.analytics``); null for the current one.
     """
-    from windowmill.jobs.spark.object_storage import spark_path
-
     table = PublishedTable.of(sink)
     if schema is not None and not all(part.strip() for part in schema.split(".")):
         raise SpecError(f"schema: got {schema!r}; expected the name of a schema, such as analytics or main.analytics")

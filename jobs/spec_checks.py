@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 from windowmill.checkpoints.places import Places, Runnable, absolute, escape_in, local_path
+from windowmill.expectations.fitting import type_problems
+from windowmill.expectations.suites import check_rules, rules, sink_columns
 from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.conditions.checks import condition_problem, conditions_by_field
-from windowmill.jobs.sources.kinds import is_located, kind_problems
+from windowmill.jobs.conditions.rule_sql import rule_sql_problems
+from windowmill.jobs.sources.kinds import is_located, kind_problems, open_source
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import LimitExceededError, SourceSchemaError, SpecError, TableUnlocatedError, UnsupportedError, first_line
 from windowmill.windowing.imports import imported
@@ -155,8 +158,6 @@ def check_expectations(pipeline: Pipeline) -> None:
 
 def check_rule_types(pipeline: Pipeline, schema: pa.Schema) -> None:
     """Raise ``SpecError``, naming the field, for an expectation over a column of a type that it does not take; of results by ``schema``."""
-    from windowmill.expectations.fitting import type_problems
-
     _refuse_first(pipeline, iter(type_problems(pipeline, schema)))
 
 
@@ -185,9 +186,7 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     from windowmill.checkpoints.catalog_tables import located
-    from windowmill.expectations.fitting import type_problems
     from windowmill.jobs.sources.columns import Columns
-    from windowmill.jobs.sources.kinds import open_source
     from windowmill.jobs.sources.own_results import refuse_own_results
     from windowmill.windowing.columnar.log import StateLog
     from windowmill.windowing.columnar.positions import PositionState
@@ -262,8 +261,6 @@ def alert_problems(pipeline: Pipeline) -> Iterator[Problem]:
 def _rule_problems(pipeline: Pipeline) -> Iterator[Problem]:
     if not pipeline.expectations:
         return
-    from windowmill.expectations.suites import check_rules, rules, sink_columns
-    from windowmill.jobs.conditions.rule_sql import rule_sql_problems
 
     for problem in check_rules(pipeline, sink_columns(pipeline)):
         where, _, text = problem.partition(": ")

@@ -28,6 +28,7 @@ from windowmill.jobs.batch.waiting import Waiting
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.commands.terminal import Answer, as_written
 from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.ways import limits
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import TableUnlocatedError, WindowmillError
 from windowmill.windowing.redaction import redacted
@@ -343,7 +344,6 @@ def _check_local(runnable: Runnable, batch: int, source: SourceTable, reading: R
     """Refuse new files that are too many, or too large, where ``compute`` is ``local``."""
     if compute_of(runnable.pipeline) != "local":
         return
-    from windowmill.jobs.ways import limits  # imports numba
 
     try:
         limits.check_files(reading.files, None)

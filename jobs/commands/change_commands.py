@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from windowmill.jobs.commands.terminal import AcceptChanges, Answer, AsJson, By, Spec, as_written, errors, load_pipeline, show
+from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import SOMETHING_TO_DO, HeldError, OutOfTurnError, SpecError
 from windowmill.windowing.small_files import read_small
 
@@ -113,7 +114,6 @@ def _digest(spec: Path) -> str:
 def _instant(text: str | None, pipeline: Pipeline) -> int | None:
     """The instant after which windows are published; null for none."""
     from windowmill.jobs.commands.terminal import instant_of
-    from windowmill.windowing.axis import AXIS_BEGIN
 
     if text in (None, "all"):
         return AXIS_BEGIN

@@ -31,6 +31,7 @@ from windowmill.jobs.kept_verdicts import kept_verdict
 from windowmill.jobs.report.cost import tasks_of
 from windowmill.jobs.report.short_texts import elapsed
 from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.carried import NotStoredError
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.changes import Fate, SpecChange, SpecChanges
@@ -283,8 +284,6 @@ def _seconds(batches: Sequence[Batch], read: int | None, published: int | None) 
 
 def _tasks(runnable: Runnable, found: Application, batches: Sequence[Batch]) -> int:
     """How many tasks of Spark the batch takes at least: as many as any batch has taken, which has read no more than this one."""
-    from windowmill.jobs.ways import limits  # imports numba
-
     if engine.compute_of(runnable.pipeline) == "local":
         return 0
     try:

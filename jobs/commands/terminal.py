@@ -16,9 +16,12 @@ from rich.text import Text
 from typer.exceptions import TyperException
 
 from windowmill.jobs.in_lines import PlainConsole, in_lines
+from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SpecError, WindowmillError
+from windowmill.windowing.fields import fixed_duration
 from windowmill.windowing.redaction import as_written as text_as_written
 from windowmill.windowing.redaction import redacted
+from windowmill.windowing.specfile import read_spec
 
 if TYPE_CHECKING:
     from windowmill.windowing.durations import Duration
@@ -96,8 +99,6 @@ def wrapped(text: str, indent: str = "", then: str = "", *, width: int | None = 
 
 def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None, *, opens_tables: bool = True) -> Pipeline:
     """As :func:`windowmill.windowing.specfile.load_pipeline`; :func:`as_written` then knows the spec's variables."""
-    from windowmill.windowing.specfile import read_spec  # a command that reads no spec does without pydantic
-
     read = read_spec(path, environment, opens_tables=opens_tables)
     _hidden.update(read.hidden)
     return read.pipeline
@@ -105,8 +106,6 @@ def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] |
 
 def instant_of(option: str, text: str, pipeline: Pipeline) -> int:
     """The instant on the axis that ``option`` gives as ``text``; raises ``SpecError`` for another text."""
-    from windowmill.windowing.axis import to_us
-
     try:
         return int(text) if pipeline.time.integer_axis else to_us(datetime.fromisoformat(text))
     except ValueError as err:
@@ -128,8 +127,6 @@ def in_bytes(size: float) -> str:
 
 def duration_of(option: str, text: str) -> Duration:
     """The duration of fixed length that ``option`` gives as ``text``; raises ``SpecError`` for another text."""
-    from windowmill.windowing.fields import fixed_duration
-
     try:
         return fixed_duration(text)
     except ValueError as err:

@@ -8,7 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from windowmill.jobs.commands.dates_in_zones import shifted_dates
 from windowmill.jobs.conditions.checks import conditions_by_field
+from windowmill.jobs.conditions.truths import outside_by_field
+from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spec_checks import Problem, alert_problems, problems_of, source_problems
 from windowmill.windowing.errors import SpecError, WindowmillError
 from windowmill.windowing.redaction import as_written
@@ -76,7 +79,6 @@ def _outside(pipeline: Pipeline, types: Mapping[str, Any] | None = None) -> dict
     """As :func:`.outside_by_field`, whose modules a spec without conditions does not need."""
     if not any(conditions_by_field(pipeline)):
         return {}
-    from windowmill.jobs.conditions.truths import outside_by_field
 
     return outside_by_field(pipeline, types)
 
@@ -84,10 +86,8 @@ def _outside(pipeline: Pipeline, types: Mapping[str, Any] | None = None) -> dict
 def _look(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Problem]]:
     """What is found in rows of the source: its values by name, in lines, and problems."""
     from windowmill.checkpoints.catalog_tables import located
-    from windowmill.jobs.commands.dates_in_zones import shifted_dates
     from windowmill.jobs.commands.source_measure import measured
     from windowmill.jobs.sources.columns import Columns
-    from windowmill.jobs.sources.kinds import open_source
 
     pipeline = located(pipeline)
     opened = open_source(pipeline)

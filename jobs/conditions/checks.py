@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from windowmill.jobs.column_names import TAKEN
 from windowmill.jobs.conditions.syntax import dialect
 from windowmill.jobs.conditions.written import CHANGING, LAMBDAS, MAKING_ROWS, OF_MANY_ROWS, function_problems, written_problem
 
@@ -161,7 +162,6 @@ def _column_problem(node: exp.Column) -> str | None:
         return f"{name} is a hidden column, whose values are not the source's; a condition reads the source's own columns"
     if not name.startswith("_"):
         return None
-    from windowmill.jobs.column_names import TAKEN  # loads kernels
 
     if name in TAKEN:
         return f"the column {name!r} is windowmill's own; a condition reads the source's columns"

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.checks import conditions_by_field, parts_problem
+from windowmill.jobs.conditions.evaluated import NoValueError, OutsideError
 from windowmill.jobs.conditions.syntax import columns_of, parsed
 from windowmill.windowing.errors import SpecError, UnsupportedError
 
@@ -94,7 +95,6 @@ def _truth(condition: str, rows: pa.Table) -> Truth:
 def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:
     """A condition over ``n`` rows of ``columns``; raises ``OutsideError``, and ``SpecError`` for a constant that cannot be what it must."""
     # Loads the parser, which a spec without conditions does without.
-    from windowmill.jobs.conditions.evaluated import NoValueError
     from windowmill.jobs.conditions.evaluator import Evaluator
 
     try:
@@ -157,8 +157,6 @@ def _read_by(condition: str, types: Mapping[str, pa.DataType]) -> tuple[tuple[st
 
 @lru_cache(1_000)
 def _outside(condition: str, types: tuple[tuple[str, pa.DataType], ...]) -> tuple[str | None, bool]:
-    from windowmill.jobs.conditions.evaluated import OutsideError
-
     problem = _refusal(condition)
     if problem is not None:
         return problem, False
@@ -184,7 +182,6 @@ def _outside_whatever(condition: str) -> str | None:
     """Why only Spark evaluates ``condition`` whatever the types of its columns; null if that is not known."""
     from sqlglot import exp
 
-    from windowmill.jobs.conditions.evaluated import NoValueError, OutsideError
     from windowmill.jobs.conditions.evaluator import Evaluator
     from windowmill.jobs.conditions.functions import FUNCTIONS
 

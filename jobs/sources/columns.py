@@ -28,6 +28,7 @@ from windowmill.jobs.conditions.syntax import columns_of
 from windowmill.jobs.conditions.truths import every_condition
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.results import result_schema
+from windowmill.windowing.columnar.widening import WiderPartials
 from windowmill.windowing.errors import SourceSchemaError, no_column
 from windowmill.windowing.spec import Pipeline
 
@@ -305,7 +306,6 @@ def _plain(kind: DataType) -> DataType:
 def _why_not_wider(pipeline: Pipeline, old: Columns, new: Columns, name: str) -> str | None:
     """What follows the types in the message that refuses the column ``name``, all that differs in ``new``; null if it can be widened."""
     from windowmill.checkpoints.widening import widens  # few batches find a type widened
-    from windowmill.windowing.columnar.widening import WiderPartials
     from windowmill.windowing.ways import divide
 
     kinds = [columns.arrow[name] for columns in (old, new)]

@@ -14,8 +14,11 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from windowmill.jobs.sources.base import PlainFile
 from windowmill.jobs.sources.folder_options import LOGICAL, declared
 from windowmill.jobs.sources.parquet_columns import unified
+from windowmill.jobs.sources.text_times import OPTIONS, TextTimes
+from windowmill.jobs.sources.text_values import guessed
 from windowmill.jobs.sources.unread_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceError, SourceSchemaError, first_line
 
@@ -45,7 +48,6 @@ def text_form(settings: Source, columns: Sequence[str], expected: ExpectedColumn
     if settings.format == "parquet":
         return None
     from windowmill.jobs.sources.text_files import TextForm
-    from windowmill.jobs.sources.text_times import TextTimes
 
     given = settings.options
     used: dict[str, Any] = {"times": TextTimes.of(settings), "expected": expected or ExpectedColumns()}
@@ -113,8 +115,6 @@ def schema_of(settings: Source, root: str, paths: Sequence[str]) -> tuple[str, f
 
 def with_folders(own: pa.Schema, paths: Iterable[str]) -> pa.Schema:
     """The columns ``own`` of files, and those of the folders in which the files at ``paths`` lie."""
-    from windowmill.jobs.sources.text_values import guessed
-
     values: dict[str, set[str]] = {}
     for path in paths:
         for name, value in partition_of(path).items():
@@ -158,7 +158,6 @@ def with_wider_types(schema_json: str, pipeline: Pipeline, paths: Iterable[str])
     """
     from windowmill.jobs.column_uses import columns_used, in_conditions
     from windowmill.jobs.sources.columns import Columns
-    from windowmill.jobs.sources.text_times import OPTIONS
     from windowmill.windowing.columnar.results import result_types
 
     types = dict(Columns.of(schema_json).arrow)
@@ -187,9 +186,6 @@ def with_wider_types(schema_json: str, pipeline: Pipeline, paths: Iterable[str])
 
 
 def _of_texts(settings: Source, paths: Sequence[str]) -> pa.Schema:
-    from windowmill.jobs.sources.text_times import TextTimes
-    from windowmill.jobs.sources.text_values import guessed
-
     texts: dict[str, set[str]] = {}
     for path in paths:
         for name, values in (_texts_of_csv if settings.format == "csv" else _texts_of_json)(settings, path).items():
@@ -203,7 +199,6 @@ def _of_texts(settings: Source, paths: Sequence[str]) -> pa.Schema:
 
 
 def _texts_of_csv(settings: Source, path: str) -> Mapping[str, set[str]]:
-    from windowmill.jobs.sources.base import PlainFile
     from windowmill.jobs.sources.plain_files import Form
     from windowmill.jobs.sources.text_files import OpenText, without_header
 
@@ -227,7 +222,6 @@ def _texts_of_csv(settings: Source, path: str) -> Mapping[str, set[str]]:
 
 def _texts_of_json(settings: Source, path: str) -> Mapping[str, set[str]]:
     from windowmill.jobs.sources.json_rows import json_object
-    from windowmill.jobs.sources.text_times import TextTimes
 
     form = text_form(settings, ())
     assert form is not None
@@ -237,8 +231,6 @@ def _texts_of_json(settings: Source, path: str) -> Mapping[str, set[str]]:
 
 def schema_of_objects(rows: Iterable[Mapping[str, Any]], times: TextTimes) -> pa.Schema:
     """The columns of JSON objects, which may be none."""
-    from windowmill.jobs.sources.text_values import guessed
-
     return pa.schema([pa.field(name, guessed(values, times)) for name, values in _texts_of_objects(rows, times).items()])
 
 

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 
+from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import table_at
 from windowmill.jobs.sources.base import AddedFile, Reading
 from windowmill.jobs.sources.columns import FILE, ROW, UNREAD, Columns, used_columns
@@ -154,7 +155,6 @@ class TableRows:
     def _by_spark(self, files: Sequence[AddedFile], live: Live, columns: Sequence[str]) -> Iterator[tuple[AddedFile, pa.Table]]:
         if not files:
             return
-        from windowmill.checkpoints.quoting import backquoted
         from windowmill.jobs.sources.delta_rows import rows_of
 
         frame = rows_of(self.spark(f"Arrow would read values of {files[0].path} otherwise"), self.source, Reading(tuple(files)))

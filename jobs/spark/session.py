@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from windowmill.jobs.spark import connections, launch
+from windowmill.jobs.spark import connections, launch, remote
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.jars import class_archive, jars_folder
 from windowmill.jobs.spark.shipment import Shipment
@@ -99,7 +99,6 @@ def _of_server(conf: Mapping[str, str], shipment: Shipment, say: Callable[[str],
     address = os.environ.get(SERVER)
     if not address:
         return None
-    from windowmill.jobs.spark import remote  # loads what speaks to servers
 
     try:
         return remote.attach(address, conf, code=shipment.digest)
