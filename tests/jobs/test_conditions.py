@@ -121,7 +121,7 @@ OUTSIDE = [
     ("case when null then b else b end", "write false"),
     ("i = j < 3", "two comparisons"),
     ("_metadata.file_path = 'x'", "hidden column"),
-    ("session.f(s)", "behind a dot"),
+    ("session.f(s)", "follows a dot"),
     ("date_format(t, 'w') = '1'", "write parts such as yyyy"),
     ("array(i, j)[0] > 1", "ARRAY"),
 ]
