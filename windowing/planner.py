@@ -491,7 +491,7 @@ def _of_rows(part: Rows, window: Window, types: Mapping[str, pa.DataType]) -> De
 
 
 def _row_bytes(pipeline: Pipeline, own: int, layout: Layout) -> int:
-    """Size of a row of the state with ``own`` columns beside keys and partials."""
+    """Size of a row of the state with ``own`` columns in addition to keys and partials."""
     return CELL_BYTES * (own + len(pipeline.keys)) + sum(_width(kind) for _, kind in layout.stored_columns)
 
 

@@ -1,4 +1,4 @@
-r"""The ways in which windows are computed: by partials of slices, sessions or tuples, or by live rows; and what decides for each window.
+r"""Layouts of the state of windows: partials of slices, sessions or tuples, or live rows; and what decides the layout of each window.
 
 ====================  ================================  =========================  ===============================  =====================
 \                     slices                            sessions                   positions                        live rows
@@ -15,9 +15,8 @@ them                  it completes; all spans           keys                    
                                                                                    for the rest of a window
 ====================  ================================  =========================  ===============================  =====================
 
-The windows of a pipeline that go one way are a *part* of it. An aggregate without partials sends all windows by live
-rows. Over events that last, windows on grids are computed by slices, windows with policies are refused, and all others are
-computed by live rows.
+The windows of a pipeline with the same layout are a *part* of it. If an aggregate has no partials, all windows keep live rows. Over
+interval events, windows on grids keep slices, windows with policies are refused, and all others keep live rows.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class Sessions:
 
     @property
     def own_columns(self) -> tuple[str, ...]:
-        """Columns that its rows of the state have beside keys, batch and partials."""
+        """Columns that its rows of the state have in addition to keys, batch and partials."""
         return own_columns(revises=self.pipeline.emit == "revise", cuts=self.cuts)
 
     @property
@@ -105,7 +104,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Parts:
-    """The windows of a pipeline, each in the part that is computed its way; null for a way that no window goes.
+    """The windows of a pipeline, each in the part with its layout; null for a layout that no window has.
 
     Parts that keep partials have the same layout.
     """
@@ -122,7 +121,7 @@ class Parts:
 
     @property
     def ways(self) -> tuple[WayName, ...]:
-        """The ways that windows go."""
+        """The layouts that windows have."""
         return tuple(part.way for part in self.each)
 
     @property
@@ -147,7 +146,7 @@ def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
     if set(found) <= {"live rows"}:
         return Parts(rows=Rows(pipeline))
     layout = Layout.of(pipeline, types)
-    on_grids, joined, by_policies, others = (found.get(way) for way in _WAYS)
+    on_grids, joined, by_policies, others = (found.get(layout) for layout in _WAYS)
     slices = sessions = None
     if on_grids is not None:
         slices = Slices(on_grids, Grids.of(on_grids), layout)
@@ -159,11 +158,11 @@ def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
 
 
 def windows_by_way(pipeline: Pipeline) -> dict[WayName, Pipeline]:
-    """The ways that the windows of a pipeline go whose aggregates' partials can be combined; for each, the pipeline with its windows."""
-    going: dict[WayName, list[Window]] = {way: [] for way in _WAYS}
+    """For each layout, the pipeline with its windows alone; the partials of all aggregates can be combined."""
+    windows_of: dict[WayName, list[Window]] = {layout: [] for layout in _WAYS}
     for index, window in enumerate(pipeline.windows):
-        going[_way_of(pipeline, index)].append(window)
-    return {way: pipeline.model_copy(update={"windows": tuple(windows)}) for way, windows in going.items() if windows}
+        windows_of[_way_of(pipeline, index)].append(window)
+    return {layout: pipeline.model_copy(update={"windows": tuple(windows)}) for layout, windows in windows_of.items() if windows}
 
 
 def _way_of(pipeline: Pipeline, index: int) -> WayName:
@@ -192,13 +191,13 @@ def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | 
         raise SpecError(f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source")
 
 
-def describe_ways(ways: Sequence[WayName]) -> str:
-    """The names of ``ways`` as a list in a sentence.
+def describe_ways(layouts: Sequence[WayName]) -> str:
+    """The names of ``layouts`` as a list in a sentence.
 
     >>> describe_ways(["slices", "sessions", "live rows"])
     'slices, sessions and live rows'
     """
-    *others, last = ways
+    *others, last = layouts
     return f"{', '.join(others)} and {last}" if others else last
 
 

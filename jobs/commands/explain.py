@@ -83,12 +83,12 @@ def _done_by(found: PipelinePlan) -> str:
         by, place, together = "windowmill try --engine kernel", "memory", "memory"
     if len(found.ways) == 1:
         return f"{by}: leaves are {_LEAVES[found.ways[0]]} in {place}"
-    parts = (f"{_LEAVES[way]} ({', '.join(names)})" for way, names in _names_by_way(found).items())
+    parts = (f"{_LEAVES[layout]} ({', '.join(names)})" for layout, names in _names_by_way(found).items())
     return f"{by}: leaves are {'; '.join(parts)}; all in {together}"
 
 
 def _names_by_way(found: PipelinePlan) -> Mapping[WayName, Sequence[str]]:
-    windows: dict[WayName, list[str]] = {way: [] for way in found.ways}
+    windows: dict[WayName, list[str]] = {layout: [] for layout in found.ways}
     for window in found.windows:
         windows[window.way].append(window.name)
     return windows
@@ -159,20 +159,20 @@ def _reads(window: WindowPlan) -> str:
 
 
 def _first_page(
-    found: PipelinePlan, lines: Sequence[WindowLine], keys: Sequence[str], told: Mapping[str, str | None]
+    found: PipelinePlan, lines: Sequence[WindowLine], keys: Sequence[str], notes_by_name: Mapping[str, str | None]
 ) -> Iterator[RenderableType]:
     of = f" for each {', '.join(keys)}" if keys else ""
     headline = f"{found.pipeline}: {_counted(len(lines), 'window')}, {_counted(len(found.aggregates), 'aggregate')}{of}"
     yield Text(wrapped(headline), style="bold")
     yield _facts([(line.window, line.sentence) for line in lines])
-    shared = {way: names for way, names in _names_by_way(found).items() if len(names) > 1 and way != "live rows"}
+    shared = {layout: names for layout, names in _names_by_way(found).items() if len(names) > 1 and layout != "live rows"}
     notes = (
         [("shared", f"{', '.join(names)}: what they keep is stored once") for names in shared.values()] if found.command == "run" else []
     )
     notes += [(f"not by {command}", why) for command, why in found.refused]
     if found.why and found.command == "run":
         notes.append(("keeps rows", "\n".join(found.why)))
-    notes += [(name, text) for name, text in told.items() if text is not None]
+    notes += [(name, text) for name, text in notes_by_name.items() if text is not None]
     if notes:
         yield _facts(notes)
 

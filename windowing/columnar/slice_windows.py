@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.axis import Grid, WindowGrid
-from windowmill.windowing.bounds import check_key, check_lasting, check_share, count_ends
+from windowmill.windowing.bounds import check_key, check_duration, check_share, count_ends
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, REACHING, SLICE
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.aggregation import Aggregation
@@ -166,7 +166,7 @@ def event_windows(stage: WindowStage, pipeline: Pipeline, rows: pa.Table) -> Ite
     lifted = Aggregation(pipeline, {field.name: field.type for field in leaves.table.schema}).over(leaves)
     every = np.ones(len(time), np.bool_)
     for index, (window, (_, grid)) in enumerate(zip(pipeline.windows, stage.grids, strict=True)):
-        check_lasting(window, int((stop - time).max()))
+        check_duration(window, int((stop - time).max()))
         if window.fills_gaps:
             check_key(window, window.windows_of_event(int((last - first).max())))
         numbering = grid.numbered(first, last) if window.fills_gaps else grid.numbered(leaves.time, leaves.stop)

@@ -115,8 +115,8 @@ class Window(SpecMapping):
     def reach(self) -> int:
         """Upper bound, in ticks, on the distance from an event's time to the start or end of its windows, or to ticks that show it."""
 
-    def windows_of_event(self, lasting: int = 1) -> int:  # noqa: ARG002 - counts only on a grid
-        """Maximum number of windows of a grid that contain an event of duration ``lasting``; 1 for windows that are not on a grid."""
+    def windows_of_event(self, duration: int = 1) -> int:  # noqa: ARG002 - counts only on a grid
+        """Maximum number of windows of a grid that contain an event of this ``duration``; 1 for windows that are not on a grid."""
         return 1
 
     @property
@@ -163,7 +163,7 @@ class Window(SpecMapping):
     # -- What it reads, by path of the field below the window
 
     def columns(self) -> Mapping[str, ColumnUse]:
-        """Columns that it reads beside keys and time."""
+        """Columns that it reads in addition to keys and time."""
         return {}
 
     def conditions(self) -> Mapping[str, str]:
@@ -176,7 +176,7 @@ class Window(SpecMapping):
 
     @property
     def reads_whole_rows(self) -> bool:
-        """Whether it may look at any column of the source."""
+        """Whether it may read any column of the source."""
         return False
 
     # -- What its result rows are like

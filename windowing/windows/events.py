@@ -155,7 +155,7 @@ class Custom(Window):
 
     @property
     def reads_whole_rows(self) -> bool:
-        # Which columns its function looks at is not known.
+        # Which columns its function reads is not known.
         return True
 
     @property

@@ -56,11 +56,11 @@ class GridRules:
     def reach(self) -> int:
         return self.size.longest + self.hop.longest
 
-    def windows_of_event(self, lasting: int) -> int:
+    def windows_of_event(self, duration: int) -> int:
         size = self.size.longest
         if self.step is not None:
-            return (lasting + size - 1) // size * (size // max(1, self.step.shortest)) + 1
-        return (size + lasting - 1) // max(1, self.hop.shortest) + 1
+            return (duration + size - 1) // size * (size // max(1, self.step.shortest)) + 1
+        return (size + duration - 1) // max(1, self.hop.shortest) + 1
 
     def grid(self) -> WindowGrid:
         """Its windows along the axis."""
@@ -178,7 +178,7 @@ class PolicyRules:
         idle = self.idle_after.longest if self.idle_after is not None else 0
         return 1 + idle + sum(2 * policy.time.longest for policy in self._policies().values() if policy.time is not None)
 
-    def windows_of_event(self, lasting: int) -> int:  # noqa: ARG002 - counts only on a grid
+    def windows_of_event(self, duration: int) -> int:  # noqa: ARG002 - counts only on a grid
         return 1
 
     def columns(self) -> Mapping[str, ColumnUse]:
@@ -225,8 +225,8 @@ class RuledWindow(Window):
     def reach(self) -> int:
         return self.rules().reach()
 
-    def windows_of_event(self, lasting: int = 1) -> int:
-        return self.rules().windows_of_event(lasting)
+    def windows_of_event(self, duration: int = 1) -> int:
+        return self.rules().windows_of_event(duration)
 
     @property
     def counted_from(self) -> datetime | int | None:

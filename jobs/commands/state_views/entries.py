@@ -91,14 +91,14 @@ class PositionsView(View):
 
 
 class LiveRowsView(View):
-    """State by live rows; ``ways`` are those of all parts whose rows are in the table, by default none else."""
+    """State by live rows; ``layouts`` are those of all parts whose rows are in the table, by default none else."""
 
     inspection: LogInspection
 
-    def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int, ways: Sequence[WayName] = ()) -> None:
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int, layouts: Sequence[WayName] = ()) -> None:
         super().__init__(pipeline, ledger, limit)
-        log = StateLog(pipeline, source_types(ledger, path), pipeline.conditions(), beside=len(ways) > 1)
-        own = own_rows("live rows", ways or ["live rows"])
+        log = StateLog(pipeline, source_types(ledger, path), pipeline.conditions(), beside=len(layouts) > 1)
+        own = own_rows("live rows", layouts or ["live rows"])
         self.inspection = LogInspection(path, list(log.keys.values()), self.next_batch, log.tables, own)
         self._labels = log.keys
 
