@@ -19,7 +19,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.wanted import condition_of
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
-from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import Nodes

@@ -14,9 +14,9 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.inspection import key_value
 from windowmill.checkpoints.state.reading import reporting_damage
 from windowmill.checkpoints.stores import is_table
-from windowmill.jobs.commands.state_views.base import View, source_types, value_of
 from windowmill.jobs.commands.state_views.entries import LiveRowsView, PositionsView
-from windowmill.jobs.commands.state_views.partials import SessionsView, SlicesView
+from windowmill.jobs.commands.state_views.partial_views import SessionsView, SlicesView
+from windowmill.jobs.commands.state_views.view import View, source_types, value_of
 from windowmill.jobs.commands.terminal import Answer
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.errors import SpecError, StateMissingError

@@ -161,7 +161,7 @@ def maintain(
 ) -> None:
     """Drop expired slices, compact and vacuum the pipeline's own tables."""
     from windowmill.jobs.batch.progress import Progress
-    from windowmill.jobs.commands.maintenance import maintain as maintain_tables
+    from windowmill.jobs.commands.maintenance_command import maintain as maintain_tables
 
     fold = None if fold_revisions is None else duration_of("--fold-revisions", fold_revisions)
     show(maintain_tables(load_pipeline(spec), Progress(errors, as_written), now=now, fold=fold), as_json)

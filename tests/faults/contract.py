@@ -16,7 +16,7 @@ from typing import Any
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, FoldPlan, PurgePlan, RestatePlan, RestorePlan
 from windowmill.windowing.reference.events import BEFORE, Course, Event, Record, Tally, ranks
-from windowmill.windowing.reference.values import compute
+from windowmill.windowing.reference.plain_values import compute
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
 

@@ -32,7 +32,7 @@ from tests.spark.harness import quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, purging, savepoints
-from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.sources.reading import History as Read
 from windowmill.jobs.spark import launch
 from windowmill.jobs.verify import check

@@ -19,7 +19,7 @@ from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Ruling
-from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.windowing import errors
 from windowmill.windowing.reference import Evaluation
 

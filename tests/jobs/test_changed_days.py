@@ -9,7 +9,7 @@ from tests.jobs.days import BEGIN, END, HALF, HOURLY, LAST_2, PAIRS, RISES, VISI
 from tests.spark.harness import quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import purging
-from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import HeldError, UnsupportedError
 

@@ -9,7 +9,7 @@ from tests.jobs.days import HALF, HOURLY, LAST_2, PAIRS, VISIT, Days, at
 from tests.spark.harness import quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
-from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.report import overview
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import HeldError, UnsupportedError

@@ -18,7 +18,7 @@ from tests.spark.harness import cut, events, quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import savepoints
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.published import PublishedTable
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SavepointError, SinkError

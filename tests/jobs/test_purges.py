@@ -22,7 +22,7 @@ from tests.spark.harness import BASE, MINUTE, WINDOWS, Bench, Row, differences, 
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, purging, savepoints
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.published import PublishedTable
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import (

@@ -17,7 +17,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.writers import lease
 from windowmill.jobs.batch import loop
-from windowmill.jobs.commands import maintenance
+from windowmill.jobs.commands import maintenance_command
 from windowmill.windowing.errors import LeaseTakenError, LedgerError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
@@ -26,7 +26,7 @@ from windowmill.windowing.specfile import parse_pipeline
 @pytest.fixture
 def pipeline(tmp_path, monkeypatch) -> Pipeline:
     monkeypatch.setattr(loop, "LEASE_WAIT_SECONDS", 0)
-    monkeypatch.setattr(maintenance, "LEASE_WAIT_SECONDS", 0)
+    monkeypatch.setattr(maintenance_command, "LEASE_WAIT_SECONDS", 0)
     write_deltalake(str(tmp_path / "source"), pa.table({"t": [1]}))
     return parse_pipeline(a_spec(tmp_path, time=SECONDS, windows=[TENS]))
 
@@ -44,7 +44,7 @@ COMMANDS: dict[str, Callable[[Pipeline], Any]] = {
     "backfill": lambda pipeline: loop.backfill(pipeline, quiet(), begin=0, end=10),
     "release": lambda pipeline: loop.run(pipeline, quiet(), ruling="release"),
     "abandon": lambda pipeline: loop.abandon(pipeline, quiet()),
-    "maintain": lambda pipeline: maintenance.maintain(pipeline, quiet()),
+    "maintain": lambda pipeline: maintenance_command.maintain(pipeline, quiet()),
 }
 
 

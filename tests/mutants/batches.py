@@ -117,7 +117,7 @@ MUTANTS = {
     ],
     f"{TURNS}whatever_writes_waits_for_the_run_that_is_under_way": [
         ("run-without-the-lease", "jobs.batch.loop:leased", instead("lease(...)", "tables_kept()")),
-        ("maintenance-without-the-lease", "jobs.commands.maintenance:maintain", instead("lease(...)", 'progress.step("all", "")')),
+        ("maintenance-without-the-lease", "jobs.commands.maintenance_command:maintain", instead("lease(...)", 'progress.step("all", "")')),
     ],
     f"{TURNS}a_lease_cannot_be_taken_by_removing_its_file": [
         (

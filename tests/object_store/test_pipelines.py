@@ -22,7 +22,7 @@ from windowmill.checkpoints import stores
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, savepoints
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.spark.object_storage import reader_options
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import FencedError, HeldError, MachineError, SinkRefusedError, WindowmillError

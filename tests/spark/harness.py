@@ -193,7 +193,7 @@ def run_over(bench: Bench, seed: int, rows: Sequence[Row], versions: int, batche
 
 def check_runs_backfill_and_upkeep(bench: Bench, rows: Sequence[Row]) -> list[Any]:
     """Run over three quarters of ``rows``, recompute a part of them, maintain the tables, run over the rest; compare with the reference."""
-    from windowmill.jobs.commands.maintenance import maintain
+    from windowmill.jobs.commands.maintenance_command import maintain
 
     first = len(rows) * 3 // 4
     done = run_over(bench, 6, rows[:first], 2)

@@ -13,7 +13,7 @@ from tests.spark.harness import Bench, cut, differences, events, quiet
 from windowmill.checkpoints.finished import Notes
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.ways import limits
 from windowmill.jobs.ways.returning import decoded
 

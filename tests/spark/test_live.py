@@ -141,7 +141,7 @@ def test_a_first_batch_that_is_a_backfill_builds_the_state(tmp_path):
 
 
 def test_maintenance_keeps_only_what_counts(tmp_path):
-    from windowmill.jobs.commands.maintenance import maintain
+    from windowmill.jobs.commands.maintenance_command import maintain
     from windowmill.jobs.commands.state import state_of
 
     rows = events(14, 400)

@@ -16,7 +16,7 @@ from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.state import base
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.commands.state import state_of
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.errors import StateCorruptError

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from tests.spark.harness import Bench, differences, events, quiet
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.partials import PartialTable
-from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.schedulers.local import parts as local_parts
 from windowmill.jobs.schedulers.spark import parts as spark_parts
 from windowmill.jobs.ways import limits

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from tests.spark.harness import SCHEMA, Bench, differences, events, expected, quiet
 from windowmill.checkpoints.places import readable_path
 from windowmill.jobs.batch import loop
-from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.windowing.errors import SpecError
 
 PLAIN = {"windows": [{"name": "w", "type": "tumbling", "size": "10 minutes"}], "aggregates": {"n": {"count": "*"}, "total": {"sum": "v"}}}

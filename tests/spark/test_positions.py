@@ -21,7 +21,7 @@ from tests.spark.test_live import AGGREGATES
 from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands.maintenance import maintain
+from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.schedulers.spark import position_rows
 from windowmill.jobs.schedulers.spark.state_rows import restored

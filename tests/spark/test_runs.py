@@ -130,7 +130,7 @@ def test_integer_axis_and_no_keys(tmp_path):
 
 def test_maintenance_keeps_what_later_runs_need(tmp_path):
     from tests.spark.harness import quiet
-    from windowmill.jobs.commands.maintenance import maintain
+    from windowmill.jobs.commands.maintenance_command import maintain
     from windowmill.jobs.commands.state import state_of
 
     rows = events(12, 1_600)

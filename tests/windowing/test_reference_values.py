@@ -11,8 +11,8 @@ import pytest
 
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.reference.events import Event, EventWindow, Record
+from windowmill.windowing.reference.plain_values import compute
 from windowmill.windowing.reference.ruled_windows import GridWindows
-from windowmill.windowing.reference.values import compute
 from windowmill.windowing.windows.grids import Hopping, Tumbling
 
 

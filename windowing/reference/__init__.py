@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from windowmill.windowing.reference.events import AFTER, BEFORE, Course, Event, EventClock, Record, Tally, WindowResult, arrivals, ranks
-from windowmill.windowing.reference.values import compute
+from windowmill.windowing.reference.plain_values import compute
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
 

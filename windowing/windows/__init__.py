@@ -9,4 +9,3 @@ A new type is a class like these, in the module of its kind or a new one with a 
 # isort: off
 from windowmill.windowing.windows import grids
 from windowmill.windowing.windows import events
-from windowmill.windowing.windows import sliding

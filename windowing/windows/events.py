@@ -1,14 +1,15 @@
-"""Windows that the events of a key begin and end: ``type: session``, ``snapshot``, ``count``, and ``custom`` by a user's function."""
+"""Windows that the events of a key begin and end: ``type: session``, ``snapshot``, ``count``, ``sliding``, and ``custom`` by a function."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from windowmill.windowing.fields import FixedDuration, Number
+from windowmill.windowing.fields import FixedDuration, Instant, Number
 from windowmill.windowing.windows.base import Window, register
+from windowmill.windowing.windows.rules import Policy, PolicyRules, RuledWindow
 
 if TYPE_CHECKING:
     from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
@@ -162,3 +163,34 @@ class Custom(Window):
     def ends_can_coincide(self) -> bool:
         # The function may close several windows at one event.
         return True
+
+
+@register
+class Sliding(RuledWindow):
+    """SPL's sliding window: what leaves and when it is evaluated are two independent policies, per key."""
+
+    type: Literal["sliding"]
+    evict: Policy
+    trigger: Policy = Policy(count=1)
+    partial: bool = True
+    origin: Instant | None = None
+    idle_after: FixedDuration | None = None
+
+    @model_validator(mode="after")
+    def _no_punctuation(self) -> Self:
+        for name, policy in (("evict", self.evict), ("trigger", self.trigger)):
+            if policy.punctuation is not None:
+                raise ValueError(f"{name}: got punctuation; expected count, time or delta: punctuation closes tumbling windows only")
+        if self.evict.time is not None and self.evict.time.months:
+            raise ValueError(f"evict.time: got {self.evict.time}; expected an age of fixed length, such as 30 days; months have none")
+        return self
+
+    def rules(self) -> PolicyRules:
+        return PolicyRules(self.evict, self.trigger, self.partial, self.origin, idle_after=self.idle_after)
+
+    def describe(self) -> str:
+        return f"sliding: evict {self.evict.describe()}, trigger {self.trigger.describe()}"
+
+    @property
+    def ticks_past_its_tuples(self) -> bool:
+        return self.trigger.time is not None and self.evict.time is None

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.inspection import SessionsInspection, SlicesInspection
 from windowmill.checkpoints.state.wanted import OpenSessions
-from windowmill.jobs.commands.state_views.base import View, partials_told, source_types
+from windowmill.jobs.commands.state_views.view import View, partials_told, source_types
 from windowmill.windowing.axis import AXIS_BEGIN, WindowGrid
 from windowmill.windowing.columnar.grid_partials import SlicePartials, windows_of
 from windowmill.windowing.grids import Grids
