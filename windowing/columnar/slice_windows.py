@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.axis import Grid, WindowGrid
-from windowmill.windowing.bounds import check_key, check_duration, check_share, count_ends
+from windowmill.windowing.bounds import check_duration, check_key, check_share, count_ends
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, REACHING, SLICE
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.aggregation import Aggregation
