@@ -284,7 +284,7 @@ def test_edited_code_is_a_change_of_what_uses_it(tmp_path, monkeypatch):
     module.write_text(f"{code}    def lower(self, total): return total * 2\n")
     del sys.modules["own_sums"]
     bench.land(ROWS[200:])
-    with pytest.raises(CodeChangedError, match="`windowmill apply SPEC` computes"):
+    with pytest.raises(CodeChangedError, match="`windowmill apply SPEC` recomputes"):
         bench.run()
     changes = applying.changes_of(bench.pipeline, Ledger.open(bench.pipeline))
     assert [(each.name, each.fate) for each in changes.aggregates] == [("n", "kept"), ("own", "filled")]

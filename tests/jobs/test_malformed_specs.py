@@ -56,7 +56,7 @@ LARGE = {
     "JSON": ('{"a": ' * 2_000 + "1" + "}" * 2_000, "more than 32 deep"),
     "indented": ("".join("  " * depth + "a:\n" for depth in range(300)), "more than 32 deep"),
     "block lists": ("- " * 100_000 + "a", "more than 32 deep"),
-    "complex keys": ("? " * 100_000 + "a", "where a field's name should|more than 32 deep"),
+    "complex keys": ("? " * 100_000 + "a", "is given as a field's name|more than 32 deep"),
     "more than a mebibyte": (BASE + "#" * (1 << 20), "a spec has at most 1048576"),
     "a name of 100,000 signs": (BASE + "x" * 100_000 + ": 1\n", "not readable as YAML"),
     "digits": (BASE + "x: " + "9" * 100_000 + "\n", "which is no int"),

@@ -346,7 +346,7 @@ def test_a_run_that_refuses_corrections_names_the_command_that_takes_them_up(tmp
     bench.changes["source"] = {"path": bench.source}
     bench.run_in_parts([events(1, 100)])
     bench.delete("id = 'e00005' or id = 'e00005x'")
-    with pytest.raises(NonAppendCommitError, match=r"version 1 \(DELETE\) changed or removed rows; `windowmill restate` computes"):
+    with pytest.raises(NonAppendCommitError, match=r"version 1 \(DELETE\) changed or removed rows; `windowmill restate` recomputes"):
         bench.run()
     assert bench.restate().restated.windows > 0
     assert bench.run() == []
