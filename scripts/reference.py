@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import typer
@@ -25,9 +25,11 @@ from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands import COMMANDS
 from windowmill.windowing.aggregates import aggregate_for, argument_types, value_type
-from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import DECLARED, AggregateSpec, Declaration, parse_aggregate
 from windowmill.windowing.errors import SpecError
+from windowmill.windowing.kernels import combine as op
+from windowmill.windowing.kernels.recipes import OPERATIONS
+from windowmill.windowing.registry import resolve
 from windowmill.windowing.spec_guide import described_schema
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -173,7 +175,7 @@ def aggregates_page() -> str:
     for name, declared in DECLARED.items():
         spec = parse_aggregate({name: _argument(declared)})
         taken = [kind for kind in _KINDS if _takes(spec, kind)]
-        built = {type_: found for type_ in _TYPES if type_ in map(value_type, taken) and (found := _built(spec, type_))}
+        built = {type_: found for type_ in _TYPES if type_ in map(value_type, taken) and (found := _facts_of(spec, type_))}
         star = f"`{_inline({name: '*'})}`, " if declared.star else ""
         rows.append((f"{star}`{_inline({name: _argument(declared)})}`", _types(taken), *_facts(built), _kept(declared)))
     columns = ("written", "columns of type", "result", "exact for", "deducts for", "idempotent", "partial")
@@ -209,11 +211,42 @@ def _takes(spec: AggregateSpec, kind: pa.DataType) -> bool:
     return True
 
 
-def _built(spec: AggregateSpec, type_: str) -> Aggregate[Any] | None:
-    try:
-        return aggregate_for(spec, [type_] * len(spec.columns))
-    except SpecError:
+class _Facts(NamedTuple):
+    """What holds of an aggregate over columns of one type."""
+
+    result: str
+    exact: bool
+    deducts: bool
+    idempotent: bool
+
+
+def _facts_of(spec: AggregateSpec, type_: str) -> _Facts | None:
+    declared, arguments = spec.declaration, max(1, len(spec.columns))
+    if declared.takes == "number" and type_ == "bool":  # truth counts as whole numbers
         return None
+    if declared.recipe is None:
+        built = aggregate_for(spec, [type_] * arguments)
+        result = "that of the column" if built.result == "same" else built.result
+        return _Facts(result, built.exact and not built.accuracy, built.deduct is not None, built.idempotent)
+    kind = next(kind for kind in _KINDS if value_type(kind) == type_)
+    atoms, result_type = resolve(declared.recipe).atoms(spec, [kind] * arguments)
+    operations = {OPERATIONS[atom.kind][0] for atom in atoms}
+    return _Facts(
+        "that of the column" if declared.picks else _named(result_type),
+        operations <= {*_SUMS, *_EXTREMES, op.COUNT_LEAST, op.COUNT_GREATEST},
+        operations <= _SUMS,
+        operations <= _EXTREMES,
+    )
+
+
+#: Operations of kernels on whole numbers, and on values of which one is kept.
+_SUMS, _EXTREMES = {op.ADD, op.WIDE, op.WIDER}, {op.LEAST, op.GREATEST}
+
+
+def _named(kind: pa.DataType) -> str:
+    if pa.types.is_struct(kind):
+        return f"struct<{','.join(f'{field.name}:{_named(field.type)}' for field in kind)}>"
+    return f"list<{_named(kind.value_type)}>" if pa.types.is_list(kind) else value_type(kind)
 
 
 def _types(taken: Sequence[pa.DataType]) -> str:
@@ -222,19 +255,16 @@ def _types(taken: Sequence[pa.DataType]) -> str:
     return ", ".join(_KINDS[kind] for kind in taken)
 
 
-def _facts(built: Mapping[str, Aggregate[Any]]) -> tuple[str, str, str, str]:
+def _facts(built: Mapping[str, _Facts]) -> tuple[str, str, str, str]:
     def of(types: Iterable[str]) -> str:
         named = [_TYPES[type_] for type_ in types]
         return "all" if len(named) == len(built) else ", ".join(named) or "–"
 
-    results = ", ".join(dict.fromkeys("that of the column" if found.result == "same" else found.result for found in built.values()))
-    exact = of(type_ for type_, found in built.items() if found.exact and not found.accuracy)
-    deducts = of(type_ for type_, found in built.items() if found.deduct is not None)
-    return f"`{results}`" if "column" not in results else results.replace("list<same>", "list"), exact, deducts, _yes(built.values())
-
-
-def _yes(built: Iterable[Aggregate[Any]]) -> str:
-    return "yes" if all(found.idempotent for found in built) else "no"
+    results = ", ".join(dict.fromkeys(found.result for found in built.values()))
+    exact = of(type_ for type_, found in built.items() if found.exact)
+    deducts = of(type_ for type_, found in built.items() if found.deducts)
+    idempotent = "yes" if all(found.idempotent for found in built.values()) else "no"
+    return f"`{results}`" if "column" not in results else results.replace("list<same>", "list"), exact, deducts, idempotent
 
 
 def _kept(declared: Declaration) -> str:

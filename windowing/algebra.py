@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from windowmill.windowing.errors import AggregateOverflowError, WindowmillError
-from windowmill.windowing.numerics import is_nan
 
 P = TypeVar("P", bound=tuple[Any, ...])
 Args = tuple[Any, ...]
@@ -162,6 +161,11 @@ class Aggregate(Generic[P]):
         """Partial of n ``rows`` in order; row i has position (i, ()) unless ``positions`` are given. n lifts, n - 1 combines."""
         given = positions if positions is not None else [(index, ()) for index in range(len(rows))]
         return self.fold(self.lift(row, at) for row, at in zip(rows, given, strict=True))
+
+
+def is_nan(value: object) -> bool:
+    """Whether ``value`` is a floating-point NaN; false for values of any other type."""
+    return isinstance(value, float) and math.isnan(value)
 
 
 def position(time: int, ties: Iterable[Any] = ()) -> Position:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -52,14 +52,15 @@ class Declaration:
     name
         As specs write it.
     algebra
-        Builds its lift, combine and lower in Python from an :class:`AggregateSpec` and the types of the columns.
+        Builds its lift, combine and lower in Python from an :class:`AggregateSpec` and the types of the columns; null if it has a recipe.
     recipe
         Its atoms and how results are computed from them, for the kernels and for stored slices
         (:class:`windowmill.windowing.kernels.recipes.Recipe`); null: partials are Python objects, combined by
         ``algebra``, and slices hold them as bytes.
     plain
         The plainest computation, for the reference engine: of the non-null values of a window (tuples if there are several columns; at
-        least one) and the options. Null: the reference engine folds ``algebra`` over the window's rows.
+        least one) and the options. Null: the reference engine folds ``algebra`` over the window's rows; of windowmill's own aggregates
+        it has another computation.
     form
         How its argument is written, for messages.
     columns
@@ -78,11 +79,11 @@ class Declaration:
         Whether results are values of the last column, or lists of them, as they are.
     clipped
         Whether an event counts differently in each window, by its time inside. Then partials are combined only of slices, to which events
-        are clipped, and only if it has a recipe.
+        are clipped; it has a recipe.
     """
 
     name: str
-    algebra: Builder | str
+    algebra: Builder | str | None = None
     recipe: Recipe | str | None = None
     plain: Callable[..., Any] | str | None = None
     form: str = "a column"
@@ -134,10 +135,9 @@ def _objects(family: str, *names: str, **facts: Any) -> dict[str, Declaration]:
     return {name: Declaration(name, f"windowmill.windowing.aggregates.{family}:build_{name}", **facts) for name in names}
 
 
-def _numbers(family: str, *names: str, **facts: Any) -> dict[str, Declaration]:
-    """Aggregates whose partials are numbers: as above, and the recipe of each is ``<NAME>`` in ``kernels.recipes``."""
-    built = _objects(family, *names, **facts)
-    return {name: replace(built[name], recipe=f"windowmill.windowing.kernels.recipes:{name.upper()}") for name in names}
+def _numbers(*names: str, **facts: Any) -> dict[str, Declaration]:
+    """Aggregates whose partials are numbers; the recipe of each is ``<NAME>`` in ``kernels.recipes``."""
+    return {name: Declaration(name, recipe=f"windowmill.windowing.kernels.recipes:{name.upper()}", **facts) for name in names}
 
 
 def _two(first: str, second: str) -> dict[str, Any]:
@@ -148,22 +148,22 @@ def _two(first: str, second: str) -> dict[str, Any]:
 DECLARED: Registry[Declaration] = Registry(
     "aggregate",
     {
-        **_numbers("counts", "count", form='"*" or a column', star=True),
+        **_numbers("count", form='"*" or a column', star=True),
         **_objects("counts", "count_distinct"),
         **_objects("sketches", "approx_distinct"),
         **_objects("order", "concat", takes="text"),
-        **_numbers("sums", "sum", "mean", "geometric_mean", "product", takes="number"),
-        **_numbers("extremes", "range", takes="number"),
-        **_numbers("sums", "time_weighted_mean", takes="number", clipped=True),
-        **_numbers("extremes", "min", "max", orders=True, picks=True),
-        **_numbers("order", "first", "last", picks=True),
-        **_numbers("extremes", "min_count", "max_count", orders=True),
-        **_numbers("spread", "var_samp", "var_pop", "stddev_samp", "stddev_pop", "skewness", "kurtosis", takes="number"),
+        **_numbers("sum", "mean", "geometric_mean", "product", takes="number"),
+        **_numbers("range", takes="number"),
+        **_numbers("time_weighted_mean", takes="number", clipped=True),
+        **_numbers("min", "max", orders=True, picks=True),
+        **_numbers("first", "last", picks=True),
+        **_numbers("min_count", "max_count", orders=True),
+        **_numbers("var_samp", "var_pop", "stddev_samp", "stddev_pop", "skewness", "kurtosis", takes="number"),
         **_objects("order", "collect", "collect_distinct", picks=True),
-        **_numbers("counts", "bool_and", "bool_or", takes="boolean", picks=True),
-        **_numbers("sums", "weighted_mean", **_two("value", "weight"), takes="number"),
-        **_numbers("extremes", "arg_min", "arg_max", **_two("by", "value"), orders=True, picks=True),
-        **_numbers("spread", "covar_samp", "corr", "linear_trend", **_two("x", "y"), takes="number"),
+        **_numbers("bool_and", "bool_or", takes="boolean", picks=True),
+        **_numbers("weighted_mean", **_two("value", "weight"), takes="number"),
+        **_numbers("arg_min", "arg_max", **_two("by", "value"), orders=True, picks=True),
+        **_numbers("covar_samp", "corr", "linear_trend", **_two("x", "y"), takes="number"),
         **_objects("extremes", "top_k", "bottom_k", form="{column: …, k: a whole number}", options={"k": _K}, orders=True, picks=True),
         **_objects("quantiles", "median", takes="number", instants=True),
         **_objects(
@@ -174,7 +174,7 @@ DECLARED: Registry[Declaration] = Registry(
             takes="number",
             instants=True,
         ),
-        **_numbers("sketches", "histogram", form="{column: …, edges: [ascending numbers]}", options={"edges": _EDGES}, takes="number"),
+        **_numbers("histogram", form="{column: …, edges: [ascending numbers]}", options={"edges": _EDGES}, takes="number"),
     },
 )
 #: What other engines call an aggregate of the catalogue.
@@ -213,6 +213,20 @@ def register_aggregate(declaration: Declaration, module: str) -> None:
         raise PluginError(
             f"plugin {module!r}: no aggregate can be named {declaration.name!r}; choose letters, digits and underscores, but not use, args "
             "or where, which are fields of every aggregate"
+        )
+    if declaration.recipe is None and (declaration.algebra is None or declaration.clipped):
+        raise PluginError(
+            f"plugin {module!r}: the aggregate {declaration.name!r} has no recipe; give it one"
+            + (
+                ", which clipped aggregates need"
+                if declaration.clipped
+                else ", or algebra, which combines partials that are Python objects"
+            )
+        )
+    if declaration.algebra is None and declaration.plain is None:
+        raise PluginError(
+            f"plugin {module!r}: the aggregate {declaration.name!r} has a recipe alone; give it plain too, by which the reference engine "
+            "computes it, or algebra"
         )
     if declaration.options and (declaration.columns != ("column",) or "column" in declaration.options):
         raise PluginError(

@@ -5,7 +5,6 @@ r"""Layouts of the state of windows: partials of slices, sessions or tuples, or 
 ====================  ================================  =========================  ===============================  =====================
 windows               on grids                          sessions; with a greatest  with policies, shown once      all others too
                                                         size those shown once
-aggregates            all that have partials            the same                   the same                         all others too
 kept between batches  partials of slices; with          bounds and partials of     partials of tuples, and nodes    rows that windows
                       ``empty: emit`` spans of keys     open sessions              over them; tuples that wait      still to come may
                                                                                    for the watermark                hold
@@ -15,8 +14,8 @@ them                  it completes; all spans           keys                    
                                                                                    for the rest of a window
 ====================  ================================  =========================  ===============================  =====================
 
-The windows of a pipeline with the same layout are a *part* of it. If an aggregate has no partials, all windows keep live rows. Over
-interval events, windows on grids keep slices, windows with policies are refused, and all others keep live rows.
+The windows of a pipeline with the same layout are a *part* of it. Over interval events, windows on grids keep slices, windows with
+policies are refused, and all others keep live rows.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from windowmill.windowing.columnar.session_fragments import own_columns
 from windowmill.windowing.columnar.slices import GRID
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids, why_no_partials
-from windowmill.windowing.kernels.layout import Layout, why_unmergeable
+from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.sessions import SessionLimits
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER
@@ -142,7 +141,7 @@ def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
     SpecError
         If the aggregates do not fit the columns, or a key has the name of a column that partials need.
     """
-    found = {} if _unmergeable(pipeline) else windows_by_way(pipeline)
+    found = windows_by_way(pipeline)
     if set(found) <= {"live rows"}:
         return Parts(rows=Rows(pipeline))
     layout = Layout.of(pipeline, types)
@@ -158,7 +157,7 @@ def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
 
 
 def windows_by_way(pipeline: Pipeline) -> dict[WayName, Pipeline]:
-    """For each layout, the pipeline with its windows alone; the partials of all aggregates can be combined."""
+    """For each layout, the pipeline with its windows alone."""
     windows_of: dict[WayName, list[Window]] = {layout: [] for layout in _WAYS}
     for index, window in enumerate(pipeline.windows):
         windows_of[_way_of(pipeline, index)].append(window)
@@ -216,10 +215,4 @@ def strict_problem(why: Sequence[str]) -> str | None:
 
 def why_rows(pipeline: Pipeline) -> tuple[str, ...]:
     """The parts of the spec that need live rows, each with its reason; empty if the state keeps partials."""
-    of_windows = (reason for index in range(len(pipeline.windows)) for reason in why_no_partials(pipeline, index))
-    return tuple(dict.fromkeys([*of_windows, *_unmergeable(pipeline)]))
-
-
-def _unmergeable(pipeline: Pipeline) -> list[str]:
-    """The aggregates without partials, each with its reason."""
-    return [f"aggregates.{name}: {why}" for name, spec in pipeline.aggregates.items() if (why := why_unmergeable(spec))]
+    return tuple(dict.fromkeys(reason for index in range(len(pipeline.windows)) for reason in why_no_partials(pipeline, index)))

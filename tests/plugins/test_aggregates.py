@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.checkpoints.records import plan
+from tests.windowing.kernel_algebra import made_of
 from windowmill import aggregate
 from windowmill.jobs.cli import main
 from windowmill.jobs.spark.shipping import ship_modules
@@ -148,14 +149,16 @@ def test_a_result_of_which_no_column_is_made_is_refused(plug):
 
 def test_its_laws_are_tried(plug):
     plug(TOYS)
-    built = aggregate_for(parse_aggregate({"coefficient_of_variation": "price"}), ["float64"])
+    built = made_of({"coefficient_of_variation": "price"}, ["float64"])
     from tests.plugins.toys.aggregates import plain_variation
 
     def plain(rows):
         values = [value for (value,) in rows if value is not None]
         return plain_variation(values) if values else None
 
-    check_aggregate(built, [(1.0,), (2.5,), (None,), (4.0,)], plain, examples=25)
+    check_aggregate(built, [(1.0,), (2.5,), (None,), (4.0,)], plain, examples=25, max_rows=3)
+    highest = made_of({"highest_above": {"column": "price", "limit": 2}}, ["float64"])
+    check_aggregate(highest, [(1.0,), (2.5,), (None,), (4.0,)], lambda rows: max((v for (v,) in rows if v and v > 2), default=None))
 
 
 def test_its_module_is_part_of_what_a_batch_depends_on(plug):
@@ -167,7 +170,7 @@ def test_its_module_is_part_of_what_a_batch_depends_on(plug):
 ALIAS = """
 from windowmill.plugins import Declaration, register_aggregate
 
-register_aggregate(Declaration("average", "windowmill.windowing.aggregates.sums:build_mean", "{recipes}:MEAN", takes="number"))
+register_aggregate(Declaration("average", recipe="{recipes}:MEAN", plain="statistics:fmean", takes="number"))
 """
 
 
@@ -211,7 +214,7 @@ def test_a_recipe_that_is_not_there_is_told(plug, part, why):
     from windowmill.plugins import Declaration, register_aggregate
     from windowmill.windowing.kernels.layout import Layout
 
-    register_aggregate(Declaration("average", "windowmill.windowing.aggregates.sums:build_mean", part))
+    register_aggregate(Declaration("average", recipe=part, plain="statistics:fmean"))
     pipeline = parse_pipeline(SPEC | {"aggregates": {"x": {"average": "price"}}})
     module_digests(pipeline)
     with pytest.raises(PluginError, match=f"'{part}' cannot be imported \\({why}.*correct it where the plugin registers it"):
@@ -253,11 +256,27 @@ def test_columns_that_no_spec_can_write_beside_options_are_refused(plug, columns
         register_aggregate(Declaration("two_at", "nowhere:build", columns=columns, options=options))
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "'odd' has no recipe; give it one, or algebra, which combines partials that are Python objects"),
+        ({"algebra": "nowhere:build", "clipped": True}, "'odd' has no recipe; give it one, which clipped aggregates need"),
+        ({"recipe": "nowhere:ODD"}, "'odd' has a recipe alone; give it plain too, by which the reference engine computes it, or algebra"),
+    ],
+    ids=["nothing", "clipped", "recipe alone"],
+)
+def test_one_that_no_engine_could_compute_is_refused(plug, given, message):
+    from windowmill.plugins import Declaration, register_aggregate
+
+    with pytest.raises(PluginError, match=f"plugin 'tests.plugins.test_aggregates': the aggregate {message}"):
+        register_aggregate(Declaration("odd", **given))
+
+
 def test_one_that_only_another_process_knows_is_told(plug):
     """As in a worker of Spark, to which a pipeline comes with the name of what a notebook has registered."""
     from windowmill.plugins import Declaration, register_aggregate
 
-    register_aggregate(Declaration("average", "windowmill.windowing.aggregates.sums:build_mean"))
+    register_aggregate(Declaration("average", "windowmill.windowing.aggregates.order:build_collect"))
     pipeline = parse_pipeline(SPEC | {"aggregates": {"x": {"average": "price"}}})
     plug()
     with pytest.raises(PluginError, match="the aggregate 'average' is not registered in this process; register it in a module"):

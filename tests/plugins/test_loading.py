@@ -22,9 +22,7 @@ from windowmill.windowing.settings import PLUGINS
 ALIAS = """
 from windowmill.plugins import Declaration, register_aggregate
 
-register_aggregate(
-    Declaration("{name}", "windowmill.windowing.aggregates.sums:build_mean", "windowmill.windowing.kernels.recipes:MEAN", takes="number")
-)
+register_aggregate(Declaration("{name}", recipe="windowmill.windowing.kernels.recipes:MEAN", plain="statistics:fmean", takes="number"))
 """
 
 
@@ -103,7 +101,7 @@ def test_a_built_in_name_stays_what_it_is(plug, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "averages_three.py").write_text(ALIAS.format(name="mean"))
     plug("averages_three")
-    assert DECLARED["mean"].algebra == "windowmill.windowing.aggregates.sums:build_mean"
+    assert DECLARED["mean"].recipe == "windowmill.windowing.kernels.recipes:MEAN"
     with pytest.raises(PluginError, match="plugin 'averages_three': the aggregate 'mean' is registered by windowmill itself already"):
         list(DECLARED)
 

@@ -15,28 +15,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.windowing.kernel_algebra import Kernels
 from tests.windowing.reactive import ReactiveAggregator, Snapshot
-from windowmill.windowing.aggregates import aggregate_for
-from windowmill.windowing.algebra import Aggregate
-from windowmill.windowing.catalogue import parse_aggregate
-from windowmill.windowing.numerics import add_sums, multiply, product_root, product_value, sum_over, sum_value, to_product, to_sum
 
 UNIT = 2.0**-53
 MAX = Fraction(1.7976931348623157e308)
 NIST = Path(__file__).parents[1] / "data" / "nist"
 
 
-def of_pairs(function: str) -> Aggregate[Any]:
-    return aggregate_for(parse_aggregate({function: ["x", "y"]}), ["float64", "float64"])
+def of_pairs(function: str) -> Kernels:
+    return Kernels({function: ["x", "y"]}, ["float64", "float64"])
 
 
-def of(function: str) -> Aggregate[Any]:
-    return aggregate_for(parse_aggregate({function: "x"}), ["float64"])
+def of(function: str) -> Kernels:
+    return Kernels({function: "x"}, ["float64"])
 
 
-def partials(aggregate: Aggregate[Any], values: Sequence[float], rows: int) -> list[Any]:
-    """Slices of ``rows`` rows each, fed row by row."""
-    return [aggregate.of([(value,) for value in values[start : start + rows]]) for start in range(0, len(values), rows)]
+def partials(kernels: Kernels, values: Sequence[float], rows: int) -> list[Any]:
+    """Slices of ``rows`` rows each."""
+    return kernels.partials([(value,) for value in values], rows)
+
+
+def total(kernels: Kernels, values: Sequence[float], rows: int) -> Any:
+    """The result of these slices."""
+    return kernels.aggregate.lower(kernels.aggregate.fold(partials(kernels, values, rows)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------------------
@@ -97,8 +99,8 @@ def test_the_ceiling_is_what_exact_arithmetic_reaches(name):
 def test_nist_digits_whole_and_sliced(name, rows):
     results = []
     for function in ("mean", "stddev_samp"):
-        aggregate = of(function)
-        slices = partials(aggregate, nist(name), rows)
+        aggregate = of(function).aggregate
+        slices = partials(of(function), nist(name), rows)
         random.Random(rows).shuffle(slices)
         results.append(aggregate.lower(aggregate.fold(slices)))
     check_digits(name, *results)
@@ -124,9 +126,10 @@ def used() -> Callable[[str], Snapshot]:
 
     def state(function: str) -> Snapshot:
         if function not in states:
-            window = ReactiveAggregator(of(function))
-            for value in foreign():
-                window.insert(window.aggregate.lift((value,), (0, ())))
+            kernels = of(function)
+            window = ReactiveAggregator(kernels.aggregate)
+            for partial in partials(kernels, list(foreign()), 1):
+                window.insert(partial)
                 if len(window) > STAYING:
                     window.evict()
             window.query()
@@ -137,20 +140,29 @@ def used() -> Callable[[str], Snapshot]:
 
 
 @pytest.mark.parametrize("name", CERTIFIED)
+def test_nist_digits_after_foreign_rows_have_left_by_two_stacks(name):
+    rows = [(value,) for value in [*list(foreign())[-2_000:], *nist(name)]]
+    lo = [*range(0, 2_000, 7), 2_000]
+    hi = [min(len(rows), low + 900) for low in lo[:-1]] + [len(rows)]
+    check_digits(name, *(of(function).windows(rows, lo, hi)[-1] for function in ("mean", "stddev_samp")))
+
+
+@pytest.mark.parametrize("name", CERTIFIED)
 def test_nist_digits_after_foreign_rows_have_left_and_through_a_restore(name, used):
     results = []
     values = nist(name)
     for function in ("mean", "stddev_samp"):
-        aggregate = of(function)
+        aggregate = of(function).aggregate
         window = ReactiveAggregator.restore(aggregate, used(function))
-        for number, value in enumerate(values):
-            window.insert(aggregate.lift((value,), (number, ())))
-            window.query() if number % 11 == 0 else None
-            if number == len(values) // 2:
+        slices = partials(of(function), values, 7)
+        for number, partial in enumerate(slices):
+            window.insert(partial)
+            window.query() if number % 100 == 0 else None
+            if number == len(slices) // 2:
                 window = ReactiveAggregator.restore(aggregate, through_bytes(window.snapshot()))
         for _ in range(STAYING):
             window.evict()
-        assert len(window) == len(values)
+        assert len(window) == len(slices)
         results.append(aggregate.lower(window.query()))
     check_digits(name, *results)
 
@@ -194,15 +206,12 @@ STREAMS: dict[str, Callable[[random.Random, int], list[float]]] = {
 }
 
 
-def windows(aggregate: Aggregate[Any], values: Sequence[float]) -> Iterator[tuple[Any, list[Fraction]]]:
-    """Results of a sliding window of ``WINDOW`` rows beside its exact contents, every fifth row."""
-    engine = ReactiveAggregator(aggregate)
-    for number, value in enumerate(values):
-        if len(engine) == WINDOW:
-            engine.evict()
-        engine.insert(aggregate.lift((value,), (number, ())))
-        if number % 5 == 0:
-            yield aggregate.lower(engine.query()), [Fraction(x) for x in values[max(0, number - WINDOW + 1) : number + 1]]
+def windows(kernels: Kernels, values: Sequence[float]) -> Iterator[tuple[Any, list[Fraction]]]:
+    """Results of a sliding window of ``WINDOW`` rows, every fifth row, by two stacks, beside its exact contents."""
+    hi = range(1, len(values) + 1, 5)
+    lo = [max(0, stop - WINDOW) for stop in hi]
+    for got, low, stop in zip(kernels.windows([(value,) for value in values], lo, hi), lo, hi, strict=True):
+        yield got, [Fraction(value) for value in values[low:stop]]
 
 
 def check_sum(got: float, exact: Fraction, magnitude: Fraction, n: int, slack: Fraction = Fraction(0)) -> None:
@@ -231,9 +240,8 @@ def test_sums_and_means_keep_their_bound_in_any_window(stream):
 def test_a_slice_fed_row_by_row_is_as_accurate_as_a_tree(stream):
     """A plain running sum may be off by n * 2**-53 of the magnitudes; the compensated one by its last rounding."""
     values = STREAMS[stream](random.Random(11), 20_000)
-    total = of("sum")
     exact, magnitude = sum(map(Fraction, values)), sum(abs(Fraction(value)) for value in values)
-    got = total.lower(total.of([(value,) for value in values]))
+    got = total(of("sum"), values, len(values))
     if math.isinf(got):
         assert abs(exact) >= MAX
     else:
@@ -243,12 +251,14 @@ def test_a_slice_fed_row_by_row_is_as_accurate_as_a_tree(stream):
 def test_what_leaves_takes_its_infinity_nan_and_rounding_along():
     for spike in (1e16, 1e308, math.inf, math.nan):
         for function, expected in (("sum", 6.0), ("mean", 2.0), ("var_samp", 1.0), ("max", 3.0)):
-            window = ReactiveAggregator(of(function))
-            for number, value in enumerate([spike, 1.0, 2.0, 3.0]):
-                window.insert(window.aggregate.lift((value,), (number, ())))
+            kernels, rows = of(function), [(spike,), (1.0,), (2.0,), (3.0,)]
+            assert kernels.windows(rows, [0, 1], [4, 4])[1] == expected
+            window = ReactiveAggregator(kernels.aggregate)
+            for partial in kernels.partials(rows):
+                window.insert(partial)
             window.query()
             window.evict()
-            assert window.aggregate.lower(window.query()) == expected
+            assert kernels.aggregate.lower(window.query()) == expected
 
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -256,24 +266,23 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 @given(st.lists(FINITE, min_size=1, max_size=40), st.randoms(use_true_random=False))
 def test_sums_of_any_floats_in_any_tree_keep_the_bound(values, draw):
-    total = of("sum")
-    parts = [total.lift((value,), (0, ())) for value in values]
+    summed = of("sum").aggregate
+    parts = partials(of("sum"), values, 1)
     while len(parts) > 1:
         at = draw.randrange(len(parts) - 1)
-        parts[at : at + 2] = [total.combine(parts[at], parts[at + 1])]
-    check_sum(total.lower(parts[0]), sum(map(Fraction, values)), sum(abs(Fraction(value)) for value in values), len(values))
+        parts[at : at + 2] = [summed.combine(parts[at], parts[at + 1])]
+    check_sum(summed.lower(parts[0]), sum(map(Fraction, values)), sum(abs(Fraction(value)) for value in values), len(values))
 
 
 @given(st.lists(FINITE, min_size=1, max_size=12))
 def test_the_carry_undoes_itself(values):
     """Values and their negatives cancel to exactly zero, through any overflow on the way."""
-    total = (0.0, 0.0, 0)
-    for value in values + [-value for value in values]:
-        total = add_sums(total, to_sum(value))
-    error = abs(Fraction(total[0]) + Fraction(total[1]) + total[2] * Fraction(2) ** 1023)
+    every = values + [-value for value in values]
+    _, carry, high, low = of("sum").aggregate.fold(partials(of("sum"), every, 1))
+    error = abs(Fraction(high) + Fraction(low) + carry * Fraction(2) ** 1023)
     assert error <= Fraction(2) ** -100 * sum(abs(Fraction(value)) for value in values)
-    assert abs(total[0]) < 2.0**1023
-    assert sum_over(total, 3.0) == pytest.approx(sum_value(total) / 3.0)
+    assert abs(high) < 2.0**1023
+    assert total(of("mean"), every, 1) == pytest.approx(total(of("sum"), every, 1) / len(every))
 
 
 def exact_variance(window: Sequence[Fraction]) -> Fraction:
@@ -298,16 +307,16 @@ def test_variances_keep_twelve_digits_in_any_shape_of_merging(shape, relative):
     """Down to a standard deviation of 1e-9 of the mean."""
     draw = random.Random(2)
     values = [1e9 * (1 + relative * draw.gauss(0, 1)) for _ in range(5_000)]
-    variance = of("var_samp")
-    parts = partials(variance, values, 7 if shape == "slices of 7" else 1)
+    variance = of("var_samp").aggregate
+    parts = partials(of("var_samp"), values, 7 if shape == "slices of 7" else 1)
     if shape == "pairs upwards":
         while len(parts) > 1:
             parts = [variance.fold(parts[at : at + 2]) for at in range(0, len(parts), 2)]
     elif shape == "from the right":
-        total = parts.pop()
+        right = parts.pop()
         while parts:
-            total = variance.combine(parts.pop(), total)
-        parts = [total]
+            right = variance.combine(parts.pop(), right)
+        parts = [right]
     exact = exact_variance([Fraction(value) for value in values])
     assert abs(Fraction(variance.lower(variance.fold(parts))) - exact) <= Fraction(1e-12) * exact
 
@@ -315,9 +324,8 @@ def test_variances_keep_twelve_digits_in_any_shape_of_merging(shape, relative):
 @pytest.mark.parametrize("value", [0.1, 1e9 + 0.1, -1e300, 5e-324])
 def test_a_constant_has_variance_zero_in_any_shape(value):
     for function in ("var_samp", "stddev_pop"):
-        aggregate = of(function)
         for rows in (1, 3, 50):
-            assert aggregate.lower(aggregate.fold(partials(aggregate, [value] * 100, rows))) == 0.0
+            assert total(of(function), [value] * 100, rows) == 0.0
 
 
 def exact_moment(values: Sequence[Fraction], power: int) -> Fraction:
@@ -335,9 +343,8 @@ def test_skewness_and_kurtosis_keep_nine_digits_when_shifted(shift, rows):
     values = _skewed(random.Random(9), 400, shift)
     fractions = [Fraction(value) for value in values]
     m2, m3, m4 = (exact_moment(fractions, power) for power in (2, 3, 4))
-    skewness, kurtosis = of("skewness"), of("kurtosis")
-    assert skewness.lower(skewness.fold(partials(skewness, values, rows))) == pytest.approx(float(m3) / float(m2) ** 1.5, rel=1e-9)
-    assert kurtosis.lower(kurtosis.fold(partials(kurtosis, values, rows))) == pytest.approx(float(m4 / m2**2 - 3), rel=1e-9)
+    assert total(of("skewness"), values, rows) == pytest.approx(float(m3) / float(m2) ** 1.5, rel=1e-9)
+    assert total(of("kurtosis"), values, rows) == pytest.approx(float(m4 / m2**2 - 3), rel=1e-9)
 
 
 def test_rolling_skewness_of_a_random_walk_keeps_nine_digits():
@@ -366,9 +373,8 @@ def test_correlation_covariance_and_trend_keep_nine_digits_when_shifted(shift, r
     xx, yy = 500 * exact_moment(xs, 2), 500 * exact_moment(ys, 2)
     results = {}
     for function in ("covar_samp", "corr", "linear_trend"):
-        aggregate = of_pairs(function)
-        slices = [aggregate.of(pairs[start : start + rows]) for start in range(0, 500, rows)]
-        results[function] = aggregate.lower(aggregate.fold(slices))
+        aggregate = of_pairs(function).aggregate
+        results[function] = aggregate.lower(aggregate.fold(of_pairs(function).partials(pairs, rows)))
     assert results["covar_samp"] == pytest.approx(float(xy / 499), rel=1e-9)
     assert results["corr"] == pytest.approx(float(xy) / math.sqrt(float(xx) * float(yy)), rel=1e-9)
     assert results["linear_trend"]["slope"] == pytest.approx(float(xy / xx), rel=1e-9)
@@ -377,9 +383,9 @@ def test_correlation_covariance_and_trend_keep_nine_digits_when_shifted(shift, r
 
 def test_a_perfect_correlation_never_exceeds_one():
     pairs = [(number / 7, number / 7 * 3.1) for number in range(1, 50)]
-    corr = of_pairs("corr")
-    assert corr.lower(corr.of(pairs)) == pytest.approx(1.0, rel=1e-15)
-    assert abs(corr.lower(corr.of(pairs))) <= 1.0
+    [got] = of_pairs("corr").windows(pairs, [0], [len(pairs)])
+    assert got == pytest.approx(1.0, rel=1e-15)
+    assert abs(got) <= 1.0
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64])
@@ -389,9 +395,8 @@ def test_a_perfect_correlation_never_exceeds_one():
     ids=["cancelling", "far out and back", "subnormal factors", "many near one", "alternating signs"],
 )
 def test_products_and_geometric_means_keep_twelve_digits_without_overflow(values, rows):
-    product = of("product")
     exact = math.prod(map(Fraction, values), start=Fraction(1))
-    got = product.lower(product.fold(partials(product, values, rows)))
+    got = total(of("product"), values, rows)
     if exact.numerator == 0 or abs(exact) < Fraction(2.3e-308):
         assert abs(got) <= 2.3e-308
     elif abs(exact) > MAX:
@@ -399,35 +404,35 @@ def test_products_and_geometric_means_keep_twelve_digits_without_overflow(values
     else:
         assert abs(Fraction(got) - exact) <= Fraction(1e-12) * abs(exact)
     magnitudes = [abs(value) for value in values]
-    geometric = of("geometric_mean")
     logarithm = math.fsum(map(math.log, magnitudes)) / len(magnitudes)
-    assert geometric.lower(geometric.fold(partials(geometric, magnitudes, rows))) == pytest.approx(math.exp(logarithm), rel=1e-12)
+    assert total(of("geometric_mean"), magnitudes, rows) == pytest.approx(math.exp(logarithm), rel=1e-12)
 
 
 @given(st.lists(FINITE.filter(bool), min_size=1, max_size=20))
 def test_scaled_products_are_nearly_exact(values):
-    product = to_product(1.0)
-    for value in values:
-        product = multiply(product, to_product(value))
+    kernels = of("product")
+    product = kernels.aggregate.fold(partials(kernels, values, 1))
     exact = math.prod(map(Fraction, values), start=Fraction(1))
-    high, low, exponent = product
+    _, _, exponent, high, low = product
     got = (Fraction(high) + Fraction(low)) * Fraction(2) ** exponent
     assert abs(got - exact) <= Fraction(2) ** -96 * abs(exact)
     assert 0.5 <= abs(high) <= 1.0
-    assert abs(product_value(product)) == pytest.approx(
+    assert abs(kernels.aggregate.lower(product)) == pytest.approx(
         float(min(abs(exact), 2 * MAX)) if abs(exact) <= MAX else math.inf, rel=1e-15, abs=5e-324
     )
 
 
 def test_roots_use_the_whole_exponent():
-    assert product_root(to_product(2.0**1000), 1000) == 2.0
-    assert product_root((0.5, 0.0, 10**6 * 7 + 1), 10**6) == 128.0
-    assert product_root((0.5, 0.0, 10**7), 1) == math.inf
+    """Of partials (factors, zeros, exponent, high, low)."""
+    root = of("geometric_mean").aggregate.lower
+    assert root((1000, 0, 1001, 0.5, 0.0)) == 2.0
+    assert root((10**6, 0, 10**6 * 7 + 1, 0.5, 0.0)) == 128.0
+    assert root((1, 0, 10**7, 0.5, 0.0)) == math.inf
 
 
 def test_weighted_means_keep_the_bound_of_a_sum():
     draw = random.Random(8)
     pairs = [(draw.gauss(1e9, 1), draw.lognormvariate(0, 2)) for _ in range(3_000)]
-    mean = of_pairs("weighted_mean")
+    [got] = of_pairs("weighted_mean").windows(pairs, [0], [len(pairs)])
     exact = sum(Fraction(value) * Fraction(weight) for value, weight in pairs) / sum(Fraction(weight) for _, weight in pairs)
-    assert abs(Fraction(mean.lower(mean.of(pairs))) - exact) <= 4 * Fraction(UNIT) * exact
+    assert abs(Fraction(got) - exact) <= 4 * Fraction(UNIT) * exact

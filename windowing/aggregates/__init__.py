@@ -1,4 +1,4 @@
-"""The algebra of the aggregates, a file per family; the catalogue's declarations name it."""
+"""The algebra of the aggregates whose partials are Python objects, a file per family; the catalogue's declarations name it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from windowmill.windowing.aggregates.values import VALUE_TYPES
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.catalogue import AggregateSpec, Declaration
-from windowmill.windowing.errors import SpecError, no_column
+from windowmill.windowing.errors import PluginError, SpecError, no_column
 from windowmill.windowing.registry import resolve
 
 
@@ -28,18 +28,23 @@ def aggregate_for(spec: AggregateSpec, types: Sequence[str]) -> Aggregate[Any]:
     ------
     SpecError
         If the function cannot take columns of these types.
+    PluginError
+        If it has a recipe and no algebra.
 
     Examples
     --------
-    >>> longest = aggregate_for(AggregateSpec(function="max", columns=("delay",)), ["int64"])
-    >>> longest.lower(longest.of([(3,), (None,), (7,)]))
-    7
+    >>> listed = aggregate_for(AggregateSpec(function="collect", columns=("delay",)), ["int64"])
+    >>> listed.lower(listed.of([(3,), (None,), (7,)]))
+    [3, 7]
     """
     if len(types) != len(spec.columns) or not set(types) <= set(VALUE_TYPES):
         raise SpecError(
             f"{spec.function}: got types {list(types)} for columns {list(spec.columns)}; expected one of {', '.join(VALUE_TYPES)} for each"
         )
-    return resolve(spec.declaration.algebra)(spec, tuple(types))
+    algebra = spec.declaration.algebra
+    if algebra is None:
+        raise PluginError(f"the aggregate {spec.function!r} has no algebra: kernels compute it by its recipe")
+    return resolve(algebra)(spec, tuple(types))
 
 
 def argument_types(spec: AggregateSpec, types: Mapping[str, pa.DataType], where: str) -> list[pa.DataType]:

@@ -1,55 +1,18 @@
-"""How many: rows, non-null values, distinct values; and whether all, or any, of the values are true, which is counted too."""
+"""How many distinct values there are, exactly."""
 
 # ruff: noqa: ARG001 - every lift and every builder is called alike, whether or not it needs the position or the types
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from windowmill.windowing.aggregates.values import Builder, frozen_value
-from windowmill.windowing.algebra import Aggregate, Args, Field, Position
+from windowmill.windowing.aggregates.values import frozen_value
+from windowmill.windowing.algebra import Aggregate, Args, Field, Position, is_nan
 from windowmill.windowing.catalogue import AggregateSpec
-from windowmill.windowing.errors import SpecError
-from windowmill.windowing.numerics import is_nan
 
-Count = tuple[int]
 Distinct = tuple[frozenset[Any], bool]
 
 _NOTHING: Distinct = (frozenset(), False)
-Votes = tuple[int, int]
-
-
-def _lift_row(args: Args, at: Position) -> Count:
-    return (1,)
-
-
-def _lift_value(args: Args, at: Position) -> Count:
-    return (0,) if args[0] is None else (1,)
-
-
-def _add(a: Count, b: Count) -> Count:
-    return (a[0] + b[0],)
-
-
-def _subtract(total: Count, oldest: Count) -> Count:
-    return (total[0] - oldest[0],)
-
-
-def build_count(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Count]:
-    """Rows for ``"*"``, else rows whose column is not null; exact, O(1)."""
-    return Aggregate(
-        "count",
-        kind="rows" if not spec.columns else "values",
-        fields=(Field("n", "int64"),),
-        identity=(0,),
-        lift=_lift_value if spec.columns else _lift_row,
-        combine=_add,
-        lower=operator.itemgetter(0),
-        deduct=_subtract,
-        commutative=True,
-        result="int64",
-    )
 
 
 def _lift_distinct(args: Args, at: Position) -> Distinct:
@@ -96,49 +59,3 @@ def build_count_distinct(spec: AggregateSpec, types: tuple[str, ...]) -> Aggrega
         fixed_size=False,
         result="int64",
     )
-
-
-def _lift_vote(args: Args, at: Position) -> Votes:
-    return (0, 0) if args[0] is None else (1, int(bool(args[0])))
-
-
-def _add_votes(a: Votes, b: Votes) -> Votes:
-    return a[0] + b[0], a[1] + b[1]
-
-
-def _subtract_votes(total: Votes, oldest: Votes) -> Votes:
-    return total[0] - oldest[0], total[1] - oldest[1]
-
-
-def _all(partial: Votes) -> bool | None:
-    return partial[1] == partial[0] if partial[0] else None
-
-
-def _any(partial: Votes) -> bool | None:
-    return partial[1] > 0 if partial[0] else None
-
-
-def _voting(name: str, lower: Callable[[Votes], bool | None]) -> Builder:
-    """Counted rather than folded with ``and``: counts can be deducted, so any engine may run them."""
-
-    def build(spec: AggregateSpec, types: tuple[str, ...], /) -> Aggregate[Votes]:
-        if types[0] not in ("bool", "any"):
-            raise SpecError(f"{name}: column {spec.columns[0]!r} holds {types[0]}; expected booleans. Cast it in the source, or use where")
-        return Aggregate(
-            name,
-            kind="votes",
-            fields=(Field("n", "int64"), Field("trues", "int64")),
-            identity=(0, 0),
-            lift=_lift_vote,
-            combine=_add_votes,
-            lower=lower,
-            deduct=_subtract_votes,
-            commutative=True,
-            result="bool",
-        )
-
-    return build
-
-
-build_bool_and = _voting("bool_and", _all)
-build_bool_or = _voting("bool_or", _any)

@@ -1,4 +1,4 @@
-"""Aggregates that depend on the order of events: the first, the last, all of them.
+"""Aggregates of all events in order, and partials that keep the order of events.
 
 Partials keep each event's position (time, tie-break), because the partials of one slice come from batches whose events
 interleave. Events of equal position keep their order of arrival: the older operand's go first.
@@ -12,55 +12,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from decimal import Decimal
 from itertools import chain, pairwise
-from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
-from windowmill.windowing.aggregates.values import Builder, frozen_value, positive_zero
-from windowmill.windowing.algebra import Aggregate, AlgebraError, Args, Field, FieldType, Position
+from windowmill.windowing.aggregates.values import frozen_value, positive_zero
+from windowmill.windowing.algebra import Aggregate, AlgebraError, Args, Field, Position
 from windowmill.windowing.catalogue import AggregateSpec
 
 Item = tuple[int, tuple[Any, ...], Any]
-Placed = tuple[int | None, tuple[Any, ...], Any]
 Items = tuple[tuple[Item, ...]]
 #: Partial of each event, by position, and what these make together.
 Rope = tuple[tuple[Item, ...], Any]
 
-_NOWHERE: Placed = (None, (), None)
 _NO_ITEMS: Items = ((),)
-
-
-def _lift_placed(args: Args, at: Position) -> Placed:
-    return _NOWHERE if args[0] is None else (*at, args[0])
-
-
-def _keep_first(a: Placed, b: Placed) -> Placed:
-    if a[0] is None or b[0] is None:
-        return b if a[0] is None else a
-    return b if cast(Position, b[:2]) < cast(Position, a[:2]) else a
-
-
-def _keep_last(a: Placed, b: Placed) -> Placed:
-    if a[0] is None or b[0] is None:
-        return b if a[0] is None else a
-    return a if cast(Position, b[:2]) < cast(Position, a[:2]) else b
-
-
-def _placed(name: str, combine: Callable[[Placed, Placed], Placed]) -> Builder:
-    def build(spec: AggregateSpec, types: tuple[str, ...], /) -> Aggregate[Placed]:
-        return Aggregate(
-            name,
-            kind=name,
-            fields=(Field("time", "int64"), Field("ties", "list"), Field("value", cast(FieldType, types[0]))),
-            identity=_NOWHERE,
-            lift=_lift_placed,
-            combine=combine,
-            lower=itemgetter(2),
-            idempotent=True,
-            positioned=True,
-            result="same",
-        )
-
-    return build
 
 
 def _lift_item(args: Args, at: Position) -> Items:
@@ -197,7 +160,3 @@ def mergeable(aggregate: Aggregate[Any]) -> Aggregate[Any]:
         positioned=True,
         unite=unite,
     )
-
-
-build_first = _placed("first", _keep_first)
-build_last = _placed("last", _keep_last)

@@ -1,4 +1,4 @@
-"""Summaries of fixed size: approximate distinct counts, histograms.
+"""Summaries of fixed size: approximate distinct counts.
 
 The HyperLogLog sketch is Apache DataSketches'. Partials hold it serialised: immutable, and the bytes that state tables store.
 """
@@ -6,13 +6,11 @@ The HyperLogLog sketch is Apache DataSketches'. Partials hold it serialised: imm
 # ruff: noqa: ARG001 - every lift and every builder is called alike, whether or not it needs the position or the types
 from __future__ import annotations
 
-from bisect import bisect_right
-from decimal import Decimal
 from typing import Any
 
 from datasketches import hll_sketch, hll_union, tgt_hll_type
 
-from windowmill.windowing.aggregates.values import INT64_MAX, INT64_MIN, frozen_value, require_number
+from windowmill.windowing.aggregates.values import INT64_MAX, INT64_MIN, frozen_value
 from windowmill.windowing.algebra import Aggregate, Args, Field, Position
 from windowmill.windowing.catalogue import AggregateSpec
 
@@ -66,35 +64,4 @@ def build_approx_distinct(spec: AggregateSpec, types: tuple[str, ...]) -> Aggreg
         idempotent=True,
         result="int64",
         accuracy="estimate, with a standard error of 1.6 %",
-    )
-
-
-def build_histogram(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[tuple[int, ...]]:
-    """How many values lie in each [edge, next edge), the last one closed; values outside and NaN are in none; O(edges)."""
-    require_number(spec, types)
-    edges: list[Any] = spec.options["edges"]
-    if types[0] == "decimal":
-        edges = [Decimal(str(edge)) for edge in edges]
-    buckets = len(edges) - 1
-    nothing = (0,) * (buckets + 1)
-
-    def lift(args: Args, at: Position) -> tuple[int, ...]:
-        value = args[0]
-        if value is None:
-            return nothing
-        inside = edges[0] <= value <= edges[-1]
-        bucket = min(bisect_right(edges, value), buckets) if inside else 0
-        return (1, *(int(index == bucket) for index in range(1, buckets + 1)))
-
-    return Aggregate(
-        "histogram",
-        kind=f"histogram_{'_'.join(map(repr, spec.options['edges']))}",
-        fields=(Field("n", "int64"), *(Field(f"bucket_{index}", "int64") for index in range(buckets))),
-        identity=nothing,
-        lift=lift,
-        combine=lambda a, b: tuple(x + y for x, y in zip(a, b, strict=True)),
-        lower=lambda partial: list(partial[1:]) if partial[0] else None,
-        deduct=lambda total, oldest: tuple(x - y for x, y in zip(total, oldest, strict=True)),
-        commutative=True,
-        result="list<int64>",
     )

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable
 from decimal import Context
 from typing import Any, Protocol
 
-from windowmill.windowing.algebra import Aggregate
+from windowmill.windowing.algebra import Aggregate, is_nan
 from windowmill.windowing.catalogue import AggregateSpec
-from windowmill.windowing.errors import AggregateOverflowError, SpecError
-from windowmill.windowing.numerics import is_nan
+from windowmill.windowing.errors import SpecError
 
 #: Types of argument columns. Every whole-number type is ``int64``; what is not named (timestamps, dates, binary …) is ``any``.
 VALUE_TYPES = ("bool", "int64", "float64", "decimal", "string", "any")
@@ -20,8 +17,6 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 #: Spark's widest decimal, and digits enough for sums of any number of decimals, which are carried exactly.
 DECIMAL_DIGITS = 38
 WIDE = Context(prec=2 * DECIMAL_DIGITS + 24)
-
-Less = Callable[[Any, Any], bool]
 
 
 class Builder(Protocol):
@@ -45,28 +40,9 @@ def require_number(spec: AggregateSpec, types: tuple[str, ...]) -> None:
             )
 
 
-def fit_int64(value: int, name: str) -> int:
-    """``value`` if a 64-bit integer can hold it.
-
-    Raises
-    ------
-    AggregateOverflowError
-        Otherwise: integer results never wrap.
-    """
-    if INT64_MIN <= value <= INT64_MAX:
-        return value
-    raise AggregateOverflowError(
-        f"{name}: {value} does not fit into a 64-bit integer. Aggregate the column as double or decimal, or choose shorter windows"
-    )
-
-
-def _less_nan_greatest(a: Any, b: Any) -> bool:
+def less_nan_greatest(a: Any, b: Any) -> bool:
+    """Strict order of values of any type that has one, with NaN greatest and equal to itself."""
     return bool(a < b) or (is_nan(b) and not is_nan(a))
-
-
-def less_for(type_: str) -> Less:
-    """Strict order of a type's values, with NaN greatest and equal to itself."""
-    return _less_nan_greatest if type_ in ("float64", "any") else operator.lt
 
 
 def positive_zero(value: Any) -> Any:

@@ -26,7 +26,7 @@ COUNT_GREATEST, COUNT_LEAST, WIDER = range(11, 14)
 KEY, AT, TIE, ROW = 0, 1, 2, 3
 #: Second int column of PICK_* (row, −1: none; the smaller row wins a tie) and of COUNT_* (number of occurrences of the extreme).
 PICKED, TIMES = 1, 1
-#: One unit of a sum's carry; see windowmill.windowing.numerics.
+#: One unit of a sum's carry: half the span of float64's exponents, so that two parts below it never overflow when added.
 CARRY_UNIT = 2.0**1023
 _SPLITTER = 2.0**27 + 1.0
 _SIGN = np.iinfo(np.int64).min
@@ -78,7 +78,11 @@ def _add_sums(
     floats: Floats,
     row: int,
 ) -> None:
-    """:func:`windowmill.windowing.numerics.add_sums` on rows of arenas."""
+    """Sum of two compensated sums, high + low + carry · 2**1023; relative error 2**-104 of the sum of magnitudes.
+
+    ``abs(high) < 2**1023`` always, and ``carry`` counts what goes beyond: 1e308 + 1e308 - 1e308 is 1e308, in any order. Infinities and
+    NaN are in ``high`` with ``low`` zero, so that they stay what IEEE 754 makes of them. Knuth, The Art of Computer Programming 2, 4.2.2.
+    """
     x, y = left[older, f], right[newer, f]
     total = x + y
     if total - total != 0.0:
@@ -110,7 +114,10 @@ def _multiply(
     floats: Floats,
     row: int,
 ) -> None:
-    """:func:`windowmill.windowing.numerics.multiply`; ``ints`` are the number of factors, the number of zeros, and the exponent."""
+    """Product of two scaled products, (high + low) · 2**exponent with 0.5 <= abs(high) < 1; relative error 2**-100, and no overflow.
+
+    ``ints`` are the number of factors, the number of zeros, and the exponent. Dekker (1971), doi:10.1007/BF01397083.
+    """
     if right_ints[newer, i] == 0:
         copy_atom(i, f, 3, 2, left_ints, left, older, ints, floats, row)
         return
@@ -154,7 +161,10 @@ def _moments4(
     floats: Floats,
     row: int,
 ) -> None:
-    """:func:`windowmill.windowing.aggregates.spread.combine_moments4`; ``floats`` are anchor, delta, m2, m3, m4."""
+    """Merge sums of the second to fourth power of deviations; ``floats`` are anchor, delta, m2, m3, m4; the mean is anchor + delta.
+
+    Pebay, Terriberry, Kolla and Bennett (2016), doi:10.1007/s00180-015-0637-z.
+    """
     n_a, n_b = left_ints[older, i], right_ints[newer, i]
     if n_a == 0:
         copy_atom(i, f, 1, 5, right_ints, right, newer, ints, floats, row)
@@ -190,7 +200,7 @@ def _comoments(
     floats: Floats,
     row: int,
 ) -> None:
-    """:func:`windowmill.windowing.aggregates.spread.combine_comoments`; ``floats`` are anchor and delta of x and of y, m_xx, m_xy, m_yy."""
+    """Merge sums of products of deviations; ``floats`` are anchor and delta of x and of y, m_xx, m_xy, m_yy."""
     n_a, n_b = left_ints[older, i], right_ints[newer, i]
     if n_a == 0:
         copy_atom(i, f, 1, 7, right_ints, right, newer, ints, floats, row)

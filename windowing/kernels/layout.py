@@ -22,7 +22,7 @@ import pyarrow as pa
 from windowmill.windowing.aggregates import aggregate_for, argument_types, value_types
 from windowmill.windowing.aggregates.order import mergeable
 from windowmill.windowing.catalogue import AggregateSpec
-from windowmill.windowing.errors import SpecError, UnsupportedError
+from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.lower import Lower
 from windowmill.windowing.kernels.recipes import OPERATIONS, ROW_OPERATIONS, Atom
 from windowmill.windowing.registry import resolve
@@ -137,9 +137,6 @@ class Layout:
             If a column does not exist or has a type that the aggregate cannot take.
         """
         where = f"pipeline {pipeline.pipeline}: aggregates"
-        for name, spec in pipeline.aggregates.items():
-            if why := why_unmergeable(spec):
-                raise UnsupportedError(f"{where}.{name}: {why}, so no slice can hold them")
         # How many rows a slice has is stored whether an aggregate asks for it or not.
         atoms, results = _atoms(pipeline.aggregates, types, where, always=(Atom("rows"),), in_slices=True)
         objects = _stored_objects(pipeline, types, where)
@@ -275,13 +272,6 @@ def _atoms(
     return tuple(atoms), tuple(results)
 
 
-def why_unmergeable(spec: AggregateSpec) -> str | None:
-    """Why the partials of an aggregate cannot be combined slice by slice; null if they can."""
-    if spec.declaration.partial == "none" and spec.declaration.recipe is None:
-        return f"{spec.function} weighs an event by its time in each window: it has no partials"
-    return None
-
-
 def _stored_objects(pipeline: Pipeline, types: Mapping[str, pa.DataType], where: str) -> dict[ObjectAtom, StoredObject]:
     """The partials that are Python objects, not named yet; aggregates of one kind over the same rows share one."""
     found: dict[ObjectAtom, StoredObject] = {}
@@ -354,4 +344,4 @@ def _roles(atom: Atom, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> 
     return [*roles, ("value", types[atom.columns[-1]])]
 
 
-__all__ = ["Atom", "Layout", "ObjectAtom", "Result", "StoredField", "StoredObject", "label_atoms", "why_unmergeable"]
+__all__ = ["Atom", "Layout", "ObjectAtom", "Result", "StoredField", "StoredObject", "label_atoms"]

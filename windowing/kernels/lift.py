@@ -130,7 +130,7 @@ def _masked(values: Any, counted: Bools, otherwise: float) -> Any:
 
 
 def _lift_sum(value: Floats, ints: Ints, floats: Floats) -> None:
-    """As :func:`windowmill.windowing.numerics.to_sum`, into zeros."""
+    """Each value as a compensated sum, into zeros."""
     floats[:, 0] = value
     large = np.flatnonzero((np.abs(value) >= CARRY_UNIT) & np.isfinite(value))
     ints[large, 0] = np.sign(value[large]).astype(np.int64)
@@ -157,7 +157,7 @@ def _product_error(x: Floats, y: Floats, product: Floats) -> Floats:
 
 
 def _lift_factor(magnitude: bool, value: Floats, counted: Bools, ints: Ints, floats: Floats) -> None:
-    """As :func:`windowmill.windowing.numerics.to_product`; a negative factor makes a geometric mean undefined, as a NaN does."""
+    """Each value as a scaled product; a negative factor makes a geometric mean undefined, as a NaN does."""
     zero = value == 0.0
     high, exponent = np.frexp(np.where(zero, 1.0, np.where(magnitude & (value < 0.0), np.nan, value)))
     ints[:, 0], ints[:, 1], ints[:, 2] = counted, zero & counted, np.where(counted, exponent, 0)

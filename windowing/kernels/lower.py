@@ -248,7 +248,7 @@ def _kind(atom: int, partials: Partials) -> str:
 
 
 def _sum_parts(atom: int, partials: Partials) -> tuple[Floats, Floats, Ints]:
-    """High, low and carry of a sum; see :mod:`windowmill.windowing.numerics`."""
+    """High, low and carry of a sum."""
     high, low = partials.floats_of(atom).T
     return high, low, partials.ints_of(atom)[:, 0]
 
@@ -261,7 +261,7 @@ def _too_great(result: Result, value: object) -> AggregateOverflowError:
 
 
 def sum_value(high: Floats, low: Floats, carry: Ints) -> Floats:
-    """:func:`windowmill.windowing.numerics.sum_value` of arrays."""
+    """The float64 nearest to each compensated sum, infinite if it is out of range."""
     if not carry.any():
         return high + low
     halves = 2.0 * (0.5 * high + carry * (0.5 * CARRY_UNIT)) + low
@@ -269,7 +269,7 @@ def sum_value(high: Floats, low: Floats, carry: Ints) -> Floats:
 
 
 def sum_over(high: Floats, low: Floats, carry: Ints, n: Floats | Ints) -> Floats:
-    """:func:`windowmill.windowing.numerics.sum_over` of arrays."""
+    """Each compensated sum over n; finite wherever the quotient is, even if the sum itself is out of range."""
     if not carry.any():
         return (high + low) / n
     scaled = (high * 2.0**-64 + carry * 2.0**959) + low * 2.0**-64

@@ -14,6 +14,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
+from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import AggregateOverflowError
 from windowmill.windowing.imports import imported_for
@@ -295,7 +296,7 @@ def _registered(spec: AggregateSpec, rows: Sequence[tuple[Any, ...]], argument: 
     if declared.plain is not None:
         return resolve(declared.plain)(argument, **spec.options) if argument else None
     types = [_type_of([value for value in column if value is not None]) for column in zip(*rows, strict=True)]
-    aggregate = resolve(declared.algebra)(spec, tuple(types) or ("any",) * len(spec.columns))
+    aggregate = aggregate_for(spec, types or ["any"] * len(spec.columns))
     return aggregate.lower(aggregate.of(rows))
 
 

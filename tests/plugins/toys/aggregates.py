@@ -8,22 +8,15 @@ import statistics
 from windowmill.plugins import Aggregate, AggregateSpec, Declaration, Field, Option, register_aggregate
 
 
-def build_variation(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate:
-    from windowmill.windowing.aggregates.spread import build_stddev_samp
-
-    deviation = build_stddev_samp(spec, types)
-
-    def lower(partial):
-        spread, mean = deviation.lower(partial), partial[1] + partial[2]
-        return None if spread is None or mean == 0.0 else spread / mean
-
-    own = {name: getattr(deviation, name) for name in ("kind", "fields", "identity", "lift", "combine", "commutative", "exact")}
-    return Aggregate(spec.function, lower=lower, **own)
-
-
 def plain_variation(values):
     mean = statistics.fmean(values)
     return None if len(values) < 2 or mean == 0.0 else statistics.stdev(values) / mean
+
+
+def plain_asymmetry(values):
+    deviations = [value - statistics.fmean(values) for value in values]
+    m2 = statistics.fmean(deviation**2 for deviation in deviations)
+    return statistics.fmean(deviation**3 for deviation in deviations) / m2**1.5 if m2 else None
 
 
 def build_highest_above(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate:
@@ -44,7 +37,6 @@ def build_highest_above(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregat
 register_aggregate(
     Declaration(
         "coefficient_of_variation",
-        algebra=build_variation,
         recipe="tests.plugins.toys.recipe:VARIATION",
         plain=plain_variation,
         takes="number",
@@ -62,8 +54,8 @@ register_aggregate(
 register_aggregate(
     Declaration(
         "asymmetry",
-        algebra="windowmill.windowing.aggregates.spread:build_skewness",
         recipe="windowmill.windowing.kernels.recipes:SKEWNESS",
+        plain=plain_asymmetry,
         takes="number",
     )
 )
