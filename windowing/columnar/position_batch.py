@@ -27,7 +27,7 @@ from windowmill.windowing.columnar.position_sequence import (
 )
 from windowmill.windowing.columnar.positions import PositionStage
 from windowmill.windowing.columnar.results import Chunk, Column, result_rows
-from windowmill.windowing.columnar.rows import ROW_TIME, keys_of, reordered
+from windowmill.windowing.columnar.rows import ROW_TIME, ascending, keys_of
 from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.kernels.combine import Ints
@@ -108,7 +108,8 @@ class BoundedSequence(PositionSequence):
 
     @cached_property
     def _layout(self) -> Layout:
-        return self._stage.layout.lifting
+        types = {field.name: field.type for field in self._tuples.table.schema}
+        return Layout.over_rows(self._stage.pipeline.aggregates, types, "aggregates")
 
     @cached_property
     def _lifted(self) -> PartialColumns:
@@ -162,7 +163,7 @@ def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
         selects; columns as ``stage.state.schema``.
     """
     verify_once(stage.check, stored)
-    rows = reordered(rows, np.argsort(rows.column(NUMBER_OF).to_numpy(), kind="stable"))
+    rows = ascending(rows, NUMBER_OF)
     keys, codes, n_keys = keys_of([stored, rows], stage.keys)
     results, parts, refused = [], [], dict[tuple[str, ...], Ints]()
     for name in stage.state.sequences:

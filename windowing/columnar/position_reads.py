@@ -26,7 +26,7 @@ from windowmill.windowing.columnar.positions import (
     PositionStage,
     scalar_of,
 )
-from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK, in_order, plain, reordered
+from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK, ascending, in_order, plain
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
@@ -144,8 +144,7 @@ def tuples_of(stage: PositionStage, known: StoredSequence, rows: pa.Table, codes
         parts.append(pa.table({**columns, **{name: pa.array(values) for name, values in own.items()}, WAITS: pa.repeat(waits, n)}))
     first_new = int(rows.column(NUMBER_OF)[0].as_py()) if len(rows) else AFTER
     table = pa.concat_tables(parts)
-    in_arrival = reordered(table, np.argsort(table.column(ROW_NUMBER).to_numpy(), kind="stable"))
-    return in_order(in_arrival, len(known.entry), stage.ties, first_new)
+    return in_order(ascending(table, ROW_NUMBER), len(known.entry), stage.ties, first_new)
 
 
 @dataclass(frozen=True)

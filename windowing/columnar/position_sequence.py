@@ -207,7 +207,9 @@ class PositionSequence(ABC):
         tuples, fed, settings = self._tuples, self._fed, self._stage.settings[window]
         n_held, before = np.diff(held.offsets), self._before[window]
         of_fed = tuples.key[fed.rows]
-        is_fed = np.argsort(np.append(np.repeat(np.arange(len(n_held)), n_held), of_fed), kind="stable") >= len(held.begin)
+        is_fed = np.ones(len(of_fed), np.bool_)
+        if len(held.begin):
+            is_fed = np.argsort(np.append(np.repeat(np.arange(len(n_held)), n_held), of_fed), kind="stable") >= len(held.begin)
         begin = _spread(is_fed, held.begin, self._positions)
         weight = _spread(is_fed, held.weight, np.ones(len(of_fed), np.int64))
         time = _spread(is_fed, held.first, tuples.time[fed.rows])

@@ -109,6 +109,12 @@ def reordered(table: pa.Table, order: Ints) -> pa.Table:
     return table.take(pa.array(order))
 
 
+def ascending(table: pa.Table, number: str) -> pa.Table:
+    """The rows of ``table`` by their ``number``; the table itself if they are in that order."""
+    numbers = table.column(number).to_numpy()
+    return table.take(pa.array(np.argsort(numbers, kind="stable"))) if (numbers[1:] < numbers[:-1]).any() else table
+
+
 def first_rows(codes: Ints) -> Ints:
     """Index of the first row of each code; ``codes`` are numbered in order of first appearance. O(n)."""
     greatest = np.maximum.accumulate(np.concatenate(([-1], codes)))

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, FIRST, GAP, LAST, LATE, NUMBER_OF, TIME
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.rows import codes_of, reordered
+from windowmill.windowing.columnar.rows import ascending, codes_of, reordered
 from windowmill.windowing.columnar.slices import by_time, lifted_groups
 from windowmill.windowing.columnar.stored_objects import StoredObjects
 from windowmill.windowing.kernels.columns import int64_of
@@ -176,7 +176,7 @@ class SessionInput:
 
     @classmethod
     def of(cls, stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Self:
-        rows = reordered(rows, np.argsort(rows.column(NUMBER_OF).to_numpy(), kind="stable"))
+        rows = ascending(rows, NUMBER_OF)
         rows = reordered(rows, by_time(rows, stage.ties if stage.layout.ordered else ())).combine_chunks()
         codes, n_keys = codes_of([stored, rows], stage.keys)
         order, offsets = by_key(codes[len(stored) :], n_keys)
