@@ -69,7 +69,7 @@ def next_apply(
     accept_changes: bool = False,
     on_reading: planning.OnReading = planning.ignore,
 ) -> Application | None:
-    """The batch that carries out a changed spec; null if there is nothing to do. The last batch must be settled.
+    """The batch that carries out a changed spec; null if there is nothing to do. The commits of the last batch must have been made.
 
     Parameters
     ----------

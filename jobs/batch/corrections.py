@@ -1,4 +1,4 @@
-"""Compares windows that were computed anew with those that the sink shows, and numbers the revisions of those that differ.
+"""Compares recomputed windows with those that the sink shows, and numbers the revisions of those that differ.
 
 Windows with policies are known by the number of the trigger, and where idle keys are forgotten by its time too, all others by both bounds.
 """
@@ -21,27 +21,27 @@ from windowmill.windowing.spec import Pipeline
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-#: Greatest relative difference of floats that are the same result: sums may round in another way if they are made of other parts.
+#: Greatest relative difference of floats that are the same result: sums may round differently if they are made of other parts.
 TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True)
 class Corrections:
-    """Rows to publish, with ``RETRACTED`` beside the sink's columns: of windows that differ, and of those that are retracted."""
+    """Rows to publish, with ``RETRACTED`` and the sink's columns: of windows that differ, and of those that are retracted."""
 
     changed: pa.Table
     retracted: pa.Table
 
 
 def corrections(pipeline: Pipeline, new: pa.Table, shown: pa.Table, batch: int, within: tuple[int, int]) -> Corrections:
-    """What ``batch`` publishes of the windows computed anew, given all rows that the sink has of these windows and keys.
+    """What ``batch`` publishes of the recomputed windows, given all rows that the sink has of these windows and keys.
 
     Parameters
     ----------
     new
         Result rows, with the columns of the sink.
     shown
-        Rows of the sink, with ``RETRACTED`` beside its columns.
+        Rows of the sink, with ``RETRACTED`` in addition to its columns.
     within
         Only windows that end, or are shown to end, in this range (begin, end] are compared. Where the rows decide where windows begin and
         end, those that overlap such ones, or others that do, are compared with them; where keys are forgotten, all triggers of the key.
@@ -60,7 +60,7 @@ def corrections(pipeline: Pipeline, new: pa.Table, shown: pa.Table, batch: int, 
 
 
 def continued(pipeline: Pipeline, new: pa.Table, shown: pa.Table) -> pa.Table:
-    """``new`` result rows of a run, with revisions that go on from those ``shown``: state that was built anew counts from 0."""
+    """``new`` result rows of a run, with revisions that continue those ``shown``: rebuilt state counts from 0."""
     with _comparing(pipeline, new, shown) as (connection, names):
         found = connection.sql(_CONTINUED.format(**names)).to_arrow_table()
     revisions = new.column("revision").to_numpy().copy()
@@ -139,7 +139,7 @@ def _comparing(pipeline: Pipeline, new: pa.Table, shown: pa.Table) -> Iterator[t
     keys = [f"k{n}" for n in range(len(pipeline.keys))]
     of_key, of_window = [*keys, "shows"], [*keys, "shows", "id_start", "id_end", "id_trigger"]
 
-    def alike(one: str, other: str, names: list[str]) -> str:
+    def equal(one: str, other: str, names: list[str]) -> str:
         return " AND ".join(f"({one}.{name} IS NOT DISTINCT FROM {other}.{name})" for name in names)
 
     values = [(n, new.schema.field(name).type) for n, name in enumerate(pipeline.aggregates) if name in new.schema.names]
@@ -153,7 +153,7 @@ def _comparing(pipeline: Pipeline, new: pa.Table, shown: pa.Table) -> Iterator[t
         "n_of_window": ", ".join(f"n.{name}" for name in of_window),
         "n_differs_from_c": " OR ".join(differ),
     }
-    names |= {f"{a}_of_window_of_{b}": alike(a, b, of_window) for a, b in ("cn", "sn")} | {"s_of_key_of_n": alike("s", "n", of_key)}
+    names |= {f"{a}_of_window_of_{b}": equal(a, b, of_window) for a, b in ("cn", "sn")} | {"s_of_key_of_n": equal("s", "n", of_key)}
     with duckdb.connect(config={"enable_external_access": "false"}) as connection:
         connection.register("new", _named(pipeline, new))
         connection.register("shown", _named(pipeline, shown))

@@ -21,7 +21,7 @@ def corrected(
     Raises
     ------
     UnsupportedError
-        If it is no folder, or windows that are computed anew would lose rows of other files that are gone. ``ends`` say of which windows
+        If it is no folder, or windows that are recomputed would lose rows of other files that are gone. ``ends`` say of which windows
         the user wants that.
     OutOfTurnError
         If other versions that have not been read come before.
@@ -43,7 +43,7 @@ def corrected(
         more = f" and {len(lost) - 1:,} more" if len(lost) > 1 else ""
         raise UnsupportedError(
             f"pipeline {runnable.name}: {lost[0]}{more} of {source.path} were removed after batches had read them, and windows that hold "
-            "their rows would lose these; name such files by --file if that is right, or the windows to compute anew by --from and --to"
+            "their rows would lose these; name such files by --file if that is right, or the windows to recompute by --from and --to"
         )
     return source, paths, through
 

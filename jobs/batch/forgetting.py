@@ -1,6 +1,6 @@
 """What remains of a purge once the tables are rid of its keys: savepoints, pages and records that name them. No JVM.
 
-It may be repeated: the file with the keys, which goes last, tells that it has not been done.
+It may be repeated: as long as the file with the keys exists, which is deleted last, it has not been done.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def forget(runnable: Runnable, ledger: Ledger) -> Forgotten | None:
     if not file.is_there:
         return None
     keys, places = file.read(), runnable.places
-    # A restoration would read rows of the keys once more, and could not tell the removed ones from others.
+    # A restoration would read rows of the keys again, and could not distinguish removed rows from others.
     dropped = savepoints.savepoint_names(places.savepoints)
     for name in dropped:
         savepoints.drop(places.savepoints, name)

@@ -1,4 +1,4 @@
-"""How far a data interval vouches for the input, and whether a run that finds no new rows has windows to show all the same."""
+"""Through which instant the input is complete by its data interval, and whether a run without new rows has windows to show."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
 
 
-def vouched_through(pipeline: Pipeline, interval_end: datetime | None) -> int | None:
-    """The instant (µs) through which the orchestrator vouches that the input is complete; null if the pipeline does not ask for it.
+def asserted_through(pipeline: Pipeline, interval_end: datetime | None) -> int | None:
+    """The instant (µs) through which the orchestrator asserts that the input is complete; null if the pipeline does not ask for it.
 
     Raises
     ------
@@ -29,14 +29,14 @@ def vouched_through(pipeline: Pipeline, interval_end: datetime | None) -> int | 
             f"pipeline {pipeline.pipeline}: time.watermark is data_interval_end, so each run needs the end of its interval; "
             "give --data-interval-end (the DAG does), or use watermark: max_event_time"
         )
-    vouched, skew = to_us(interval_end), pipeline.time.max_future_skew
+    asserted, skew = to_us(interval_end), pipeline.time.max_future_skew
     ahead = Duration(days=1) if skew is None or skew.plain else skew
-    if vouched > time.time_ns() // 1_000 + ahead.elapsed():
+    if asserted > time.time_ns() // 1_000 + ahead.elapsed():
         raise SpecError(
             f"pipeline {pipeline.pipeline}: --data-interval-end: got {interval_end.isoformat()}, which is more than {ahead} ahead of the "
             "clock, so every row until then would be too late; give the end of an interval that is over"
         )
-    return vouched
+    return asserted
 
 
 def lags_behind(pipeline: Pipeline, last: Batch | None) -> bool:
@@ -48,16 +48,16 @@ def lags_behind(pipeline: Pipeline, last: Batch | None) -> bool:
     return seen is not None and (emitted is None or emitted < seen - behind)
 
 
-def moves_on(pipeline: Pipeline, ledger: Ledger, vouched: int | None) -> bool:
+def moves_on(pipeline: Pipeline, ledger: Ledger, asserted: int | None) -> bool:
     """Whether a run without new rows would still complete windows, because a later data interval advances the watermark."""
     last = ledger.last_commit
-    if vouched is None or last is None or last.outcome is None:
+    if asserted is None or last is None or last.outcome is None:
         return False
     emitted, lateness = last.outcome.emitted, pipeline.time.lateness.elapsed()
     if emitted is None:
         return True
     # Revised rows first appear when the watermark passes a window's end, final rows when the window is closed.
-    shown = (emitted + lateness, vouched) if pipeline.emit == "revise" else (emitted, vouched - lateness)
+    shown = (emitted + lateness, asserted) if pipeline.emit == "revise" else (emitted, asserted - lateness)
     try:
         grids = Grids.of(pipeline)
     except UnsupportedError:

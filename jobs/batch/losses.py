@@ -60,7 +60,7 @@ def loss_of(parts: Iterable[pa.RecordBatch], pipeline: Pipeline, *, rows_read: i
     reasons: Counter[str] = Counter()
     details: Counter[str] = Counter()
     examples: list[Mapping[str, Any]] = []
-    lags = Lags(vouched=pipeline.time.watermark == "data_interval_end")
+    lags = Lags(asserted=pipeline.time.watermark == "data_interval_end")
     for part in parts:
         for counted in part.column("reason").value_counts().to_pylist():
             # Two examples of a reason where it first occurs, so that a frequent one leaves room for others.
@@ -89,11 +89,11 @@ class Lags:
 
     Attributes
     ----------
-    vouched
-        Whether the orchestrator vouches for the watermark: then ``lateness`` alone can keep a row, else a longer ``disorder`` does.
+    asserted
+        Whether the orchestrator asserts the watermark: then ``lateness`` alone can keep a row, else a longer ``disorder`` does.
     """
 
-    vouched: bool
+    asserted: bool
     counts: Counter[int] = field(default_factory=Counter)
 
     def add(self, part: pa.RecordBatch, pipeline: Pipeline, seen: int | None) -> None:
@@ -106,7 +106,7 @@ class Lags:
         known = late.column("watermark").cast(pa.int64())
         watermark = pc.fill_null(known, (seen or 0) - time.disorder.elapsed()).to_numpy(zero_copy_only=False)
         lags = watermark - late.column("event_time").cast(pa.int64()).to_numpy(zero_copy_only=False)
-        if not self.vouched:
+        if not self.asserted:
             lags = lags + time.disorder.elapsed() - lateness
         grain = 10 ** np.maximum(np.floor(np.log10(np.maximum(lags, 1))).astype(np.int64) - 2, 0)
         values, counts = np.unique(-(-np.maximum(lags, 1) // grain) * grain, return_counts=True)
@@ -120,17 +120,17 @@ class Lags:
             if spare < 0:
                 chosen = lag
                 break
-        if chosen is None or (self.vouched and _by_policies_alone(pipeline)):
+        if chosen is None or (self.asserted and _by_policies_alone(pipeline)):
             return None
         length, text = (chosen, str(chosen)) if pipeline.time.integer_axis else _readable(chosen)
         lost = sum(count for lag, count in self.counts.items() if lag > length)
         kept = "all" if not lost else f"{np.floor((rows - lost) / rows * 1_000) / 10:g} %"
-        name = "lateness" if self.vouched else "disorder"
+        name = "lateness" if self.asserted else "disorder"
         present: Duration = getattr(pipeline.time, name)
         remedy = f"{TOO_LATE}: time.{name}: {text} would keep {kept} (now {0 if present.is_zero else present})"
         if not first:
             return f"{remedy}; for the rows of earlier batches too, give the pipeline a new sink and backfill it there"
-        bulk = "" if self.vouched else "; history loaded in bulk: run --arrival event_time, which finds no row late"
+        bulk = "" if self.asserted else "; history loaded in bulk: run --arrival event_time, which finds no row late"
         return f"{remedy}: `windowmill abandon` the batch, set it and run again{bulk}"
 
 

@@ -1,4 +1,4 @@
-"""Refuses a backfill of a range whose windows, computed from other rows, would not fit those that stay outside. No JVM."""
+"""Refuses a backfill whose windows, computed from other rows, would overlap windows outside its range. No JVM."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_range(runnable: Runnable, begin: int, end: int, reach: Reach) -> None:
     moving = [window.name for window in windows if not (window.follows_policies or window.on_grid)]
     so = []
     if _shown_outside(runnable, numbered, begin, end):
-        so.append(f"triggers of {', '.join(numbered)} would be numbered anew in the range, and not outside it")
+        so.append(f"triggers of {', '.join(numbered)} would be numbered again in the range, and not outside it")
     if _shown_outside(runnable, moving, begin, end):
         so.append(f"windows of {', '.join(moving)} could move into the range or out of it, and rows outside it stay as they are")
     if so:

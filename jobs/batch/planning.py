@@ -20,7 +20,7 @@ from windowmill.checkpoints.plans import BackfillPlan, Plan, RestatePlan, RunPla
 from windowmill.checkpoints.stores import forbidden_folder
 from windowmill.checkpoints.verification import refuse_committed, verify, verify_table_versions
 from windowmill.jobs import user_code
-from windowmill.jobs.batch.idle_runs import lags_behind, moves_on, vouched_through
+from windowmill.jobs.batch.idle_runs import asserted_through, lags_behind, moves_on
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.folder import FolderSource
@@ -80,7 +80,9 @@ def next_run(
     accepted: Acceptance = NOTHING_ACCEPTED,
     on_reading: OnReading = ignore,
 ) -> Plan | None:
-    """The plan of the next batch, of the new source versions; null if nothing is to do. The last batch must be settled, and not held.
+    """The plan of the next batch, of the new source versions; null if nothing is to do.
+
+    The commits of the last batch must have been made, and it must not be held.
 
     Parameters
     ----------
@@ -94,9 +96,9 @@ def next_run(
     ledger.check_meaning(pipeline)
     source, last = source_of(runnable, ledger), ledger.last_commit
     after = last.plan.to_version if last else -1
-    vouched = vouched_through(pipeline, interval_end)
+    asserted = asserted_through(pipeline, interval_end)
     lags = lags_behind(pipeline, last)
-    if source.version <= after and not lags and not moves_on(pipeline, ledger, vouched):
+    if source.version <= after and not lags and not moves_on(pipeline, ledger, asserted):
         verify_table_versions(ledger, own_tables(runnable))
         return None
     check_tables(runnable, ledger, accepted)
@@ -122,7 +124,7 @@ def next_run(
         )
     on_reading(source, check_readable(runnable, source, reach, again=False))
     # The interval is complete only once the backlog is drained: later versions may hold more of its rows.
-    interval_end_us = vouched if reach.through == source.version else None
+    interval_end_us = asserted if reach.through == source.version else None
     seen = last.outcome.seen if last and last.outcome else None
     plan = RunPlan(**pinned(pipeline, ledger, source, reach), seen=seen, interval_end=interval_end_us)
     check_plan(runnable, ledger, source, plan)
@@ -204,7 +206,7 @@ def next_restatement(
     changed
         First and last version whose changed rows are restated; null for everything.
     ends
-        Bounds of the ends of the windows to show anew; see :class:`.RestatePlan`.
+        Bounds of the ends of the windows to publish again; see :class:`.RestatePlan`.
     late
         Whether rows that were quarantined as too late count from now on.
     files

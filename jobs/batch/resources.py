@@ -29,7 +29,7 @@ class Resources:
         changes
             Its files by role of their table.
         state
-            Path of the state table, in which its files have not landed.
+            Path of the state table, to which its files are not committed yet.
         elsewhere
             Whether Spark computed it in processes that this one did not start. Then the processor time is that of its client alone, which
             is no measure of the batch.

@@ -58,16 +58,16 @@ _QUARANTINED = {
 
 @dataclass(frozen=True)
 class Scope:
-    """What a restatement computes anew.
+    """What a restatement recomputes.
 
     Attributes
     ----------
     touched
-        Keys and event times of the rows whose windows are computed anew; null for all keys and windows.
+        Keys and event times of the rows whose windows are recomputed; null for all keys and windows.
     begin, end
         Event times [begin, end) that are read; null for no bound.
     rebuilds
-        Whether the state of these keys is built anew; else the windows of which it holds parts are not touched.
+        Whether the state of these keys is rebuilt; else the windows of which it holds parts are not touched.
     """
 
     touched: pa.Table | None
@@ -106,7 +106,7 @@ class Scope:
         return cls(touched, begin if begin is None or kept is None else min(begin, kept))
 
     def files(self, source: SourceTable, time: Time) -> Callable[[AddedFile], bool]:
-        """Whether a file of ``source`` may hold rows in its range of times, as far as statistics tell."""
+        """Whether a file of ``source`` may hold rows in its range of times, according to statistics."""
 
         def may_hold(file: AddedFile) -> bool:
             [found] = spans(source, [file], time.column, time.tick_us)
@@ -115,7 +115,7 @@ class Scope:
         return may_hold
 
     def within(self, rows: pa.Table, time: Time) -> pa.Table:
-        """Those of ``rows`` in its range of times, as far as the type of their column tells at once; the batch decides."""
+        """Those of ``rows`` in its range of times, as far as the type of their column allows; the batch decides."""
         kind = rows.schema.field(time.column).type
         bounds = [(pc.greater_equal, self.begin), (pc.less, self.end)]
         if not pa.types.is_integer(kind) and kind != pa.timestamp("us", "UTC"):
@@ -177,8 +177,8 @@ class QuarantinedRows:
             return
         if not spark_form.takes(own.schema.types):
             raise UnsupportedError(
-                f"pipeline {self._pipeline.pipeline}: rows in quarantine cannot be told among those of the source, because the spec uses "
-                "columns of nested types; write their parts to columns of a table, or backfill in a new sink"
+                f"pipeline {self._pipeline.pipeline}: rows in quarantine cannot be identified among those of the source, because the spec "
+                "uses columns of nested types; write their parts to columns of a table, or backfill in a new sink"
             )
         texts = spark_form.to_json(own)
         if UNREAD in rows.column_names:
@@ -355,7 +355,7 @@ def remove_rows(runnable: Runnable, plan: RestatePlan) -> None:
             files.delete_file(info.path)
 
 
-def untaken(place: str, rows: TableRows, version: int, taken: Counter[Known]) -> tuple[pa.Table, tuple[str, ...]]:
+def remaining_quarantine(place: str, rows: TableRows, version: int, taken: Counter[Known]) -> tuple[pa.Table, tuple[str, ...]]:
     """The rows of the quarantine table at ``place`` without those ``taken``, each so many times, and the paths of its files.
 
     ``version`` is that of the source in which they were found.

@@ -30,9 +30,9 @@ from windowmill.jobs.batch.restated_rows import (
     latest_inserted,
     only_of_filter,
     read_as_of,
+    remaining_quarantine,
     remove_rows,
     touched_rows,
-    untaken,
     write_rows,
 )
 from windowmill.jobs.batch.row_reader import table_rows
@@ -258,7 +258,7 @@ class Restatement:
     def _quarantine(self, added: tuple[DataFile, ...]) -> Changes:
         """The quarantine without the rows that count from now on, and with those that the batch has ``added``."""
         place = self.runnable.places.quarantine
-        rows, paths = untaken(place, self.rows, read_as_of(self.plan), Counter(self.taken))
+        rows, paths = remaining_quarantine(place, self.rows, read_as_of(self.plan), Counter(self.taken))
         with FileWriter(place, rows.schema, batch=self.plan.batch, attempt=self.plan.attempt, task=0) as writer:
             writer.write(rows)
         return Changes.of(rows.schema, added, kept=writer.close(), removes=paths)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class SparkCommitter:
     """Appends the rows of a publication's files, or replaces a range of window ends by them; ``spark`` gives the session.
 
-    Delta skips a transaction that has landed already, and reports a lost race as success: the caller looks for the transaction.
+    Delta skips a transaction that is committed already, and reports a lost race as success: the caller looks for the transaction.
     """
 
     def __init__(self, spark: Callable[[], SparkSession]) -> None:

@@ -264,7 +264,7 @@ def _is_read(rule: Rule) -> bool:
     given = _bare(rule)
     if rule.type == _UNIQUE:
         return rule.arguments.keys() == {"column_list"}
-    if rule.type == _BETWEEN:  # statistics do not tell windows apart
+    if rule.type == _BETWEEN:  # statistics do not distinguish windows
         return _is_shown(rule) and windows_of(rule) is not None
     ordered = rule.type == _ORDERED and given.keys() == {"column_A", "column_B", "or_equal", "ignore_row_if"}
     return ordered and given["ignore_row_if"] == "either_value_is_missing"

@@ -1,4 +1,4 @@
-"""What the ledger tells of windows that earlier specs had: rows of the sink that the spec of now did not give stay as they are."""
+"""What the ledger records of windows of earlier specs: rows of the sink that the present spec did not give stay as they are."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def numbered_otherwise(definition: Mapping[str, Any], redefined: Collection[str]
 
 
 def rulings(ledger: Ledger, held: Plan) -> tuple[str, str]:
-    """The two commands that rule on the held batch of this plan; ``abandon`` stands for ``discard`` where that is refused."""
+    """The two commands that rule on the held batch of this plan; ``abandon`` replaces ``discard`` where that is refused."""
     return "release", "abandon" if _numbered_anew(ledger, held) else "discard"
 
 

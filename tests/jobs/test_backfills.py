@@ -214,7 +214,7 @@ def test_triggers_are_not_numbered_anew_beside_rows_that_keep_their_numbers(tmp_
     assert differences(bench.rows(), before) == [], "a source that has only appended"
     DeltaTable(bench.source).delete("id = 'e1'")
     with pytest.raises(
-        UnsupportedError, match=r"triggers of pairs would be numbered anew in the range, and not outside it; `windowmill restate`"
+        UnsupportedError, match=r"triggers of pairs would be numbered again in the range, and not outside it; `windowmill restate`"
     ):
         loop.backfill(bench.pipeline, quiet(), **middle)
     loop.backfill(bench.pipeline, quiet(), history="log", **middle)
