@@ -118,8 +118,8 @@ class Peers:
     def follow(self, done: CommittedBatch) -> None:
         """Take note of which windows a run of the pipeline completed."""
         assert done.plan.emitted is not None
-        assert done.commit.emitted is not None
-        self._through.append((done.plan.emitted, done.commit.emitted))
+        assert done.outcome.emitted is not None
+        self._through.append((done.plan.emitted, done.outcome.emitted))
 
     def recompute(self) -> None:
         """The windows that the last run completed, from the source's events."""

@@ -65,7 +65,7 @@ class Job:
         clear(self._task)
         begin, end = bounds(self._task)
         done = loop.backfill(self._pipeline, quiet(), begin=begin, end=end)
-        return {"steps": {step: round(seconds, 2) for step, seconds in done.commit.timings.items()}}
+        return {"steps": {step: round(seconds, 2) for step, seconds in done.outcome.timings.items()}}
 
     def write(self, path: str) -> None:
         from pyspark.sql import functions as F

@@ -59,8 +59,8 @@ def _compete(kind: type[Rival], folder: Path, given: argparse.Namespace, measure
     for round_ in range(-WARM_ROUNDS, given.repetitions):
         pipeline.land(kind.minutes * given.rows_per_minute)
         (_, done, _), seconds, cpu = timed(pipeline.run)
-        assert done.commit.emitted is not None
-        through.append(done.commit.emitted)
+        assert done.outcome.emitted is not None
+        through.append(done.outcome.emitted)
         _, their_seconds, their_cpu = timed(partial(rival.take, done))
         say(f"  {'warm-up' if round_ < 0 else f'round {round_ + 1}'}: windowmill {seconds:.2f} s, rival {their_seconds:.2f} s")
         if round_ >= 0:

@@ -23,12 +23,13 @@ from pathlib import Path
 import pyarrow as pa
 import yaml
 from deltalake import DeltaTable, write_deltalake
+from pydantic import TypeAdapter
 
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.race import Result, ratios
-from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, Totals, stored
-from windowmill.checkpoints.batches import Commit
+from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, add_batch, stored
+from windowmill.checkpoints.batches import Outcome
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.plans import RunPlan
@@ -36,6 +37,7 @@ from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import FAN, FORMAT, LAST_LEVEL, LedgerRecord, packed, sealed
 from windowmill.jobs.batch import planning
 from windowmill.jobs.spec_checks import runnable_of
+from windowmill.windowing.counts import Counts, Totals, WindowRows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline
 
@@ -86,10 +88,10 @@ class Life:
                 seen=before if number else None, emitted=before if number else None, windowmill="0", pipeline="long_life",
             )  # fmt: skip
             timings = dict.fromkeys(("start", "survey", "restore", "apply", "validate", "record", "publish"), 0.123)
-            outcome = Commit(
-                seen, seen, "passed", 1_000, 1_000, 0, 0, 12, 1, {"w": 12}, window_end_min=seen, window_end_max=seen, timings=timings
+            outcome = Outcome(
+                seen, seen, "passed", Counts(rows_read=1_000, rows_applied=1_000, windows={"w": WindowRows(12, seen, seen)}), timings
             )
-            totals = totals.plus(plan, outcome)
+            totals = add_batch(totals, plan, outcome)
             body = {PLAN: stored(plan), CHANGES: {}, OUTCOME: asdict(outcome), TOTALS: asdict(totals)}
             yield LedgerRecord(FORMAT, BATCH, number, plan.attempt, at, json.dumps(body))
             number += 1
@@ -111,7 +113,7 @@ class Life:
         ledger, record = Ledger.open(self.pipeline), next(self._records)
         body = json.loads(record.body)
         del body[PLAN]["action"]
-        plan, outcome = RunPlan(**body[PLAN]), Commit(**body[OUTCOME])
+        plan, outcome = RunPlan(**body[PLAN]), TypeAdapter(Outcome).validate_python(body[OUTCOME])
         begun = time.perf_counter(), time.process_time()
         ledger.record(plan, outcome, {}, record.at)
         return time.perf_counter() - begun[0], time.process_time() - begun[1]

@@ -132,12 +132,12 @@ class Growing:
     def restored_rows(self, done: CommittedBatch) -> int:
         """State rows that the run ``done`` read: earlier batches' slices, or nodes, of the windows that it completed."""
         assert done.plan.emitted is not None
-        assert done.commit.emitted is not None
+        assert done.outcome.emitted is not None
         grids = Grids.of(self.pipeline)
         nodes = Nodes.of(grids.grids)
-        condition = f"{SLICE} >= {grids.first_slice_after(done.plan.emitted)} AND {SLICE} < {done.commit.emitted}"
+        condition = f"{SLICE} >= {grids.first_slice_after(done.plan.emitted)} AND {SLICE} < {done.outcome.emitted}"
         if nodes is not None:
-            wanted = nodes.selection(done.plan.emitted, done.commit.emitted)
+            wanted = nodes.selection(done.plan.emitted, done.outcome.emitted)
             condition = "false" if wanted is None else condition_of(wanted)
         query = QueryBuilder().register("state", DeltaTable(Places.of(self.pipeline).state))
         counted = query.execute(f"SELECT count(*) AS n FROM state WHERE {BATCH} < {done.plan.batch} AND ({condition})").read_all()

@@ -89,7 +89,7 @@ class Kind:
         (seconds, done, _), _, cpu = timed(self.pipeline.run)
         if round_ >= 0:
             self.result.take(round_, seconds, cpu)
-            self.restored.append(sum(done.commit.restored.values()) / self.pipeline.keys)
+            self.restored.append(sum(done.outcome.counts.state_restored.values()) / self.pipeline.keys)
         return f"{self.name} {seconds:.2f} s;"
 
     def state(self) -> str:

@@ -153,10 +153,10 @@ class Recomputing(Rival):
         if done is None:
             return
         assert done.plan.emitted is not None
-        assert done.commit.emitted is not None
+        assert done.outcome.emitted is not None
         windows = [
             self.events(begin, end).groupBy("k").agg(*map(F.expr, self.computed)).withColumn("window_end", F.lit(end))
-            for begin, end in self.bounds(done.plan.emitted, done.commit.emitted)
+            for begin, end in self.bounds(done.plan.emitted, done.outcome.emitted)
         ]
         reduce(DataFrame.unionByName, windows).write.format("delta").mode("append").save(self.path)
 

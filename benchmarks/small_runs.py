@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
                     results[name].take(round_, seconds)
                     commits.append(float(spark_commits))
                     for step in COUNTED_STEPS:
-                        steps[step].append(done.commit.timings.get(step, 0.0))
+                        steps[step].append(done.outcome.timings.get(step, 0.0))
     measured.take(list(results.values()))
     measured.figures = [
         Figure("a run", results["short"].seconds + results["long"].seconds, most=3, unit="s"),

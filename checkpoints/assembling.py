@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from itertools import groupby
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from windowmill.checkpoints.batches import Batch, Changes, Commit, Status
-from windowmill.checkpoints.plans import KINDS, ApplyPlan, BackfillPlan, Plan, PurgePlan, RestorePlan
+from windowmill.checkpoints.batches import Batch, Changes, Outcome, Status
+from windowmill.checkpoints.plans import KINDS, BackfillPlan, Plan, RestorePlan
 from windowmill.checkpoints.records import FORMAT, LedgerRecord
+from windowmill.windowing.counts import Counts, Totals
 from windowmill.windowing.errors import LedgerCorruptError
 
 #: A record of a batch, and one of a ruling on a held batch.
@@ -30,39 +31,14 @@ def status_of(verdict: str) -> Status:
     return "held" if verdict == "held" else "abandoned" if verdict == "abandoned" else "committed"
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Sums over all committed batches; rows that a backfill of a running pipeline or a restatement read again count once.
-
-    ``rows_published`` counts what batches have written, so rows that a backfill published again count twice; the sink has fewer.
-    """
-
-    batches: int = 0
-    backfills: int = 0
-    rows_read: int = 0
-    rows_applied: int = 0
-    rows_late: int = 0
-    rows_quarantined: int = 0
-    rows_published: int = 0
-    rows_ignored: int = 0
-
-    def plus(self, plan: Plan, outcome: Commit) -> Totals:
-        """The totals after one more committed batch."""
-        if isinstance(plan, RestorePlan):
-            back = Totals(**plan.totals)
-            return replace(back, batches=self.batches + 1, backfills=self.backfills, rows_published=self.rows_published)
-        again = not plan.builds_state or plan.replaces_state
-        counted = Commit(outcome.seen, outcome.emitted, outcome.verdict) if again else outcome
-        return Totals(
-            self.batches + 1,
-            self.backfills + isinstance(plan, BackfillPlan),
-            self.rows_read + counted.rows_read,
-            self.rows_applied + counted.rows_applied,
-            self.rows_late + counted.rows_late,
-            self.rows_quarantined + counted.rows_quarantined,
-            self.rows_published + outcome.rows_published,
-            self.rows_ignored + counted.rows_ignored,
-        )
+def add_batch(totals: Totals, plan: Plan, outcome: Outcome) -> Totals:
+    """The ``totals`` after one more committed batch."""
+    counts, before = outcome.published_counts, totals.counts
+    if isinstance(plan, RestorePlan):
+        counts, before = replace(plan.totals.counts, windows=before.windows), Counts()
+    elif not plan.builds_state or plan.replaces_state:
+        counts = Counts(windows=counts.windows)
+    return Totals(totals.batches + 1, totals.backfills + isinstance(plan, BackfillPlan), before + counts)
 
 
 def stored(plan: Plan) -> dict[str, Any]:
@@ -75,7 +51,7 @@ def totals_of(batches: Iterable[Batch], before: Totals | None = None) -> Totals:
     totals = before or Totals()
     for batch in batches:
         if batch.status == "committed":
-            totals = totals.plus(batch.plan, batch.outcome)
+            totals = add_batch(totals, batch.plan, batch.outcome)
     return totals
 
 
@@ -166,11 +142,8 @@ def _ruled_by(body: Mapping[str, Any], record: LedgerRecord, path: str) -> str |
     return by
 
 
-def _outcome(body: Mapping[str, Any], record: LedgerRecord, path: str) -> Commit:
-    values = body.get(OUTCOME)
-    # Records from before batches recorded these lack the fields.
-    later: dict[str, Any] = {"used": {}, "late_missed": {}}
-    outcome: Commit = _built(Commit, later | values if isinstance(values, dict) else values, record, path)
+def _outcome(body: Mapping[str, Any], record: LedgerRecord, path: str) -> Outcome:
+    outcome: Outcome = _built(Outcome, body.get(OUTCOME), record, path)
     return outcome
 
 
@@ -178,9 +151,7 @@ def _changes(body: Mapping[str, Any], record: LedgerRecord, path: str) -> dict[s
     found = body.get(CHANGES)
     if not isinstance(found, dict):
         raise _corrupt(path, f"the {record.kind} record of batch {record.batch} has no changes")
-    # Records from before specs could be changed lack these fields.
-    later = {"windows": None, "widens": False}
-    return {role: _built(Changes, later | values if isinstance(values, dict) else values, record, path) for role, values in found.items()}
+    return {role: _built(Changes, values, record, path) for role, values in found.items()}
 
 
 def changes_in(content: bytes, batch: Batch, path: str) -> dict[str, Changes]:
@@ -189,19 +160,11 @@ def changes_in(content: bytes, batch: Batch, path: str) -> dict[str, Changes]:
     return _changes(_parsed(record, path), record, path)
 
 
-#: Fields that records lack from before plans said what a spec changes, which state it keeps and a backfill replaces, and what a purge left.
-_LATER: dict[type[Plan], dict[str, Any]] = {
-    ApplyPlan: {"redefined": (), "keeps": (), "keeps_gaps": (), "kept_from": None},
-    BackfillPlan: {"read_from": None},
-    PurgePlan: {"ignores_others": False},
-}
-
-
 def _plan(values: Any, record: LedgerRecord, path: str) -> Plan:
     kind = KINDS.get(str(values.get("action"))) if isinstance(values, dict) else None
     if kind is None:
         raise _corrupt(path, f"the {record.kind} of batch {record.batch} has no plan of a known kind")
-    plan: Plan = _built(kind, _LATER.get(kind, {}) | values, record, path)
+    plan: Plan = _built(kind, values, record, path)
     # Kilobytes, and the same in nearly all batches.
     return replace(plan, source_schema=sys.intern(plan.source_schema))
 
@@ -247,13 +210,26 @@ def _built(kind: type, values: Any, record: LedgerRecord, path: str) -> Any:
     if missing is not None:
         raise _corrupt(path, f"{subject} has no {missing}")
     try:
-        return _parser(kind).validate_json(json.dumps(values), strict=True)
+        built = _parser(kind).validate_json(json.dumps(values), strict=True)
     except ValidationError as err:
         [first, *_] = err.errors()
         if not first["loc"]:  # a text that is no Unicode, or values nested too deep
             raise _corrupt(path, f"{subject} cannot be read ({first['msg']})") from err
         name = first["loc"][0]
         raise _corrupt(path, f"{subject} has a {name} of the wrong type ({type(values[name]).__name__})") from err
+    missing = _missing(asdict(built), values)
+    if missing is not None:
+        raise _corrupt(path, f"{subject} has no {missing}")
+    return built
+
+
+def _missing(whole: Any, values: Any) -> str | None:
+    """The first field of the dataclasses ``whole``, as dicts, that the ``values`` they were built from lack, at any depth."""
+    if not isinstance(whole, dict):
+        return None
+    return next((name for name in whole if name not in values), None) or next(
+        (found for name in whole if (found := _missing(whole[name], values[name])) is not None), None
+    )
 
 
 @cache

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from windowmill.checkpoints.data_files import DataFile, stored_type
 from windowmill.checkpoints.plans import BackfillPlan, Plan, RestorePlan
 from windowmill.windowing.axis import from_us
+from windowmill.windowing.counts import Counts
 
 Status = Literal["held", "committed", "abandoned"]
 
@@ -114,38 +115,42 @@ class LastWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class Outcome:
     """The outcome of a batch.
 
-    ``late_missed`` counts, by window name, the rows that came too late for a window that holds them, quarantined ones included. ``windows``
-    counts the published rows by window name, ``restored`` the rows of state that were restored by kind. ``rows_ignored`` counts the rows
-    changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``. ``timings`` holds the seconds by
-    step. ``compute`` says who computed the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs, stages, tasks
-    and executors. ``used`` holds ``processor_seconds`` (of the client alone as
-    ``client_processor_seconds``), ``bytes_read`` of the source's files, ``bytes_written``, and the ``state_bytes``
-    after the batch. ``late_missed`` and ``used`` are empty in older records. ``written`` maps each role to the last write to that table by
-    the batches before this one; this batch's own commits are made after the record, and found by their transactions.
+    Attributes
+    ----------
+    seen, emitted
+        Greatest event time so far, and the instant through which all windows are in the sink; null for none.
+    verdict
+        That of its validation, or of the ruling on it.
+    counts
+        Its rows, as they were computed.
+    timings
+        Seconds by step.
+    compute
+        What computed the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs, stages, tasks and executors.
+    used
+        ``processor_seconds`` (of the client alone as ``client_processor_seconds``), ``bytes_read`` of the source's files,
+        ``bytes_written``, and the ``state_bytes`` after the batch.
+    written
+        By role, the last write to that table by the batches before this one; this batch's own commits are made after the record, and found
+        by their transactions.
     """
 
     seen: int | None
     emitted: int | None
     verdict: str
-    rows_read: int = 0
-    rows_applied: int = 0
-    rows_late: int = 0
-    rows_quarantined: int = 0
-    rows_published: int = 0
-    slices: int = 0
-    restored: dict[str, int] = field(default_factory=dict)
-    windows: dict[str, int] = field(default_factory=dict)
-    window_end_min: int | None = None
-    window_end_max: int | None = None
+    counts: Counts = field(default_factory=Counts)
     timings: dict[str, float] = field(default_factory=dict)
-    rows_ignored: int = 0
-    compute: dict[str, object] = field(default_factory=dict)
+    compute: dict[str, Any] = field(default_factory=dict)
     used: dict[str, float] = field(default_factory=dict)
     written: dict[str, LastWrite] = field(default_factory=dict)
-    late_missed: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def published_counts(self) -> Counts:
+        """Its rows, without result rows if these are not published: the batch is held, discarded or abandoned."""
+        return replace(self.counts, windows={}) if self.verdict in ("held", "discarded", "abandoned") else self.counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +174,7 @@ class Batch:
     """
 
     plan: Plan
-    outcome: Commit
+    outcome: Outcome
     status: Status
     ended_at: datetime
     changes: Mapping[str, Changes] = field(default_factory=dict)
@@ -187,16 +192,11 @@ class Batch:
     verdict = property(lambda self: self.outcome.verdict)
     planned_at = property(lambda self: from_us(self.plan.now_us))
     committed_at = property(lambda self: self.ended_at if self.status == "committed" else None)
-    rows_read = property(lambda self: self.outcome.rows_read)
-    rows_applied = property(lambda self: self.outcome.rows_applied)
-    rows_late = property(lambda self: self.outcome.rows_late)
-    late_missed = property(lambda self: self.outcome.late_missed)
-    rows_quarantined = property(lambda self: self.outcome.rows_quarantined)
-    rows_ignored = property(lambda self: self.outcome.rows_ignored)
-    rows_published = property(lambda self: self.outcome.rows_published if self.status == "committed" else 0)
-    timings = property(lambda self: self.outcome.timings)
-    compute = property(lambda self: self.outcome.compute)
-    used = property(lambda self: self.outcome.used)
+
+    @property
+    def counts(self) -> Counts:
+        """As :attr:`Outcome.published_counts`."""
+        return self.outcome.published_counts
 
     @property
     def left_out(self) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from windowmill.checkpoints.assembling import (
     PLAN,
     RULING,
     TOTALS,
-    Totals,
+    add_batch,
     assemble,
     changes_in,
     check_joined,
@@ -41,7 +41,7 @@ from windowmill.checkpoints.assembling import (
     stored,
     totals_of,
 )
-from windowmill.checkpoints.batches import Batch, Changes, Commit, LastWrite
+from windowmill.checkpoints.batches import Batch, Changes, LastWrite, Outcome
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.plans import Plan
@@ -49,6 +49,7 @@ from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import FORMAT, LedgerRecord, RecordStore
 from windowmill.checkpoints.stores import make_folder, remedy, store_of, use_options_of
 from windowmill.windowing.changes import compare
+from windowmill.windowing.counts import Totals
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError, first_line
 from windowmill.windowing.meanings import describe_difference
 from windowmill.windowing.spec import Pipeline
@@ -218,7 +219,7 @@ class Ledger:
             f"(last batch {last.number}){f': {difference}' if difference else ''}; {remedy}"
         )
 
-    def record(self, plan: Plan, outcome: Commit, changes: Mapping[str, Changes], at: datetime) -> None:
+    def record(self, plan: Plan, outcome: Outcome, changes: Mapping[str, Changes], at: datetime) -> None:
         """Record a batch: its commit point, unless its verdict is ``held``.
 
         Raises
@@ -236,7 +237,7 @@ class Ledger:
             body |= {CHANGES: {}, MANIFEST: write_manifest(self.path, plan.batch, plan.attempt, json.dumps(manifest).encode())}
         self._append(BATCH, plan, replace(outcome, written=self.written()), body, at)
 
-    def rule(self, outcome: Commit, validation: Changes | None, at: datetime, by: str | None = None) -> None:
+    def rule(self, outcome: Outcome, validation: Changes | None, at: datetime, by: str | None = None) -> None:
         """Record a ruling on the held batch, with what its validation adds to the quality table and who ruled; raises as :meth:`record`."""
         held = self.held_batch
         if held is None:
@@ -249,10 +250,10 @@ class Ledger:
         body = {CHANGES: {} if validation is None else _as_json({"quality": validation}), BY: by}
         self._append(RULING, held.plan, outcome, body, at)
 
-    def _append(self, kind: str, plan: Plan, outcome: Commit, body: dict[str, Any], at: datetime) -> None:
+    def _append(self, kind: str, plan: Plan, outcome: Outcome, body: dict[str, Any], at: datetime) -> None:
         body[OUTCOME] = asdict(outcome)
         if status_of(outcome.verdict) == "committed":
-            body[TOTALS] = asdict(self.totals.plus(plan, outcome))
+            body[TOTALS] = asdict(add_batch(self.totals, plan, outcome))
         # A ruling has an id of its own, so that one made by another attempt is not taken for it.
         record = LedgerRecord(FORMAT, kind, plan.batch, plan.attempt if kind == BATCH else uuid.uuid4().hex[:12], at, json.dumps(body))
         try:

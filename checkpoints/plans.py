@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, from_us
+from windowmill.windowing.counts import Totals
 
 #: For each earlier batch, the last source version that it read, and the instant through which windows were closed to its rows.
 FoundClosed = list[tuple[int, int | None]]
@@ -316,7 +317,7 @@ class RestorePlan(_ReplacingPlan):
     spared
         Backfills after it, whose rows of windows that end at or before ``through`` stay: these have been published before.
     totals
-        Sums over the batches that count, as of :class:`.Totals`.
+        Sums over the batches that count.
     """
 
     action: ClassVar[str] = "restore"
@@ -325,7 +326,7 @@ class RestorePlan(_ReplacingPlan):
     kept_batch: int
     spared: list[int] = field(default_factory=list)
     through: int | None = None
-    totals: dict[str, int] = field(default_factory=dict)
+    totals: Totals = field(default_factory=Totals)
 
     @property
     def goes_back(self) -> bool:

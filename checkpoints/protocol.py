@@ -20,7 +20,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from windowmill.checkpoints.batches import Batch, Changes, Commit, LastWrite
+from windowmill.checkpoints.batches import Batch, Changes, LastWrite, Outcome
 from windowmill.checkpoints.committer import Publication, Rewritten, error_of
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.erasing import ErasedFiles, KeysFile
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 def record(
     ledger: Ledger,
     plan: Plan,
-    outcome: Commit,
+    outcome: Outcome,
     changes: Mapping[str, Changes],
     tables: Mapping[str, OwnTable],
     at: datetime,
@@ -170,7 +170,7 @@ def rule(
     *,
     validation: Changes | None = None,
     by: str | None = None,
-) -> Commit:
+) -> Outcome:
     """Record a ruling on the held batch, and publish or drop its files; returns the outcome.
 
     Parameters
@@ -187,8 +187,6 @@ def rule(
     if held is None:
         raise OutOfTurnError(f"ledger {ledger.path}: no batch is held, so there is nothing to rule on; see `windowmill status`")
     outcome = replace(held.outcome, verdict=verdict)
-    if verdict in ("discarded", "abandoned"):
-        outcome = replace(outcome, windows={}, rows_published=0)
     ledger.rule(outcome, validation, at, by)
     settle(ledger, tables)
     return outcome

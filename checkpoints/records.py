@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from windowmill.windowing.errors import LedgerCorruptError, LedgerError, OutdatedLedgerError, first_line
 
 #: The format that this release writes and reads; increased when the meaning of records changes.
-FORMAT = 4
+FORMAT = 5
 SCHEMA = pa.schema(
     [
         ("format", pa.int32()),

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import Schema
+from pydantic import TypeAdapter
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile, FileWriter
@@ -30,10 +31,11 @@ from windowmill.checkpoints.stores import filesystem_of, is_table, make_folder, 
 from windowmill.checkpoints.widening import widens
 from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
+from windowmill.windowing.counts import Totals
 from windowmill.windowing.errors import SavepointError, SpecError, StateError, first_line
 
 #: The format that this release writes and reads.
-FORMAT = 1
+FORMAT = 2
 _ENTRY, _UNFINISHED = "savepoint.json", "savepoint.unfinished"
 #: Folder of the files that batches have replaced; no savepoint has this name.
 _REPLACED = ".replaced"
@@ -53,11 +55,11 @@ class Savepoint:
     to_version, source_id, source_mark
         The position in the source, as of :class:`.Plan`.
     seen, emitted
-        Progress along the axis, as of :class:`.Commit`.
+        Progress along the axis, as of :class:`.Outcome`.
     meaning, modules
         What the state means, as of :class:`.Plan`.
     totals
-        Sums over all batches, as of :class:`.Totals`.
+        Sums over all batches.
     schema
         The state's columns (Delta JSON); null if there was no state.
     files
@@ -76,7 +78,7 @@ class Savepoint:
     emitted: int | None
     meaning: str
     modules: dict[str, str]
-    totals: dict[str, int]
+    totals: Totals
     schema: str | None = None
     files: dict[str, int] = field(default_factory=dict)
     size: int = 0
@@ -210,7 +212,7 @@ def _read(folder: str, name: str) -> Savepoint:
         with store_of(f"{folder}/{name}").open_input_file(_ENTRY) as stream:
             found = json.loads(stream.read())
         if isinstance(found, dict) and found.get("format") == FORMAT and {each.name for each in fields(Savepoint)} == found.keys():
-            entry = Savepoint(**found)
+            entry = TypeAdapter(Savepoint).validate_python(found)
             datetime.fromisoformat(entry.created_at)
             return entry
     except OSError as err:

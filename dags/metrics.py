@@ -59,8 +59,8 @@ def gauge_pipeline(pipeline: Pipeline, newest: Batch, last: Batch | None, now: d
         _send(stats.gauge, name, "event_lag_seconds", lag)
         if pipeline.time.watermark != "data_interval_end":  # else the orchestrator is the watermark
             _send(stats.gauge, name, "watermark_lag_seconds", lag + pipeline.time.disorder.elapsed() / 1e6)
-    if "state_bytes" in last.used:
-        _send(stats.gauge, name, "state_bytes", last.used["state_bytes"])
+    if "state_bytes" in last.outcome.used:
+        _send(stats.gauge, name, "state_bytes", last.outcome.used["state_bytes"])
 
 
 def _send(send: Callable[..., None], pipeline: str, metric: str, value: float, **tags: str) -> None:

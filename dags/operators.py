@@ -18,6 +18,7 @@ from windowmill.dags.links import PAGES
 from windowmill.dags.metrics import count_batches, gauge_pipeline
 from windowmill.dags.specs import Spec, redacting
 from windowmill.windowing.axis import from_us
+from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
@@ -215,7 +216,10 @@ class QualityReportOperator(PipelineOperator):
         places = Places.of(pipeline)
         result = {
             **{name: getattr(latest, name) for name in ("number", "action", "status", "verdict")},
-            **{name: getattr(latest, name) for name in ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")},
+            **{
+                name: getattr(latest.counts, name)
+                for name in ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")
+            },
             "report": redacted(places.report),
             "docs": redacted(f"{places.docs}/index.html"),
             "quality": redacted(places.quality),
@@ -355,23 +359,20 @@ def unannounced(batches: Iterable[Batch], through: int) -> list[Batch]:
 
 def extra_of(batches: Sequence[Batch], generation: str, context: Mapping[str, Any]) -> dict[str, Any]:
     """The event's extra for ``batches`` (at least one), as JSON values."""
-    windows: dict[str, int] = {}
-    for batch in batches:
-        for name, rows in (batch.outcome.windows if batch.outcome else {}).items():
-            windows[name] = windows.get(name, 0) + rows
-    published = [(batch, batch.outcome) for batch in batches if batch.outcome and batch.rows_published]
+    counts = sum((batch.counts for batch in batches), Counts())
+    ends = [[_end(batch, end) for end in batch.counts.window_ends] for batch in batches if batch.counts.window_ends]
     verdicts = [batch.verdict for batch in batches if batch.verdict]
     extra: dict[str, Any] = {
-        "rows": sum(batch.rows_published for batch in batches),
-        "windows": windows,
-        "window_end_min": min((_end(batch, end) for batch, out in published if (end := out.window_end_min) is not None), default=None),
-        "window_end_max": max((_end(batch, end) for batch, out in published if (end := out.window_end_max) is not None), default=None),
+        "rows": counts.rows_published,
+        "windows": counts.rows_of_windows(),
+        "window_end_min": min((first for first, _ in ends), default=None),
+        "window_end_max": max((last for _, last in ends), default=None),
         # The verdict is "passed" only if all batches passed, so that no consumer misses a warning.
         "verdict": next((verdict for verdict in verdicts if verdict != "passed"), verdicts[0] if verdicts else None),
         "batches": [batches[0].number, batches[-1].number],
         "generation": generation,
-        "rows_late": sum(batch.rows_late for batch in batches),
-        "rows_quarantined": sum(batch.rows_quarantined for batch in batches),
+        "rows_late": counts.rows_late,
+        "rows_quarantined": counts.rows_quarantined,
     }
     for name in ("data_interval_start", "data_interval_end"):
         if context.get(name) is not None:
@@ -381,7 +382,7 @@ def extra_of(batches: Sequence[Batch], generation: str, context: Mapping[str, An
 
 def _changed_sink(batch: Batch) -> bool:
     # A backfill that publishes no rows still removes the old rows of its range, as a restoration removes those of later batches.
-    return bool(batch.rows_published) or batch.plan.goes_back or (batch.is_backfill and batch.verdict != "discarded")
+    return bool(batch.counts.rows_published) or batch.plan.goes_back or (batch.is_backfill and batch.verdict != "discarded")
 
 
 def _end(batch: Batch, end: int) -> str | int:

@@ -126,7 +126,7 @@ class HeldBatchOperator(QuestionOperator):
         same = pipeline.means(held.plan.definition, held.plan.meaning)
         body = "\n".join(
             [
-                f"Batch {held.number} read {held.rows_read:,} rows and holds {held.outcome.rows_published:,} results back:",
+                f"Batch {held.number} read {held.counts.rows_read:,} rows and holds {held.outcome.counts.rows_published:,} results back:",
                 "",
                 *(rules or ["- see the report"]),
                 "",

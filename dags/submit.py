@@ -83,8 +83,14 @@ class SubmittedBatchOperator(SparkSubmitOperator):
 
 
 def _summary(batch: Any) -> dict[str, Any]:
-    columns = ("action", "verdict", "rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")
-    summary = {"batch": batch.number, **{name: getattr(batch, name) for name in columns}}
-    if batch.outcome is not None:
-        summary |= {"windows": batch.outcome.windows, "compute": batch.outcome.compute, "timings": batch.outcome.timings}
-    return summary
+    outcome, counts = batch.outcome, batch.counts
+    columns = ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")
+    return {
+        "batch": batch.number,
+        "action": batch.action,
+        "verdict": batch.verdict,
+        **{name: getattr(counts, name) for name in columns},
+        "windows": counts.rows_of_windows(),
+        "compute": outcome.compute,
+        "timings": outcome.timings,
+    }

@@ -59,7 +59,7 @@ def play(example: Example, warehouse: Path, out: Console) -> None:
         out.print(f"{number}. {delivery.title}: {delivery.rows.num_rows:,} rows land")
         for pipeline in pipelines:
             for batch in loop.run(pipeline, quiet):
-                done = batch.commit
+                done = batch.outcome.counts
                 out.print(
                     f"   {pipeline.pipeline}: {done.rows_read:,} rows read, {done.rows_late:,} late, "
                     f"{done.rows_quarantined:,} quarantined, {done.rows_published:,} rows published"

@@ -234,10 +234,10 @@ def show_result_on_cluster(applications: Sequence[str], tasks: Mapping[str, Mapp
         say(f"  {line}")
     counted = True
     for batch in ledger.batches():
-        by_worker = tasks.get(str(batch.compute.get("application")), {})
+        by_worker = tasks.get(str(batch.outcome.compute.get("application")), {})
         listed = ", ".join(f"{n} on {worker}" for worker, n in sorted(by_worker.items()))
-        say(f"  batch {batch.number}, {batch.compute.get('application')}: tasks by worker: {listed or 'none'}")
-        counted = counted and sum(by_worker.values()) >= batch.compute.get("tasks", 0) > 0
+        say(f"  batch {batch.number}, {batch.outcome.compute.get('application')}: tasks by worker: {listed or 'none'}")
+        counted = counted and sum(by_worker.values()) >= batch.outcome.compute.get("tasks", 0) > 0
     good = agreement.holds and len(applications) == ledger.count and counted
     say(agreement_line(agreement), style="bold green" if good else "bold red")
     return good

@@ -18,10 +18,10 @@ from windowmill.windowing.spec import Pipeline
 
 #: Columns of the table of batches, with what each counts.
 _COUNTED: dict[str, Callable[[Batch], int]] = {
-    "rows": lambda batch: batch.rows_read,
-    "slices": lambda batch: batch.outcome.restored.get("slices", 0) + batch.outcome.restored.get("slice_nodes", 0),
-    "FlatFAT": lambda batch: batch.outcome.restored.get("flatfat_nodes", 0),
-    "results": lambda batch: batch.rows_published,
+    "rows": lambda batch: batch.counts.rows_read,
+    "slices": lambda batch: sum(batch.counts.state_restored.get(kind, 0) for kind in ("slices", "slice_nodes")),
+    "FlatFAT": lambda batch: batch.counts.state_restored.get("flatfat_nodes", 0),
+    "results": lambda batch: batch.counts.rows_published,
 }
 
 # Windows of a day overlap, so each airport and carrier stands with its worst window of each day.
@@ -60,23 +60,23 @@ def batches_table(ledger: Ledger, in_sink: int) -> Table:
     """What each batch read, restored and published, and who computed it; rows that a backfill read or published anew count once in all."""
     table = _table("Batches: new rows, restored rows of slices and nodes of FlatFAT, result rows, and who computed them")
     table.add_column("batch", footer="all", no_wrap=True)
-    totals = {"rows": ledger.totals.rows_read, "results": in_sink}
+    totals = {"rows": ledger.totals.counts.rows_read, "results": in_sink}
     for name in _COUNTED:
         table.add_column(name, justify="right", footer=f"{totals[name]:,}" if name in totals else "", no_wrap=True)
     for name in ("verdict", "s", "computed by", "tasks"):
         table.add_column(name, justify="right" if name in ("s", "tasks") else "left", no_wrap=True)
     for batch in ledger.batches():
         counts = (f"{counted(batch):,}" for counted in _COUNTED.values())
-        by = str(batch.compute.get("application", batch.compute.get("engine", "")))
-        seconds = f"{sum(batch.timings.values()):.1f}"
-        table.add_row(str(batch.number), *counts, batch.verdict, seconds, by, str(batch.compute.get("tasks", "–")))
+        by = str(batch.outcome.compute.get("application", batch.outcome.compute.get("engine", "")))
+        seconds = f"{sum(batch.outcome.timings.values()):.1f}"
+        table.add_row(str(batch.number), *counts, batch.verdict, seconds, by, str(batch.outcome.compute.get("tasks", "–")))
     table.show_footer, table.padding = True, (0, 1, 0, 0)  # fits into 80 columns
     return table
 
 
 def spark_tasks(ledger: Ledger) -> int:
     """Number of Spark's tasks in all batches; 0 if one of them was not computed by Spark."""
-    tasks = [batch.compute.get("tasks", 0) for batch in ledger.batches()]
+    tasks = [batch.outcome.compute.get("tasks", 0) for batch in ledger.batches()]
     return sum(tasks) if all(tasks) else 0
 
 
@@ -87,9 +87,10 @@ def _table(title: str) -> Table:
 
 def told(batch: Batch) -> str:
     """A batch in a line."""
+    counts = batch.counts
     return (
-        f"batch {batch.number}: {batch.rows_read:,} read, {batch.rows_late:,} late, {batch.rows_quarantined:,} quarantined, "
-        f"{batch.rows_published:,} published, {batch.verdict}, computed by {engine.describe(batch.compute)}"
+        f"batch {batch.number}: {counts.rows_read:,} read, {counts.rows_late:,} late, {counts.rows_quarantined:,} quarantined, "
+        f"{counts.rows_published:,} published, {batch.verdict}, computed by {engine.describe(batch.outcome.compute)}"
     )
 
 

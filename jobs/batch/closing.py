@@ -73,10 +73,10 @@ def validate(job: Job, computed: ComputedBatch, changes: Mapping[str, Changes], 
     """
     pipeline, runnable, first = job.runnable.pipeline, job.runnable, ledger.last_commit is None
     lost = read_files(runnable.places.quarantine, changes.get("quarantine", Changes()).adds, losses.COLUMNS)
-    loss = partial(losses.loss_of, lost, pipeline, rows_read=computed.rows_read, seen=computed.emission.seen, first=first)
+    loss = partial(losses.loss_of, lost, pipeline, rows_read=computed.counts.rows_read, seen=computed.emission.seen, first=first)
     rows = ResultFiles(runnable.sink_path, changes.get("sink", Changes()).adds, job.input.sink_schema)
     past = _past(runnable, ledger, job.plan, rows, computed.emission.seen)
-    return validate_files(rows, pipeline, computed.rows_read, computed.rows_quarantined, loss, spark, past)
+    return validate_files(rows, pipeline, computed.counts.rows_read, computed.counts.rows_quarantined, loss, spark, past)
 
 
 def _past(runnable: Runnable, ledger: Ledger, plan: Plan, rows: ResultFiles, seen: int | None) -> PastBatches | None:
@@ -140,11 +140,11 @@ def _validated_again(runnable: Runnable, ledger: Ledger, held: Batch, spark: Cal
     quarantine = changes.get("quarantine", Changes())
     lost = read_files(f"{runnable.places.held}/_quarantine", quarantine.adds, losses.COLUMNS)
     first = ledger.last_commit is None
-    loss = partial(losses.loss_of, lost, pipeline, rows_read=outcome.rows_read, seen=outcome.seen, first=first)
+    loss = partial(losses.loss_of, lost, pipeline, rows_read=outcome.counts.rows_read, seen=outcome.seen, first=first)
     added = changes["sink"].adds if "sink" in changes else ()
     rows = ResultFiles(runnable.places.held, added, _schema_of(pipeline, held.plan))
     past = _past(runnable, ledger, held.plan, rows, outcome.seen)
-    return validate_files(rows, pipeline, outcome.rows_read, outcome.rows_quarantined, loss, spark, past)
+    return validate_files(rows, pipeline, outcome.counts.rows_read, outcome.counts.rows_quarantined, loss, spark, past)
 
 
 def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> None:

@@ -48,6 +48,7 @@ from windowmill.jobs.ways.quarantine import quarantine_schema, quarantined
 from windowmill.jobs.ways.returning import RETURNED, returned, taken
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import KIND, LEVEL, REACHING, RETRACTED
+from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,7 +80,7 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
         if judged is not None and (refused := judged.refused()) is not None:
             writer.quarantined(quarantined(refused, batch.columns.struct.names, batch.pipeline, job.plan, job.paths))
         output = counts + _keep_state(job, writer) + writer.output()
-        check_balance(batch, output, surveyed.rows_read)
+        output = _with_read(job, output, surveyed)
         replaced = _replaced(job, surveyed.emission)
         kept = () if replaced is None else _keep(job, replaced, replaced.partly)
     return replace(_computed(job, targets, surveyed, output, replaced, kept), in_one_process=True)
@@ -102,6 +103,13 @@ def compute_from_state(job: Job, step: Step) -> ComputedBatch:
         kept = () if replaced is None else _keep(job, replaced, replaced.partly)
     surveyed: BatchSurvey[Any] = BatchSurvey(None, 0, whole)
     return replace(_computed(job, targets, surveyed, output, replaced, kept), in_one_process=True)
+
+
+def _with_read(job: Job, output: Output, surveyed: BatchSurvey[Any]) -> Output:
+    """``output`` with the counts of the rows that were read; raises ``WindowmillError`` if they do not balance."""
+    counts = output.counts + Counts(rows_read=surveyed.rows_read)
+    check_balance(job.input, counts)
+    return replace(output, counts=counts)
 
 
 def _keep_state(job: Job, writer: OutputWriter) -> Output:
@@ -137,7 +145,7 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
             with OutputWriter(targets) as writer:
                 output += _keep_state(job, writer) + writer.output()
             done.append(output)
-            check_balance(job.input, output, surveyed.rows_read)
+            output = _with_read(job, output, surveyed)
             replaced = _replaced(job, surveyed.emission)
             if replaced is not None and replaced.partly:
                 numbers = spark.range(0, len(replaced.partly), 1, len(replaced.partly))
@@ -196,9 +204,9 @@ def _with_quarantined(
 ) -> Output:
     """The output of all ``parts`` and of the quarantine, which is read anew if any row was not applied."""
     refusing = [each for part, each in zip(parts, done, strict=True) if not part.grids]
-    refuses = all(each.rows_refused for each in refusing)
+    refuses = all(each.refused for each in refusing)
     every = counted(parts, done, 0)
-    if new is None or (every.rows_applied == rows_read and not (refusing and refuses)):
+    if new is None or (every.counts.rows_applied == rows_read and not (refusing and refuses)):
         return every
     batch, grids = job.input, [grid for part in parts for grid in part.grids]
     numbers = [each.files["refused"] for each in refusing] if refuses else None
@@ -210,7 +218,7 @@ def _with_quarantined(
         rows = new.doubtful if numbers is None else not_applied(new, numbers, targets, grids)
         found = write_by_tasks(rows, batch.columns.struct.names, batch.pipeline, job.plan, targets, job.paths)
     assert found is not None
-    return counted(parts, done, found.reasons.get(TOO_LATE, 0) if refusing else 0) + found
+    return counted(parts, done, found.counts.quarantined.get(TOO_LATE, 0) if refusing else 0) + found
 
 
 def _replaced(job: Job, emission: Emission) -> ReplacedRange | None:
@@ -283,17 +291,5 @@ def _computed(
         changes["sink"] = Changes.of(schema, results, kept=kept, removes=removes, replaces=ends, windows=windows, widens=widens)
     elif not is_table(job.runnable.sink_path) or results or kept:
         changes["sink"] = Changes.of(schema, results, kept=kept, widens=widens)
-    return ComputedBatch(
-        emission,
-        surveyed.rows_read,
-        output.rows_applied,
-        output.rows_late,
-        output.new_state,
-        output.windows,
-        output.reasons,
-        changes,
-        output.executors,
-        output.restored,
-        output.missed,
-        seen=surveyed.seen,
-    )
+    counts = output.counts + Counts(rows_ignored=job.reading.rows_ignored)
+    return ComputedBatch(emission, counts, changes, output.executors, seen=surveyed.seen)

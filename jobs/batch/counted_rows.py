@@ -27,7 +27,7 @@ def were_missed(ledger: Ledger) -> bool:
     batches = standing(ledger.batches())
     whole = [place for place, batch in enumerate(batches, 1) if isinstance(batch.plan, RestatePlan) and _is_whole(batch.plan)]
     since = batches[max(whole, default=0) :]
-    return any(batch.late_missed and batch.plan.builds_state for batch in since if batch.status == "committed")
+    return any(batch.counts.late_missed and batch.plan.builds_state for batch in since if batch.status == "committed")
 
 
 def _is_whole(plan: RestatePlan) -> bool:

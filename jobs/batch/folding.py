@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import Changes, Commit
+from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.data_files import FileWriter, rows_of
 from windowmill.checkpoints.delta_tables import newest
@@ -116,7 +116,7 @@ def _carried_out(runnable: Runnable, ledger: Ledger, table: DeltaTable, gone: pa
     except BaseException:
         protocol.discard_files(changes, tables)
         raise
-    protocol.record(ledger, plan, Commit(plan.seen, plan.emitted, "passed"), changes, tables, datetime.now(UTC))
+    protocol.record(ledger, plan, Outcome(plan.seen, plan.emitted, "passed"), changes, tables, datetime.now(UTC))
     protocol.settle(ledger, tables)
     return Folded(plan.batch, len(gone), through)
 

@@ -261,9 +261,9 @@ class _SliceCheck:
 
     def lateness(self, *, filled: bool) -> None:
         """Refuse windows in which late rows would have counted otherwise than stored slices tell; ``filled`` is whether some have ended."""
-        if not any(batch.outcome.rows_late or batch.outcome.rows_quarantined for batch in self.batches):
+        if not any(batch.outcome.counts.rows_late or batch.outcome.counts.rows_quarantined for batch in self.batches):
             return
-        if filled and self.runnable.pipeline.emit == "revise" and any(batch.outcome.rows_late for batch in self.batches):
+        if filled and self.runnable.pipeline.emit == "revise" and any(batch.outcome.counts.rows_late for batch in self.batches):
             raise NotStoredError("late rows have brought revisions, and only the source tells in which order")
         known = set(self.old.grids)
         for name, grid in self.new.named:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,11 @@ from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import TableInput
 from windowmill.jobs.ways.returning import returnable
 from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import DeltaState
     from windowmill.jobs.ways.base import Part
-    from windowmill.jobs.ways.output import Windows
-    from windowmill.jobs.ways.restored import Restored
 
 #: Times a step; takes its name and what it does.
 Step = Callable[[str, str], AbstractContextManager[Any]]
@@ -112,18 +111,10 @@ class ComputedBatch:
 
     Attributes
     ----------
-    windows
-        Number of result rows by window name, with the first and last window end.
-    reasons
-        Number of quarantined rows by reason.
     changes
         What the batch changes in each table, by role; a role in which it changes nothing is missing.
     executors
         One text for each process that ran tasks.
-    restored
-        Number of rows of state that were restored, by kind.
-    missed
-        By window name, the number of rows that came too late for a window that holds them; without zeros.
     in_one_process
         Whether one process computed all of it.
     seen
@@ -131,24 +122,8 @@ class ComputedBatch:
     """
 
     emission: Emission
-    rows_read: int
-    rows_applied: int
-    rows_late: int
-    new_state: int
-    windows: Windows
-    reasons: Mapping[str, int]
+    counts: Counts
     changes: Mapping[str, Changes]
     executors: frozenset[str] = frozenset()
-    restored: Restored = field(default_factory=dict)
-    missed: Mapping[str, int] = field(default_factory=dict)
     in_one_process: bool = False
     seen: int | None = None
-
-    @property
-    def row_count(self) -> int:
-        """Number of result rows."""
-        return sum(n for n, _, _ in self.windows.values())
-
-    @property
-    def rows_quarantined(self) -> int:
-        return sum(self.reasons.values())

@@ -395,5 +395,5 @@ def _rule(
 
 
 def _warn(runnable: Runnable, done: CommittedBatch, progress: Progress) -> None:
-    for line in warnings_of(done.commit, runnable.pipeline, runnable.places):
+    for line in warnings_of(done.outcome.counts, runnable.pipeline, runnable.places):
         progress.say(f"  warning: {line}")

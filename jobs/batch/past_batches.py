@@ -46,7 +46,7 @@ class PastBatches:
 
     def volumes(self, batches: int) -> list[int]:
         """As in :class:`windowmill.expectations.past.Past`."""
-        return [run.rows_read for run in self._last(batches)]
+        return [run.counts.rows_read for run in self._last(batches)]
 
     def volumes_ago(self, ago_us: int) -> list[int]:
         """As in :class:`windowmill.expectations.past.Past`."""
@@ -55,7 +55,7 @@ class PastBatches:
             if _time_of(run.plan) < then - _SAME_TIME_US:
                 break
             if _time_of(run.plan) <= then + _SAME_TIME_US:
-                found.append(run.rows_read)
+                found.append(run.counts.rows_read)
         return found
 
     def keys(self, batches: int, window: str | None) -> tuple[int, Sequence[Mapping[str, Any]]]:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 from rich.text import Text
 
-from windowmill.checkpoints.batches import Commit
+from windowmill.checkpoints.batches import Outcome
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.plans import Plan
 from windowmill.expectations.rule import quarantined_rate
 from windowmill.jobs.in_lines import PlainConsole, in_lines
+from windowmill.windowing.counts import Counts
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
@@ -89,14 +90,14 @@ class CommittedBatch:
     """A committed batch; of a restatement also what it has come to, if this process has computed it."""
 
     plan: Plan
-    commit: Commit
+    outcome: Outcome
     restated: Restated | None = None
 
 
 def late_missed(batches: Iterable[Batch]) -> Counter[str]:
     """By window name, the rows that came too late for a window that holds them when the committed ones of ``batches`` first read them."""
     first = (batch for batch in batches if batch.status == "committed" and batch.plan.builds_state and not batch.plan.replaces_state)
-    return sum((Counter(batch.late_missed) for batch in first), Counter())
+    return sum((Counter(batch.counts.late_missed) for batch in first), Counter())
 
 
 def missed_windows(missed: Mapping[str, int]) -> str:
@@ -110,19 +111,19 @@ def missed_windows(missed: Mapping[str, int]) -> str:
     return ", ".join(told) + (f" and others of {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else "")
 
 
-def warnings_of(commit: Commit, pipeline: Pipeline, places: Places) -> list[str]:
+def warnings_of(counts: Counts, pipeline: Pipeline, places: Places) -> list[str]:
     """The warnings, one line each: what happened, where to look and what to do."""
     lines, most = [], pipeline.quarantine.warn
-    rate = quarantined_rate(commit.rows_read, commit.rows_quarantined)
+    rate = quarantined_rate(counts.rows_read, counts.rows_quarantined)
     if most is not None and rate > most:
         lines.append(
-            f"{commit.rows_quarantined:,} of {commit.rows_read:,} rows read ({rate:.1%}) were quarantined, see the reasons in "
+            f"{counts.rows_quarantined:,} of {counts.rows_read:,} rows read ({rate:.1%}) were quarantined, see the reasons in "
             f"{places.quarantine}; if they came too late, raise time.disorder or time.lateness, or read history that was loaded in "
             "bulk with `--arrival event_time` (run into a new sink, or backfill)"
         )
-    if commit.rows_ignored:
+    if counts.rows_ignored:
         lines.append(
-            f"{commit.rows_ignored:,} rows that the source updated or removed were ignored (source.changes: ignore): windows already "
+            f"{counts.rows_ignored:,} rows that the source updated or removed were ignored (source.changes: ignore): windows already "
             "computed still count them as they were"
         )
     return lines

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import Changes, Commit, state_plans
+from windowmill.checkpoints.batches import Changes, Outcome, state_plans
 from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.erasing import ErasedFiles, ErasedKeys, KeysFile
 from windowmill.checkpoints.plans import Plan, PurgePlan
@@ -35,6 +35,7 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.reading import Reach, next_change
 from windowmill.jobs.sources.table_rows import TableRows
+from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import (
     NonAppendCommitError,
     OutOfTurnError,
@@ -306,7 +307,7 @@ def _run_batch(
         with suppress(OSError):  # the first error is reported; the next purge removes it
             file.remove()
         raise
-    outcome = Commit(seen=last.outcome.seen, emitted=last.outcome.emitted, verdict="passed", rows_ignored=ignored)
+    outcome = Outcome(last.outcome.seen, last.outcome.emitted, "passed", Counts(rows_ignored=ignored))
     with progress.step("record", f"batch {plan.batch}"):
         protocol.record(ledger, plan, outcome, changes, tables, datetime.now(UTC))
     with progress.step("publish", f"{', '.join(changes) or 'nothing'}"):

@@ -44,11 +44,11 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.table_rows import TableRows
-from windowmill.jobs.ways.output import Windows
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED, TIME
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.rows import codes_of
+from windowmill.windowing.counts import WindowRows
 from windowmill.windowing.errors import SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
 
@@ -171,7 +171,7 @@ class Restatement:
             changes["quarantine"] = self._quarantine(changes.get("quarantine", Changes()).adds)
         restated = Restated(self._n_keys, len(found.changed) + len(found.retracted), len(found.retracted))
         emission = replace(computed.emission, seen=self._seen(computed))
-        return replace(computed, emission=emission, changes=changes, windows=_spans(found)), restated
+        return replace(computed, emission=emission, changes=changes, counts=replace(computed.counts, windows=_windows(found))), restated
 
     def _seen(self, computed: ComputedBatch) -> int | None:
         """The greatest event time with that of the rows that the versions changed, which may have inserted some."""
@@ -293,11 +293,11 @@ def _holding(rows: pa.Table, touched: pa.Table, keys: tuple[str, ...]) -> np.nda
     return np.asarray(first < last, np.bool_)
 
 
-def _spans(found: Corrections) -> Windows:
-    """Number of rows to publish by window, with the first and last window end."""
+def _windows(found: Corrections) -> dict[str, WindowRows]:
+    """The rows to publish by window."""
     columns = [
         pa.table({"window": rows.column("window"), "end": rows.column("window_end").cast(pa.int64())})
         for rows in (found.changed, found.retracted)
     ]
     grouped = pa.concat_tables(columns).group_by("window").aggregate([("end", "count"), ("end", "min"), ("end", "max")])
-    return {row["window"]: (row["end_count"], row["end_min"], row["end_max"]) for row in grouped.to_pylist()}
+    return {row["window"]: WindowRows(row["end_count"], row["end_min"], row["end_max"]) for row in grouped.to_pylist()}

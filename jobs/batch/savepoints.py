@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
 from windowmill.checkpoints import protocol, savepoints
-from windowmill.checkpoints.batches import Batch, Changes, Commit, standing
+from windowmill.checkpoints.batches import Batch, Changes, Outcome, standing
 from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of
 from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, FoldPlan, Plan, PurgePlan, RestatePlan, RestorePlan
@@ -110,7 +109,7 @@ def _create(runnable: Runnable, ledger: Ledger, name: str) -> Savepoint:
         "emitted": last.outcome.emitted,
         "meaning": last.plan.meaning,
         "modules": last.plan.modules,
-        "totals": asdict(ledger.totals),
+        "totals": ledger.totals,
     }
     return savepoints.save(runnable.places.savepoints, runnable.places.state, facts)
 
@@ -156,7 +155,7 @@ def restore(
         except BaseException:
             protocol.discard_files(changes, tables)
             raise
-        outcome = Commit(seen=entry.seen, emitted=entry.emitted, verdict="passed", compute={"engine": "local"})
+        outcome = Outcome(seen=entry.seen, emitted=entry.emitted, verdict="passed", compute={"engine": "local"})
         with progress.step("record", f"batch {plan.batch}"):
             protocol.record(ledger, plan, outcome, changes, tables, datetime.now(UTC))
         with progress.step("publish", f"{', '.join(changes) or 'nothing'}"):

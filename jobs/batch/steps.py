@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import Changes, Commit
+from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
@@ -220,12 +220,12 @@ class _Steps:
         reach("validate.begin")
         from windowmill.jobs.batch import closing
 
-        with self.progress.step("validate", f"{computed.row_count:,} rows against the expectations"):
+        with self.progress.step("validate", f"{computed.counts.rows_published:,} rows against the expectations"):
             verdict = closing.validate(self.job, computed, self.changes, self.spark, self.ledger)
         closing.report(verdict, self.progress)
         return verdict
 
-    def record(self, computed: ComputedBatch, verdict: Verdict) -> Commit:
+    def record(self, computed: ComputedBatch, verdict: Verdict) -> Outcome:
         """Record the batch and the results of its rules in the ledger: the commit point."""
         from windowmill.jobs.batch import closing
 
@@ -249,12 +249,12 @@ class _Steps:
         self.progress.say(f"  computed by {engine.describe(outcome.compute)}")
         return outcome
 
-    def publish(self, outcome: Commit, verdict: Verdict) -> None:
+    def publish(self, outcome: Outcome, verdict: Verdict) -> None:
         """One commit to each table, and the page of the verdict; raises ``HeldError`` if the results must not be published."""
         from windowmill.jobs.batch import closing
 
         reach("publish.begin")
-        rows, held = f"{outcome.rows_published} rows", verdict.status == "held"
+        rows, held = f"{outcome.counts.rows_published} rows", verdict.status == "held"
         with self.progress.step(*("hold", f"{rows}, none of which is published") if held else ("publish", rows)):
             protocol.settle(self.ledger, self.tables)
             closing.write_docs(self.runnable, self.plan, verdict, datetime.now(UTC), self.progress)
@@ -282,27 +282,14 @@ class _Steps:
             with suppress(OSError):  # what led here is reported
                 self.restatement.remove_rows()
 
-    def _outcome(self, computed: ComputedBatch, verdict: str) -> Commit:
-        emission = computed.emission
-        windows = {name: n for name, (n, _, _) in computed.windows.items()}
-        return Commit(
-            seen=emission.seen,
-            emitted=emission.emitted,
+    def _outcome(self, computed: ComputedBatch, verdict: str) -> Outcome:
+        return Outcome(
+            seen=computed.emission.seen,
+            emitted=computed.emission.emitted,
             verdict=verdict,
-            rows_read=computed.rows_read,
-            rows_applied=computed.rows_applied,
-            rows_late=computed.rows_late,
-            rows_quarantined=computed.rows_quarantined,
-            rows_published=sum(windows.values()),
-            slices=computed.new_state,
-            restored=dict(computed.restored),
-            windows=windows,
-            window_end_min=min((low for _, low, _ in computed.windows.values()), default=None),
-            window_end_max=max((high for _, _, high in computed.windows.values()), default=None),
+            counts=computed.counts,
             timings={name: round(seconds, 3) for name, seconds in self.progress.timings.items()},
-            rows_ignored=self.job.reading.rows_ignored,
             compute=self.engine,
-            late_missed=dict(computed.missed),
             used=self.resources.used(
                 self.job.reading.size_bytes, self.changes, self.places.state, elsewhere=engine.is_elsewhere(self.engine)
             ),

@@ -86,15 +86,15 @@ def status_of(pipeline: Pipeline) -> Answer:
         "versions_changing": [{"version": version.version, "operation": version.operation} for version in following.changing],
         "next_run_error": None if following.error is None else as_written(str(following.error)),
         "next_run_exit_code": None if following.error is None else following.error.exit_code,
-        "compute": last.compute if last else None,
+        "compute": last.outcome.compute if last else None,
         "open_batch": held.number if held else None,
         "held_by": held_by,
         "commits_to_make": [f"batch {ledger.count - 1}: {role}" for role in lacking],
-        "rows_read": totals.rows_read,
-        "rows_quarantined": totals.rows_quarantined,
-        "rows_ignored": totals.rows_ignored,
-        "late_missed": last.late_missed if last else {},
-        "warning": "; ".join(warnings_of(last.outcome, pipeline, places)) or None if last and last.outcome else None,
+        "rows_read": totals.counts.rows_read,
+        "rows_quarantined": totals.counts.rows_quarantined,
+        "rows_ignored": totals.counts.rows_ignored,
+        "late_missed": last.counts.late_missed if last else {},
+        "warning": "; ".join(warnings_of(last.counts, pipeline, places)) or None if last else None,
         "sink": pipeline.sink.place if pipeline.sink else None,
         "checkpoints": redacted(places.root),
     }
@@ -108,12 +108,12 @@ def status_of(pipeline: Pipeline) -> Answer:
         "versions_waiting": "versions waiting",
         "next_run_error": "next run",
     }
-    computed_by = engine.describe(last.compute) if last else None
+    computed_by = engine.describe(last.outcome.compute) if last else None
     shown = data | {"compute": computed_by, "versions_waiting": following.describe_waiting(), "next_run_error": following.describe_error()}
     shown["commits_to_make"] = (
         f"{len(lacking)}, of batch {ledger.count - 1}: {', '.join(lacking)}; the next run makes them" if lacking else None
     )
-    shown["late_missed"] = missed_windows(data["late_missed"])
+    shown["late_missed"] = missed_windows(last.counts.late_missed if last else {})
     for name, value in shown.items():
         if name in ("held_by", "versions_changing", "next_run_exit_code"):  # shown in another form, or with another
             continue
@@ -171,20 +171,14 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
             "verdict": batch.verdict,
             "from_version": batch.from_version,
             "to_version": batch.to_version,
-            "rows_read": batch.rows_read,
-            "rows_applied": batch.rows_applied,
-            "rows_late": batch.rows_late,
-            "late_missed": batch.late_missed,
-            "rows_quarantined": batch.rows_quarantined,
-            "rows_ignored": batch.rows_ignored,
-            "rows_published": batch.rows_published,
+            **batch.counts.shown(),
             "emitted": _text(batch.emitted),
             "ruled_by": batch.ruled_by,
             "planned_at": _text(batch.planned_at),
             "committed_at": _text(batch.committed_at),
-            "state_restored": batch.outcome.restored,
-            "compute": batch.compute,
-            "timings": batch.timings,
+            "state_restored": batch.counts.state_restored,
+            "compute": batch.outcome.compute,
+            "timings": batch.outcome.timings,
             **figures_of(batch),
         }
         for batch in batches
@@ -259,24 +253,19 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
 
 
 def _summary(done: CommittedBatch, *, instants: bool) -> dict[str, Any]:
-    commit = done.commit
+    outcome, counts = done.outcome, done.outcome.published_counts
+    first, last = counts.window_ends or (None, None)
     return {
         "batch": done.plan.batch,
         "action": done.plan.action,
-        "verdict": commit.verdict,
-        "rows_read": commit.rows_read,
-        "rows_applied": commit.rows_applied,
-        "rows_late": commit.rows_late,
-        "late_missed": commit.late_missed,
-        "rows_quarantined": commit.rows_quarantined,
-        "rows_ignored": commit.rows_ignored,
-        "rows_published": commit.rows_published,
-        "windows": commit.windows,
-        "window_end_min": bound(commit.window_end_min, instants),
-        "window_end_max": bound(commit.window_end_max, instants),
-        "compute": commit.compute,
-        "seconds": round(sum(commit.timings.values()), 3),
-        "timings": commit.timings,
+        "verdict": outcome.verdict,
+        **counts.shown(),
+        "windows": counts.rows_of_windows(),
+        "window_end_min": bound(first, instants),
+        "window_end_max": bound(last, instants),
+        "compute": outcome.compute,
+        "seconds": round(sum(outcome.timings.values()), 3),
+        "timings": outcome.timings,
     }
 
 

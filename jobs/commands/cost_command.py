@@ -26,13 +26,15 @@ def cost_of(pipeline: Pipeline, last: int, price_per_hour: float | None) -> Answ
     month, trend = Month.of(pipeline, batches, price_per_hour), trend_of(batches)
     data = {
         "pipeline": pipeline.pipeline,
-        "batches": [{"batch": batch.number, "action": batch.action, **figures_of(batch), "compute": batch.compute} for batch in batches],
+        "batches": [
+            {"batch": batch.number, "action": batch.action, **figures_of(batch), "compute": batch.outcome.compute} for batch in batches
+        ],
         "trend": trend or None,
         "month": None if month is None else month.as_json(),
     }
     unknown = "a month: not known; wait for a run after the first batch, which reads history, or without a schedule for three runs"
     elsewhere = "processor: – where a Connect server or a cluster computed the batch; see its own metrics"
-    note = elsewhere if any("client_processor_seconds" in batch.used for batch in batches) else ""
+    note = elsewhere if any("client_processor_seconds" in batch.outcome.used for batch in batches) else ""
     lines = [line for line in (trend, unknown if month is None else month.describe(), note) if line]
     return Answer(data, Group(_table(pipeline, batches), *lines))
 
@@ -43,5 +45,5 @@ def _table(pipeline: Pipeline, batches: Sequence[Batch]) -> Table:
         figures = figures_of(batch)
         cells = ["–" if figures[name] is None else f"{figures[name]:.1f}" for name in _SECONDS]
         cells += ["–" if figures[name] is None else in_bytes(figures[name]) for name in _BYTES]
-        table.add_row(str(batch.number), *cells, describe_briefly(batch.compute))
+        table.add_row(str(batch.number), *cells, describe_briefly(batch.outcome.compute))
     return table

@@ -230,7 +230,7 @@ class _RowCounts:
         published = Counter[str]()
         for batch in batches:
             share = _share_after(batch, since)
-            windows = {name: round(n * share) for name, n in batch.outcome.windows.items()} if batch.verdict != "discarded" else {}
+            windows = {name: round(n * share) for name, n in batch.counts.rows_of_windows().items()}
             if batch.plan.builds_state and batch.plan.rereads:  # publishes windows a second time
                 published.update({name: max(0, n - published[name]) for name, n in windows.items()})
             elif batch.plan.builds_state:  # others replace rows
@@ -253,9 +253,10 @@ class _RowCounts:
 
 def _share_after(batch: Batch, since: int | None) -> float:
     """About which share of the rows that ``batch`` has published is of windows that end after ``since``, as if they ended evenly."""
-    first, last = batch.outcome.window_end_min, batch.outcome.window_end_max
-    if since is None or first is None or last is None or since < first:
+    ends = batch.outcome.counts.window_ends
+    if since is None or ends is None or since < ends[0]:
         return 1.0
+    first, last = ends
     return 0.0 if since >= last else (last - since) / (last - first)
 
 
@@ -271,14 +272,14 @@ def _seconds(batches: Sequence[Batch], read: int | None, published: int | None) 
 
     It took so long for its rows read, if all of its time went into these, and for its rows published, if all went into those.
     """
-    largest = max((batch.outcome for batch in batches), key=lambda outcome: outcome.rows_read, default=None)
-    if read is None or largest is None or not largest.rows_read:
+    largest = max((batch.outcome for batch in batches), key=lambda outcome: outcome.counts.rows_read, default=None)
+    if read is None or largest is None or not largest.counts.rows_read:
         return None, None
     took = sum(largest.timings.values())
-    by_read = took * max(1.0, read / largest.rows_read)
-    if published is None or (published and not largest.rows_published):
+    by_read = took * max(1.0, read / largest.counts.rows_read)
+    if published is None or (published and not largest.counts.rows_published):
         return round(by_read, 1), None
-    by_published = took * max(1.0, published / max(1, largest.rows_published))
+    by_published = took * max(1.0, published / max(1, largest.counts.rows_published))
     return round(min(by_read, by_published), 1), round(max(by_read, by_published), 1)
 
 

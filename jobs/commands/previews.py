@@ -123,7 +123,7 @@ def _replaced(runnable: Runnable, plan: BackfillPlan) -> dict[str, int]:
 
 def _seconds(batches: Sequence[Batch], rows: int | None) -> float | None:
     """An estimate for so many ``rows``: the least seconds of a batch, and those per row of the largest; null if none is known."""
-    took = [(batch.outcome.rows_read, sum(batch.outcome.timings.values())) for batch in batches if batch.outcome.rows_read]
+    took = [(batch.outcome.counts.rows_read, sum(batch.outcome.timings.values())) for batch in batches if batch.outcome.counts.rows_read]
     if rows is None or not took:
         return None
     least, (most_rows, most) = min(seconds for _, seconds in took), max(took)

@@ -157,7 +157,7 @@ def _may_be_in_set(value: object) -> bool:
 
 def _of_runs(pipeline: Pipeline, table: DeltaTable, runs: Sequence[Batch]) -> Iterator[Suggestion]:
     """The volume of a run, and whether keys come back in each."""
-    read = [run.rows_read for run in runs if run.rows_read]
+    read = [run.counts.rows_read for run in runs if run.counts.rows_read]
     if len(read) < _MIN_RUNS:
         return
     usual = statistics.median(read)
@@ -171,7 +171,7 @@ def _of_runs(pipeline: Pipeline, table: DeltaTable, runs: Sequence[Batch]) -> It
 
 def _runs_with_all_keys(pipeline: Pipeline, table: DeltaTable, runs: Sequence[Batch]) -> int:
     """How many of the latest runs could be compared and had rows of every key of those before; 0 if one had not."""
-    numbers = [run.number for run in runs if run.rows_published][-4 * _COMPARED :]
+    numbers = [run.number for run in runs if run.counts.rows_published][-4 * _COMPARED :]
     if len(numbers) < 2 * _COMPARED:
         return 0
     columns = ", ".join(map(quoted, pipeline.keys))

@@ -289,9 +289,9 @@ def _arrived(delivery: int) -> list[dict[str, Any]]:
 
 
 def _numbers(batch: CommittedBatch) -> dict[str, int | str]:
-    commit = batch.commit
-    counts = {name: getattr(commit, name) for name in ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")}
-    return {"batch": batch.plan.batch, **counts, "verdict": commit.verdict}
+    names = ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")
+    counts = batch.outcome.published_counts
+    return {"batch": batch.plan.batch, **{name: getattr(counts, name) for name in names}, "verdict": batch.outcome.verdict}
 
 
 def _published(pipeline: Pipeline, batch: CommittedBatch) -> list[dict[str, Any]]:

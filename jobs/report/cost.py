@@ -24,7 +24,7 @@ _RATED = 3
 
 def seconds_of(batch: Batch) -> float:
     """Seconds of all steps."""
-    return float(sum(batch.timings.values()))
+    return float(sum(batch.outcome.timings.values()))
 
 
 def bytes_of(batch: Batch) -> int | None:
@@ -34,7 +34,7 @@ def bytes_of(batch: Batch) -> int | None:
 
 def figures_of(batch: Batch) -> dict[str, Any]:
     """What a batch has cost: seconds, processor seconds and bytes; null where its record does not say."""
-    used = {"bytes_written": bytes_of(batch)} | batch.used
+    used = {"bytes_written": bytes_of(batch)} | batch.outcome.used
     in_bytes = {name: None if (size := used.get(name)) is None else int(size) for name in ("bytes_read", "bytes_written", "state_bytes")}
     # Of a batch that a Connect server or a cluster computed only the client's processor time is known.
     processor = {name: used.get(name) for name in ("processor_seconds", "client_processor_seconds")}
@@ -43,22 +43,22 @@ def figures_of(batch: Batch) -> dict[str, Any]:
 
 def tasks_of(batch: Batch) -> int:
     """Number of Spark's tasks; 0 if another engine computed it."""
-    tasks = batch.compute.get("tasks", 0)
+    tasks = batch.outcome.compute.get("tasks", 0)
     return tasks if isinstance(tasks, int) else 0
 
 
 def cost_bars(shown: Sequence[Batch]) -> dict[str, dict[str, Any] | None]:
     """Bars of each batch: seconds by step, rows read and published, Spark's tasks, and bytes written."""
     labels = [batch.number for batch in shown]
-    steps = {colour: (step, [batch.timings.get(step, 0.0) for batch in shown]) for step, colour in _STEPS.items()}
+    steps = {colour: (step, [batch.outcome.timings.get(step, 0.0) for batch in shown]) for step, colour in _STEPS.items()}
     figures: dict[str, dict[str, tuple[str, Sequence[float]]]] = {
         "timings": {colour: (step, seconds) for colour, (step, seconds) in steps.items() if any(seconds)},
-        "read": {"s0": ("rows read", [batch.rows_read for batch in shown])},
+        "read": {"s0": ("rows read", [batch.counts.rows_read for batch in shown])},
         "tasks": {"s1": ("Spark tasks", [tasks_of(batch) for batch in shown])},
         "bytes": {"s2": ("bytes written", [bytes_of(batch) or 0 for batch in shown])},
     }
     figures |= {
-        name: {"s3": (words, [batch.used.get(name, 0) for batch in shown])}
+        name: {"s3": (words, [batch.outcome.used.get(name, 0) for batch in shown])}
         for name, words in (
             ("processor_seconds", "processor seconds"),
             ("bytes_read", "bytes of source files read"),
@@ -70,11 +70,11 @@ def cost_bars(shown: Sequence[Batch]) -> dict[str, dict[str, Any] | None]:
 
 def timings_of(shown: Sequence[Batch]) -> list[tuple[str, float, float, float]]:
     """Step, median, maximum and sum of its seconds over the batches shown; the last row is the whole run."""
-    timed = [batch.timings for batch in shown if batch.timings]
+    timed = [batch.outcome.timings for batch in shown if batch.outcome.timings]
     if not timed:
         return []
     columns = {step: [timings.get(step, 0.0) for timings in timed] for step in _STEPS if any(step in timings for timings in timed)}
-    columns["whole run"] = [seconds_of(batch) for batch in shown if batch.timings]
+    columns["whole run"] = [seconds_of(batch) for batch in shown if batch.outcome.timings]
     return [(name, statistics.median(values), max(values), sum(values)) for name, values in columns.items()]
 
 
@@ -129,7 +129,7 @@ class Month:
             return None
         number, basis = rate
         seconds = number * statistics.fmean(seconds_of(batch) for batch in later[-COMPARED:])
-        processor = [batch.used["processor_seconds"] for batch in later[-COMPARED:] if "processor_seconds" in batch.used]
+        processor = [batch.outcome.used["processor_seconds"] for batch in later[-COMPARED:] if "processor_seconds" in batch.outcome.used]
         price = None if price_per_hour is None else seconds / 3600 * price_per_hour
         return cls(number, basis, seconds, number * statistics.fmean(processor) if processor else None, price)
 
@@ -146,7 +146,7 @@ class Month:
 
 def _runs(shown: Sequence[Batch]) -> list[Batch]:
     """Those of the batches that are runs; backfills, restatements and changed specs come when somebody asks for them."""
-    return [batch for batch in shown if batch.timings and batch.action == "run"]
+    return [batch for batch in shown if batch.outcome.timings and batch.action == "run"]
 
 
 def _rate(pipeline: Pipeline, runs: Sequence[Batch]) -> tuple[float, str] | None:

@@ -113,13 +113,13 @@ def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
         batch=fresh.batch,
         missed=fresh.missed,
         schedule=f"asset {schedule.asset}" if isinstance(schedule, AssetSchedule) else schedule or "on demand",
-        rows_read=totals.rows_read,
-        late=share_of(totals.rows_late, totals.rows_read),
-        quarantined=share_of(totals.rows_quarantined, totals.rows_read),
+        rows_read=totals.counts.rows_read,
+        late=share_of(totals.counts.rows_late, totals.counts.rows_read),
+        quarantined=share_of(totals.counts.rows_quarantined, totals.counts.rows_read),
         seconds=median_seconds(batches),
         trend=trend.rpartition(", ")[2],
         month=None if month is None else round(month.seconds, 1),
-        computed=describe_briefly(batches[-1].compute) if batches else "–",
+        computed=describe_briefly(batches[-1].outcome.compute) if batches else "–",
         href=link_to(Places.of(pipeline).report, target),
     )
 

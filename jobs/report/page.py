@@ -15,7 +15,6 @@ import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from windowmill.checkpoints.assembling import Totals
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.places import Places, local_path
 from windowmill.checkpoints.plans import RunPlan
@@ -30,6 +29,7 @@ from windowmill.jobs.report.quality import Quality
 from windowmill.jobs.report.queries import Quarantine, clipped
 from windowmill.jobs.report.result_rows import key_text
 from windowmill.jobs.report.short_texts import elapsed, instant, moment, short
+from windowmill.windowing.counts import Totals
 from windowmill.windowing.durations import DAY_US
 from windowmill.windowing.redaction import holds_credentials, redacted
 from windowmill.windowing.spec import AssetSchedule, Pipeline
@@ -121,7 +121,7 @@ def render(facts: Facts, target: str) -> str:
         quarantine=facts.quarantine,
         missed=missed_windows(late_missed(facts.batches)),
         committed=committed,
-        warnings=warnings_of(committed.outcome, facts.pipeline, facts.places) if committed and committed.outcome else [],
+        warnings=warnings_of(committed.counts, facts.pipeline, facts.places) if committed else [],
         quality=facts.quality,
         outcomes=OUTCOMES,
         verdicts=_VERDICTS,
@@ -185,10 +185,7 @@ def _watermark(pipeline: Pipeline, last: Batch | None) -> datetime | int | None:
 
 def _window_ends(batch: Batch) -> str:
     """First and last end of the windows whose rows the batch computed; empty if it computed none."""
-    first, last = batch.outcome.window_end_min, batch.outcome.window_end_max
-    if first is None or last is None:
-        return ""
-    return " – ".join(moment(end if batch.integer_axis else instant(end)) for end in (first, last))
+    return " – ".join(moment(end if batch.integer_axis else instant(end)) for end in batch.outcome.counts.window_ends or ())
 
 
 def _shares(facts: Facts) -> dict[str, dict[str, Any]]:
@@ -196,8 +193,8 @@ def _shares(facts: Facts) -> dict[str, dict[str, Any]]:
     totals, latest = facts.totals, facts.batches[-1] if facts.batches else None
     shares = {}
     for name in ("late", "quarantined"):
-        all_batches = share_of(getattr(totals, f"rows_{name}"), totals.rows_read)
-        of_latest = share_of(getattr(latest, f"rows_{name}"), latest.rows_read) if latest else 0.0
+        all_batches = share_of(getattr(totals.counts, f"rows_{name}"), totals.counts.rows_read)
+        of_latest = share_of(getattr(latest.counts, f"rows_{name}"), latest.counts.rows_read) if latest else 0.0
         shares[name] = {"all": all_batches, "latest": of_latest, "warn": max(all_batches, of_latest) >= WORTH_A_LOOK}
     return shares
 
@@ -209,7 +206,7 @@ def _totals(facts: Facts) -> dict[str, int]:
     """
     totals = facts.totals
     begun = [batch for batch in facts.batches if batch.status != "committed"]
-    counts = {name: getattr(totals, f"rows_{name}") for name in ("read", "applied", "late", "quarantined")}
+    counts = {name: getattr(totals.counts, f"rows_{name}") for name in ("read", "applied", "late", "quarantined")}
     return counts | {
         "published": facts.published,
         "runs": totals.batches - totals.backfills + sum(not batch.is_backfill for batch in begun),
@@ -270,12 +267,12 @@ def _length(ticks: int, *, integer_axis: bool) -> str:
 def _rows_bars(shown: Sequence[Batch], quarantine: Quarantine) -> dict[str, Any] | None:
     reasons = list(quarantine.by_batch)
     named, rest = reasons[:4], reasons[4:]
-    stacks: dict[str, tuple[str, Sequence[float]]] = {"b-late": ("late, still counted", [batch.rows_late for batch in shown])}
+    stacks: dict[str, tuple[str, Sequence[float]]] = {"b-late": ("late, still counted", [batch.counts.rows_late for batch in shown])}
     for slot, reason in enumerate(named):
         stacks[f"b-q{slot}"] = (f"quarantined: {reason}", [quarantine.by_batch[reason].get(batch.number, 0) for batch in shown])
     # The ledger's counts are authoritative; the quarantine table supplies only the reasons.
     explained = [sum(quarantine.by_batch[reason].get(batch.number, 0) for reason in named) for batch in shown]
-    others = [max(batch.rows_quarantined - known, 0) for batch, known in zip(shown, explained, strict=True)]
+    others = [max(batch.counts.rows_quarantined - known, 0) for batch, known in zip(shown, explained, strict=True)]
     if any(others):
         stacks["b-other"] = ("quarantined: other reasons" if rest else "quarantined", others)
     return bars_of([batch.number for batch in shown], stacks)

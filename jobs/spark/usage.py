@@ -1,4 +1,4 @@
-"""Counts the jobs, stages, tasks and executors by which Spark computes a batch, and describes its jobs in Spark's UI.
+"""TaskCounts the jobs, stages, tasks and executors by which Spark computes a batch, and describes its jobs in Spark's UI.
 
 In a classic session jobs carry a tag of the batch, and Spark's status store knows what ran. A client of Spark Connect gets the stages
 of each of its operations, but no executors.
@@ -24,7 +24,7 @@ _DESCRIPTION = "spark.job.description"
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class TaskCounts:
     """What Spark has run; ``executors`` are the ids of those that ran tasks."""
 
     jobs: int = 0
@@ -91,7 +91,7 @@ class _Watched(ABC):
         """Have Spark show ``text`` with the jobs that follow."""
 
     @abstractmethod
-    def counts(self) -> Counts:
+    def counts(self) -> TaskCounts:
         """What has run so far."""
 
     @abstractmethod
@@ -113,7 +113,7 @@ class _OfProcess(_Watched):
     def describe(self, text: str) -> None:
         self._context.setJobDescription(text)
 
-    def counts(self) -> Counts:
+    def counts(self) -> TaskCounts:
         scala: Any = self._context._jsc.sc()  # noqa: SLF001 - PySpark's own tracker knows no tags
         with suppress(Exception):  # a timeout: what has been noted is counted
             scala.listenerBus().waitUntilEmpty(_NOTED_MS)
@@ -124,7 +124,7 @@ class _OfProcess(_Watched):
         ran = [stage for stage in stages if stage.numCompletedTasks or stage.numFailedTasks]
         executors = [store.executorSummary(stage.stageId, stage.currentAttemptId).keySet().mkString("\n") for stage in ran]
         tasks = sum(stage.numCompletedTasks + stage.numFailedTasks for stage in ran)
-        return Counts(len(jobs), len(ran), tasks, frozenset("\n".join(executors).split()))
+        return TaskCounts(len(jobs), len(ran), tasks, frozenset("\n".join(executors).split()))
 
     def end(self) -> None:
         self._context.removeJobTag(self._tag)
@@ -153,12 +153,12 @@ class _OfServer(_Watched):
         self._tag = text.replace(",", "")  # no tag has a comma
         self._spark.addTag(self._tag)
 
-    def counts(self) -> Counts:
+    def counts(self) -> TaskCounts:
         ran = [
             [ended or n for stage, (n, ended) in stages.items() if ended or stage == max(stages)] for stages in self._operations.values()
         ]
         ran = [tasks for tasks in ran if tasks]
-        return Counts(len(ran), sum(map(len, ran)), sum(map(sum, ran)))
+        return TaskCounts(len(ran), sum(map(len, ran)), sum(map(sum, ran)))
 
     def end(self) -> None:
         self._forget_tag()

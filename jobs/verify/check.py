@@ -118,7 +118,7 @@ def verify(
     comparison = Comparison()
     chosen, lacking = _of_this_spec(drawn, ledger, comparison)
     rows = RereadRows(partial(_started, pipeline, progress), runnable, files, time.time_ns() // 1_000)
-    late = sum(batch.rows_late for batch in committed if batch.plan.builds_state) > 0
+    late = sum(batch.counts.rows_late for batch in committed if batch.plan.builds_state) > 0
     # A backfill from the table counts rows that are in quarantine because they came too late.
     late = late or ("too_late" in rows.refused and any(isinstance(plan, BackfillPlan) and plan.snapshot is not None for plan in plans))
     plain = Plain(rows)

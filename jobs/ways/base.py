@@ -60,9 +60,8 @@ def written(writer: RowWriter, done: Advanced) -> Output:
     """Write the result rows and the state that a part has computed for some keys; returns the counts."""
     for rows in done.results:
         writer.results(rows)
-    new_state = writer.state(done.state)
-    touched = new_state if done.touched is None else done.touched
-    return Output(rows_applied=done.applied, rows_late=done.late, rows_refused=len(done.refused), new_state=touched, missed=done.missed)
+    writer.state(done.state)
+    return Output(refused=len(done.refused), counts=done.counts)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from windowmill.windowing.columnar.checksums import with_checksums
 from windowmill.windowing.columnar.log import GONE, ROW
 from windowmill.windowing.columnar.positions import SEQUENCE
 from windowmill.windowing.columnar.slice_windows import combined_parts
+from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.columns import int64_of
 
 if TYPE_CHECKING:
@@ -160,7 +161,8 @@ def carry(
     for rows in stored_rows(path, check) if staying else ():
         for each in staying:
             kept = with_checksums(_kept(each, _typed(each, _own(each, rows))))
-            done += Output(new_state=writer.state(kept), restored=restored_kinds(kept))
+            writer.state(kept)
+            done += Output(counts=Counts(state_restored=restored_kinds(kept)))
     for each in carried:
         if each.cut_anew:
             done += _cut_anew(each, path, check, emission, writer, fills)
@@ -221,7 +223,7 @@ def _cut_anew(each: CarriedPart, path: str, check: RowCheck, emission: Emission,
         parts = list(slices.restored(stage.slices, whole.to_batches()))
         for combined in combined_parts(stage, parts):
             done += written(writer, combined.advanced(stage))
-        done += Output(restored=restored_kinds(whole))
+        done += Output(counts=Counts(state_restored=restored_kinds(whole)))
     return done
 
 

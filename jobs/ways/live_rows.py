@@ -143,4 +143,4 @@ def advance(
     if check is not None and SUM in stored.column_names:
         check.verify(stored)
     done = task.work(stored, reading.labelled(rows))
-    return Advanced(done.results(ends), done.changes, done.refused, done.applied, done.late, missed=done.missed)
+    return Advanced(done.results(ends), done.changes, done.refused, done.counts)

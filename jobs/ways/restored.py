@@ -28,12 +28,3 @@ def restored_kinds(stored: pa.Table | None) -> Restored:
     n = pc.sum(special).as_py() or 0
     counts = {name: n, OTHERS if name == FLATFAT else SLICES: stored.num_rows - n}
     return {kind: rows for kind, rows in counts.items() if rows}
-
-
-def added(one: Restored, other: Restored) -> Restored:
-    """The sums of both by kind.
-
-    >>> added({"slices": 1}, {"slices": 2, "others": 3})
-    {'slices': 3, 'others': 3}
-    """
-    return {kind: one.get(kind, 0) + other.get(kind, 0) for kind in (*one, *other)}

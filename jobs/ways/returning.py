@@ -13,13 +13,14 @@ import pyarrow as pa
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.windowing import errors
+from windowmill.windowing.counts import Counts, WindowRows
 
 #: Column of what a task returns, as :func:`encoded`.
 RETURNED = pa.schema([("returned", pa.binary())])
 
 T = TypeVar("T", bound=type)
 
-_KNOWN: dict[str, type] = {kind.__name__: kind for kind in (Changes, DataFile)}
+_KNOWN: dict[str, type] = {kind.__name__: kind for kind in (Changes, DataFile, Counts, WindowRows)}
 _KNOWN |= {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.WindowmillError)}
 _SEQUENCES = {kind.__name__: kind for kind in (tuple, list, set, frozenset)}
 

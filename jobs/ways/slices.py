@@ -29,6 +29,7 @@ from windowmill.windowing.columnar.packing import Sliced
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.columnar.slice_windows import combined_parts, event_windows
 from windowmill.windowing.columnar.slices import NodeStage, Revising, SliceStage, WindowStage
+from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.nodes import Nodes, Selection, Span
 from windowmill.windowing.spec import Pipeline
@@ -203,7 +204,7 @@ def advance_events(stage: WindowStage, pipeline: Pipeline, rows: pa.Table | None
     """As :func:`advance`, all ``rows`` of a bounded input whose events last."""
     usable = None if rows is None else _usable(rows)
     if usable is not None and usable.num_rows:
-        yield Advanced(event_windows(stage, pipeline, usable), None, np.empty(0, np.int64), usable.num_rows, 0)
+        yield Advanced(event_windows(stage, pipeline, usable), None, np.empty(0, np.int64), Counts(rows_applied=usable.num_rows))
 
 
 def _without_idle_spans(stored: pa.Table, rows: pa.Table | None, stage: WindowStage) -> pa.Table:

@@ -11,9 +11,10 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tests.checkpoints.records import plan
-from windowmill.checkpoints.batches import Batch, Commit
+from windowmill.checkpoints.batches import Batch, Outcome
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.dags.operators import EVENTS_READ, AnnounceOperator
+from windowmill.windowing.counts import Counts, WindowRows
 
 pytestmark = pytest.mark.dag
 
@@ -23,13 +24,16 @@ HOUR = 3_600_000_000
 FEBRUARY = 1_359_676_800_000_000
 
 
+def windows(number: int, **rows: int) -> dict[str, WindowRows]:
+    end = FEBRUARY + number * HOUR
+    return {name: WindowRows(n, end, end + HOUR) for name, n in rows.items() if n}
+
+
 def batch(number: int, rows: int = 5, *, status: str = "committed", action: str = "run", verdict: str = "passed", **changes) -> Batch:
     own = {"range_from": 0, "range_to": 1, "builds_state": False} if action == "backfill" else {}
     made = plan(number, f"attempt-{number}", action=action, generation="g1", source_id="source", meaning="meaning", **own)
-    end = FEBRUARY + number * HOUR
-    outcome = {"windows": {"hourly": rows}, "window_end_min": end, "window_end_max": end + HOUR} | changes
-    commit = Commit(None, None, verdict, rows_late=1, rows_quarantined=2, rows_published=rows, **outcome)
-    return Batch(made, commit, status, AT)
+    counts = Counts(**{"rows_late": 1, "quarantined": {"null_time": 2}, "windows": windows(number, hourly=rows)} | changes)
+    return Batch(made, Outcome(None, None, verdict, counts), status, AT)
 
 
 @pytest.fixture
@@ -65,7 +69,7 @@ class Stored(list):
 
 
 def test_the_event_tells_rows_windows_verdict_and_interval(announce):
-    batches = [batch(4, 3), batch(5, 4, verdict="warned", windows={"hourly": 2, "daily": 2})]
+    batches = [batch(4, 3), batch(5, 4, verdict="warned", windows=windows(5, hourly=2, daily=2))]
     told = announce(batches, [{"batches": [0, 3], "generation": "g1"}], data_interval_start=datetime(2013, 2, 1, tzinfo=UTC))
     assert told == {
         "rows": 7,

@@ -90,8 +90,8 @@ def test_statsd_gets_names_that_hold_the_pipeline(spec, sent):
 
 
 def batch(**fields):
-    told = {"status": "committed", "seen": NOW - timedelta(hours=3), "used": {"state_bytes": 4096}}
-    return SimpleNamespace(**told | fields)
+    own = {"status": "committed", "seen": NOW - timedelta(hours=3), "used": {"state_bytes": 4096}} | fields
+    return SimpleNamespace(**own, outcome=SimpleNamespace(used=own["used"]))
 
 
 def test_the_watermark_is_behind_the_newest_event_by_the_disorder(spec, sent):

@@ -148,7 +148,7 @@ def test_an_answer_is_carried_out_in_the_name_of_who_gave_it(write_spec, tmp_pat
     [done] = task.execute({"ti": Messages(batch=0, by="ada")})["batches"]
     assert done["verdict"] == {"release": "released", "discard": "discarded"}[ruling]
     batch = Ledger.open(load_pipeline(spec)).newest
-    assert (batch.status, batch.ruled_by, batch.rows_published) == ("committed", "ada", rows)
+    assert (batch.status, batch.ruled_by, batch.counts.rows_published) == ("committed", "ada", rows)
 
 
 def test_an_answer_about_another_batch_is_refused(write_spec, tmp_path: Path, capsys):

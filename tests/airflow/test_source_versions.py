@@ -23,7 +23,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.batches import Changes, Commit
+from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
@@ -58,7 +58,7 @@ def plan(spec):
         pipeline = load_pipeline(spec)
         ledger = Ledger.open(pipeline)
         planned = planning.next_run(runnable_of(pipeline), ledger)
-        ledger.record(planned, Commit(seen=None, emitted=None, verdict="held"), {}, datetime.now(UTC))
+        ledger.record(planned, Outcome(seen=None, emitted=None, verdict="held"), {}, datetime.now(UTC))
         return planned.to_version
 
     return plan
@@ -66,7 +66,7 @@ def plan(spec):
 
 def commit(spec: Path) -> None:
     """Release the held batch."""
-    Ledger.open(load_pipeline(spec)).rule(Commit(seen=None, emitted=None, verdict="released"), None, datetime.now(UTC))
+    Ledger.open(load_pipeline(spec)).rule(Outcome(seen=None, emitted=None, verdict="released"), None, datetime.now(UTC))
 
 
 def looked(spec: Path) -> UnreadRows | None:
@@ -119,7 +119,7 @@ def test_a_batch_that_lacks_its_commits_counts_whatever_the_source_has(spec, lan
     with FileWriter(pipeline.sink.path, rows.schema, batch=0, attempt=planned.attempt, task=0) as writer:
         writer.write(rows)
     changes = {"sink": Changes.of(rows.schema, writer.close())}
-    ledger.record(planned, Commit(seen=None, emitted=None, verdict="passed"), changes, datetime.now(UTC))
+    ledger.record(planned, Outcome(seen=None, emitted=None, verdict="passed"), changes, datetime.now(UTC))
     watch = SourceWatch(pipeline)
     assert watch.look() == UnreadRows(version=0, planned=0, open=True)
     settle(ledger, own_tables(runnable_of(pipeline)))

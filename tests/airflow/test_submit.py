@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from windowmill.checkpoints.batches import Commit
+from tests.checkpoints.records import commit, plan
+from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.dags.commands import JobFailedError
 from windowmill.dags.factory import build_dag
@@ -55,13 +57,11 @@ def test_the_command_goes_to_the_connections_master_with_deltas_jars(submitted):
 
 def test_the_outcome_is_read_from_the_ledger(submitted, monkeypatch):
     _, _, execute = submitted()
-    commit = Commit(seen=None, emitted=None, verdict="passed", rows_published=4, windows={"hourly": 4})
-    batch = SimpleNamespace(number=1, status="committed", action="run", outcome=commit, verdict="passed", rows_read=9, rows_applied=9)
-    batch.rows_late, batch.rows_quarantined, batch.rows_published = 0, 0, 4
-    ledger = SimpleNamespace(next_commit=1, since={1: [batch]}.get)
+    done = Batch(plan(1), commit(rows_read=9, rows_applied=9, rows_published=4), "committed", datetime(2024, 1, 1, tzinfo=UTC))
+    ledger = SimpleNamespace(next_commit=1, since={1: [done]}.get)
     monkeypatch.setattr(Ledger, "open", classmethod(lambda cls, pipeline: ledger))
     summary, _ = execute()
-    assert [(told["batch"], told["rows_published"], told["windows"]) for told in summary["batches"]] == [(1, 4, {"hourly": 4})]
+    assert [(told["batch"], told["rows_published"], told["windows"]) for told in summary["batches"]] == [(1, 4, {"w": 4})]
 
 
 @pytest.mark.parametrize(("code", "error"), [(1, JobFailedError), (2, AirflowFailException), (3, AirflowFailException)])

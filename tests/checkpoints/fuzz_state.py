@@ -62,7 +62,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 
 def golden_rows(case: str) -> pa.Table:
     """The rows of state of a golden table, with checksums."""
-    return DeltaTable(HERE / "format-4" / case / "sink.windowmill" / "state").to_pyarrow_table()
+    return DeltaTable(HERE / "format-5" / case / "sink.windowmill" / "state").to_pyarrow_table()
 
 
 def fuzz_blocks(examples: int, rng: random.Random) -> Counter[str]:

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tests.checkpoints.records import plan
-from windowmill.checkpoints.batches import Changes, Commit
+from tests.checkpoints.records import counts, plan
+from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.committer import DeltaRsCommitter, Publication
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import Ledger
@@ -63,7 +63,7 @@ class Pipeline:
         planned = self.plan(ledger)
         refuse_committed(planned, ledger, self.tables)
         changes = self.changes(planned, roles, **options)
-        record(ledger, planned, Commit(10, 5, verdict, rows_published=1), changes, self.tables, NOW)
+        record(ledger, planned, Outcome(10, 5, verdict, counts(rows_published=1)), changes, self.tables, NOW)
         return ledger
 
     def run(self, verdict: str = "passed", roles: tuple[str, ...] = ROLES, **options: Any) -> None:

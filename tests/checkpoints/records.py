@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, Totals, stored
-from windowmill.checkpoints.batches import Commit
+from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, add_batch, stored
+from windowmill.checkpoints.batches import Outcome
 from windowmill.checkpoints.plans import BackfillPlan, Plan, RunPlan
 from windowmill.checkpoints.records import FORMAT, LedgerRecord
+from windowmill.windowing.counts import Counts, Totals, WindowRows
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
+#: Fields of an outcome.
+OUTCOMES = {each.name for each in fields(Outcome)}
 
 
 def plan(batch: int, attempt: str = "a", *, action: str = "run", **changes: Any) -> Plan:
@@ -25,8 +28,16 @@ def plan(batch: int, attempt: str = "a", *, action: str = "run", **changes: Any)
     return kind(**values | changes)
 
 
-def commit(**changes: Any) -> Commit:
-    return Commit(**{"seen": 10, "emitted": 5, "verdict": "passed"} | changes)
+def counts(*, rows_published: int = 0, rows_quarantined: int = 0, ends: tuple[int, int] = (0, 0), **given: Any) -> Counts:
+    """Counts with so many result rows, of the window ``w``, and so many quarantined ones, without an event time."""
+    windows = {"w": WindowRows(rows_published, *ends)} if rows_published else {}
+    return Counts(**{"windows": windows, "quarantined": {"null_time": rows_quarantined} if rows_quarantined else {}} | given)
+
+
+def commit(**changes: Any) -> Outcome:
+    """The outcome of a batch; ``changes`` are fields of it, and arguments of :func:`counts`."""
+    own = {"seen": 10, "emitted": 5, "verdict": "passed"} | {name: changes.pop(name) for name in OUTCOMES if name in changes}
+    return Outcome(**{"counts": counts(**changes)} | own)
 
 
 def history(batches: int) -> Iterator[LedgerRecord]:
@@ -34,7 +45,7 @@ def history(batches: int) -> Iterator[LedgerRecord]:
     totals = Totals()
     for number in range(batches):
         planned, outcome = plan(number), commit(seen=number, emitted=number, rows_read=3, rows_published=2)
-        totals = totals.plus(planned, outcome)
+        totals = add_batch(totals, planned, outcome)
         at = NOW + timedelta(minutes=5 * number)
         body = {PLAN: stored(planned), CHANGES: {}, OUTCOME: asdict(outcome), TOTALS: asdict(totals)}
         yield LedgerRecord(FORMAT, BATCH, number, "a", at, json.dumps(body))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from tests.checkpoints.fuzz_ledger import fuzz
 from tests.checkpoints.records import history
+from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import LedgerRecord, decoded, packed, sealed
@@ -90,7 +91,7 @@ DAMAGES = {
     "no changes": (lambda r: [changed(r[0], changes=...), *r[1:]], "the batch record of batch 0 has no changes"),
     "a file of the wrong form": (
         lambda r: [
-            changed(r[0], changes={"sink": {"adds": [{"path": 1}], "kept": [], "removes": [], "replaces": None, "schema": None}}),
+            changed(r[0], changes={"sink": asdict(Changes()) | {"adds": [{"path": 1}]}}),
             *r[1:],
         ],
         "the batch of batch 0 has a adds of the wrong type",
@@ -116,7 +117,7 @@ def test_what_a_ledger_may_not_hold_is_refused(path, damage):
 def test_totals_that_are_not_those_of_the_batches_are_refused(path):
     records = list(history(3))
     totals = json.loads(records[2].body)["totals"]
-    written(path, [*records[:2], changed(records[2], totals=totals | {"rows_read": 8})])
+    written(path, [*records[:2], changed(records[2], totals=totals | {"counts": totals["counts"] | {"rows_read": 8}})])
     with pytest.raises(LedgerCorruptError, match="the totals in the record of batch 2"):
         Ledger(path).batches()
 

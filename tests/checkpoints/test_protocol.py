@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 
 from tests.checkpoints import publishing
 from tests.checkpoints.publishing import NOW, ROLES, ROWS, Pipeline, log_entry
-from windowmill.checkpoints.batches import Changes, Commit
+from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.committer import DeltaRsCommitter, Publication, beyond_delta_rs
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import MAX_FILES, Ledger
@@ -127,7 +127,7 @@ def test_files_that_go_before_the_record_are_not_recorded(pipeline):
     changes = pipeline.changes(planned)
     DeltaTable(pipeline.tables["sink"].place).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     with pytest.raises(SinkError, match=r"sink .* which batch 2 has just written, is gone, .*; nothing was recorded, run again"):
-        record(ledger, planned, Commit(10, 5, "passed"), changes, pipeline.tables, NOW)
+        record(ledger, planned, Outcome(10, 5, "passed"), changes, pipeline.tables, NOW)
     assert ledger.count == 2
     pipeline.run()
     assert pipeline.rows("sink") == 3
@@ -161,7 +161,7 @@ def test_many_files_are_in_a_manifest(pipeline):
 @pytest.mark.covers("P7")
 def test_of_two_attempts_one_wins_and_the_files_of_the_other_go(pipeline):
     first, second = pipeline.ledger(), pipeline.ledger()
-    outcome = Commit(10, 5, "passed")
+    outcome = Outcome(10, 5, "passed")
     plans = [pipeline.plan(ledger, attempt) for ledger, attempt in ((first, "a"), (second, "b"))]
     changes = [pipeline.changes(planned) for planned in plans]
     record(first, plans[0], outcome, changes[0], pipeline.tables, NOW)
@@ -178,7 +178,7 @@ def test_the_files_of_a_record_of_unknown_fate_stay(pipeline, monkeypatch):
     changes = pipeline.changes(planned)
     monkeypatch.setattr(Ledger, "record", lambda *_: (_ for _ in ()).throw(OSError("connection reset")))
     with pytest.raises(OSError, match="connection reset"):
-        record(ledger, planned, Commit(10, 5, "passed"), changes, pipeline.tables, NOW)
+        record(ledger, planned, Outcome(10, 5, "passed"), changes, pipeline.tables, NOW)
     assert {file.path for file in changes["sink"].adds} <= pipeline.files("sink")
 
 
@@ -193,14 +193,14 @@ def test_columns_that_state_gains_are_added_and_those_that_a_sink_lost_are_misse
             writer.write(wider)
         changes[role] = Changes.of(wider.schema, writer.close())
     with pytest.raises(SinkError, match="has no column m, which the results have; put it back"):
-        record(ledger, planned, Commit(10, 5, "passed"), changes, pipeline.tables, NOW)
+        record(ledger, planned, Outcome(10, 5, "passed"), changes, pipeline.tables, NOW)
     assert ledger.count == 2
-    record(ledger, planned, Commit(10, 5, "passed"), {"state": pipeline.changes(planned)["state"]}, pipeline.tables, NOW)
+    record(ledger, planned, Outcome(10, 5, "passed"), {"state": pipeline.changes(planned)["state"]}, pipeline.tables, NOW)
     settle(ledger, pipeline.tables)
     with FileWriter(pipeline.tables["state"].place, wider.schema, batch=3, attempt="a", task=0) as writer:
         writer.write(wider)
     record(
-        ledger, pipeline.plan(ledger), Commit(10, 5, "passed"), {"state": Changes.of(wider.schema, writer.close())}, pipeline.tables, NOW
+        ledger, pipeline.plan(ledger), Outcome(10, 5, "passed"), {"state": Changes.of(wider.schema, writer.close())}, pipeline.tables, NOW
     )
     settle(ledger, pipeline.tables)
     assert sorted(DeltaTable(pipeline.tables["state"].place).to_pyarrow_table()["m"].to_pylist(), key=str) == [2, None, None, None]
@@ -319,7 +319,7 @@ def test_a_range_is_replaced_in_one_commit(tmp_path, moved):
 
     def publish(changes: Changes, then: Any = None) -> None:
         ledger = pipeline.ledger()
-        record(ledger, pipeline.plan(ledger), Commit(10, 5, "passed"), {"sink": changes}, pipeline.tables, NOW)
+        record(ledger, pipeline.plan(ledger), Outcome(10, 5, "passed"), {"sink": changes}, pipeline.tables, NOW)
         if then:
             then()
         settle(ledger, pipeline.tables)
@@ -351,7 +351,7 @@ def test_a_held_batch_waits_for_a_ruling(pipeline, verdict, rows):
         DeltaTable(pipeline.tables[role].place).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     validation = pipeline.changes(ledger.held_batch.plan, ("quality",))["quality"]
     outcome = rule(ledger, verdict, pipeline.tables, NOW, validation=validation)
-    assert (outcome.verdict, outcome.rows_published) == (verdict, 0 if verdict in ("discarded", "abandoned") else 1)
+    assert (outcome.verdict, outcome.published_counts.rows_published) == (verdict, 0 if verdict in ("discarded", "abandoned") else 1)
     assert (pipeline.rows("sink"), pipeline.rows("state"), pipeline.rows("quality") + 1) == rows
     with pytest.raises(OutOfTurnError):
         rule(pipeline.verify(), "released", pipeline.tables, NOW)
@@ -377,6 +377,6 @@ def test_the_table_of_held_rows_takes_other_columns(pipeline):
     planned = pipeline.plan(ledger)
     with FileWriter(pipeline.tables["sink"].place, other.schema, batch=planned.batch, attempt="a", task=0) as writer:
         writer.write(other)
-    ledger.record(planned, Commit(10, 5, "held"), {"sink": Changes.of(other.schema, writer.close())}, NOW)
+    ledger.record(planned, Outcome(10, 5, "held"), {"sink": Changes.of(other.schema, writer.close())}, NOW)
     settle(ledger, pipeline.tables)
     assert DeltaTable(pipeline.tables["held"].place).to_pyarrow_table().equals(other)

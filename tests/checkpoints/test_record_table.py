@@ -47,7 +47,7 @@ def test_small_files_are_merged_twice_and_nothing_is_lost(path, monkeypatch):
     monkeypatch.setattr("windowmill.checkpoints.record_table.FAN", 4)
     ledger = filled(path, 80)
     assert [batch.number for batch in ledger.batches()] == list(range(80))
-    assert ledger.totals.rows_read == 240
+    assert ledger.totals.counts.rows_read == 240
     levels = [name.split("-")[2] for name in sorted(Path(uri).name for uri in DeltaTable(path).file_uris())]
     assert levels == sorted(levels, reverse=True), "older records are in files that have been merged more often"
     assert (levels.count("2") >= 4, levels.count("1") < 4, levels.count("0") < 4) == (True, True, True)
@@ -58,7 +58,7 @@ def test_a_start_reads_few_files_however_long_the_ledger_is(path, monkeypatch):
     names = files_read(monkeypatch)
     ledger = Ledger(path)
     assert (ledger.count, ledger.last_commit.number, ledger.held_batch, ledger.generation) == (50, 49, None, "g")
-    assert ledger.totals.rows_read == 150
+    assert ledger.totals.counts.rows_read == 150
     assert len(ledger._batches) == TAIL_BATCHES
     few = len(names)
     assert few <= 2 * TAIL_BATCHES + 1
@@ -75,7 +75,7 @@ def test_what_moved_the_pipeline_is_found_behind_many_backfills(path):
         ledger.record(plan(number, **changes), commit(emitted=9 if moves else 5, rows_read=7), {}, NOW)
     again = Ledger(path)
     assert again.last_commit.number == 1
-    assert (again.totals.batches, again.totals.backfills, again.totals.rows_read) == (30, 28, 14)
+    assert (again.totals.batches, again.totals.backfills, again.totals.counts.rows_read) == (30, 28, 14)
 
 
 def test_opening_reads_a_log_that_stays_short(path):

@@ -126,12 +126,12 @@ class Contract:
             self._restate(pipeline, plan, publish)
         elif isinstance(plan, ApplyPlan):
             self._apply(pipeline, plan, publish)
-            now.missed = now.missed or bool(batch.late_missed)
+            now.missed = now.missed or bool(batch.counts.late_missed)
         elif isinstance(plan, BackfillPlan):
-            self._backfill(pipeline, plan, publish, batch.late_missed)
+            self._backfill(pipeline, plan, publish, batch.counts.late_missed)
             self._backfilled |= {batch.number: plan.range} if publish else {}
         else:
-            self._run(pipeline, plan.from_version, plan.to_version, publish, late_missed=batch.late_missed)
+            self._run(pipeline, plan.from_version, plan.to_version, publish, late_missed=batch.counts.late_missed)
         now.position = plan.to_version
         self._meanings = {window["name"]: window for window in _windows_of(plan.definition)}
 

@@ -91,7 +91,7 @@ class Story:
     def batches(self) -> list[tuple[Any, ...]]:
         """What the ledger says of each batch."""
         return [
-            (b.number, b.action, b.status, b.verdict, b.from_version, b.to_version, b.rows_read, b.rows_applied, b.rows_quarantined)
+            (b.number, b.action, b.status, b.verdict, b.from_version, b.to_version, b.counts)
             for b in Ledger.open(self.bench.pipeline).batches()
         ]
 

@@ -61,7 +61,7 @@ def _check_clean(bench: Bench) -> None:
     assert len(bench.quarantine()) == len(want.quarantined)
     batches = Ledger.open(bench.pipeline).batches()
     assert [(b.number, b.status, b.from_version, b.to_version) for b in batches] == [(0, "committed", -1, 0), (1, "committed", 0, 1)]
-    assert sum(b.rows_read for b in batches) == len(ROWS)
+    assert sum(b.counts.rows_read for b in batches) == len(ROWS)
     for table, role in ((bench.sink, "sink"), (f"{bench.sink}.windowmill/state", "state")):
         writes = [c for c in DeltaTable(table).history() if '"batch": 1' in str(c.get("userMetadata", ""))]
         assert len(writes) == 1, f"{role} has {len(writes)} commits of batch 1"

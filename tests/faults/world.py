@@ -182,7 +182,7 @@ class World:
         assert ranges == [*zip([-1, *(to for _, to in ranges)], [to for _, to in ranges], strict=False)], f"ranges do not tile: {ranges}"
         for batch in building:
             rows = [row for version in range(batch.from_version + 1, batch.to_version + 1) for row in self.landed.get(version, [])]
-            assert batch.rows_read == len(rows) == batch.rows_applied + batch.rows_quarantined, f"batch {batch.number}"
+            assert batch.counts.rows_read == len(rows) == batch.counts.rows_applied + batch.counts.rows_quarantined, f"batch {batch.number}"
         self._check_tables(batches)
 
     def _check_tables(self, batches: list[Batch]) -> None:

@@ -1,4 +1,4 @@
-"""Make the golden tables of the format that this code writes: ``python -m tests.golden.make 4 /golden``; needs Spark.
+"""Make the golden tables of the format that this code writes: ``python -m tests.golden.make 5 /golden``; needs Spark.
 
 Tables are made in the folder ``/golden``, which their logs name, and copied here.
 
@@ -175,7 +175,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 #: The cases whose tables are kept of each format of ledgers.
-KEPT: dict[str, tuple[str, ...]] = {"4": tuple(CASES)}
+KEPT: dict[str, tuple[str, ...]] = {"5": tuple(CASES)}
 #: An expectation that no batch meets: it holds the second one of the case ``held``.
 IMPOSSIBLE = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": -1, "severity": "critical"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, groupby, pairwise
@@ -29,7 +30,6 @@ from windowmill.jobs.ways.choose import parts_of
 from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.input import Input
 from windowmill.jobs.ways.lateness import seen_after
-from windowmill.jobs.ways.restored import added
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.checksums import RowCheck
@@ -124,7 +124,7 @@ class Run:
         self.emitted: int | None = None
         self.restored: list[pa.Table] = []
         self.kinds: Mapping[str, int] = {}
-        self.missed: Mapping[str, int] = {}
+        self.missed: Counter[str] = Counter()
         self.rows: list[Row] = []
         self.refused: list[tuple[int, str]] = []
         self.commits: list[int] = []
@@ -151,14 +151,13 @@ class Run:
         emission = self._emission(batch, new, vouched)
         parts = self.parts(batch)
         done, self.restored = self._compute(batch, parts, new, emission)
-        self.kinds = done.counts.restored
+        self.kinds = done.counts.state_restored
         self.seen, self.read = emission.seen, sum(self.kinds.values())
         refused = [] if done.judged is None else files.refused(done.judged.table, first)
         assert done.counts.rows_applied + len(refused) == len(rows or [])
         self.refused, self.late = self.refused + refused, self.late + done.counts.rows_late
-        self.missed = added(self.missed, done.counts.missed)
+        self.missed += Counter(done.counts.late_missed)
         self.rows += shown(done)
-        assert sum(map(len, done.state)) <= done.counts.new_state
         if done.state:
             self._keep(done.state, parts)
         self._drop_old(emission.through)

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from tests.checkpoints.records import commit as made
 from tests.checkpoints.records import plan
-from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.report import write_report
 from windowmill.windowing.axis import to_us
@@ -59,7 +59,7 @@ def commit(pipeline: Pipeline, count: int = 1, **outcome: Any) -> None:
     told |= {"rows_read": 10, "rows_applied": 8, "rows_quarantined": 2, "rows_late": 1, "rows_published": 5, "timings": {"apply": 1.5}}
     for number in range(len(ledger.batches()), len(ledger.batches()) + count):
         planned = plan(number, f"a{number}", now_us=to_us(START), meaning=pipeline.meaning_hash())
-        ledger.record(planned, Commit(**(told | outcome)), {}, START + number * HOUR)
+        ledger.record(planned, made(**(told | outcome)), {}, START + number * HOUR)
 
 
 def checked(batch: int, outcome: str = "passed", **changes: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from windowmill.checkpoints.batches import Commit
+from windowmill.checkpoints.batches import Outcome
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.plans import Plan
 from windowmill.jobs.batch.planning import next_run
@@ -48,11 +48,11 @@ class Folder:
     def hold(self) -> None:
         """Record the next batch, as held."""
         ledger = Ledger.open(parse_pipeline(self.spec))
-        ledger.record(self.plan(), Commit(seen=None, emitted=None, verdict="held"), {}, AT)
+        ledger.record(self.plan(), Outcome(seen=None, emitted=None, verdict="held"), {}, AT)
 
     def abandon(self) -> None:
         ledger = Ledger.open(parse_pipeline(self.spec))
-        ledger.rule(Commit(seen=None, emitted=None, verdict="abandoned"), None, AT)
+        ledger.rule(Outcome(seen=None, emitted=None, verdict="abandoned"), None, AT)
 
 
 @pytest.fixture

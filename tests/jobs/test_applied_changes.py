@@ -157,7 +157,7 @@ def test_only_windows_after_the_instant_asked_for_are_filled(tmp_path, prepared)
     old = [row for row in found if row["window_end"] <= middle]
     assert differences(old, [row for row in before if row["window_end"] <= middle and row["window"] == "slots"]) == []
     assert {row["spread"] for row in old} == {None}
-    assert done.commit.rows_published == len(found) - len(old)
+    assert done.outcome.counts.rows_published == len(found) - len(old)
     visits = ([row for row in rows if row["window"] == "visits"] for rows in (bench.rows(), before))
     assert differences(*visits) == []
 
@@ -166,7 +166,7 @@ def test_without_history_rows_begin_with_the_next_window(tmp_path, prepared):
     bench = prepared.copy(tmp_path / "b", grown)
     before, emitted = bench.rows(), Ledger.open(bench.pipeline).newest.outcome.emitted
     done = apply(bench, {"windows": [SLOTS, ROLLING], "aggregates": {"n": FEW["n"], "high": AGGREGATES["high"]}}, history=None)
-    assert done.commit.rows_published == 0
+    assert done.outcome.counts.rows_published == 0
     assert differences(bench.rows(), before) == []
     bench.land(ROWS[200:])
     bench.run()
@@ -255,7 +255,7 @@ def test_what_the_source_no_longer_tells_in_order_is_read_in_order_of_event_time
     DeltaTable(bench.source).optimize.compact()
     DeltaTable(bench.source).vacuum(0, dry_run=False, enforce_retention_duration=False)
     done = apply(bench, {"windows": [SLOTS, VISITS, ROLLING]})
-    assert (done.plan.arrival, done.commit.rows_late) == ("event_time", 0)
+    assert (done.plan.arrival, done.outcome.counts.rows_late) == ("event_time", 0)
     assert {row["window"] for row in bench.rows()} == {"slots", "visits", "rolling"}
 
 
@@ -329,10 +329,10 @@ def test_rows_that_have_been_quarantined_are_not_quarantined_again(tmp_path, pre
     assert {row["reason"] for row in before} == {"future_time", "null_time", "too_late"}
     done = apply(bench, {"windows": [SLOTS, VISITS, ROLLING]})
     assert bench.quarantine() == before
-    assert done.commit.rows_quarantined == len(before)
-    assert done.commit.seen == Ledger.open(bench.pipeline).batches()[2].outcome.seen
+    assert done.outcome.counts.rows_quarantined == len(before)
+    assert done.outcome.seen == Ledger.open(bench.pipeline).batches()[2].outcome.seen
     totals = Ledger.open(bench.pipeline).totals
-    assert (totals.rows_read, totals.rows_quarantined) == (301, len(before))
+    assert (totals.counts.rows_read, totals.counts.rows_quarantined) == (301, len(before))
     bench.land(ROWS[300:])
     bench.run()
     bench.commits = [commit for place, commit in enumerate(bench.commits) if place != 200]
@@ -367,7 +367,7 @@ def test_a_change_that_a_rule_holds_may_be_released(tmp_path, prepared):
         apply(bench, {"windows": [SLOTS, ROLLING], "aggregates": FEW | {"big": AGGREGATES["big"]}, "expectations": [rule]})
     [done] = bench.run(ruling="release")
     bench.changes |= {"expectations": []}
-    assert (done.plan.action, done.commit.verdict) == ("apply", "released")
+    assert (done.plan.action, done.outcome.verdict) == ("apply", "released")
     bench.land(ROWS[200:])
     bench.run()
     assert differences(of(bench, bench.rows()), bench.expected(ROWS).rows) == []

@@ -125,7 +125,7 @@ def test_a_dry_run_says_what_would_be_read_and_replaced_and_changes_nothing(benc
     assert told["bytes"] == sum(path.stat().st_size for path in Path(bench.source).glob("*.parquet"))
     assert told["seconds"] > 0
     done = loop.backfill(bench.pipeline, quiet(), begin=BASE + 10 * MINUTE, end=BASE + 1000 * MINUTE)
-    assert (done.commit.rows_read, done.commit.rows_published) == (told["rows"], told["rows_replaced"])
+    assert (done.outcome.counts.rows_read, done.outcome.counts.rows_published) == (told["rows"], told["rows_replaced"])
 
 
 def test_a_dry_run_says_why_other_rows_would_count(bench):

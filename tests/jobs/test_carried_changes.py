@@ -144,7 +144,7 @@ def carry_out(bench: Bench, changes: dict[str, Any], history: int | None) -> Any
     with hidden(bench.source):
         done = loop.apply(bench.pipeline, quiet(), history=history)
     assert done is not None
-    assert (done.plan.action, done.commit.rows_read, done.plan.carried is not None) == ("apply", 0, True)
+    assert (done.plan.action, done.outcome.counts.rows_read, done.plan.carried is not None) == ("apply", 0, True)
     return done
 
 
@@ -168,7 +168,7 @@ def test_what_is_dropped_reads_nothing(tmp_path, prepared, kind, emit):
     bench = prepared.copy(tmp_path / "b", grown, before | {"emit": emit})
     shown = bench.rows()
     done = carry_out(bench, after, AXIS_BEGIN)
-    assert done.commit.rows_published == 0
+    assert done.outcome.counts.rows_published == 0
     assert differences(bench.rows(), shown) == []
     maintain(bench.pipeline, quiet())
     run_on(bench, ROWS)
@@ -181,7 +181,7 @@ def test_new_windows_are_made_of_stored_slices(tmp_path, prepared, kind, emit):
     bench = prepared.copy(tmp_path / "b", grown, before | {"emit": emit, "time": TIME | {"disorder": "100 minutes"}})
     history = shown_through(bench) - RECENT
     done = carry_out(bench, after, history)
-    assert done.commit.rows_published > 0
+    assert done.outcome.counts.rows_published > 0
     check(bench, ROWS[:200], after=history)
     run_on(bench, ROWS)
     check(bench, ROWS, after=history)
@@ -194,7 +194,7 @@ def test_without_history_new_windows_go_on_from_stored_slices(tmp_path, prepared
         tmp_path / "b", grown, {"windows": [DAY, VISITS, SEVEN]} | before | {"emit": emit, "time": TIME | {"lateness": "0 minutes"}}
     )
     shown, through = bench.rows(), int(Ledger.open(bench.pipeline).newest.outcome.emitted)
-    assert carry_out(bench, after, None).commit.rows_published == 0
+    assert carry_out(bench, after, None).outcome.counts.rows_published == 0
     assert differences(bench.rows(), shown) == []
     run_on(bench, ROWS)
     check(bench, ROWS, after=through)
@@ -225,7 +225,7 @@ def test_files_of_the_source_before_what_is_asked_for_are_not_read(tmp_path, emi
     assert 0 < len(found.reading.files) < 6
     done = loop.apply(bench.pipeline, quiet(), history=history)
     assert done is not None
-    assert done.commit.rows_read == len(found.reading.files) * eighth
+    assert done.outcome.counts.rows_read == len(found.reading.files) * eighth
     if history is not None:
         check(bench, ROWS[: 6 * eighth], after=history)
     bench.land(ROWS[6 * eighth :])

@@ -261,7 +261,10 @@ def test_rows_that_take_the_place_of_deleted_ones_are_corrections_behind_other_c
     days.append((2, "a", "09:05", 12))
     days.append((3, "a", "19:00", 3))
     days.run()
-    assert [(batch.action, batch.rows_quarantined) for batch in Ledger.open(days.pipeline).batches()][1:3] == [("restate", 0), ("run", 0)]
+    assert [(batch.action, batch.counts.rows_quarantined) for batch in Ledger.open(days.pipeline).batches()][1:3] == [
+        ("restate", 0),
+        ("run", 0),
+    ]
     assert days.latest("hourly") == [
         *[("a", "08:00", "09:00", 1, 11), ("a", "09:00", "10:00", 1, 12), ("a", "15:00", "16:00", 1, 6), ("a", "17:00", "18:00", 1, 8)],
         *[("b", "15:00", "16:00", 1, 5), ("b", "16:00", "17:00", 1, 7), ("b", "18:00", "19:00", 1, 9)],

@@ -51,7 +51,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def recorded(bench: Bench) -> list[dict[str, int]]:
-    return [batch.late_missed for batch in Ledger.open(bench.pipeline).batches()]
+    return [batch.counts.late_missed for batch in Ledger.open(bench.pipeline).batches()]
 
 
 def test_each_window_counts_the_rows_that_it_was_closed_to(bench):

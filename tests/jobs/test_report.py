@@ -19,9 +19,9 @@ from deltalake import write_deltalake
 from rich.console import Console
 
 from examples.flights.results import batches_table
-from tests.checkpoints.records import plan
+from tests.checkpoints.records import commit as made
+from tests.checkpoints.records import counts, plan
 from tests.jobs.reporting import HOUR, START, Page, checked, commit, pipeline_at, publish, result_row, set_aside
-from windowmill.checkpoints.batches import Commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.commands.cost_command import cost_of
@@ -96,7 +96,7 @@ def backfilled(pipeline: Pipeline, **outcome: Any) -> None:
     changes |= {"range_from": to_us(START), "range_to": to_us(START + HOUR), "builds_state": False}
     planned = plan(last.batch + 1, "b", action="backfill", **changes)
     told = {"seen": to_us(START + 3 * HOUR), "emitted": to_us(START + 2 * HOUR), "verdict": "passed"} | outcome
-    ledger.record(planned, Commit(**told), {}, START + 9 * HOUR)
+    ledger.record(planned, made(**told), {}, START + 9 * HOUR)
 
 
 def test_published_are_the_rows_that_the_sink_holds(pipeline):
@@ -150,8 +150,8 @@ def held_back(pipeline: Pipeline, verdict: str = "held") -> None:
     commit(pipeline)
     ledger = Ledger.open(pipeline)
     planned = replace(ledger.newest.plan, batch=1, from_version=0, to_version=1)
-    ends = {"window_end_min": to_us(START), "window_end_max": to_us(START + HOUR), "rows_published": 2}
-    ledger.record(planned, replace(ledger.newest.outcome, verdict="held", **ends), {}, START)
+    held = replace(ledger.newest.outcome, verdict="held", counts=counts(rows_published=2, ends=(to_us(START), to_us(START + HOUR))))
+    ledger.record(planned, held, {}, START)
     if verdict != "held":
         ledger.rule(replace(ledger.newest.outcome, verdict=verdict), None, START)
 

@@ -14,18 +14,18 @@ from windowmill.jobs.ways.emission import Emission
 from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.ways.output import Output
 from windowmill.jobs.ways.returning import decoded, encoded
+from windowmill.windowing.counts import Counts, WindowRows
 from windowmill.windowing.errors import StateCorruptError
 
 FILE = DataFile("part-0.parquet", 10, 2, 1_000, '{"numRecords":2}')
+COUNTS = Counts(rows_applied=3, rows_late=1, quarantined={"null_time": 1}, late_missed={"w": 1}, windows={"w": WindowRows(2, 10, 20)})
 VALUES = [
     None,
     (1, 2.5, "a", True, float("inf")),
     {3, 4},
     [FILE],
-    Output({"sink": (FILE,)}, {"w": (2, 10, 20)}, 3, 1, 0, 5, {"null_time": 1}, frozenset({"here:1"}), missed={"w": 1}),
-    ComputedBatch(
-        Emission(1, None, 0, 1), 3, 2, 0, 1, {"w": (2, 10, 20)}, {}, {"sink": Changes((FILE,), removes=("old",), replaces=(0, 9))}
-    ),
+    Output({"sink": (FILE,)}, COUNTS, 1, frozenset({"here:1"})),
+    ComputedBatch(Emission(1, None, 0, 1), COUNTS, {"sink": Changes((FILE,), removes=("old",), replaces=(0, 9))}),
 ]
 
 
@@ -37,7 +37,7 @@ def test_a_value_comes_as_it_was(value):
 
 
 def test_numbers_of_numpy_are_plain_ones():
-    assert decoded(encoded(Output(rows_applied=np.int64(1 << 62)))) == Output(rows_applied=1 << 62)
+    assert decoded(encoded(Output(refused=np.int64(1 << 62)))) == Output(refused=1 << 62)
 
 
 @pytest.mark.parametrize("error", [TooLargeError("7 rows"), OnlySparkError("a condition"), StateCorruptError("a row differs")])

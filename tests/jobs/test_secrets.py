@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from tests.checkpoints.records import plan
 from tests.matrices import crossed
-from windowmill.checkpoints.batches import Commit
+from windowmill.checkpoints.batches import Outcome
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.cli import main
 from windowmill.jobs.report import write_report
@@ -250,7 +250,7 @@ def test_what_a_pipeline_writes_and_says_holds_no_credentials(tmp_path, capsys):
     at = datetime(2024, 1, 1, tzinfo=UTC)
     write_deltalake(pipeline.source.path, pa.table({"k": ["a"], "t": pa.array([at], pa.timestamp("us", "UTC"))}))
     ledger = Ledger.open(pipeline)
-    ledger.record(plan(0, meaning=pipeline.meaning_hash()), Commit(seen=0, emitted=0, verdict="passed"), {}, at)
+    ledger.record(plan(0, meaning=pipeline.meaning_hash()), Outcome(seen=0, emitted=0, verdict="passed"), {}, at)
     page = tmp_path / "report.html"
     write_report(pipeline, out=str(page))
     assert "CANARY" not in page.read_text()

@@ -22,7 +22,7 @@ from tests.checkpoints.records import plan
 from tests.golden.make import HERE, Golden
 from tests.golden.test_golden import landed
 from tests.jobs.batches import Run
-from windowmill.checkpoints.batches import Commit
+from windowmill.checkpoints.batches import Outcome
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.inspection import SlicesInspection, key_value
@@ -60,7 +60,7 @@ def commit(pipeline: Pipeline, emitted: int | None, *, schema: pa.Schema = SOURC
     ledger = Ledger.open(pipeline)
     number = len(ledger.batches())
     planned = plan(number, meaning=pipeline.meaning_hash(), source_schema=Schema.from_arrow(schema).to_json())
-    ledger.record(planned, Commit(seen=emitted, emitted=emitted, verdict="passed" if done else "held"), {}, NOW)
+    ledger.record(planned, Outcome(seen=emitted, emitted=emitted, verdict="passed" if done else "held"), {}, NOW)
 
 
 def sliced(pipeline: Pipeline, *batches: list[tuple[Any, ...]], level: int | None = None) -> None:
@@ -379,7 +379,7 @@ def oracle(pipeline: Pipeline, golden: Golden) -> list[dict[str, Any]]:
 
 
 def test_open_sessions_are_shown_beside_slices(tmp_path, capsys):
-    golden = Golden(Path(shutil.copytree(HERE / "format-4" / "sessions", tmp_path / "tables")))
+    golden = Golden(Path(shutil.copytree(HERE / "format-5" / "sessions", tmp_path / "tables")))
     pipeline = Pipeline.model_validate(golden.spec())
     summary = state_of(pipeline, [], 5).data["state"]
     assert summary["kind"] == "slices and sessions"
@@ -408,7 +408,7 @@ def test_open_sessions_are_shown_beside_slices(tmp_path, capsys):
 
 @pytest.mark.parametrize(("case", "window"), [("revised_visits", "visits"), ("cut_visits", "short")])
 def test_open_windows_are_those_that_the_end_of_the_input_closes(tmp_path, case, window):
-    golden = Golden(Path(shutil.copytree(HERE / "format-4" / case, tmp_path / "tables")))
+    golden = Golden(Path(shutil.copytree(HERE / "format-5" / case, tmp_path / "tables")))
     pipeline = Pipeline.model_validate(golden.spec())
     of_window = [row for row in oracle(pipeline, golden) if row["window"] == window]
     wanted = {row["window_start"]: row for row in sorted(of_window, key=lambda row: row["revision"]) if row["flag"] is True}
@@ -425,7 +425,7 @@ def test_open_windows_are_those_that_the_end_of_the_input_closes(tmp_path, case,
 
 
 def test_since_when_a_key_is_known_is_shown_beside_its_slices(tmp_path, capsys):
-    golden = Golden(Path(shutil.copytree(HERE / "format-4" / "empty", tmp_path / "tables")))
+    golden = Golden(Path(shutil.copytree(HERE / "format-5" / "empty", tmp_path / "tables")))
     pipeline = Pipeline.model_validate(golden.spec())
     summary = state_of(pipeline, [], 5).data["state"]
     assert summary["entries_of_spans"] == 6, "of three keys in two batches"

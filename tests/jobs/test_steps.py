@@ -23,7 +23,8 @@ from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch import closing, loop, steps
 from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.schedulers.spark import numbered_rows
-from windowmill.jobs.ways.output import Output, check_balance
+from windowmill.jobs.ways.output import check_balance
+from windowmill.windowing.counts import Counts, WindowRows
 from windowmill.windowing.errors import LocalComputeError, SinkRefusedError, StateMissingError, WindowmillError
 from windowmill.windowing.settings import COMPUTE
 from windowmill.windowing.specfile import parse_pipeline
@@ -102,11 +103,11 @@ def test_a_batch_that_fails_while_it_is_computed_leaves_no_files(bench, monkeypa
 def test_the_record_tells_what_was_read_and_which_files_were_written(bench):
     bench.land([row(1), row(12), row(None), row(25)])
     [done] = bench.run()
-    told, places = done.commit, Places.of(bench.pipeline)
-    assert (told.seen, told.emitted) == (BASE + 25 * MINUTE, BASE + 25 * MINUTE)
-    assert (told.window_end_min, told.window_end_max) == (BASE + 10 * MINUTE, BASE + 20 * MINUTE)
-    assert (told.rows_read, told.rows_applied, told.rows_late, told.rows_quarantined) == (4, 3, 0, 1)
-    assert (told.windows, told.rows_published, told.slices, told.verdict) == ({"slots": 2}, 2, 3, "passed")
+    outcome, counts, places = done.outcome, done.outcome.counts, Places.of(bench.pipeline)
+    assert (outcome.seen, outcome.emitted, outcome.verdict) == (BASE + 25 * MINUTE, BASE + 25 * MINUTE, "passed")
+    assert (counts.rows_read, counts.rows_applied, counts.rows_late, counts.quarantined) == (4, 3, 0, {"null_time": 1})
+    assert counts.windows == {"slots": WindowRows(2, BASE + 10 * MINUTE, BASE + 20 * MINUTE)}
+    assert counts.rows_published == 2
     changes = Ledger.open(bench.pipeline).changes_of(Ledger.open(bench.pipeline).batches()[0])
     folders = {"sink": bench.sink, "state": places.state, "quarantine": places.quarantine, "quality": places.quality}
     assert changes.keys() == folders.keys()
@@ -121,7 +122,7 @@ def test_a_batch_without_results_publishes_none(bench):
     version = DeltaTable(bench.sink).version()  # the first batch makes the sink
     bench.land([row(2)])
     [second] = bench.run()
-    assert (first.commit.rows_published, second.commit.rows_published) == (0, 0)
+    assert (first.outcome.counts.rows_published, second.outcome.counts.rows_published) == (0, 0)
     assert (DeltaTable(bench.sink).version(), data_files(bench.sink)) == (version, set())
     assert len(named(Places.of(bench.pipeline).state)) == 2
 
@@ -134,7 +135,7 @@ def test_a_backfill_of_a_running_pipeline_sets_no_rows_aside_again(bench):
     places, before = Places.of(bench.pipeline), bench.rows()
     quarantined, state = data_files(places.quarantine), DeltaTable(places.state).version()
     done = loop.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 20 * MINUTE)
-    assert (done.commit.rows_read, done.commit.rows_quarantined) == (5, 1)
+    assert (done.outcome.counts.rows_read, done.outcome.counts.rows_quarantined) == (5, 1)
     assert (data_files(places.quarantine), DeltaTable(places.state).version()) == (quarantined, state)
     assert bench.rows() == before
 
@@ -150,7 +151,7 @@ def test_a_backfill_rewrites_only_files_with_rows_of_its_range(bench):
     # The first file keeps the window that ends after 10 minutes, and the second the one after 40.
     assert (len(changes.removes), [file.rows for file in changes.kept], sum(file.rows for file in changes.adds)) == (2, [2], 2)
     assert len(files & named(bench.sink)) == 1
-    assert done.commit.rows_published == 2
+    assert done.outcome.counts.rows_published == 2
     assert differences(bench.rows(), before) == []
 
 
@@ -216,7 +217,7 @@ def test_what_a_crash_before_the_record_leaves_is_no_part_of_a_table(bench, monk
     left = data_files(bench.sink)
     assert len(left) == 1
     [done] = bench.run()
-    assert (done.plan.batch, done.commit.rows_published, len(bench.rows())) == (0, 1, 1)
+    assert (done.plan.batch, done.outcome.counts.rows_published, len(bench.rows())) == (0, 1, 1)
     assert left.isdisjoint(named(bench.sink))
 
 
@@ -249,7 +250,7 @@ def balanced(*, applied: int, quarantined: int, logged: int | None, filtered: bo
     files = [SimpleNamespace(rows=logged, is_counted=True)]
     own = {"plan": plan(3), "files": files, "pipeline": pipeline, "runnable": SimpleNamespace(source=source)}
     batch: Any = SimpleNamespace(**own)
-    check_balance(batch, Output(rows_applied=applied, reasons={"null_time": quarantined}), 10)
+    check_balance(batch, Counts(rows_read=10, rows_applied=applied, quarantined={"null_time": quarantined}))
 
 
 @pytest.mark.parametrize(

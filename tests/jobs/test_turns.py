@@ -84,7 +84,7 @@ def test_only_a_batch_that_is_held_is_ruled_on(pipeline, monkeypatch, ruling):
 def test_a_held_batch_is_ruled_on_once(pipeline, first, second):
     recorded(pipeline, "held")
     [done] = loop.run(pipeline, quiet(), ruling=first)
-    assert done.commit.verdict == {"release": "released", "discard": "discarded"}[first]
+    assert done.outcome.verdict == {"release": "released", "discard": "discarded"}[first]
     with pytest.raises(LedgerError, match=f"no batch is held, so there is nothing to {second}"):
         loop.run(pipeline, quiet(), ruling=second)
 

@@ -24,7 +24,7 @@ MUTANTS = {
         ("quarantined-again-by-a-backfill", "jobs.batch.steps:_Steps.record", never("self.plan.rereads and _ in self.changes")),
     ],
     f"{FOLDERS}a_file_that_was_read_and_has_changed_is_refused_or_ignored_with_its_rows": [
-        ("ignored-changes-not-recorded", "jobs.batch.steps:_Steps._outcome", without("rows_ignored=_")),
+        ("ignored-changes-not-recorded", "jobs.batch.compute:_computed", without("rows_ignored=_")),
     ],
     f"{STEPS}rows_that_do_not_balance_are_refused": [
         ("log-left-out-of-the-balance", "jobs.ways.output:check_balance", without("is_known and (_ > _ or (_ < _ and not may_be_fewer))")),
@@ -97,7 +97,7 @@ MUTANTS = {
         ),
     ],
     f"{SAVEPOINTS}runs_after_a_restoration_give_what_undisturbed_ones_give[slices]": [
-        ("totals-of-undone-batches-kept", "checkpoints.assembling:Totals.plus", never("isinstance(_, RestorePlan)")),
+        ("totals-of-undone-batches-kept", "checkpoints.assembling:add_batch", never("isinstance(_, RestorePlan)")),
     ],
     f"{SAVEPOINTS}a_pipeline_goes_back_twice_and_not_to_what_was_undone": [
         ("undone-batches-stand", "checkpoints.batches:standing", instead("_1.number <= _2", "True")),

@@ -56,8 +56,7 @@ class PlacedBench(Bench):
     def batches(self) -> list[tuple[Any, ...]]:
         """What the ledger says of each batch."""
         return [
-            (b.number, b.action, b.status, b.verdict, b.from_version, b.to_version, b.rows_read, b.rows_applied, b.rows_quarantined)
-            for b in Ledger.open(self.pipeline).batches()
+            (b.number, b.action, b.status, b.verdict, b.from_version, b.to_version, b.counts) for b in Ledger.open(self.pipeline).batches()
         ]
 
     def held(self) -> None:

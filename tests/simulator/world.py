@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.checkpoints.records import plan
-from windowmill.checkpoints.batches import Changes, Commit, identity_of
+from windowmill.checkpoints.batches import Changes, Outcome, identity_of
 from windowmill.checkpoints.committer import Publication
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.ledger import Ledger
@@ -23,6 +23,7 @@ from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.protocol import record, rule, settle
 from windowmill.checkpoints.records import LedgerRecord
 from windowmill.checkpoints.verification import ORDER, refuse_committed, verify
+from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import FencedError, HeldError, LedgerBehindError, OutOfTurnError, StateCorruptError
 
 MEANING = "meaning"
@@ -207,7 +208,7 @@ class World:
         assert self.logs["quarantine"].rows() == bad
         assert {number for number, _ in self.logs["quality"].rows()} == {batch.number for batch in batches}
         for batch in committed:
-            assert batch.rows_read == batch.rows_applied + batch.rows_quarantined
+            assert batch.counts.rows_read == batch.counts.rows_applied + batch.counts.rows_quarantined
 
 
 @dataclass
@@ -244,7 +245,7 @@ class Run:
             raise HeldError("held")
         return True
 
-    def _computed(self, plan: Plan, tables: Mapping[str, MemoryTable]) -> tuple[Commit, dict[str, Changes]]:
+    def _computed(self, plan: Plan, tables: Mapping[str, MemoryTable]) -> tuple[Outcome, dict[str, Changes]]:
         self.world.computed[plan.batch] += 1
         new = {version: self.world.source[version] for version in range(plan.from_version + 1, plan.to_version + 1)}
         restored = sum(total for (batch, total), n in tables["state"].log.rows().items() for _ in range(n) if batch < plan.batch)
@@ -268,7 +269,7 @@ class Run:
 
         self.probe("files", write)
         n = sum(map(len, new.values()))
-        return Commit(None, None, verdict, n, n - len(bad), 0, len(bad)), changes
+        return Outcome(None, None, verdict, Counts(rows_read=n, rows_applied=n - len(bad), quarantined={"bad": len(bad)})), changes
 
 
 _attempts = itertools.count()

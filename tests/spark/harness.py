@@ -211,7 +211,7 @@ def check_runs_backfill_and_upkeep(bench: Bench, rows: Sequence[Row]) -> list[An
 
 def missed_in(done: Sequence[Any]) -> dict[str, int]:
     """By window name, the rows that came too late for a window that holds them, in batches that are ``done``."""
-    return dict(sum((Counter(each.commit.late_missed) for each in done), Counter[str]()))
+    return dict(sum((Counter(each.outcome.counts.late_missed) for each in done), Counter[str]()))
 
 
 def place(pipeline: Pipeline, row: Row) -> tuple[Any, ...]:

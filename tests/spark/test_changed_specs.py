@@ -37,7 +37,7 @@ def test_a_changed_spec_gives_the_tables_of_a_rebuild(spark, tmp_path, monkeypat
         patched.setattr(limits, "MAX_ROWS", 0)
         done = loop.apply(bench.pipeline, quiet(), history=AXIS_BEGIN)
     assert done is not None
-    assert done.commit.compute["tasks"] > 1
+    assert done.outcome.compute["tasks"] > 1
     bench.land(rows[200:])
     bench.run()
     assert differences([row for row in bench.rows() if row["window"] != "visits"], bench.expected(rows).rows) == []

@@ -73,7 +73,7 @@ def test_no_row_of_an_append_is_late_to_another(tmp_path):
     days = pa.concat_tables([flights(day) for day in range(3)])
     write_deltalake(source, days, partition_by=["k"])
     [done] = loop.run(hourly(source, sink), quiet())
-    assert (done.commit.rows_quarantined, done.commit.rows_late) == (0, 0)
+    assert (done.outcome.counts.rows_quarantined, done.outcome.counts.rows_late) == (0, 0)
     assert published(sink) == recomputed(days)
 
 
@@ -84,7 +84,7 @@ def test_a_day_after_a_day_in_the_order_of_a_hash(spark, tmp_path):
         rows = spark.createDataFrame(flights(day)).dropDuplicates().repartition(7, "v")
         rows.write.format("delta").mode("append").save(source)
         [done] = loop.run(hourly(source, sink), quiet())
-        assert (done.commit.rows_quarantined, done.commit.rows_late) == (0, 0)
+        assert (done.outcome.counts.rows_quarantined, done.outcome.counts.rows_late) == (0, 0)
     days = pa.concat_tables([flights(day) for day in range(3)])
     assert published(sink) == recomputed(days)
 
@@ -99,7 +99,7 @@ def test_a_pipeline_over_the_sink_of_another_one_loses_no_rows(tmp_path):
     for day in range(4):
         write_deltalake(source, flights(day), mode="append")
         loop.run(hourly(source, middle), quiet())
-        quarantined += sum(done.commit.rows_quarantined for done in loop.run(daily, quiet()))
+        quarantined += sum(done.outcome.counts.rows_quarantined for done in loop.run(daily, quiet()))
     hours = DeltaTable(middle).to_pyarrow_table()
     want = asked(
         "from (select k, time_bucket(interval 1 day, window_end) + interval 1 day as end_of_day, count(*) as hours, sum(n)::bigint as n "

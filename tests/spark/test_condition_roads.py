@@ -96,4 +96,4 @@ def test_spark_is_asked_once_about_what_only_it_evaluates(spark, tmp_path, monke
     read = [(n % 25, label) for n, label in enumerate(labels) if label.split()[1] > "2"]
     found = bench.rows()[0]
     assert (found["n"], found["some"], found["few"]) == (len(read), sum(chosen[label] for _, label in read), sum(n > 5 for n, _ in read))
-    assert done.commit.rows_applied == done.commit.rows_read
+    assert done.outcome.counts.rows_applied == done.outcome.counts.rows_read

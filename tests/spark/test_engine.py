@@ -68,11 +68,11 @@ def test_a_small_batch_is_one_task_of_one_described_job(spark, tmp_path, monkeyp
         jobs = [job for job in jobs_of(store) if job.jobId() not in before]
         assert [job.description().get() for job in jobs] == [f"bench, batch {done.plan.batch}: apply"]
         ran = [stage for job in jobs for stage in map(tracker.getStageInfo, tracker.getJobInfo(job.jobId()).stageIds)]
-        assert done.commit.compute == {
+        assert done.outcome.compute == {
             "engine": "spark", "application": context.applicationId, "master": context.master,
             "jobs": len(jobs), "stages": len(ran), "tasks": sum(stage.numCompletedTasks for stage in ran), "executors": 1,
         }  # fmt: skip
-        assert done.commit.compute["tasks"] == 1
+        assert done.outcome.compute["tasks"] == 1
     assert context.getLocalProperty("spark.job.description") == "of the user"
     context.setLocalProperty("spark.job.description", None)
     assert not context.getJobTags()
@@ -94,7 +94,7 @@ def test_a_large_batch_counts_all_its_jobs(spark, tmp_path, monkeypatch):
     jobs = list(context._jsc.sc().statusTracker().getJobIdsForTag("all-of-it"))
     context.removeJobTag("all-of-it")
     ran = [stage for job in jobs for stage in map(tracker.getStageInfo, tracker.getJobInfo(job).stageIds) if stage.numCompletedTasks]
-    counted = done.commit.compute
+    counted = done.outcome.compute
     assert counted["jobs"] == len(jobs) > 1
     assert counted["stages"] == len(ran)
     assert counted["tasks"] == sum(stage.numCompletedTasks for stage in ran) > 1
@@ -112,8 +112,8 @@ def test_what_is_restored_is_counted_by_kind_alike(spark, tmp_path, monkeypatch)
             first = bench.run()
             bench.land(rows[400:])
             second = bench.run()
-            assert first[0].commit.restored == {}
-            found[name, kind] = second[0].commit.restored
+            assert first[0].outcome.counts.state_restored == {}
+            found[name, kind] = second[0].outcome.counts.state_restored
             assert found[name, kind][kind] > 0
     for kind in ("slices", "flatfat_nodes"):
         assert found["local", kind] == found["spark", kind]
@@ -194,7 +194,9 @@ def test_tasks_and_this_process_write_the_same_rows(spark, tmp_path, monkeypatch
                 for name, most in lowered.items():
                     patched.setattr(limits, name, most)
                 done = loop.run(runnable(case, tmp_path, sink), quiet())
-            assert {each.commit.compute["engine"] for each in done if each.commit.rows_read} <= {"local" if sink == "local" else "spark"}
+            assert {each.outcome.compute["engine"] for each in done if each.outcome.counts.rows_read} <= {
+                "local" if sink == "local" else "spark"
+            }
     found = published(case, str(tmp_path / "local"))
     assert differences(found, case.expected().rows) == []
     for sink in ("spark", "many"):

@@ -86,7 +86,7 @@ def test_a_small_batch_of_padded_texts_needs_no_spark(spark, tmp_path, monkeypat
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
     monkeypatch.setattr(steps, "spark_session", lambda *_, **__: pytest.fail("Spark was started"))
     [done] = bench.run()
-    assert done.commit.rows_published
+    assert done.outcome.counts.rows_published
 
 
 @pytest.mark.usefixtures("either_reader")
@@ -98,7 +98,7 @@ def test_conditions_compare_them_as_spark_sql_does(spark, tmp_path, mapped):
         bench = Bench(tmp_path / str(number), _SPEC | {"source": {"path": source, "filter": condition}})
         bench.run()
         wanted = spark.sql(f"SELECT count(*) FROM delta.`{source}` WHERE {condition}").head()[0]
-        assert sum(batch.rows_read for batch in Ledger.open(bench.pipeline).batches()) == wanted > 0
+        assert sum(batch.counts.rows_read for batch in Ledger.open(bench.pipeline).batches()) == wanted > 0
 
 
 def test_another_length_is_another_type(spark, tmp_path, monkeypatch):

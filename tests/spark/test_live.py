@@ -95,9 +95,9 @@ def compare_with_reference(folder: Path, case: str) -> None:
     want = bench.expected(rows)
     assert want.rows, "the reference emitted nothing, so nothing was compared"
     assert differences(bench.rows(), want.rows) == []
-    assert sum(d.commit.rows_read for d in done) == len(rows)
+    assert sum(d.outcome.counts.rows_read for d in done) == len(rows)
     assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reason for _, reason in want.quarantined)
-    assert sum(d.commit.rows_quarantined for d in done) == len(want.quarantined) > 0
+    assert sum(d.outcome.counts.rows_quarantined for d in done) == len(want.quarantined) > 0
 
 
 @pytest.mark.spark
@@ -109,7 +109,7 @@ def test_backfill_recomputes_the_same_rows_and_runs_go_on_after_it(spark, tmp_pa
     before = bench.rows()
     ends = sorted(row["window_end"] for row in before)
     done = loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[len(ends) // 2])
-    assert 0 < done.commit.rows_published < len(before)
+    assert 0 < done.outcome.counts.rows_published < len(before)
     assert differences(bench.rows(), before) == []
     run_over(bench, 7, rows[400:], 2)
     assert differences(bench.rows(), bench.expected(rows).rows) == []

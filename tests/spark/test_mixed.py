@@ -41,10 +41,10 @@ CASES: dict[str, dict[str, Any]] = {
 def test_any_cut_gives_the_rows_of_the_reference(tmp_path, case):
     bench, rows = Bench(tmp_path, CASES[case]), events(31, 400)
     done = check_runs_backfill_and_upkeep(bench, rows)
-    assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
+    assert sum(d.outcome.counts.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
     want = bench.expected(rows)
     assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reason for _, reason in want.quarantined)
-    assert sum(d.commit.rows_quarantined for d in done) == len(want.quarantined) > 0
+    assert sum(d.outcome.counts.rows_quarantined for d in done) == len(want.quarantined) > 0
 
 
 @pytest.mark.spark
@@ -52,7 +52,7 @@ def test_any_cut_gives_the_rows_of_the_reference(tmp_path, case):
 def test_small_batches_of_all_ways_are_computed_by_one_task(spark, tmp_path):
     bench, rows = Bench(tmp_path, CASES["all ways"]), events(32, 300)
     done = run_over(bench, 8, rows, 3)
-    assert {(each.commit.compute["engine"], each.commit.compute["tasks"]) for each in done} == {("spark", 1)}
+    assert {(each.outcome.compute["engine"], each.outcome.compute["tasks"]) for each in done} == {("spark", 1)}
     assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 

@@ -48,7 +48,7 @@ def test_odd_rows_are_set_aside_and_the_batch_goes_on(tmp_path, way):
     details = sorted(row["detail"] for row in bench.quarantine() if row["reason"] == "bad_condition")
     assert details == ["condition 'cast(label as int) > 4' fails on the row", "condition 'i / i = 1' fails on the row"]
     # A row for which the filter is null is not read.
-    assert (done.commit.rows_read, done.commit.rows_applied, done.commit.rows_quarantined) == (8, 2, 6)
+    assert (done.outcome.counts.rows_read, done.outcome.counts.rows_applied, done.outcome.counts.rows_quarantined) == (8, 2, 6)
     assert [(row["n"], row["large"]) for row in bench.rows()] == [(1, 1)]
     bench.land([ROW | {"t": BASE + 1200 * MINUTE}])
     bench.run()
@@ -63,7 +63,7 @@ def test_times_at_the_ends_of_64_bits_are_set_aside(tmp_path, kind):
     bench.land([ROW | {"i": time} for time in (1, *odd, 2, 40)])
     [done] = bench.run()
     assert [row["reason"] for row in bench.quarantine()] == ["time_out_of_range"] * 4
-    assert done.commit.rows_applied == 3
+    assert done.outcome.counts.rows_applied == 3
     assert [row["n"] for row in bench.rows() if row["window_end"] == 10] == [2]
 
 
@@ -75,7 +75,7 @@ def test_many_rows_on_which_a_condition_fails_hold_the_batch(tmp_path):
         bench.run()
     assert not DeltaTable.is_deltatable(bench.sink)
     [done] = bench.run(ruling="release")
-    assert (done.commit.rows_quarantined, done.commit.verdict) == (4, "released")
+    assert (done.outcome.counts.rows_quarantined, done.outcome.verdict) == (4, "released")
 
 
 @pytest.mark.spark

@@ -30,4 +30,4 @@ def test_a_page_that_cannot_be_written_does_not_fail_its_batch(tmp_path):
     (tmp_path / "sink.windowmill" / "docs").write_text("in the way")
     bench.land(ROWS)
     told = bench.run()
-    assert [done.commit.verdict for done in told] == ["passed"]
+    assert [done.outcome.verdict for done in told] == ["passed"]

@@ -415,7 +415,7 @@ def test_rules_in_sql_and_over_nan_ask_for_a_session(spark, tmp_path, monkeypatc
     monkeypatch.setattr(steps, "spark_session", lambda *_, **__: spark)
     bench.land(rows[1:])
     [done] = bench.run()
-    assert done.commit.verdict == "passed"
+    assert done.outcome.verdict == "passed"
 
 
 @pytest.mark.classic

@@ -75,7 +75,7 @@ def test_a_held_batch_is_released_without_its_quarantined_rows(tmp_path, windows
     assert [example["k"] for example in told[0]["examples"]] == ["a"]
     assert "too_late" in Path(write_report(bench.pipeline)).read_text()
     [done] = bench.run(ruling="release")
-    assert (done.commit.verdict, done.commit.rows_quarantined, done.commit.rows_applied) == ("released", 1, 8)
+    assert (done.outcome.verdict, done.outcome.counts.rows_quarantined, done.outcome.counts.rows_applied) == ("released", 1, 8)
     [lost] = bench.quarantine()
     assert (lost["reason"], json.loads(lost["row"])["id"]) == ("too_late", "a190")
     assert (lost["watermark"] - lost["event_time"]).total_seconds() == (605 - 190) * 60
@@ -89,21 +89,21 @@ def test_the_remedy_of_a_first_batch_keeps_the_rows(tmp_path):
     again = bench_of(tmp_path, time={"column": "t", "disorder": "7 hours"})
     land(again, [1_200])
     [done] = again.run()
-    assert (done.commit.verdict, done.commit.rows_quarantined, done.commit.rows_applied) == ("passed", 0, 6)
+    assert (done.outcome.verdict, done.outcome.counts.rows_quarantined, done.outcome.counts.rows_applied) == ("passed", 0, 6)
 
 
 @pytest.mark.usefixtures("each_scheduler")
 def test_later_batches_and_backfills_are_held_alike_and_other_limits_let_them_pass(tmp_path):
     bench = bench_of(tmp_path)
     land(bench, [0, 600, 601])
-    assert bench.run()[0].commit.verdict == "passed"
+    assert bench.run()[0].outcome.verdict == "passed"
     land(bench, [20, 30, 620])
     message, _ = held(bench)
     assert "2 of 3 rows read were quarantined (66.7%)" in message
     assert "give the pipeline a new sink and backfill it there" in message
     assert Ledger.open(bench.pipeline).held_batch is not None
     [done] = bench_of(tmp_path, quarantine={"hold": "never"}).run()
-    assert (done.commit.verdict, done.commit.rows_quarantined) == ("warned", 2)
+    assert (done.outcome.verdict, done.outcome.counts.rows_quarantined) == ("warned", 2)
     assert "quarantined" in status_of(bench.pipeline).data["warning"]
     with pytest.raises(HeldError, match=r"2 of 6 rows read were quarantined \(33\.3%\), more than 10 %"):
         loop.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 600 * MINUTE)
@@ -127,7 +127,7 @@ def test_a_later_batch_of_nothing_but_lost_rows_has_no_results_and_is_held_all_t
     else:
         bench_of(tmp_path, quarantine={"hold": "never"}).run()
     [last] = Ledger.open(bench.pipeline).batches()[-1:]
-    assert (last.status, last.rows_quarantined) == ("committed", 2)
+    assert (last.status, last.counts.rows_quarantined) == ("committed", 2)
     assert len(bench.quarantine()) == 2
 
 
@@ -139,14 +139,14 @@ def test_a_batch_of_nothing_but_lost_rows_is_held_and_one_without_rows_is_not(tm
     assert '{"k": "a", "t": null, "reason": "null_time"}' in said
     loop.run(bench.pipeline, quiet(), ruling="discard")
     bench.land([row(0)])
-    assert bench.run()[0].commit.verdict == "passed"
+    assert bench.run()[0].outcome.verdict == "passed"
 
 
 def test_more_than_one_percent_is_a_warning(tmp_path):
     bench = bench_of(tmp_path)
     bench.land([row(n) for n in range(197)] + [row(0) | {"t": None}] * 2)
     [done] = bench.run()
-    assert (done.commit.verdict, done.commit.rows_quarantined) == ("warned", 2)
+    assert (done.outcome.verdict, done.outcome.counts.rows_quarantined) == ("warned", 2)
     bench.land([row(200 + n) for n in range(198)] + [row(0) | {"t": None}] * 2)
     [done] = bench.run()
-    assert (done.commit.verdict, done.commit.rows_quarantined) == ("passed", 2)
+    assert (done.outcome.verdict, done.outcome.counts.rows_quarantined) == ("passed", 2)

@@ -71,7 +71,7 @@ def test_all_roads_give_what_the_reference_says(spark, tmp_path, monkeypatch, se
     for number, rows in enumerate(commits):
         land(case, source, rows, rng)
         if number in cuts:
-            read += sum(done.commit.rows_read for done in loop.run(runs, quiet()))
+            read += sum(done.outcome.counts.rows_read for done in loop.run(runs, quiet()))
     assert read == len(case.rows)
     assert differences(published(case, str(tmp_path / "runs")), wanted.rows) == []
     assert refused(tmp_path, "runs") == sorted(reason for _, reason in wanted.quarantined)

@@ -38,7 +38,7 @@ def test_tasks_compute_what_deletion_vectors_and_renamed_columns_leave(spark, tm
     assert any((tmp_path / "source").glob("deletion_vector*.bin"))
     [done] = bench.run()
     assert done.plan.action == "restate"
-    assert done.commit.compute["engine"] == "spark"
+    assert done.outcome.compute["engine"] == "spark"
     assert done.restated.windows > 0
     assert differences(bench.latest(), truth(spark, bench)) == []
     bench.land(parts[2])

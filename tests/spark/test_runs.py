@@ -36,10 +36,10 @@ def compare_with_reference(folder, arrival, versions, batches):
     want = bench.expected(rows)
     assert want.rows, "the reference emitted nothing, so nothing was compared"
     assert differences(bench.rows(), want.rows) == []
-    assert sum(d.commit.rows_read for d in done) == len(rows)
+    assert sum(d.outcome.counts.rows_read for d in done) == len(rows)
     assert sorted(row["reason"] for row in bench.quarantine()) == sorted(reason for _, reason in want.quarantined)
-    assert sum(d.commit.rows_quarantined for d in done) == len(want.quarantined) > 0
-    assert sum(d.commit.rows_late for d in done) > 0
+    assert sum(d.outcome.counts.rows_quarantined for d in done) == len(want.quarantined) > 0
+    assert sum(d.outcome.counts.rows_late for d in done) > 0
     assert missed_in(done) == want.missed
 
 
@@ -54,7 +54,7 @@ def test_backfill_of_a_running_pipeline_changes_nothing_but_the_batch(tmp_path):
     from tests.spark.harness import quiet
 
     done = loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[-1] + 10**12)
-    assert 0 < done.commit.rows_published < len(before)
+    assert 0 < done.outcome.counts.rows_published < len(before)
     assert differences(bench.rows(), before, tolerance=1e-13) == []
     bench.land(events(5, 300))
     bench.run()

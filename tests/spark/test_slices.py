@@ -87,7 +87,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_any_cut_gives_the_rows_of_the_reference(tmp_path, case):
     bench, rows = Bench(tmp_path, CASES[case]), events(31, 400)
     done = check_runs_backfill_and_upkeep(bench, lasting(rows, 36) if bench.pipeline.time.end else rows)
-    assert sum(d.commit.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
+    assert sum(d.outcome.counts.rows_late for d in done) > 0, "no row was late, so lateness was not tried"
     assert not is_log(str(tmp_path / "sink.windowmill" / "state"))
 
 

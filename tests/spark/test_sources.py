@@ -74,7 +74,7 @@ def test_a_backfill_whose_order_of_arrival_is_lost_is_refused_or_goes_by_event_t
     with pytest.raises(ArrivalUnknownError, match="--arrival event_time"):
         loop.backfill(bench.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1], history="log")
     assert bench.rows() == before or differences(bench.rows(), before) == []
-    assert [done.commit.rows_read for done in bench.run()] == [0], "nothing is stuck"
+    assert [done.outcome.counts.rows_read for done in bench.run()] == [0], "nothing is stuck"
     loop.backfill(bench.pipeline, quiet(), begin=ends[0] - 1, end=ends[-1], history="event_time")
     want = [row for row in bench.expected(_in_time(rows)).rows if row["window_end"] <= ends[-1]]
     assert differences(bench.rows(), want) == []
@@ -92,7 +92,7 @@ def test_rows_behind_deletion_vectors_never_count(spark, tmp_path):
     assert any((tmp_path / "source").glob("deletion_vector*.bin"))
     [first] = bench.run()
     left = [row for row in rows[:300] if row["i"] != 2]
-    assert first.commit.rows_read == len(left) == first.commit.rows_applied + first.commit.rows_quarantined
+    assert first.outcome.counts.rows_read == len(left) == first.outcome.counts.rows_applied + first.outcome.counts.rows_quarantined
     _like(bench, _in_time(left), [0] * len(left))
     spark.sql(f"DELETE FROM delta.`{bench.source}` WHERE i = 1")
     bench.land(rows[300:])
@@ -100,8 +100,8 @@ def test_rows_behind_deletion_vectors_never_count(spark, tmp_path):
         bench.run()
     bench.changes["source"] = {"path": bench.source, "changes": "ignore"}
     [second] = bench.run()
-    assert second.commit.rows_ignored == sum(row["i"] == 1 for row in left)
-    assert second.commit.rows_read == 200
+    assert second.outcome.counts.rows_ignored == sum(row["i"] == 1 for row in left)
+    assert second.outcome.counts.rows_read == 200
     _like(bench, _in_time(left) + rows[300:], [0] * len(left) + [1] * 200)
 
 
@@ -128,7 +128,7 @@ def test_files_of_one_name_in_many_partitions(spark, tmp_path, monkeypatch, cond
     [done] = bench.run(arrival="event_time")
     labelled = [dict(row, label=odd[n // 10]) for n, row in enumerate(rows)]
     kept = [row for row in labelled if condition is None or (row["i"] is not None and row["i"] > 0)]
-    assert done.commit.rows_read == len(kept)
+    assert done.outcome.counts.rows_read == len(kept)
     _like(bench, _in_time(kept), [0] * len(kept))
 
 
@@ -278,9 +278,9 @@ def test_history_from_a_bulk_load_is_warned_of_and_goes_by_event_time(tmp_path):
         for begin in range(0, 300, 10):
             each.land(shuffled[begin : begin + 10])
     [done] = bench.run()
-    assert done.commit.rows_quarantined > 100
+    assert done.outcome.counts.rows_quarantined > 100
     [done] = again.run(arrival="event_time")
-    assert done.commit.rows_quarantined == sum(row["t"] is None for row in rows)
+    assert done.outcome.counts.rows_quarantined == sum(row["t"] is None for row in rows)
     _like(again, _in_time(shuffled))
 
 

@@ -45,7 +45,7 @@ def test_compaction_of_the_source_brings_no_rows(bench):
     bench.run()
     DeltaTable(bench.source).optimize.compact()
     [done] = bench.run()
-    assert done.commit.rows_read == 0
+    assert done.outcome.counts.rows_read == 0
     bench.land(events(33, 100))
     bench.run()
     assert differences(bench.rows(), bench.expected(events(31, 300) + events(32, 100) + events(33, 100)).rows) == []
@@ -152,10 +152,10 @@ def test_unusable_rows_are_quarantined_with_their_reason(tmp_path):
     [done] = bench.run()
     reasons = sorted(row["reason"] for row in bench.quarantine())
     assert reasons == ["bad_time", "future_time", "null_time", "too_late"]
-    assert done.commit.rows_read == 7 == done.commit.rows_applied + done.commit.rows_quarantined
+    assert done.outcome.counts.rows_read == 7 == done.outcome.counts.rows_applied + done.outcome.counts.rows_quarantined
     loop.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 30 * MINUTE)
     assert len(bench.quarantine()) == 4, "a backfill reads these rows again, and quarantines none twice"
-    assert done.commit.seen == BASE + 60 * MINUTE
+    assert done.outcome.seen == BASE + 60 * MINUTE
 
 
 @pytest.mark.spark
@@ -184,9 +184,9 @@ def test_held_then_released_or_discarded(tmp_path):
         bench.run()
         want = bench.expected(rows + events(44, 300)).rows
         if ruling == "discard":
-            through = done.commit.emitted
+            through = done.outcome.emitted
             want = [row for row in want if row["window_end"] > through]
-        assert done.commit.verdict == {"release": "released", "discard": "discarded"}[ruling]
+        assert done.outcome.verdict == {"release": "released", "discard": "discarded"}[ruling]
         assert differences(bench.rows(), want) == []
 
 
@@ -221,7 +221,7 @@ def test_rows_that_come_twice_and_a_key_that_has_most_of_them(tmp_path):
     for _ in range(2):
         bench.land(rows)
     [done] = bench.run()
-    assert done.commit.rows_read == 800
+    assert done.outcome.counts.rows_read == 800
     assert differences(bench.rows(), bench.expected(rows + rows).rows) == []
 
 
@@ -237,7 +237,7 @@ def test_a_rule_that_is_changed_after_the_record_holds_nothing(tmp_path, monkeyp
     bench.changes["expectations"] = [{"type": "expect_column_values_to_be_between", "column": "n", "max_value": 0, "severity": "critical"}]
     monkeypatch.setattr(steps._Steps, "compute", lambda *_: pytest.fail("nothing is computed again"))
     [done] = bench.run()
-    assert done.commit.verdict == "passed"
+    assert done.outcome.verdict == "passed"
     assert differences(bench.rows(), bench.expected(events(47, 200)).rows) == []
 
 
@@ -249,5 +249,5 @@ def test_a_discarded_batch_stays_out_though_its_rules_would_pass_by_now(tmp_path
         bench.run()
     bench.changes["expectations"] = []
     [done] = bench.run(ruling="discard")
-    assert done.commit.verdict == "discarded"
+    assert done.outcome.verdict == "discarded"
     assert not DeltaTable.is_deltatable(bench.sink)

@@ -40,11 +40,11 @@ def test_windows_appear_when_the_interval_that_completes_them_is_vouched_for(ben
     _land(bench, [1, 11, 21, 300])
     [first] = bench.run(interval_end=AT_BASE + timedelta(minutes=20))
     assert _counts(bench) == {10: 1}, "the row at minute 300 does not move the watermark"
-    assert first.commit.emitted == BASE + 15 * MINUTE
+    assert first.outcome.emitted == BASE + 15 * MINUTE
     _land(bench, [2, 12, 13])
     [second] = bench.run(interval_end=AT_BASE + timedelta(minutes=35))
     assert _counts(bench) == {10: 1, 20: 3, 30: 1}
-    assert (second.commit.rows_applied, second.commit.rows_quarantined, second.commit.rows_late) == (2, 1, 2)
+    assert (second.outcome.counts.rows_applied, second.outcome.counts.rows_quarantined, second.outcome.counts.rows_late) == (2, 1, 2)
     assert [row["reason"] for row in bench.quarantine()] == ["too_late"]
 
 
@@ -58,7 +58,7 @@ def test_rows_behind_an_interval_that_was_vouched_for_bring_revisions(bench):
     shown = [((row["window_end"] - BASE) // MINUTE, row["revision"], row["n"]) for row in bench.rows()]
     # The rows at 12 and 13 came together, so that they bring one revision.
     assert shown == [(10, 0, 1), (20, 0, 1), (20, 1, 3), (30, 0, 1)]
-    assert (second.commit.rows_applied, second.commit.rows_quarantined, second.commit.rows_late) == (2, 1, 2)
+    assert (second.outcome.counts.rows_applied, second.outcome.counts.rows_quarantined, second.outcome.counts.rows_late) == (2, 1, 2)
 
 
 @pytest.mark.usefixtures("each_scheduler")
@@ -80,7 +80,7 @@ def test_a_later_interval_completes_windows_without_new_rows(bench):
     bench.run(interval_end=AT_BASE + timedelta(minutes=15))
     assert bench.run(interval_end=AT_BASE + timedelta(minutes=15)) == []
     [moved] = bench.run(interval_end=AT_BASE + timedelta(minutes=25))
-    assert moved.commit.rows_read == 0
+    assert moved.outcome.counts.rows_read == 0
     assert _counts(bench) == {10: 1, 20: 1}
 
 
@@ -92,8 +92,8 @@ def test_only_the_batch_that_drains_the_backlog_vouches(bench):
     for minutes in ([1, 11], [2, 12], [3, 14]):
         _land(bench, minutes)
     done = bench.run(interval_end=AT_BASE + timedelta(minutes=35))
-    assert [(d.commit.rows_applied, d.commit.rows_quarantined, d.commit.rows_late) for d in done] == [(2, 0, 0)] * 3
-    assert [d.commit.emitted for d in done] == [None, None, BASE + 30 * MINUTE]
+    assert [(d.outcome.counts.rows_applied, d.outcome.counts.rows_quarantined, d.outcome.counts.rows_late) for d in done] == [(2, 0, 0)] * 3
+    assert [d.outcome.emitted for d in done] == [None, None, BASE + 30 * MINUTE]
     assert _counts(bench) == {10: 3, 20: 3}
 
 
@@ -120,7 +120,7 @@ def test_a_backfill_judges_each_row_as_the_batch_that_brought_it(bench, way):
     counts = {10: 1, 20: 3, 30: 1}
     assert _counts(bench) == counts
     done = loop.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 500 * MINUTE)
-    assert (done.commit.rows_applied, done.commit.rows_quarantined, done.commit.rows_late) == (6, 1, 2)
+    assert (done.outcome.counts.rows_applied, done.outcome.counts.rows_quarantined, done.outcome.counts.rows_late) == (6, 1, 2)
     assert _counts(bench) == counts
     # An interval that was vouched for before does not turn the clock back.
     _land(bench, [3, 29, 31])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.windowing.columnar.checksums import with_checksums
+from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.combine import Ints
 
 
@@ -26,21 +27,14 @@ class Advanced:
         The rows that the batch appends to the state, with checksums; null if it keeps none.
     refused
         Numbers of the rows that came too late for every window; int64, shape (n_refused,).
-    applied, late
-        How many other rows there are, and how many of these arrived behind the watermark.
-    touched
-        Number of slices or entries that the batch touched, where ``state`` has fewer rows; null if it has them all.
-    missed
-        By window name, the number of rows that came too late for a window that holds them, refused ones included; without zeros.
+    counts
+        The other rows, and the late ones among them; those that missed windows, refused ones included.
     """
 
     results: Iterable[pa.Table]
     state: pa.Table | None
     refused: Ints
-    applied: int
-    late: int
-    touched: int | None = None
-    missed: Mapping[str, int] = field(default_factory=dict)
+    counts: Counts
 
     @classmethod
     def of(
@@ -70,4 +64,5 @@ class Advanced:
         behind = pc.sum(pc.and_(late.fill_null(False), pa.array(taken))).as_py() or 0
         kept = None if state is None else with_checksums(pa.concat_tables(state))
         missed = {name: len(each) for names, each in refused.items() if len(each) for name in names}
-        return cls([table for table in results if len(table)], kept, common, int(taken.sum()), behind, missed=missed)
+        counts = Counts(rows_applied=int(taken.sum()), rows_late=behind, late_missed=missed)
+        return cls([table for table in results if len(table)], kept, common, counts)

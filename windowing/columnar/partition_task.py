@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from windowmill.windowing.columnar.keyed import KeyedWindows, Step
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.results import result_rows
 from windowmill.windowing.columnar.rows import ROW_NUMBER, ROW_TIME, ROW_WATERMARK
+from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import BEFORE, Clock
@@ -65,7 +66,8 @@ class PartitionTask:
             changes = self.log.changes(stored, windows.snapshot(), step.due, self.batch)
         taken = ~np.isin(rows.column(ROW_NUMBER).to_numpy(), step.refused)
         late = _late(rows) & taken
-        return PartitionResult(self, step, keys, changes, int(taken.sum()), int(late.sum()))
+        counts = Counts(rows_applied=int(taken.sum()), rows_late=int(late.sum()), late_missed=step.missed)
+        return PartitionResult(self, step, keys, changes, counts)
 
     def _arrived(self, fresh: pa.Table, windows: KeyedWindows) -> pa.Table:
         """``fresh`` as live rows in order of arrival; a null watermark becomes that of the row before."""
@@ -88,16 +90,15 @@ class PartitionResult:
         Key columns; row k is the key of index k.
     changes
         Entries for the log; none if no state is kept.
-    applied, late
-        Number of fresh rows that were not refused, and of those behind the watermark among them.
+    counts
+        The fresh rows that were not refused, and those behind the watermark among them; those that missed windows.
     """
 
     task: PartitionTask
     step: Step
     keys: pa.Table
     changes: pa.Table | None
-    applied: int
-    late: int
+    counts: Counts
 
     def results(self, ends: tuple[int, int] | None = None) -> Iterator[pa.Table]:
         """Result rows, one table per chunk of windows; only those that end in the range (begin, end], if ``ends`` is given."""
@@ -109,11 +110,6 @@ class PartitionResult:
     def refused(self) -> Ints:
         """Numbers of the fresh rows that came too late."""
         return self.step.refused
-
-    @property
-    def missed(self) -> Mapping[str, int]:
-        """By window name, the number of fresh rows that came too late for a window that holds them."""
-        return self.step.missed
 
 
 def _ending_in(rows: pa.Table, begin: int, end: int) -> pa.Table:

@@ -54,6 +54,7 @@ from windowmill.windowing.columnar.slices import (
 )
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
 from windowmill.windowing.columnar.whole_keys import WholeKeys, of_packed, of_parts
+from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.columns import arenas, int64_of, stored
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, grid_windows
@@ -80,8 +81,8 @@ class Combined:
     slices, offsets
         The batch's slices and nodes for the state, with checksums, grouped by key; key k's are ``offsets[k]:offsets[k + 1]``. None if the
         state keeps none.
-    rows, late_rows, n_slices
-        Numbers of lifted rows, of late rows among them, and of the batch's slices, new nodes and spans.
+    rows, late_rows
+        Numbers of lifted rows, and of late rows among them.
     missed
         As in :class:`.packing.Sliced`.
     """
@@ -91,7 +92,6 @@ class Combined:
     offsets: Ints
     rows: int
     late_rows: int
-    n_slices: int
     missed: tuple[int, ...] = ()
 
     @classmethod
@@ -99,13 +99,14 @@ class Combined:
         """What came too late, if anything did: the sum for each grid."""
         counts = tuple(map(sum, zip(*filter(None, missed), strict=True)))
         if counts:
-            yield cls([], None, np.zeros(1, np.int64), 0, 0, 0, counts)
+            yield cls([], None, np.zeros(1, np.int64), 0, 0, counts)
 
     def advanced(self, stage: WindowStage) -> Advanced:
         """The same as whole result rows, completed one table at a time, and state."""
         results = (result_rows(stage, bare) for bare in self.windows)
         missed = {name: n for (name, _), n in zip(stage.grids, self.missed, strict=False) if n}
-        return Advanced(results, self.slices, np.empty(0, np.int64), self.rows, self.late_rows, self.n_slices, missed)
+        counts = Counts(rows_applied=self.rows, rows_late=self.late_rows, late_missed=missed)
+        return Advanced(results, self.slices, np.empty(0, np.int64), counts)
 
 
 def combined(stage: WindowStage, batches: Iterable[pa.RecordBatch]) -> Iterator[Combined]:
@@ -133,7 +134,7 @@ def _combine(stage: WindowStage, whole: WholeKeys) -> Combined:
     spans, merged = _with_new(stage, merged)
     windows = [bare for number in range(len(stage.grids)) for bare in _windows(stage, number, merged, spans)]
     own = merged.own
-    kept, kept_offsets, n_nodes = None, np.zeros(1, np.int64), 0
+    kept, kept_offsets = None, np.zeros(1, np.int64)
     if stage.keep_from is not None:
         partials = marked_by_edge(stage.slices, merged.partials) if stage.slices.revises else merged.partials
         stored_rows = [(0, partials.at(own & (partials.starts >= stage.keep_from)))]
@@ -144,8 +145,7 @@ def _combine(stage: WindowStage, whole: WholeKeys) -> Combined:
             stored_rows += whole_nodes(stage, stage.nodes, *leaves)
         keys, columns = spans.rows_of(stage.slices.known, merged.spans)
         kept, kept_offsets = _kept(stage.slices, merged, stored_rows, keys, columns)
-        n_nodes = sum(len(nodes.starts) for _, nodes in stored_rows[1:]) + len(keys)
-    return Combined(windows, kept, kept_offsets, whole.rows, whole.late_rows, int(own.sum()) + n_nodes)
+    return Combined(windows, kept, kept_offsets, whole.rows, whole.late_rows)
 
 
 def event_windows(stage: WindowStage, pipeline: Pipeline, rows: pa.Table) -> Iterator[pa.Table]:

@@ -16,6 +16,7 @@ from windowmill.jobs.ways.lateness import seen_after
 from windowmill.jobs.ways.output import Output, Role, RowWriter
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.results import with_retracted
+from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import State
@@ -52,19 +53,19 @@ class MemoryBatch:
     judged
         The new rows, each with the reason if it is refused; null if the batch has none.
     counts
-        Numbers of applied, late and refused rows, and of restored ones.
+        Its rows.
     """
 
     results: list[pa.Table]
     state: list[pa.Table]
     judged: NewRows | None
-    counts: Output
+    counts: Counts
 
     @classmethod
-    def of(cls, batch: Input, writer: MemoryWriter, judged: NewRows | None, counts: Output) -> Self:
+    def of(cls, batch: Input, writer: MemoryWriter, judged: NewRows | None, output: Output) -> Self:
         """What ``writer`` has taken of ``batch``."""
         results = [*writer.tables("sink"), *writer.tables("retracted")]
-        return cls([with_retracted(rows) for rows in results] if batch.revises else results, writer.tables("state"), judged, counts)
+        return cls([with_retracted(rows) for rows in results] if batch.revises else results, writer.tables("state"), judged, output.counts)
 
 
 def compute(batch: Input, state: State, new: NewRows | None, emission: Emission) -> MemoryBatch:

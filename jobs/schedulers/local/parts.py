@@ -18,6 +18,7 @@ from windowmill.jobs.ways.base import BatchSurvey, stops_at_range
 from windowmill.jobs.ways.lateness import JUDGED_BY, revised_after, seen_after, too_late_among
 from windowmill.jobs.ways.output import Output, RowWriter, counted
 from windowmill.jobs.ways.restored import restored_kinds
+from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import State
@@ -70,7 +71,7 @@ def compute_parts(
         refusing = [each.refused for part, each in zip(parts, done, strict=True) if not part.grids]
         too_late = refused_by_all(new, refusing, [grid for part in parts for grid in part.grids], batch)
         refused, judged = len(too_late), new.without(too_late, batch)
-    restored = (Output(restored=restored_kinds(each.stored)) for each in loaded)
+    restored = (Output(counts=Counts(state_restored=restored_kinds(each.stored))) for each in loaded)
     return sum(restored, counted(parts, [each.output for each in done], refused)), judged
 
 

@@ -33,6 +33,7 @@ from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.packing import BUCKET, PLACE, count_slices
 from windowmill.windowing.columnar.slices import GRID, SliceStage, WindowStage
+from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +83,7 @@ class PackedFrames:
         n = partitions_for(0 if new is None else new.survey.rows, self.partitions)
         gathered = by_bucket(reduce(DataFrame.unionByName, packed), stage, n)
         output = written_by_tasks(gathered, partial(_advanced, partial(slice_windows.combined, stage), stage), targets)
-        return output if restored is None else output + Output(restored=restored.kinds())
+        return output if restored is None else output + Output(counts=Counts(state_restored=restored.kinds()))
 
 
 class CountedSlices:

@@ -15,6 +15,7 @@ from windowmill.jobs.ways.output import Output
 from windowmill.jobs.ways.restored import restored_kinds
 from windowmill.jobs.ways.returning import RETURNED, returned
 from windowmill.windowing.columnar.advanced import Advanced
+from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +37,7 @@ def _write(targets: Targets, advanced_of: AdvancedOf, batches: Iterator[pa.Recor
     counts = Output()
     with OutputWriter(targets) as writer:
         for stored, done in advanced_of(batches):
-            counts += written(writer, done) + Output(restored=restored_kinds(stored))
+            counts += written(writer, done) + Output(counts=Counts(state_restored=restored_kinds(stored)))
             writer.refused(done.refused)
         counts += writer.output()
     yield from returned(counts)

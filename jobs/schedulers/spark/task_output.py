@@ -24,6 +24,7 @@ from windowmill.jobs.ways.output import Output, Published, Role, RowWriter
 from windowmill.jobs.ways.returning import taken
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED
 from windowmill.windowing.columnar.results import with_retracted
+from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -73,7 +74,6 @@ class OutputWriter(RowWriter):
         self._targets, self._task = targets, task_number()
         self._open: dict[Role, FileWriter] = {}
         self._stack = ExitStack()
-        self._reasons: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -87,8 +87,8 @@ class OutputWriter(RowWriter):
 
     def quarantined(self, rows: pa.Table) -> None:
         """Write rows of the quarantine table."""
-        for counted in rows.column("reason").value_counts().to_pylist():
-            self._reasons[counted["values"]] = self._reasons.get(counted["values"], 0) + counted["counts"]
+        reasons = rows.column("reason").value_counts().to_pylist()
+        self.counts += Counts(quarantined={each["values"]: each["counts"] for each in reasons})
         self.write("quarantine", rows)
 
     def refused(self, numbers: Any) -> None:
@@ -110,9 +110,9 @@ class OutputWriter(RowWriter):
         self._open[role].write(rows)
 
     def output(self) -> Output:
-        """Finish all files; returns their entries, windows and reasons."""
+        """Finish all files; returns their entries, and the counts of result rows and of quarantined ones."""
         files = {role: writer.close() for role, writer in self._open.items()}
-        return Output(files, self.windows, reasons=self._reasons, executors=frozenset({executor()}))
+        return Output(files, self.counts, executors=frozenset({executor()}))
 
 
 def task_number() -> int:

@@ -1,0 +1,97 @@
+"""Counts of a batch's rows: one value from the result of a task to the ledger's record, ``history`` and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRows:
+    """Number of result rows of a window of the spec, and their first and last window end, in ticks of the axis."""
+
+    rows: int
+    first_end: int
+    last_end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Counts of one layout, of one task, of a batch, or of several batches; ``+`` adds them up.
+
+    Attributes
+    ----------
+    rows_read, rows_applied, rows_late
+        Number of rows read, of those that count in a window, and of late ones among these.
+    rows_ignored
+        Number of rows changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``.
+    quarantined
+        Number of quarantined rows by reason.
+    late_missed
+        By window name, the number of rows that came too late for a window that holds them, quarantined ones included; without zeros.
+    state_restored
+        Number of restored state rows by kind.
+    windows
+        Result rows by window name.
+    """
+
+    rows_read: int = 0
+    rows_applied: int = 0
+    rows_late: int = 0
+    rows_ignored: int = 0
+    quarantined: Mapping[str, int] = field(default_factory=dict)
+    late_missed: Mapping[str, int] = field(default_factory=dict)
+    state_restored: Mapping[str, int] = field(default_factory=dict)
+    windows: Mapping[str, WindowRows] = field(default_factory=dict)
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(**{each.name: _added(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)})
+
+    @property
+    def rows_quarantined(self) -> int:
+        """Number of quarantined rows."""
+        return sum(self.quarantined.values())
+
+    @property
+    def rows_published(self) -> int:
+        """Number of result rows."""
+        return sum(each.rows for each in self.windows.values())
+
+    @property
+    def window_ends(self) -> tuple[int, int] | None:
+        """First and last window end of the result rows; null if there are none."""
+        if not self.windows:
+            return None
+        return min(each.first_end for each in self.windows.values()), max(each.last_end for each in self.windows.values())
+
+    def rows_of_windows(self) -> dict[str, int]:
+        """Number of result rows by window name."""
+        return {name: each.rows for name, each in self.windows.items()}
+
+    def shown(self) -> dict[str, Any]:
+        """The counts that ``history`` and the summary of a run show, by name."""
+        return {name: getattr(self, name) for name in _SHOWN}
+
+
+_SHOWN = ("rows_read", "rows_applied", "rows_late", "late_missed", "rows_quarantined", "rows_ignored", "rows_published")
+
+
+def _added(one: Any, other: Any) -> Any:
+    if isinstance(one, int):
+        return one + other
+    if isinstance(one, WindowRows):
+        return WindowRows(one.rows + other.rows, min(one.first_end, other.first_end), max(one.last_end, other.last_end))
+    return {**one, **other, **{name: _added(one[name], other[name]) for name in one.keys() & other.keys()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over all committed batches; rows that a backfill of a running pipeline or a restatement read again count once.
+
+    Result rows are those that batches have written: rows that a backfill published again count twice, and the sink has fewer.
+    """
+
+    batches: int = 0
+    backfills: int = 0
+    counts: Counts = field(default_factory=Counts)
