@@ -53,30 +53,23 @@ class Arrived:
     late: bool
 
     @classmethod
-    def of(cls, rows: DataFrame, batch: Input, order: Sequence[str], needed: Sequence[str], *, every: bool) -> Self:
+    def of(cls, rows: DataFrame, batch: Input, order: Sequence[str], needed: Sequence[str]) -> Self:
         """The ``rows`` in order of the columns ``order``; rows with equal values of the first one are a commit.
 
-        Late rows are found by reading the ``needed`` columns once. ``every`` is as of :func:`.survey`.
+        Late rows are found by reading the ``needed`` columns once.
         """
         arrival = order[0]
         # Sorted by ranges of the first column alone, so that no commit is split between Spark partitions.
         ordered = _placed(rows.repartitionByRange(backquoted(arrival)).sortWithinPartitions(*map(backquoted, order)))
-        find = cls._by_row if batch.by_row else cls._by_commit
-        found = find(ordered, batch, arrival, every=every)
+        found = cls._by_commit(ordered, batch, arrival)
         if not found.late:
             return found
         # Whether a row is late depends on all rows before it, so the numbers must not change any more: sort once.
         own = [TIME, UNTIL_OF, FILE, ROW, REASON, NUMBER_OF]
-        return find(ordered.select(*map(backquoted, dict.fromkeys(needed)), *own).localCheckpoint(), batch, arrival, every=every)
+        return cls._by_commit(ordered.select(*map(backquoted, dict.fromkeys(needed)), *own).localCheckpoint(), batch, arrival)
 
     @classmethod
-    def _by_row(cls, rows: DataFrame, batch: Input, arrival: str, *, every: bool) -> Self:  # noqa: ARG003 - rows are in this order
-        survey = numbering.survey(rows, batch, every=every)
-        found = numbering.with_watermark_at_arrival(rows, survey, batch)
-        return cls(found, survey.rows, survey.seen, bool(survey.behind))
-
-    @classmethod
-    def _by_commit(cls, rows: DataFrame, batch: Input, arrival: str, *, every: bool) -> Self:  # noqa: ARG003 - all are known anyway
+    def _by_commit(cls, rows: DataFrame, batch: Input, arrival: str) -> Self:
         usable = F.when(F.col(REASON).isNull(), F.col(TIME))
         # Of a window without partitions a client of Spark Connect warns; Spark takes a constant out of the plan.
         in_order = Window.partitionBy(F.lit(0)).orderBy(_FIRST)

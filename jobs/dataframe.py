@@ -174,8 +174,7 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
     if not order or pipeline.time.watermark == "data_interval_end":
         bounded = _Bounded(batch, rows, None, order[-1] if order else None, final=final)
     else:
-        every = batch.revises and parts.rows is not None
-        arrived = Arrived.of(rows, batch, order, [*_needed(batch), *order, *batch.times.columns], every=every)
+        arrived = Arrived.of(rows, batch, order, [*_needed(batch), *order, *batch.times.columns])
         bounded = _Bounded(batch, arrived.rows, arrived, order[-1], final=final)
     return bounded.by_keys() if slicing is None else bounded.by_slices(slicing)
 

@@ -119,13 +119,12 @@ def random_case(seed: int, *, instants: bool | None = None, points: bool = False
     rng = random.Random(seed)
     integers = rng.random() < 0.35 if instants is None else not instants
     length: Callable[[int], Any] = (lambda n: n) if integers else (lambda n: f"{n} minutes")
-    lasting, by_row, unique = not points and rng.random() < 0.2, rng.random() < 0.15, rng.random() < 0.8
+    lasting, unique = not points and rng.random() < 0.2, rng.random() < 0.8
     emit = rng.choice(["final", "final", "revise"])
     lateness = rng.choice([0, 0, 5, 40] if emit == "final" else [0, 5, 40, 400])
     time: dict[str, Any] = {"column": "t", "disorder": length(rng.choice([0, 0, 3, 20])), "lateness": length(lateness)}
     time |= {"unit": "none"} if integers else {}
     time |= {"end": "e"} if lasting else {}
-    time |= {"arrival": "row"} if by_row else rng.choice([{}, {"arrival": "commit"}])
     time |= {"tie_break": rng.choice([["x"], ["s", "x"]])} if unique else rng.choice([{}, {"tie_break": ["i"]}])
     time |= {"watermark": "data_interval_end"} if not points and rng.random() < 0.1 else {}
     windows = [
@@ -147,7 +146,7 @@ def random_case(seed: int, *, instants: bool | None = None, points: bool = False
     sizes = _sizes(rng)
     rows = _rows(rng, sum(sizes), MINUTE if not integers else 1, BASE if not integers else rng.choice([0, -50]), lasting, usable)
     commits = [number for number, size in enumerate(sizes) for _ in range(size)]
-    return Case(seed, spec, rows, commits, shuffled=unique and not by_row)
+    return Case(seed, spec, rows, commits, shuffled=unique)
 
 
 def random_window(rng: random.Random, *, integers: bool, emit: str, lasting: bool = False, kind: str | None = None) -> dict[str, Any]:

@@ -72,10 +72,9 @@ def streams(
 
 
 class Arrival(NamedTuple):
-    """How rows arrive: in commits of these ``sizes``, in turn; ``by`` is ``time.arrival`` of the spec."""
+    """How rows arrive: in commits of these ``sizes``, in turn."""
 
     sizes: tuple[int, ...] = (1,)
-    by: str = "commit"
 
     def commits(self, n: int) -> list[int]:
         """The number of the commit of each of ``n`` rows."""
@@ -85,17 +84,12 @@ class Arrival(NamedTuple):
 ROW_BY_ROW = Arrival()
 
 
-def _arrival(kind: int, few: list[int], by: str) -> Arrival:
-    return Arrival(tuple(few) if kind < 7 else (1,) if kind < 9 else (1_000,), by)
+def _arrival(kind: int, few: list[int]) -> Arrival:
+    return Arrival(tuple(few) if kind < 7 else (1,) if kind < 9 else (1_000,))
 
 
 #: Mostly a commit has a few rows; or each row is one, or all rows are.
-ARRIVALS = st.builds(
-    _arrival,
-    st.integers(0, 9),
-    st.lists(st.sampled_from([4, 3, 2, 1, 6]), min_size=1, max_size=5),
-    st.sampled_from(["commit", "row", "commit"]),
-)
+ARRIVALS = st.builds(_arrival, st.integers(0, 9), st.lists(st.sampled_from([4, 3, 2, 1, 6]), min_size=1, max_size=5))
 
 
 def many(elements: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[list[Any]]:

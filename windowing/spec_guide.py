@@ -76,7 +76,6 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "axis": ("Numbers of `unit` are instants; unless given, they are where a length of the spec has a unit of time.", "instants"),
         "tie_break": ("Columns that order equal times of a key.", ["flight_id"]),
         "disorder": ("The watermark trails the latest event time by this much.", "30 minutes"),
-        "arrival": ("`commit`: rows of one commit arrive together; `row`: one after another.", "row"),
         "lateness": ("Behind the watermark a row still counts this long.", "6 hours"),
         "max_future_skew": ("A row later than this after the run's own time is quarantined; null: no limit.", "1 hour"),
         "watermark": ("`data_interval_end`: the scheduler asserts that the data interval is complete.", "data_interval_end"),

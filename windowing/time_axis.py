@@ -25,8 +25,6 @@ class Time(SpecMapping):
     axis: Literal["instants"] | None = None
     tie_break: tuple[Column, ...] = ()
     disorder: Duration = _ZERO
-    #: Whether the rows of a commit arrive together, so that none is late to another, or one after another.
-    arrival: Literal["commit", "row"] = "commit"
     lateness: Duration = _ZERO
     #: Null for no limit, as on an axis without a clock (``unit: none``).
     max_future_skew: Annotated[Duration | None, Field(json_schema_extra={"default": "1 day"})] = Duration(days=1)

@@ -1,10 +1,8 @@
 """Progress on the axis: the watermark at each row's arrival, and the instant through which windows have been emitted.
 
 The watermark at a row's arrival is the greatest event time of the *commits before its own*, minus the disorder: rows of one commit arrive
-together, and the order in which they are stored says nothing. With ``time.arrival: row`` each row arrives by itself. Windows that end at or
-before the watermark are complete. Windows that end at or before ``closed`` = watermark − lateness take no more rows.
-
-The number of a row holds the number of its commit in its high bits, so it also shows which rows arrived together (:meth:`Clock.moments`).
+together, and the order in which they are stored says nothing. Windows that end at or before the watermark are complete. Windows that end at
+or before ``closed`` = watermark − lateness take no more rows.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ BEFORE, AFTER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 COMMIT_SHIFT = 33
 
 
-def moments_of(numbers: Ints, *, by_row: bool) -> Ints:
-    """The moments at which rows with these ``numbers`` arrived, ascending: equal for rows that arrived together, those of a commit."""
-    return numbers if by_row else numbers >> COMMIT_SHIFT
+def commits_of(numbers: Ints) -> Ints:
+    """The numbers of the commits with which rows of these ``numbers`` arrived."""
+    return numbers >> COMMIT_SHIFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +43,6 @@ class Clock:
         Whether the input has ended; the watermark is then ``AFTER``.
     since
         Watermark through which windows have been emitted before.
-    by_row
-        Whether each row arrives by itself; otherwise the rows of a commit arrive together.
     """
 
     disorder: int
@@ -55,14 +51,12 @@ class Clock:
     seen: int = BEFORE
     ended: bool = False
     since: int = BEFORE
-    by_row: bool = False
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Clock:
         """The clock before the first row."""
         time = pipeline.time
-        moves = time.watermark == "max_event_time"
-        return cls(time.disorder.elapsed(), time.lateness.elapsed(), moves, by_row=time.arrival == "row")
+        return cls(time.disorder.elapsed(), time.lateness.elapsed(), time.watermark == "max_event_time")
 
     @property
     def watermark(self) -> int:
@@ -78,10 +72,6 @@ class Clock:
         """Instants through which windows are closed at each ``watermark``; int64, same shape."""
         return np.where(watermark == AFTER, AFTER, np.maximum(watermark, BEFORE + self.lateness) - self.lateness)
 
-    def moments(self, numbers: Ints) -> Ints:
-        """The moments at which rows with these ``numbers`` arrived; as :func:`moments_of`."""
-        return moments_of(numbers, by_row=self.by_row)
-
     def arrive(self, times: Ints, usable: Bools, numbers: Ints) -> tuple[Clock, Ints]:
         """The clock after n rows with these ``times``, and the watermark at each row's arrival (int64, shape (n,)); O(n).
 
@@ -92,10 +82,10 @@ class Clock:
         array([ 8,  8, 10])
         """
         so_far = np.maximum.accumulate(np.concatenate(([self.seen], np.where(usable, times, BEFORE))))
-        moments = self.moments(numbers)
-        # The place of the first row of each row's moment.
-        begins = np.append(True, moments[1:] != moments[:-1])[: len(moments)]
-        before = so_far[np.maximum.accumulate(np.where(begins, np.arange(len(moments)), 0))]
+        commits = commits_of(numbers)
+        # Index of the first row of each row's commit.
+        begins = np.append(True, commits[1:] != commits[:-1])[: len(commits)]
+        before = so_far[np.maximum.accumulate(np.where(begins, np.arange(len(commits)), 0))]
         at_arrival = np.maximum(before, BEFORE + self.disorder) - self.disorder if self.moves else np.full(len(times), BEFORE, np.int64)
         return replace(self, seen=int(so_far[-1])), at_arrival
 

@@ -80,7 +80,7 @@ class SourceFiles:
             present,
             read,
             [brought.get(file.path) for file in read],
-            order_known=known and not rebuilt and pipeline.time.arrival == "commit",
+            order_known=known and not rebuilt,
             changed=[(version.version, version.operation) for version in versions if version.changes],
         )
 

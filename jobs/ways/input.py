@@ -108,11 +108,6 @@ class Input:
         return self.pipeline.emit == "revise"
 
     @property
-    def by_row(self) -> bool:
-        """Whether each row arrives by itself; otherwise the rows of a commit arrive together."""
-        return self.pipeline.time.arrival == "row"
-
-    @property
     def disorder(self) -> int:
         """Disorder in ticks of the axis."""
         return self.pipeline.time.disorder.elapsed()

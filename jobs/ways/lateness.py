@@ -26,7 +26,7 @@ from windowmill.windowing.columnar.added_columns import (
     WATERMARK_OF,
 )
 from windowmill.windowing.grids import closing_of
-from windowmill.windowing.watermark import BEFORE, Clock, moments_of
+from windowmill.windowing.watermark import BEFORE, Clock, commits_of
 
 if TYPE_CHECKING:
     from windowmill.jobs.ways.input import Input
@@ -43,26 +43,19 @@ class LatenessRule:
 
     Attributes
     ----------
-    disorder, lateness
+    lateness
         In ticks of the axis.
-    by_row
-        Whether each row arrives by itself; otherwise the rows of a commit arrive together.
-    moves
-        Whether rows move the watermark; otherwise intervals are vouched for.
     revises
         Whether late rows bring revisions.
     """
 
-    disorder: int
     lateness: int
-    by_row: bool
-    moves: bool
     revises: bool
 
     @classmethod
     def of(cls, batch: Input) -> Self:
         """The rule for the rows of ``batch``."""
-        return cls(batch.disorder, batch.lateness, batch.by_row, batch.closed_by_file is None, batch.revises)
+        return cls(batch.lateness, batch.revises)
 
 
 def seen_after(rows: pa.Table, seen: int | None) -> int | None:
@@ -90,20 +83,11 @@ def with_arrival(rows: pa.Table, numbers: Ints, watermarks: Ints | None) -> pa.T
     return rows.append_column(WATERMARK_OF, found)
 
 
-def watermarks_from(rows: pa.Table, first: int, rule: LatenessRule) -> tuple[Ints, int]:
-    """The watermark at the arrival of each of ``rows``, neighbours in one commit, and after them; the first row finds ``first``."""
-    if not (rule.by_row and rule.moves):
-        return np.full(rows.num_rows, first, np.int64), first
-    times = pc.fill_null(usable_times(rows), BEFORE).to_numpy()
-    so_far = np.maximum.accumulate(np.concatenate(([first], np.maximum(times, AXIS_BEGIN + rule.disorder) - rule.disorder)))
-    return so_far[:-1], int(so_far[-1])
-
-
 def _watermarks(rows: pa.Table, numbers: Ints, batch: Input) -> Ints:
     files = rows.column(FILE).to_numpy()
     if batch.closed_by_file is not None:
         return np.asarray(np.array(batch.closed_by_file, np.int64)[files] + batch.lateness, np.int64)
-    clock = Clock(batch.disorder, 0, seen=BEFORE if batch.seen is None else batch.seen, by_row=batch.by_row)
+    clock = Clock(batch.disorder, 0, seen=BEFORE if batch.seen is None else batch.seen)
     times = pc.fill_null(usable_times(rows), BEFORE).to_numpy()
     _, found = clock.arrive(times, times > BEFORE, numbers)
     return np.where(files < batch.snapshot_files, AXIS_BEGIN, np.maximum(found, AXIS_BEGIN))
@@ -137,7 +121,7 @@ def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -
     ``_refused`` marks those rows, and ``_ missed 0``, ``_ missed 1``, … for each grid those that came too late for one of its windows.
 
     Where late rows bring revisions, ``_closed`` is null if no window that contains the row had been shown at its arrival. Otherwise it is
-    the watermark then, and ``_arrival`` is the moment at which the row arrived. ``_order`` is that moment of every row.
+    the watermark then, and ``_arrival`` is the number of the row's commit. ``_order`` is that number of every row.
 
     Parameters
     ----------
@@ -166,8 +150,8 @@ def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -
         done = done.append_column(f"{MISSED} {index}", pa.array(marks))
     if not rule.revises:
         return done
-    moments = moments_of(rows.column(NUMBER_OF).to_numpy(), by_row=rule.by_row)
-    return done.append_column(ARRIVAL, pa.array(moments, mask=~shut)).append_column(ORDER, pa.array(moments))
+    commits = commits_of(rows.column(NUMBER_OF).to_numpy())
+    return done.append_column(ARRIVAL, pa.array(commits, mask=~shut)).append_column(ORDER, pa.array(commits))
 
 
 def too_late_among(rows: pa.Table, refused: Ints | None, grids: Sequence[WindowGrid]) -> Ints:

@@ -86,6 +86,5 @@ def stage_of(batch: Input, sessions: Sessions) -> SessionStage:
         rows=row_schema(pipeline, batch.types, layout),
         schema=fragment_schema(batch.keys, layout, revises=batch.revises, cuts=sessions.cuts),
         results=batch.sink_schema,
-        by_row=batch.by_row,
         check=batch.check,
     )

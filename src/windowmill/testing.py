@@ -117,7 +117,7 @@ def try_pipeline(
     now
         What ``max_future_skew`` counts from; the present unless given.
     commit_rows
-        Rows per commit. The rows of a commit arrive together: none is late to another, unless the spec has ``time.arrival: row``.
+        Rows per commit. The rows of a commit arrive together: none is late to another.
 
     Raises
     ------

@@ -97,7 +97,7 @@ def long(*windows: str) -> Any:
     """A pipeline of windows over hundreds of tuples."""
     spread = {"spread": {"stddev_samp": "f"}, "at": {"arg_max": ["i", "s"]}, "p90": {"quantile": {"column": "f", "q": 0.9}}}
     numbers = {"n": {"count": "*"}, "total": {"sum": "f"}, "greatest": {"max": "f"}}
-    return policies(*(LONG[name] for name in windows), aggregates=numbers | spread, arrival="row")
+    return policies(*(LONG[name] for name in windows), aggregates=numbers | spread)
 
 
 def tuples(keys: str, begin: int, end: int) -> list[Row]:

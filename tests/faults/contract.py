@@ -285,13 +285,13 @@ class Contract:
     def _times(self, pipeline: Pipeline, rows: Iterable[Row], key: Key) -> list[int]:
         return [row["t"] for row in rows if self._key(pipeline, row) == key]
 
-    def _event(self, pipeline: Pipeline, row: Row, moment: int, watermark: float) -> Event:
+    def _event(self, pipeline: Pipeline, row: Row, commit: int, watermark: float) -> Event:
         ties = [row[name] for name in pipeline.time.tie_break]
         closed = watermark - pipeline.time.lateness.elapsed()
         record = Record(row, self._conditions(row))
         order = (row["t"], *ranks(ties), row["x"])
         self._numbered += 1  # a row that is delivered again is another event
-        return Event(self._numbered, moment, self._key(pipeline, row), row["t"], row["t"], order, watermark, closed, record)
+        return Event(self._numbered, commit, self._key(pipeline, row), row["t"], row["t"], order, watermark, closed, record)
 
     def _arriving(self, pipeline: Pipeline, versions: Iterable[int], seen: float) -> tuple[list[Event], float]:
         """The events that versions append, as they arrive after ``seen``; and the greatest event time after them."""
@@ -319,7 +319,7 @@ class Contract:
         seen = max([BEFORE, *(event.time for events in found.values() for event in events)])
         arrived, _ = self._arriving(pipeline, range(0 if snapshot is None else snapshot + 1, through + 1), seen)
         for event in arrived:
-            if not self.now.purged or (event.moment, event.record.values) in self.now.counted:
+            if not self.now.purged or (event.commit, event.record.values) in self.now.counted:
                 found.setdefault(event.key, []).append(event)
         return found
 
@@ -331,7 +331,7 @@ class Contract:
         course = Course(pipeline.time.integer_axis, pipeline.emit == "revise", watermark, closed, shown)
         found: Shown = {}
         # Reference engines take events in order of arrival.
-        results = window.reference_rows(sorted(events, key=lambda event: (event.moment, event.order)), tally, course) if events else ()
+        results = window.reference_rows(sorted(events, key=lambda event: (event.commit, event.order)), tally, course) if events else ()
         for fired in sorted(results, key=lambda fired: fired.revision):
             bounds = (fired.trigger,) if fired.trigger is not None else (fired.span.start, fired.span.end)
             found.pop(bounds, None)

@@ -314,11 +314,10 @@ def in_thirds(rows: list[Row], arrival: Arrival) -> Iterator[tuple[int, int, lis
 def run_vouched(pipeline: Pipeline, rows: list[Row], ends: list[int], arrival: Arrival) -> tuple[Run, list[tuple[float, int]]]:
     """A run of three batches, each of which vouches for as many minutes past its rows as ``ends`` says.
 
-    Also the watermark that each row found, which is that after the batch before, and the moment at which it arrived.
+    Also the watermark that each row found, which is that after the batch before, and the number of its commit.
     """
     run, watermarks = Run(pipeline, vouched=True), list[float]()
     for end, (first, last, commits) in zip(ends, in_thirds(rows, arrival), strict=False):
         watermarks += [float("-inf") if run.emitted is None else run.emitted + pipeline.time.lateness.elapsed()] * (last - first)
         run.step(rows[first:last], first, commits, vouched=max(row["t"] for row in rows[:last]) + end * MINUTE)
-    moments = range(len(rows)) if arrival.by == "row" else run.commits
-    return run, list(zip(watermarks, moments, strict=True))
+    return run, list(zip(watermarks, run.commits, strict=True))

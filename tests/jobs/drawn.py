@@ -172,5 +172,5 @@ def inputs(
     """Aggregates and time for :func:`pipeline_of`; for ``check`` rows, where they are cut, how they arrive, and whether they end."""
     arrival = draw(ARRIVALS)
     time = {"tie_break": ["x"], "disorder": draw(st.sampled_from(disorder)), "lateness": draw(st.sampled_from(lateness))}
-    spec = {"aggregates": draw(st.sampled_from(aggregates)), "emit": draw(st.sampled_from(emits)), "arrival": arrival.by} | time
+    spec = {"aggregates": draw(st.sampled_from(aggregates)), "emit": draw(st.sampled_from(emits))} | time
     return spec, {"rows": draw(rows), "cuts": draw(cut), "arrival": arrival, "final": draw(st.booleans())}

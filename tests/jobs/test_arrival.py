@@ -46,7 +46,7 @@ def arrived(rows: list[Row], files: Files) -> pa.Table:
 
 def judge(rows: list[Row], arrival: Arrival, emit: str = "final", time: dict[str, Any] | None = None, **progress: Any) -> pa.Table:
     """The ``rows`` as a batch judges them, with fields of the spec's ``time``, and fields of the batch."""
-    pipeline = parse_pipeline(SPEC | {"time": SPEC["time"] | {"arrival": arrival.by} | (time or {}), "emit": emit})
+    pipeline = parse_pipeline(SPEC | {"time": SPEC["time"] | (time or {}), "emit": emit})
     files = Files.of(arrival.commits(len(rows)))
     batch = Input(pipeline=pipeline, types={}, commits=files.commits, **progress)
     return judged(arrived(rows, files), batch, GRIDS)
@@ -73,15 +73,14 @@ def check(judged: pa.Table, rows: list[Row], found: list[tuple[float, float]]) -
 
 
 def met_by(rows: list[Row], arrival: Arrival, seen: int | None) -> list[tuple[float, int]]:
-    """For each row, the greatest event time of the commits before its own, or of the rows before it, and its moment of arrival."""
+    """For each row, the greatest event time of the commits before its own, and the number of its commit."""
     greatest = before = float("-inf") if seen is None else seen
-    met, moment = [], -1
-    for place, ((time, usable), commit) in enumerate(zip(rows, arrival.commits(len(rows)), strict=True)):
-        arrives = place if arrival.by == "row" else commit
-        if arrives != moment:
-            moment, before = arrives, greatest
+    met, last_commit = [], -1
+    for (time, usable), commit in zip(rows, arrival.commits(len(rows)), strict=True):
+        if commit != last_commit:
+            last_commit, before = commit, greatest
         greatest = max(greatest, time) if usable else greatest
-        met.append((before, moment))
+        met.append((before, commit))
     return met
 
 
@@ -98,15 +97,15 @@ def test_each_row_is_judged_by_the_commits_before_its_own(rows, arrival, seen, d
 
 
 @given(rows=ROWS, arrival=ARRIVALS, seen=st.none() | st.integers(-40, 60))
-def test_late_rows_tell_the_moment_at_which_they_arrived(rows, arrival, seen):
+def test_late_rows_have_the_number_of_their_commit(rows, arrival, seen):
     table = judge(rows, arrival, emit="revise", time={"lateness": 1_000}, seen=seen)
     if ARRIVAL not in table.column_names:
         assert not any(usable and time < before for (time, usable), (before, _) in zip(rows, met_by(rows, arrival, seen), strict=True))
         return
     found = table.to_pylist()
     orders = sorted({row[ORDER] for row in found})
-    for row, (time, usable), (before, moment) in zip(found, rows, met_by(rows, arrival, seen), strict=True):
-        assert orders.index(row[ORDER]) == moment
+    for row, (time, usable), (before, commit) in zip(found, rows, met_by(rows, arrival, seen), strict=True):
+        assert orders.index(row[ORDER]) == commit
         missed = usable and min(ends(time)) <= before
         assert (row[ARRIVAL], row[CLOSED]) == ((row[ORDER], before) if missed else (None, None))
 
@@ -122,7 +121,7 @@ def test_rows_of_a_snapshot_are_never_late(rows, arrival, seen):
 
 @given(rows=ROWS, arrival=ARRIVALS, closed=st.lists(st.integers(-40, 60), min_size=25, max_size=25), lateness=st.integers(0, 9))
 def test_where_the_orchestrator_vouches_rows_find_closed_what_was_emitted(rows, arrival, closed, lateness):
-    """However rows are cut into commits, and though each row arrives by itself."""
+    """However rows are cut into commits."""
     files = Files.of(arrival.commits(len(rows)))
     by_file = tuple(closed[: len(files.commits)])
     time = {"watermark": "data_interval_end", "lateness": lateness}

@@ -192,12 +192,13 @@ def test_one_backfill_of_ten_days_gives_what_a_run_a_day_gave(tmp_path, monkeypa
 
 def test_a_backfill_follows_a_restatement_from_the_first_version_of_the_source(tmp_path: Path, monkeypatch):
     monkeypatch.setenv(COMPUTE.name, "local")
-    bench = Bench(tmp_path, SPEC | {"time": SPEC["time"] | {"arrival": "row"}})
-    bench.land([row(minute) for minute in (1, 25, 12, 31)])  # the third is too late
+    bench = Bench(tmp_path, SPEC)
+    for minute in (1, 25, 12, 31):  # the third is too late
+        bench.land([row(minute)])
     bench.run()
     assert len(loop.restate(bench.pipeline, quiet(), late=True)) == 1
     before = bench.rows()
-    assert "a restatement has read the source again: rows through version 0 count as the table holds them now" in backfill(bench)
+    assert "a restatement has read the source again: rows through version 3 count as the table holds them now" in backfill(bench)
     assert differences(bench.rows(), before) == []
 
 

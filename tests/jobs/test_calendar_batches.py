@@ -73,7 +73,7 @@ def test_a_month_is_stored_as_one_slice_and_read_when_it_ends():
 def test_a_row_counts_in_the_windows_that_end_after_the_edge_through_which_they_were_closed():
     grids = Grids.of(pipeline_of(["day", "growing_days"])).grids
     time, closed = ODD[0] + HOUR, ODD[0] + 3 * DAY
-    rule = LatenessRule(disorder=0, lateness=0, by_row=True, moves=True, revises=False)
+    rule = LatenessRule(lateness=0, revises=False)
     columns = {TIME: pa.array([None, time, time, time + DAY]), REASON: pa.array(["null_time", None, None, None])}
     rows = with_arrival(pa.table(columns), np.arange(4), None)
     watermarks = pa.array([closed, closed, None, closed], pa.int64())

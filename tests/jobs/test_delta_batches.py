@@ -80,7 +80,7 @@ def rows_of(seed: int, n: int, trend: float) -> list[Row]:
 )
 def test_any_cut_gives_the_same_bits_and_the_rows_of_the_oracle(window, seed, cuts, arrival, trend, final):
     """The oracle takes quadratic time: it is asked about the first rows."""
-    pipeline, rows = deltas(WINDOWS[window], *BESIDE, disorder="5 minutes", arrival=arrival.by), rows_of(seed, 400, trend)
+    pipeline, rows = deltas(WINDOWS[window], *BESIDE, disorder="5 minutes"), rows_of(seed, 400, trend)
     whole, parts = (feed(Run(pipeline), rows, cut, arrival) for cut in ([], cuts))
     assert repr(sorted(parts.rows, key=place)) == repr(sorted(whole.rows, key=place))
     assert sorted(parts.refused) == sorted(whole.refused)

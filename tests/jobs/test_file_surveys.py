@@ -33,7 +33,7 @@ class _Batch:
         spec = a_spec(windows=[{"name": "w", "type": "tumbling", "size": "1 minute"}])
         pipeline = parse_pipeline(spec)
         added = [AddedFile(f"{n}", commits[n], 1, None, stats=_stats([*chain(*parts)]) if stats else None) for n, parts in enumerate(files)]
-        given = {"seen": None, "snapshot_files": 0, "closed_by_file": None, "by_row": False, "latest": None, "lateness": 0} | own
+        given = {"seen": None, "snapshot_files": 0, "closed_by_file": None, "latest": None, "lateness": 0} | own
         numbered = {"commits": tuple(commits), "first_row": 0}
         self.input: Any = SimpleNamespace(pipeline=pipeline, files=added, types=_TYPES, disorder=disorder, **numbered, **given)
         self.parts, self.times = [], []
@@ -58,12 +58,10 @@ class _Batch:
         return Times(len(times), part.first + len(times), min(times), max(times), max(times), known=True)
 
     def seen_before(self, number: int) -> int:
-        """Greatest event time before the moment of a part, by all rows."""
+        """Greatest event time of the commits before that of a part, by all rows."""
         batch, own = self.input, self.parts[number]
         earlier = [
-            max(times)
-            for place, (part, times) in enumerate(zip(self.parts, self.times, strict=True))
-            if (place < number if batch.by_row else batch.commits[part.index] < batch.commits[own.index])
+            max(times) for part, times in zip(self.parts, self.times, strict=True) if batch.commits[part.index] < batch.commits[own.index]
         ]
         return max([*earlier, BEFORE if batch.seen is None else batch.seen])
 
@@ -75,9 +73,8 @@ def _stats(times: list[int]) -> str:
     return json.dumps({"numRecords": len(times), "minValues": {"t": cut(min(times))}, "maxValues": {"t": cut(max(times))}})
 
 
-@pytest.mark.parametrize("by_row", [False, True], ids=["commits", "rows"])
 @pytest.mark.parametrize("seed", range(150))
-def test_statistics_and_the_files_read_tell_what_all_rows_tell(seed, by_row):
+def test_statistics_and_the_files_read_tell_what_all_rows_tell(seed):
     rng = random.Random(seed)
     files, now = [], _START
     for _ in range(rng.randrange(1, 9)):
@@ -87,18 +84,14 @@ def test_statistics_and_the_files_read_tell_what_all_rows_tell(seed, by_row):
             now += rng.choice([0, 1, 500, 4_000, 60_000])
         files.append(parts)
     commits = sorted(rng.randrange(4) for _ in files)
-    batch = _Batch(files, commits, by_row=by_row, seen=rng.choice([None, _START, now + 1_000]), snapshot_files=rng.choice([0, 0, 1]))
+    batch = _Batch(files, commits, seen=rng.choice([None, _START, now + 1_000]), snapshot_files=rng.choice([0, 0, 1]))
     found = batch.survey()
     assert found.seen == max([max(map(max, batch.times)), batch.input.seen or BEFORE])
     assert found.rows == sum(map(len, batch.times))
     lows = []
     for number, (part, times) in enumerate(zip(batch.parts, batch.times, strict=True)):
         seen, watermark = batch.seen_before(number), found.watermarks[number]
-        running, late = seen, False
-        for at in times:
-            late |= running > BEFORE and at < running - batch.input.disorder and part.index >= batch.input.snapshot_files
-            running = max(running, at) if by_row else running
-        if late:
+        if seen > BEFORE and min(times) < seen - batch.input.disorder and part.index >= batch.input.snapshot_files:
             lows.append(min(times))
             assert watermark is not None, "a part with late rows"
         if watermark is not None and part.index >= batch.input.snapshot_files and seen > BEFORE:

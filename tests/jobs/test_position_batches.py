@@ -121,7 +121,7 @@ def test_quantiles_and_moments_are_the_same_to_the_bit_however_rows_are_cut(cut)
     functions = {"p90": {"quantile": {"column": "f", "q": 0.9}}, "total": {"sum": "f"}, "spread": {"stddev_samp": "f"}}
     minutes = [minute - minute * 7 % 11 for minute in range(1_500)]
     rows = [at(m, k="ab"[n % 5 == 0], i=5 if n % 400 == 0 else 1, f=1 / (n * 7 % 1_499 + 1)) for n, m in enumerate(minutes)]
-    spec = policies(*windows, aggregates=functions | {"skew": {"skewness": "f"}}, disorder="5 minutes", arrival="row")
+    spec = policies(*windows, aggregates=functions | {"skew": {"skewness": "f"}}, disorder="5 minutes")
     run = in_pieces(spec, rows, cut)
     assert {row["window"] for row in run.rows} == {"w0", "w1", "w2"}
     assert run.refused

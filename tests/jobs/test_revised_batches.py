@@ -40,7 +40,7 @@ def test_revisions_of_long_windows_are_made_of_nodes(windows, given):
 @pytest.mark.thorough
 @given(rows=streams(), arrival=ARRIVALS)
 def test_one_commit_a_batch_shows_what_one_batch_shows(rows, arrival):
-    time = {"tie_break": ["x"], "disorder": "1 minute", "lateness": "30 minutes", "arrival": arrival.by}
+    time = {"tie_break": ["x"], "disorder": "1 minute", "lateness": "30 minutes"}
     pipeline = pipeline_of(GRIDS, OBJECTS, "revise", **time)
     whole, single = (check(pipeline, rows, cut, final=True, arrival=arrival) for cut in ([], range(len(rows))))
     assert sorted(map(place, whole.rows)) == sorted(map(place, single.rows))
@@ -66,8 +66,8 @@ def test_late_rows_of_a_commit_share_a_row_of_the_state_and_a_revision():
     found = zip(late[ARRIVAL].to_pylist(), late[CLOSED].to_pylist(), late["rows"].to_pylist(), strict=True)
     assert sorted(found) == [(2, 20 * MINUTE, 2), (3, 20 * MINUTE, 2)]
     assert [n for _, n in versions(run, 10)] == [1, 3, 5]
-    by_row = check(pipeline_of(["slots"], NUMBERS, **time, arrival="row"), rows, arrival=Arrival((1, 1, 2, 4), "row"))
-    assert [n for _, n in versions(by_row, 10)] == [1, 2, 3, 4, 5]
+    row_by_row = check(pipeline_of(["slots"], NUMBERS, **time), rows)
+    assert [n for _, n in versions(row_by_row, 10)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("cut", [[], [1], [2], [1, 2]], ids=str)
@@ -99,7 +99,7 @@ def test_an_interval_that_is_vouched_for_makes_its_rows_late(rows, ends, latenes
 
 def compare_vouched(aggregates: dict[str, Any], rows: list[Row], ends: list[int], lateness: int, arrival: Arrival, **time: str) -> None:
     """The counts and revisions of a run, told plainly for windows of one key after another; ``lateness`` in minutes."""
-    time |= {"watermark": "data_interval_end", "lateness": f"{lateness} minutes", "arrival": arrival.by}
+    time |= {"watermark": "data_interval_end", "lateness": f"{lateness} minutes"}
     pipeline = pipeline_of(["slots", "rolling"], aggregates, "revise", tie_break=["x"], **time)
     run, met = run_vouched(pipeline, rows, ends, arrival)
     assert run.emitted is not None

@@ -137,7 +137,7 @@ def test_a_piece_that_is_closed_by_its_size_is_gone_though_its_last_row_is_withi
 def test_an_interval_that_is_vouched_for_makes_its_rows_late(rows, ends, lateness, window, revises, arrival):
     """All rows of a batch find the watermark of the batch before."""
     emit = "revise" if revises and window == "visit" else "final"
-    time = {"tie_break": ["x"], "watermark": "data_interval_end", "lateness": f"{lateness} minutes", "arrival": arrival.by}
+    time = {"tie_break": ["x"], "watermark": "data_interval_end", "lateness": f"{lateness} minutes"}
     run, met = run_vouched(pipeline_of([window], emit=emit, **time), rows, ends, arrival)
     events = []
     for number, (row, (watermark, moment)) in enumerate(zip(rows, met, strict=True)):

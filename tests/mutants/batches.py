@@ -46,7 +46,6 @@ MUTANTS = {
             instead("np.maximum.accumulate(np.where(_, _1, 0))", "_1"),
         ),
         ("files-of-a-commit-late-to-one-another", "jobs.ways.row_numbers:starts_of", instead("_ or _1", "_1")),
-        ("arrival-by-row-ignored", "windowing.watermark:moments_of", never("by_row")),
         ("closed-windows-take-rows", "jobs.ways.lateness:judged_at", instead("_1.last_end <= _2", "_1.last_end < _2")),
     ],
     f"{WINDOWING_ARRIVAL}a_late_row_links_another_of_its_commit_to_an_open_session": [

@@ -32,10 +32,8 @@ _POLICIES = [
     {"name": "recent", "type": "sliding", "evict": {"time": "9 minutes"}, "trigger": {"count": 3}},
 ]
 _LASTING = {"time": {"column": "t", "end": "e", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"}}
-_BY_ROW = {"time": {"column": "t", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes", "arrival": "row"}}
 _SPECS: dict[str, dict[str, Any]] = {
     "slices": {},
-    "each row by itself": _BY_ROW,
     "revisions": {"emit": "revise"},
     "sessions": {"windows": [{"name": "s", "type": "session", "gap": "3 minutes"}]},
     "policies": {"windows": _POLICIES},

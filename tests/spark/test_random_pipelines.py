@@ -45,7 +45,7 @@ def refused(folder: Path, name: str) -> list[str]:
 
 def land(case: Case, source: str, rows: list[Row], rng: random.Random) -> None:
     """A commit, of one file or of several."""
-    by: dict[str, Any] = {} if case.spec["time"].get("arrival") == "row" else {"partition_by": ["k"]} if case.seed % 2 else {}
+    by: dict[str, Any] = {"partition_by": ["k"]} if case.seed % 2 else {}
     write_deltalake(source, pa.Table.from_pylist(rows, schema=case.schema), mode="append", **by)
     if rng.random() < 0.1:
         DeltaTable(source).optimize.compact()
@@ -90,9 +90,8 @@ def test_all_roads_give_what_the_reference_says(spark, tmp_path, monkeypatch, se
 def test_a_frame_with_an_order_of_arrival_gives_what_the_reference_says(spark, seed):
     case, rng = random_case(seed), random.Random(-seed - 1)
     rows = pa.Table.from_pylist(case.permuted(rng), schema=case.schema).append_column("came", pa.array(case.commits, pa.int64()))
-    by_row = case.spec["time"].get("arrival") == "row"
     final = rng.random() < 0.8
-    found = evaluate(spark.createDataFrame(rows).repartition(3), case.pipeline, arrival="x" if by_row else "came", label="x", final=final)
+    found = evaluate(spark.createDataFrame(rows).repartition(3), case.pipeline, arrival="came", label="x", final=final)
     wanted = case.expected(final=final)
     assert differences(sorted(in_ticks(found.rows.toArrow()), key=case.place), wanted.rows) == []
     assert found.refused is not None

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.harness import SCHEMA, TIME, Bench, differences, events, missed_in, run_over
+from tests.spark.harness import SCHEMA, Bench, differences, events, missed_in, run_over
 from windowmill.jobs.batch import loop
 from windowmill.jobs.ways import limits
 
@@ -15,23 +15,22 @@ BY_SPARK = {"MAX_ROWS": 0}
 LIMITS = [BY_SPARK, {}, {"MAX_ROWS": 200}, {"MAX_STATE_ROWS": 100, "MAX_RESULTS": 150}]
 
 
-@pytest.mark.parametrize(("arrival", "versions", "batches"), [("row", 1, 1), ("row", 12, 5), ("commit", 12, 5)])
-def test_any_cut_gives_the_rows_of_the_reference(tmp_path, arrival, versions, batches):
-    compare_with_reference(tmp_path, arrival, versions, batches)
+def test_any_cut_gives_the_rows_of_the_reference(tmp_path):
+    compare_with_reference(tmp_path, 12, 5)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("arrival", "lowered"), [("row", BY_SPARK), *(("commit", lowered) for lowered in LIMITS)])
-def test_any_cut_gives_them_by_spark(spark, tmp_path, monkeypatch, arrival, lowered):
+@pytest.mark.parametrize("lowered", LIMITS)
+def test_any_cut_gives_them_by_spark(spark, tmp_path, monkeypatch, lowered):
     for name, limit in lowered.items():
         monkeypatch.setattr(limits, name, limit)
-    compare_with_reference(tmp_path, arrival, 12, 3)
+    compare_with_reference(tmp_path, 12, 3)
 
 
-def compare_with_reference(folder, arrival, versions, batches):
+def compare_with_reference(folder, versions, batches):
     seed = 3
     rows = events(seed, 1_500)
-    bench = Bench(folder, {"time": TIME | {"arrival": arrival}})
+    bench = Bench(folder)
     done = run_over(bench, seed, rows, versions, batches)
     want = bench.expected(rows)
     assert want.rows, "the reference emitted nothing, so nothing was compared"

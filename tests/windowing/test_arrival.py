@@ -34,12 +34,12 @@ VISITS: dict[str, Any] = {"type": "session", "gap": 5}
 LAST_3: dict[str, Any] = {"type": "sliding", "evict": {"count": 3}, "trigger": {"count": 1}}
 
 
-def spec_of(window: dict[str, Any], arrival: str = "commit", emit: str = "final", **time: Any) -> Pipeline:
+def spec_of(window: dict[str, Any], emit: str = "final", **time: Any) -> Pipeline:
     return parse_pipeline(
         {
             "pipeline": "p",
             "keys": ["k"],
-            "time": {"column": "t", "unit": "none", "arrival": arrival, **time},
+            "time": {"column": "t", "unit": "none", **time},
             "windows": [{"name": "w", **window}],
             "aggregates": {"times": {"collect": "t"}},
             "emit": emit,
@@ -93,11 +93,9 @@ def check(spec: Pipeline, commits: Commits, shown: list[Shown], refused: Refused
             assert outcome == (sorted(shown), in_order(refused)), ordered
 
 
-def check_by_row(spec: Pipeline, commits: Commits, shown: list[Shown], refused: Refused) -> None:
-    """As :func:`check`, of the order given alone; and the same where each row is a commit, for each row arrives by itself."""
-    for given in (commits, [[row] for rows in commits for row in rows]):
-        for outcome in outcomes(spec, given):
-            assert outcome == (sorted(shown), in_order(refused)), given
+def row_by_row(commits: Commits) -> Commits:
+    """The rows of ``commits``, each a commit of its own."""
+    return [[row] for rows in commits for row in rows]
 
 
 def late(*rows: Row) -> Refused:
@@ -116,15 +114,15 @@ def test_windows_on_a_grid_take_what_the_commits_before_left_open():
     check(spec_of(SLOTS), GRID, shown, late(("a", 3), ("a", 7), ("a", 18)))
 
 
-def test_where_each_row_arrives_by_itself_the_rows_before_it_close_windows():
+def test_where_each_row_is_a_commit_the_rows_before_it_close_windows():
     shown: list[Shown] = [("a", 10, 20, 0, [12]), ("a", 20, 30, 0, [25])]
-    check_by_row(spec_of(SLOTS, "row"), GRID, shown, late(*(("a", time) for time in (3, 5, 7, 14, 18))))
+    check(spec_of(SLOTS), row_by_row(GRID), shown, late(*(("a", time) for time in (3, 5, 7, 14, 18))))
 
 
 def test_one_commit_has_no_late_rows():
     rows = [("a", time) for time in (31, 2, 18, 24)]
     check(spec_of(SLOTS), [rows], [("a", start, start + 10, 0, [time]) for start, time in ((0, 2), (10, 18), (20, 24), (30, 31))], [])
-    check_by_row(spec_of(SLOTS, "row"), [rows], [("a", 30, 40, 0, [31])], late(("a", 2), ("a", 18), ("a", 24)))
+    check(spec_of(SLOTS), row_by_row([rows]), [("a", 30, 40, 0, [31])], late(("a", 2), ("a", 18), ("a", 24)))
 
 
 def test_disorder_and_lateness_count_from_the_commits_before():
@@ -151,11 +149,9 @@ CHAIN = [[("a", 20)], [("b", 24)], [("a", 16), ("a", 11)]]
 def test_a_late_row_links_another_of_its_commit_to_an_open_session(cut: dict[str, int]):
     shown: list[Shown] = [("a", 11, 25, 0, [11, 16, 20]), ("b", 24, 29, 0, [24])]
     check(spec_of(VISITS | cut), CHAIN, shown, [])
-    check_by_row(spec_of(VISITS | cut, "row"), CHAIN, shown, [])
+    check(spec_of(VISITS | cut), row_by_row(CHAIN), shown, [])
     # By itself, or before the row that links it, the row at 11 is late.
     alone: list[Shown] = [("a", 16, 25, 0, [16, 20]), ("b", 24, 29, 0, [24])]
-    other_way = [*CHAIN[:2], [("a", 11), ("a", 16)]]
-    check_by_row(spec_of(VISITS | cut, "row"), other_way, alone, late(("a", 11)))
     check(spec_of(VISITS | cut), [*CHAIN[:2], [("a", 11)], [("a", 16)]], alone, late(("a", 11)))
 
 
@@ -173,7 +169,7 @@ def test_late_rows_that_come_together_revise_a_session_once(cut: dict[str, int])
         ("a", 11, 29, 2, [11, 16, 20, 24]),
         ("a", 7, 29, 3, [7, 11, 16, 20, 24]),
     ]
-    check_by_row(spec_of(VISITS | cut, "row", "revise", lateness=30), commits, [*by_row, ("b", 30, 35, 0, [30])], [])
+    check(spec, row_by_row(commits), [*by_row, ("b", 30, 35, 0, [30])], [])
 
 
 def test_late_rows_that_come_together_revise_a_window_once():
@@ -183,12 +179,13 @@ def test_late_rows_that_come_together_revise_a_window_once():
         *[("a", 0, 10, 0, [5]), ("a", 0, 10, 1, [3, 5, 7]), ("a", 0, 10, 2, [2, 3, 5, 7])],
         *[("a", 10, 20, 0, [12]), ("a", 10, 20, 1, [12, 14]), ("a", 20, 30, 0, [25])],
     ]
-    check(spec_of(SLOTS, emit="revise", lateness=100), commits, shown, [])
+    spec = spec_of(SLOTS, emit="revise", lateness=100)
+    check(spec, commits, shown, [])
     by_row: list[Shown] = [
         *[("a", 0, 10, 0, [5]), ("a", 0, 10, 1, [3, 5]), ("a", 0, 10, 2, [3, 5, 7]), ("a", 0, 10, 3, [2, 3, 5, 7])],
         *[("a", 10, 20, 0, [12]), ("a", 10, 20, 1, [12, 14]), ("a", 20, 30, 0, [25])],
     ]
-    check_by_row(spec_of(SLOTS, "row", "revise", lateness=100), commits, by_row, [])
+    check(spec, row_by_row(commits), by_row, [])
 
 
 def test_empty_windows_are_revised_once_by_what_comes_together():
@@ -219,16 +216,15 @@ def test_tuples_that_come_together_are_late_to_what_was_applied_before_them_alon
         for found, refused in outcomes(spec_of(LAST_3), ordered):
             assert [(key, start, end, times) for key, start, end, _, times in found] == numbered
             assert refused == late(("a", 8))
-    for found, refused in outcomes(spec_of(LAST_3, "row"), TUPLES):
+    for found, refused in outcomes(spec_of(LAST_3), row_by_row(TUPLES)):
         # The tuple at 12 is applied when the next one arrives.
         assert [times for *_, times in found] == [[10], [10, 12], [20]]
         assert refused == late(("a", 11), ("a", 8))
 
 
 @pytest.mark.parametrize("window", [SLOTS, VISITS, LAST_3], ids=["grid", "session", "policies"])
-@pytest.mark.parametrize("arrival", ["commit", "row"])
-def test_where_intervals_are_vouched_for_rows_close_nothing(window: dict[str, Any], arrival: str):
-    spec = spec_of(window, arrival, watermark="data_interval_end")
+def test_where_intervals_are_vouched_for_rows_close_nothing(window: dict[str, Any]):
+    spec = spec_of(window, watermark="data_interval_end")
     rows = [row for rows in GRID for row in rows]
     [wanted, *others] = [
         outcome for commits in (GRID, [rows], [[row] for row in rows], [rows[::-1]]) for outcome in outcomes(spec, commits)

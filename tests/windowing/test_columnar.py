@@ -210,11 +210,10 @@ def pipeline(
     disorder: int = 0,
     lateness: int = 0,
     watermark: str = "max_event_time",
-    arrival: str = "commit",
 ) -> Pipeline:
     spans = {"end": "e"} if intervals else {}
     weighted = {"over_time": {"time_weighted_mean": "f"}} if intervals else {}
-    bounds = {"disorder": disorder, "lateness": lateness, "watermark": watermark, "arrival": arrival}
+    bounds = {"disorder": disorder, "lateness": lateness, "watermark": watermark}
     return parse_pipeline(
         {
             "pipeline": "p",
@@ -312,7 +311,7 @@ REVISED = [name for name, window in WINDOWS.items() if "evict" not in window]
 @shared(len(WINDOWS), 5)
 @given(**DRAWN)
 def test_points_agree_with_the_oracle(window: str, rows: list[Row], cuts: list[int], arrival: Arrival, bounds: dict[str, int], final: bool):
-    check(pipeline(WINDOWS[window], arrival=arrival.by, **bounds), rows, cuts, final, commits=arrival.commits(len(rows)))
+    check(pipeline(WINDOWS[window], **bounds), rows, cuts, final, commits=arrival.commits(len(rows)))
 
 
 @pytest.mark.thorough
@@ -322,7 +321,7 @@ def test_points_agree_with_the_oracle(window: str, rows: list[Row], cuts: list[i
 def test_intervals_agree_with_the_oracle(
     window: str, rows: list[Row], cuts: list[int], arrival: Arrival, bounds: dict[str, int], final: bool
 ):
-    spec = pipeline(WINDOWS[window], intervals=True, arrival=arrival.by, **bounds)
+    spec = pipeline(WINDOWS[window], intervals=True, **bounds)
     check(spec, rows, cuts, final, commits=arrival.commits(len(rows)))
 
 
@@ -334,7 +333,7 @@ def test_intervals_agree_with_the_oracle(
 def test_revisions_agree_with_the_oracle(
     window: str, intervals: bool, rows: list[Row], cuts: list[int], arrival: Arrival, bounds: dict[str, int], final: bool
 ):
-    spec = pipeline(WINDOWS[window], intervals=intervals, emit="revise", arrival=arrival.by, **bounds)
+    spec = pipeline(WINDOWS[window], intervals=intervals, emit="revise", **bounds)
     check(spec, rows, cuts, final, commits=arrival.commits(len(rows)))
 
 
@@ -362,7 +361,7 @@ def test_windows_of_a_pipeline_share_rows_and_quarantine(
     latest: float,
 ):
     intervals = intervals and all(name in REVISED for name in windows)
-    how = {"intervals": intervals, "emit": emit, "watermark": watermark, "arrival": arrival.by, **bounds}
+    how = {"intervals": intervals, "emit": emit, "watermark": watermark, **bounds}
     spec = pipeline(*(WINDOWS[name] for name in windows), keys=keys, **how)
     check(spec, rows, cuts, final, latest, commits=arrival.commits(len(rows)))
 

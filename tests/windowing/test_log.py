@@ -123,7 +123,7 @@ def test_batches_over_a_log_equal_one_run(
 ):
     if emit == "revise" and {"evict", "empty"} & set(WINDOWS[window]):
         return
-    spec = few(WINDOWS[window], intervals=intervals, emit=emit, arrival=arrival.by, **bounds)
+    spec = few(WINDOWS[window], intervals=intervals, emit=emit, **bounds)
     # A last row of another key takes the watermark on: keys that no row has touched must be found due.
     times = [row.t for row in rows if row.t is not None]
     end = max(times, default=0) + later
@@ -148,7 +148,7 @@ def test_a_batch_that_ends_the_input_gives_what_is_left(
 ):
     if emit == "revise" and {"evict", "empty"} & set(WINDOWS[window]):
         return
-    spec = few(WINDOWS[window], intervals=intervals, emit=emit, arrival=arrival.by, **bounds)
+    spec = few(WINDOWS[window], intervals=intervals, emit=emit, **bounds)
     commits = arrival.commits(len(rows))
     [cut] = between_commits([cut], commits)
     logged = Logged(spec)

@@ -33,14 +33,14 @@ ROWS = st.lists(
 )
 
 
-def pipeline(window: str, emit: str, disorder: int, lateness: int, arrival: str) -> Any:
+def pipeline(window: str, emit: str, disorder: int, lateness: int) -> Any:
     lasting = "evict" not in WINDOWS[window]
     means = {"m": {"time_weighted_mean": "v"}} if lasting else {}
     return parse_pipeline(
         {
             "pipeline": "p",
             "keys": ["k"],
-            "time": {"column": "t", "unit": "none", "tie_break": ["v", "id"], "arrival": arrival}
+            "time": {"column": "t", "unit": "none", "tie_break": ["v", "id"]}
             | {"disorder": disorder, "lateness": lateness}
             | ({"end": "e"} if lasting else {}),
             "windows": [{"name": "w", **WINDOWS[window]}],
@@ -59,7 +59,7 @@ def records(rows: list[tuple[str, int, int, int | None]]) -> list[Record]:
 @shared(2 * len(WINDOWS), 40)
 @given(rows=ROWS, cut=st.integers(0, 14), arrival=ARRIVALS, disorder=st.integers(0, 4), lateness=st.integers(0, 5))
 def test_rows_and_refusals_once_given_stay(window: str, emit: str, rows: Any, cut: int, arrival: Arrival, disorder: int, lateness: int):
-    spec, events, commits = pipeline(window, emit, disorder, lateness, arrival.by), records(rows), arrival.commits(len(rows))
+    spec, events, commits = pipeline(window, emit, disorder, lateness), records(rows), arrival.commits(len(rows))
     [cut] = between_commits([cut], commits)
     early, whole = (evaluate(spec, events[:last], commits=commits[:last], final=False) for last in (cut, len(events)))
     assert [row for row in early.rows if row not in whole.rows] == []
@@ -73,7 +73,7 @@ def test_rows_and_refusals_once_given_stay(window: str, emit: str, rows: Any, cu
 @shared(2 * len(WINDOWS), 40)
 @given(rows=ROWS, arrival=ARRIVALS, disorder=st.integers(0, 4), lateness=st.integers(0, 5), random=st.randoms(use_true_random=False))
 def test_the_order_of_rows_in_a_commit_makes_no_difference(window, emit, rows, arrival, disorder, lateness, random):
-    spec, events, commits = pipeline(window, emit, disorder, lateness, "commit"), records(rows), arrival.commits(len(rows))
+    spec, events, commits = pipeline(window, emit, disorder, lateness), records(rows), arrival.commits(len(rows))
     order = sorted(range(len(rows)), key=lambda row: (commits[row], random.random()))
     given, shuffled = evaluate(spec, events, commits=commits), evaluate(spec, [events[row] for row in order], commits=commits)
     assert shuffled.rows == given.rows
@@ -86,9 +86,7 @@ def test_the_order_of_rows_in_a_commit_makes_no_difference(window, emit, rows, a
 def test_the_last_revision_is_what_enough_patience_would_have_shown(window: str, rows: Any, arrival: Arrival, lateness: int):
     """With ``revise`` the newest version of each window counts the events that ``final`` counts, by another count of the same events."""
     commits = arrival.commits(len(rows))
-    revised, final = (
-        evaluate(pipeline(window, emit, 0, lateness, arrival.by), records(rows), commits=commits) for emit in ("revise", "final")
-    )
+    revised, final = (evaluate(pipeline(window, emit, 0, lateness), records(rows), commits=commits) for emit in ("revise", "final"))
     assert revised.quarantined == final.quarantined
 
     newest: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -113,14 +111,12 @@ def test_rows_that_found_one_of_their_windows_closed_have_missed_it(window, emit
     size, hop, origin = ON_GRIDS[window]
     commits, missed = arrival.commits(len(rows)), 0
     for number, (_, time, length, _) in enumerate(rows):
-        before = [
-            t for (_, t, _, _), commit in zip(rows[:number], commits, strict=False) if arrival.by == "row" or commit < commits[number]
-        ]
+        before = [t for (_, t, _, _), commit in zip(rows[:number], commits, strict=False) if commit < commits[number]]
         seen = max(before, default=-math.inf)
         starts = range(origin - 100 * hop, 100, hop)
         ends = [start + size for start in starts if start < max(time + length, time + 1) and start + size > time]
         missed += any(end <= seen - disorder - lateness for end in ends)
-    found = evaluate(pipeline(window, emit, disorder, lateness, arrival.by), records(rows), commits=commits)
+    found = evaluate(pipeline(window, emit, disorder, lateness), records(rows), commits=commits)
     assert found.missed == ({"w": missed} if missed else {})
 
 
@@ -128,7 +124,7 @@ def test_rows_that_found_one_of_their_windows_closed_have_missed_it(window, emit
 @shared(10, 20)
 @given(rows=ROWS, arrival=ARRIVALS, lateness=st.integers(0, 5))
 def test_a_row_that_such_windows_count_has_missed_none_of_them(window, rows, arrival, lateness):
-    found = evaluate(pipeline(window, "final", 0, lateness, arrival.by), records(rows), commits=arrival.commits(len(rows)))
+    found = evaluate(pipeline(window, "final", 0, lateness), records(rows), commits=arrival.commits(len(rows)))
     assert found.missed == ({"w": len(found.quarantined)} if found.quarantined else {})
 
 

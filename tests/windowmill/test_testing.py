@@ -41,13 +41,10 @@ def test_gives_rows_and_quarantined_rows(batches: Any):
 
 
 @pytest.mark.parametrize("batches", CUTS, ids=str)
-@pytest.mark.parametrize(
-    ("arrival", "commit_rows", "late"), [("commit", 1, {2}), ("commit", 2, {2}), ("commit", 3, set()), ("row", 3, {2})], ids=str
-)
-def test_rows_of_a_commit_are_not_late_to_one_another(batches: Any, arrival: str, commit_rows: int, late: set[int]):
-    spec = SPEC | {"time": {"column": "t", "arrival": arrival}}
+@pytest.mark.parametrize(("commit_rows", "late"), [(1, {2}), (2, {2}), (3, set())], ids=str)
+def test_rows_of_a_commit_are_not_late_to_one_another(batches: Any, commit_rows: int, late: set[int]):
     rows = [*ROWS, {"k": "a", "t": "2013-01-01T00:20:00Z", "v": 0.3}]
-    outcome = try_pipeline(spec, rows, engines=["kernel", "reference"], batches=batches, commit_rows=commit_rows)
+    outcome = try_pipeline(SPEC, rows, engines=["kernel", "reference"], batches=batches, commit_rows=commit_rows)
     outcome.expect([{"mean": 0.1 if late else 0.2}, {"mean": 0.2}], quarantined=dict.fromkeys(late, "too_late"))
 
 

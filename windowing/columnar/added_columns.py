@@ -15,9 +15,9 @@ CLOSED = "_closed"
 LATE = "_late"
 #: Of a row, if any is late: whether it came too late for all windows that hold it, and for each grid, whether it did for one of them.
 REFUSED, MISSED = "_refused", "_ missed"
-#: Moment at which a row arrived (:func:`windowmill.windowing.watermark.moments_of`) if it brings revisions, else null; also of its partial.
+#: Number of a row's commit if it brings revisions, else null; also of its partial.
 ARRIVAL = "_arrival"
-#: Moment at which every row arrived; of a partial, that of its first row, until it is stored. Only where revisions show empty windows.
+#: Number of every row's commit; of a partial, that of its first row, until it is stored. Only where revisions show empty windows.
 ORDER = "_order"
 #: Start of a slice.
 SLICE = "_slice"

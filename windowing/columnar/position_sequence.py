@@ -39,7 +39,7 @@ from windowmill.windowing.kernels.late_tuples import judge_tuples
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.slicing.leaves import Leaves, Windows
 from windowmill.windowing.slicing.policy_settings import STATE, holds_integers, no_values, punctuation_of, values_of
-from windowmill.windowing.watermark import AFTER, BEFORE
+from windowmill.windowing.watermark import AFTER, BEFORE, commits_of
 
 #: Greatest number of windows aggregated together.
 _CHUNK_WINDOWS = 200_000
@@ -169,7 +169,7 @@ class PositionSequence(ABC):
         settings, clock = stage.settings[self._windows[0]], stage.clock
         ticks = np.concatenate([scalars.states[:, kernel.TICK] for scalars in self._before.values()])
         self._listed = settings.listed(tuples.time, ticks, clock)
-        moments = clock.moments(tuples.number)
+        moments = commits_of(tuples.number)
         self._accepted, fresh, life = judge_tuples(
             settings.array, self._listed, tuples.offsets, tuples.time, moments, tuples.watermark, tuples.new, ~tuples.new
         )

@@ -45,7 +45,7 @@ from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.fragments import FragmentColumns, combine_nodes, sessions_of
 from windowmill.windowing.kernels.lower import lower
 from windowmill.windowing.kernels.rows import Rows
-from windowmill.windowing.watermark import AFTER, BEFORE, moments_of
+from windowmill.windowing.watermark import AFTER, BEFORE, commits_of
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def cut(stage: SessionStage, fragments: Fragments) -> MergedSessions:
     (gap, longest), n = fragments.limits, len(fragments)
     order = np.lexsort((fragments.number, fragments.first, fragments.key))
     first, last, key = (column[order] for column in (fragments.first, fragments.last, fragments.key))
-    rows = Rows(fragments.offsets(order), first, last, moments_of(fragments.number[order], by_row=stage.by_row))
+    rows = Rows(fragments.offsets(order), first, last, commits_of(fragments.number[order]))
     suspect, accepted = fragments.suspect[order], np.zeros(n, np.bool_)
     live = ~suspect
     owner, keys, starts, ends = sessions.sessions(gap, longest, rows, fragments.mark[order], suspect, live, accepted, stage.closed)
@@ -250,16 +250,16 @@ def _joined(stage: SessionStage, fragments: Fragments) -> MergedSessions:
     gap, n = fragments.limits.gap, len(fragments)
     # Stored fragments are open: those that end before the instant through which windows were shown have been shown.
     shown = ~fragments.new & (fragments.last + gap < stage.closed_before + stage.ahead)
-    moments = moments_of(fragments.number, by_row=stage.by_row)
+    commits = commits_of(fragments.number)
     # Of suspects that arrived together the latest comes first, so that one that joins others to an open session is there before them.
-    order = np.lexsort((-fragments.first, moments, fragments.key))
+    order = np.lexsort((-fragments.first, commits, fragments.key))
     by_arrival = FragmentColumns(
         fragments.offsets(order),
         fragments.first[order],
         fragments.last[order],
         fragments.new[order],
         fragments.suspect[order],
-        moments[order],
+        commits[order],
         fragments.mark[order],
         fragments.revision[order],
         shown[order],

@@ -82,8 +82,6 @@ class SessionStage:
         Columns of a fragment.
     results
         Columns of a result row.
-    by_row
-        Whether each row arrives by itself; otherwise the rows of a commit arrive together.
     check
         Verifies fragments read from the state; null if there is no state.
     """
@@ -101,7 +99,6 @@ class SessionStage:
     rows: pa.Schema
     schema: pa.Schema
     results: pa.Schema
-    by_row: bool
     check: RowCheck | None = None
 
     @property

@@ -98,7 +98,7 @@ def _sessions() -> None:
     for batch in range(2):
         closed = 8 * batch
         stage = session_fragments.SessionStage(
-            (), (), layout, limits, batch, closed, closed + 6, 0, None, True, read, schema, result_schema(pipeline, types), False
+            (), (), layout, limits, batch, closed, closed + 6, 0, None, True, read, schema, result_schema(pipeline, types)
         )
         rows = [{"v": 1.0, "_time": at, "_number": at, "_closed": at + 1, "_late": True} for at in range(closed, closed + 8)]
         done = advance(stage, pa.Table.from_pylist(rows, schema=read), stored)

@@ -39,8 +39,8 @@ class Event:
 
     Attributes
     ----------
-    number, moment
-        Position among the records, from 0; and the moment of arrival, equal for events that arrive together.
+    number, commit
+        Position among the records, from 0, and number of the commit.
     time, until
         Start and end of the event on the axis; equal for a point event.
     order
@@ -51,7 +51,7 @@ class Event:
     """
 
     number: int
-    moment: int
+    commit: int
     key: tuple[Any, ...]
     time: int
     until: int
@@ -125,7 +125,7 @@ class Course:
 
 def arriving_together(events: Sequence[Event]) -> Iterator[list[Event]]:
     """The ``events``, which are in order of arrival, in lists of those that arrived together."""
-    return (list(together) for _, together in groupby(events, key=lambda event: event.moment))
+    return (list(together) for _, together in groupby(events, key=lambda event: event.commit))
 
 
 def rank(value: Any) -> tuple[Any, ...]:
@@ -172,18 +172,18 @@ def arrivals(
     Parameters
     ----------
     commits
-        Number of each record's commit, ascending. The records of a commit arrive together, unless the pipeline has each arrive by itself.
+        Number of each record's commit, ascending. The records of a commit arrive together.
     latest
         Greatest accepted event time; infinity for no bound.
     refused
         Receives the reason of each record that is not an event, by its number.
     """
-    clock, seen, moment = EventClock(pipeline), BEFORE, -1
+    clock, seen, last_commit = EventClock(pipeline), BEFORE, -1
     least, greatest = accepted_times(pipeline)
     time, until = pipeline.time.column, pipeline.time.end
     for number, (record, commit) in enumerate(zip(records, commits, strict=True)):
-        if pipeline.time.arrival == "row" or commit != moment:
-            moment, clock.seen = number if pipeline.time.arrival == "row" else commit, seen
+        if commit != last_commit:
+            last_commit, clock.seen = commit, seen
         at = record.values.get(time)
         to = record.values.get(until) if until else at
         if at is None or to is None:
@@ -200,7 +200,7 @@ def arrivals(
             # Adding 0.0 turns −0.0 into 0.0: equal keys are one group.
             key = tuple(value + 0.0 if isinstance(value, float) else value for value in (record.values.get(name) for name in pipeline.keys))
             ties = [record.values.get(name) for name in pipeline.time.tie_break]
-            yield Event(number, moment, key, at, to, (at, *ranks(ties), number), clock.watermark, clock.closed, record)
+            yield Event(number, commit, key, at, to, (at, *ranks(ties), number), clock.watermark, clock.closed, record)
             seen = max(seen, at)
     clock.seen = seen
     yield clock

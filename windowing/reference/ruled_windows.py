@@ -170,7 +170,7 @@ def _versions(window: Window, start: int, end: int, inside: list[Event], counted
     """The window's events when the watermark passed its end, and after each later commit with such events."""
     on_time = [event for event in inside if event.watermark < end]
     late = list(arriving_together([event for event in inside if event.watermark >= end]))
-    before = [event for event in counted if not late or event.moment < late[0][0].moment]
+    before = [event for event in counted if not late or event.commit < late[0][0].commit]
     around = any(event.time < end for event in before) and any(event.stop > start for event in before)
     shown = [on_time] if on_time or (window.empty == "emit" and around) else []
     return shown + [on_time + list(chain(*late[: count + 1])) for count in range(len(late))]

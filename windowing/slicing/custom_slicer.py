@@ -23,7 +23,7 @@ from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.late_tuples import judge_tuples
 from windowmill.windowing.slicing.leaves import BatchEffect, Engine, Leaves, Windows, earliest, runs
-from windowmill.windowing.watermark import AFTER, Clock
+from windowmill.windowing.watermark import AFTER, Clock, commits_of
 
 WindowFunction = Callable[[Any, Mapping[str, Any]], tuple[Any, int, Iterable[int]]]
 _NONE = np.empty(0, np.int64)
@@ -143,7 +143,7 @@ class CustomSlicer:
             _NONE,
             leaves.offsets,
             leaves.time,
-            clock.moments(leaves.number),
+            commits_of(leaves.number),
             clock.closed_at(leaves.watermark),
             leaves.new,
             held | waiting | last,

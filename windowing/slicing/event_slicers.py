@@ -68,7 +68,7 @@ class SessionSlicer(_Slicer):
         owner, key, start, end = session_kernel.sessions(
             self._gap,
             self._longest,
-            leaves.rows(clock)._replace(stop=leaves.until),
+            leaves.rows()._replace(stop=leaves.until),
             closed,
             suspect,
             live,
@@ -92,7 +92,7 @@ class SnapshotSlicer(_Slicer):
     marks = ("fixed",)
 
     def apply(self, leaves: Leaves, clock: Clock) -> BatchEffect:
-        closed, rows = clock.closed_at(leaves.watermark), leaves.rows(clock)
+        closed, rows = clock.closed_at(leaves.watermark), leaves.rows()
         accepted = leaves.new & (rows.stop > closed)
         held = self._held(leaves) | accepted
         fixed = self._marks["fixed"]
@@ -133,7 +133,7 @@ class CountSlicer(_Slicer):
         begun = self._marks["begun"]
         table, sequence, offsets, members, middles, self._lasting = count_kernel.counts(
             self._size,
-            leaves.rows(clock),
+            leaves.rows(),
             closed,
             suspect,
             held,

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.rows import Rows
-from windowmill.windowing.watermark import AFTER, Clock
+from windowmill.windowing.watermark import AFTER, Clock, commits_of
 
 #: What combines the leaves of a window: FlatFAT, two stacks, or one after the other.
 Engine = Literal["two_stacks", "recompute"]
@@ -61,9 +61,9 @@ class Leaves:
         """Ends of the events as half-open intervals: a point lasts one tick."""
         return np.maximum(self.until, self.time + 1)
 
-    def rows(self, clock: Clock) -> Rows:
+    def rows(self) -> Rows:
         """The leaves in the kernels' form; a point lasts one tick."""
-        return Rows(self.offsets, self.time, self.stop, clock.moments(self.number))
+        return Rows(self.offsets, self.time, self.stop, commits_of(self.number))
 
     def find(self, numbers: Ints) -> Ints:
         """Indices of the rows with these ``numbers``, all of which must exist; O(m log n)."""

@@ -16,7 +16,7 @@ from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.slicing.custom_slicer import OWN_PREFIX, FunctionProgress
 from windowmill.windowing.slicing.leaves import BatchEffect, Engine, Leaves, Windows, earliest
 from windowmill.windowing.slicing.replay import CustomReplay, EmittedVersions, LeafTimes, Replay, Version
-from windowmill.windowing.watermark import BEFORE, Clock
+from windowmill.windowing.watermark import BEFORE, Clock, commits_of
 
 _NONE = np.empty(0, np.int64)
 _SHOWN = pa.list_(pa.struct([("revision", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("numbers", pa.list_(pa.int64()))]))
@@ -89,7 +89,7 @@ class RevisedSlicer:
             replay_of(int(leaves.key[index_of[number]])).rows.append(index_of[number])
         for replay in replays.values():
             replay.rows.sort()
-        moments = clock.moments(leaves.number).tolist()
+        moments = commits_of(leaves.number).tolist()
         settled: dict[int, int] = {}
 
         def turn(row: int) -> tuple[int, ...]:

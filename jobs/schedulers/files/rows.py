@@ -20,7 +20,7 @@ from windowmill.jobs.sources.plain_files import RowGroup
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.lateness import LatenessRule, for_slices, marked, to_lift, usable, watermarks_from, with_arrival
+from windowmill.jobs.ways.lateness import LatenessRule, for_slices, marked, to_lift, usable, with_arrival
 from windowmill.jobs.ways.returning import RETURNED, returnable, returned, taken
 from windowmill.windowing.columnar.buckets import KeyShare
 
@@ -120,9 +120,7 @@ class FileRows:
 
     def _arrived(self, part: FilePart, found: int | None, columns: Sequence[str], conditions: Sequence[str]) -> Iterator[pa.Table]:
         for rows in self.plain.read_part(part, columns, conditions, latest=self.latest):
-            watermarks = None
-            if found is not None:
-                watermarks, found = watermarks_from(rows, found, self.rule)
+            watermarks = None if found is None else np.full(rows.num_rows, found, np.int64)
             yield with_arrival(rows, self.survey.starts[part.index] + rows.column(ROW).to_numpy(), watermarks)
 
     def _read(self, task: int, stage: Reading) -> Iterator[pa.Table]:

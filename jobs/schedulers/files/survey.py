@@ -83,7 +83,7 @@ class FileSurvey(Survey):
     Attributes
     ----------
     watermarks
-        For each part, the watermark that its first row finds; null if none of its rows can be late.
+        For each part, the watermark that its rows find; null if none of them can be late.
     """
 
     watermarks: tuple[int | None, ...]
@@ -156,17 +156,17 @@ class _Order:
 
     def __init__(self, batch: TableInput, parts: Sequence[FilePart]) -> None:
         files = np.array([part.index for part in parts], np.int64)
-        self._disorder, self._by_row = batch.disorder, batch.by_row
+        self._disorder = batch.disorder
         self._settled = files < batch.snapshot_files
         self._vouched = None
         if batch.closed_by_file is not None:
             self._vouched = np.array(batch.closed_by_file, np.int64)[files] + batch.lateness
-        moments = np.arange(len(parts)) if batch.by_row else np.array(batch.commits, np.int64)[files]
-        #: For each part, the number of parts that arrived before its moment.
-        self._before = np.searchsorted(moments, moments) if len(parts) else moments
+        commits = np.array(batch.commits, np.int64)[files]
+        #: For each part, the number of parts of earlier commits.
+        self._before = np.searchsorted(commits, commits)
 
     def _seen(self, highs: Ints, seen: int) -> Ints:
-        """Greatest of ``highs``, and of ``seen``, before each part's moment."""
+        """Greatest of ``highs``, and of ``seen``, before each part's commit."""
         return np.maximum.accumulate(np.concatenate(([seen], highs)))[self._before]
 
     def _late(self, times: Sequence[Times], highs: Ints, seen: int) -> Bools:
@@ -175,8 +175,6 @@ class _Order:
         if self._vouched is not None:
             return np.asarray(low < self._vouched)
         found = self._seen(highs, seen)
-        if self._by_row:
-            found = np.maximum(found, highs)
         return np.asarray((found > BEFORE) & (low < np.maximum(found, BEFORE + self._disorder) - self._disorder) & ~self._settled)
 
     def unclear(self, times: Sequence[Times], seen: int, *, every: bool) -> Bools:
@@ -194,12 +192,11 @@ class _Order:
         return np.asarray(unclear)
 
     def watermarks(self, times: Sequence[Times], seen: int, *, every: bool) -> list[int | None]:
-        """The watermark that the first row of each part finds; null if none of its rows can be late."""
+        """The watermark that the rows of each part find; null if none of them can be late."""
         # A part that was not read reaches no further than others before it that matter.
         least = np.array([each.high_at_least for each in times], np.int64)
-        most = np.array([each.high_at_most for each in times], np.int64)
         found = self._seen(least, seen)
         watermark = np.maximum(found, BEFORE + self._disorder) - self._disorder if self._vouched is None else self._vouched
         watermark = np.maximum(np.where(self._settled & (self._vouched is None), AXIS_BEGIN, watermark), AXIS_BEGIN)
-        late = self._late(times, most if self._by_row else least, seen) | (every & ~self._settled)
+        late = self._late(times, least, seen) | (every & ~self._settled)
         return [int(at) if may_be else None for at, may_be in zip(watermark, late, strict=True)]

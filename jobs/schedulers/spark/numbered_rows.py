@@ -1,10 +1,8 @@
 """The new rows of a batch that Spark reads, with their place in the order of arrival, and the watermark at their arrival.
 
 The watermark at a row's arrival is (greatest event time of the commits before its own) − disorder. One job surveys the files, and tells
-the watermark that each of them finds; only files with a row behind it are looked at again. With ``time.arrival: row`` the watermark moves
-from row to row. Then files are surveyed in blocks, and only blocks with a row behind the watermark are processed row by row: a running
-maximum over all rows would need a full sort. Tasks give the rows that they receive their event times (:class:`.EventTimes`), and judge by
-:mod:`.lateness` what the watermark means for them.
+the watermark that each of them finds; only files with a row behind it are read again. Tasks give the rows that they receive their event
+times (:class:`.EventTimes`), and judge by :mod:`.lateness` what the watermark means for them.
 """
 
 from __future__ import annotations
@@ -16,14 +14,13 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.schedulers.files.survey import Survey
-from windowmill.jobs.sources.columns import FAILED, FILE, REASON, ROW, VERSION, Columns
+from windowmill.jobs.sources.columns import FAILED, FILE, ROW, VERSION, Columns
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spark.access import mapped
@@ -39,29 +36,23 @@ if TYPE_CHECKING:
     from windowmill.jobs.ways.input import Input, SourceInput, TableInput
     from windowmill.windowing.columnar.slices import Reading
 
-#: Smallest block in rows, and greatest number of blocks: larger batches get larger blocks, so that the driver collects little.
-_BLOCK_ROWS, _MAX_BLOCKS = 4_096, 50_000
-#: Columns of a survey: file, number of the block in it, least and greatest event time, number of rows and of usable ones, greatest index.
-BLOCK = "_block"
-_BLOCKS = pa.schema([(FILE, pa.int32()), *((name, pa.int64()) for name in (BLOCK, "low", "high", "rows", "usable", "last"))])
+#: Columns of a survey: file, least and greatest event time, number of rows and of usable ones, greatest index.
+_FILES = pa.schema([(FILE, pa.int32()), *((name, pa.int64()) for name in ("low", "high", "rows", "usable", "last"))])
 
 
 @dataclass(frozen=True, slots=True)
-class BlockSurvey(Survey):
-    """Survey of a batch's rows by files, or by blocks of these where each row arrives by itself.
+class TableSurvey(Survey):
+    """Survey of a batch's rows by files.
 
     Attributes
     ----------
-    block_rows
-        Number of successive rows of a file in a block; null if a block is a whole file.
     behind
-        (file, block, watermark that the block finds) of each block with rows behind the watermark.
+        (file, watermark that it finds) of each file with rows behind the watermark.
     unusable
         The files with rows that have a quarantine reason.
     """
 
-    block_rows: int | None
-    behind: tuple[tuple[int, int, int], ...]
+    behind: tuple[tuple[int, int], ...]
     unusable: tuple[int, ...]
 
 
@@ -70,7 +61,7 @@ class NumberedRows:
     """New rows of ``batch`` as they ``arrived``, and their survey."""
 
     arrived: DataFrame
-    survey: BlockSurvey
+    survey: TableSurvey
     batch: SourceInput
 
     @classmethod
@@ -86,12 +77,12 @@ class NumberedRows:
             ended = ended.withColumn(UNTIL_OF, F.col(TIME))
         starts = F.lit(list(self.survey.starts)) if self.survey.starts else F.array(F.lit(0))
         numbered = ended.withColumn(NUMBER_OF, starts[F.col(FILE)].cast("long") + F.col(ROW))
-        return with_watermark_at_arrival(numbered, self.survey, self.batch)
+        return _with_watermark(numbered, self.survey)
 
     @property
     def doubtful(self) -> DataFrame:
         """As ``rows``, of the files that hold rows which are not applied, if any is not."""
-        files = {file for file, _, _ in self.survey.behind} | set(self.survey.unusable)
+        files = {file for file, _ in self.survey.behind} | set(self.survey.unusable)
         return self.rows.where(F.col(FILE).isin(*files))
 
     @property
@@ -177,88 +168,69 @@ def inputs(rows: DataFrame, *stages: Reading, also: Sequence[str] = ()) -> list[
     return [*(F.col(backquoted(name)) for name in names), *truths]
 
 
-def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> BlockSurvey:
+def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> TableSurvey:
     """Survey the ``rows`` of ``batch`` in one Spark job.
 
-    Rows of settled files count as arrived in order of event time, so none of them is late. ``every`` treats all other blocks as late, which
+    Rows of settled files count as arrived in order of event time, so none of them is late. ``every`` treats all other files as late, which
     makes the watermark at each row's arrival known.
     """
-    by_row = batch.by_row and batch.closed_by_file is None
-    block_rows = max(_BLOCK_ROWS, batch.expected_rows // _MAX_BLOCKS) if by_row else None
     chosen = rows.select(FILE, ROW, *map(backquoted, batch.times.columns))
-    found = mapped(chosen, partial(_blocks, batch.times, block_rows), _BLOCKS).toArrow()
-    blocks = _joined([found]).sort_by([(FILE, "ascending"), (BLOCK, "ascending")]).to_pylist()
+    found = mapped(chosen, partial(_surveyed, batch.times), _FILES).toArrow()
+    files = _joined([found]).sort_by(FILE).to_pylist()
     seen = arrived = batch.seen
-    behind, lows, counts, commit = [], [], [0] * (1 + max((block[FILE] for block in blocks), default=-1)), None
-    for block in blocks:
-        file = block[FILE]
-        counts[file] = max(counts[file], block["last"] + 1)
-        if by_row:
-            seen = arrived
-        elif batch.commits[file] != commit:
+    behind, lows, counts, commit = [], [], [0] * (1 + max((each[FILE] for each in files), default=-1)), None
+    for each in files:
+        file = each[FILE]
+        counts[file] = each["last"] + 1
+        if batch.commits[file] != commit:
             seen, commit = arrived, batch.commits[file]
-        if block["high"] is None:
+        if each["high"] is None:
             continue
-        arrived = block["high"] if arrived is None else max(arrived, block["high"])
+        arrived = each["high"] if arrived is None else max(arrived, each["high"])
         if batch.closed_by_file is not None:
             watermark = batch.closed_by_file[file] + batch.lateness
-        elif file < batch.snapshot_files or (seen is None and not by_row):
+        elif file < batch.snapshot_files or seen is None:
             continue
         else:
-            watermark = (block["low"] if seen is None else seen) - batch.disorder
-        late = block["low"] < (arrived - batch.disorder if by_row else watermark)
+            watermark = seen - batch.disorder
+        late = each["low"] < watermark
         if late or every:
-            behind.append((file, block[BLOCK], watermark))
+            behind.append((file, watermark))
         if late:
-            lows.append(block["low"])
+            lows.append(each["low"])
     starts = row_numbers.starts_of(counts, batch.commits, batch.first_row).tolist()
-    unusable = tuple(dict.fromkeys(block[FILE] for block in blocks if block["usable"] < block["rows"]))
-    n_rows, low = sum(block["rows"] for block in blocks), min(lows, default=None)
-    return BlockSurvey(n_rows, arrived, tuple(starts), low, block_rows, tuple(behind), unusable)
+    unusable = tuple(each[FILE] for each in files if each["usable"] < each["rows"])
+    return TableSurvey(sum(each["rows"] for each in files), arrived, tuple(starts), min(lows, default=None), tuple(behind), unusable)
 
 
-def _blocks(times: EventTimes, block_rows: int | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor: least and greatest usable event time, number of rows and greatest index of a row, of each block of a file."""
-    found = [_BLOCKS.empty_table()]
+def _surveyed(times: EventTimes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor: least and greatest usable event time, number of rows and greatest index of a row, of each file."""
+    found = [_FILES.empty_table()]
     for batch in batches:
         rows = times.of(pa.Table.from_batches([batch]))
-        number = pa.repeat(pa.scalar(0, pa.int64()), len(rows)) if block_rows is None else pc.divide(rows.column(ROW), block_rows)
         time = usable_times(rows)
         one, usable_ones = pa.repeat(pa.scalar(1, pa.int64()), len(rows)), pc.is_valid(time).cast(pa.int64())
-        columns = [rows.column(FILE), number, time, time, one, usable_ones, rows.column(ROW)]
-        found.append(_joined([pa.table(columns, schema=_BLOCKS)]))
+        columns = [rows.column(FILE), time, time, one, usable_ones, rows.column(ROW)]
+        found.append(_joined([pa.table(columns, schema=_FILES)]))
     yield from _joined(found).combine_chunks().to_batches()
 
 
-def _joined(blocks: Sequence[pa.Table]) -> pa.Table:
-    """One row for each block of a file."""
+def _joined(surveyed: Sequence[pa.Table]) -> pa.Table:
+    """One row for each file."""
     how = {"low": "min", "high": "max", "rows": "sum", "usable": "sum", "last": "max"}
-    joined = pa.concat_tables(blocks).group_by([FILE, BLOCK]).aggregate(list(how.items()))
-    return joined.rename_columns([FILE, BLOCK, *how]).cast(_BLOCKS)
+    joined = pa.concat_tables(surveyed).group_by(FILE).aggregate(list(how.items()))
+    return joined.rename_columns([FILE, *how]).cast(_FILES)
 
 
-def with_watermark_at_arrival(rows: DataFrame, surveyed: BlockSurvey, batch: Input) -> DataFrame:
-    """Add the watermark at each row's arrival; null in blocks without late rows, where it makes no difference."""
+def _with_watermark(rows: DataFrame, surveyed: TableSurvey) -> DataFrame:
+    """Add the watermark at each row's arrival; null in files without late rows, where it makes no difference."""
     if not surveyed.behind:
         return without_watermark(rows)
-    file, number, watermark = zip(*surveyed.behind, strict=True)
-    found = pa.table({FILE: pa.array(file, pa.int32()), BLOCK: number, WATERMARK_OF: watermark})
-    found = rows.sparkSession.createDataFrame(without_empty_chunks(found))
-    joined = rows.withColumn(BLOCK, _block(surveyed.block_rows)).join(F.broadcast(found), [FILE, BLOCK], "left")
-    if surveyed.block_rows is None:
-        return joined.drop(BLOCK)
-    orderly, behind = joined.where(F.col(WATERMARK_OF).isNull()), joined.where(F.col(WATERMARK_OF).isNotNull())
-    earlier = Window.partitionBy(FILE, BLOCK).orderBy(ROW).rowsBetween(Window.unboundedPreceding, -1)
-    seen = F.max(F.when(F.col(REASON).isNull(), F.col(TIME))).over(earlier)
-    behind = behind.withColumn(WATERMARK_OF, F.greatest(F.col(WATERMARK_OF), seen - F.lit(batch.disorder)))
-    return orderly.unionByName(behind).drop(BLOCK)
+    file, watermark = zip(*surveyed.behind, strict=True)
+    found = pa.table({FILE: pa.array(file, pa.int32()), WATERMARK_OF: watermark})
+    return rows.join(F.broadcast(rows.sparkSession.createDataFrame(without_empty_chunks(found))), [FILE], "left")
 
 
 def without_watermark(rows: DataFrame) -> DataFrame:
-    """As :func:`with_watermark_at_arrival`, for an input without late rows: all null."""
+    """Add a watermark to the rows of an input without late ones: all null."""
     return rows.withColumn(WATERMARK_OF, F.lit(None).cast("long"))
-
-
-def _block(block_rows: int | None) -> Column:
-    """The block of a row in its file."""
-    return F.lit(0).cast("long") if block_rows is None else F.floor(F.col(ROW) / block_rows)
