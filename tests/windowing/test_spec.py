@@ -86,6 +86,7 @@ def test_a_variable_that_is_missing_is_told_once_with_its_line(tmp_path):
         ("sink: {path: /out}", "expectations: [{type: nonsense}]", r"expectations.0.type: got 'nonsense'"),
         ("hop: PT30M", "hop: PT30M, timezone: Mars/Base", r"windows.0.timezone: got 'Mars/Base'; expected a time zone"),
         ("hop: PT30M", "hop: PT30M, origin: 5", r"windows.0.origin: got 5; expected an instant"),
+        ("disorder: 5 minutes", "arrival: row", r"p.yaml:\d+: time.arrival: unknown field; known here are column, .* disorder, lateness"),
         ("disorder: 5 minutes", "disorder: 1 month", r"time.disorder: got 1 month; expected a fixed length"),
         (
             "type: hopping, size: 1 hour 30 minutes, hop: PT30M",
