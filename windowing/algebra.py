@@ -81,7 +81,8 @@ class Aggregate(Generic[P]):
     lower
         Result of a partial; ``None`` is null.
     deduct
-        ``deduct(total, oldest)`` removes the left operand; ``None`` unless that is exact.
+        ``deduct(total, oldest)``: a new partial, ``total`` without ``oldest``, its left operand; ``None`` unless that is exact. Windows
+        whose oldest events leave keep a running total by it.
     commutative
         Whether operands of ``combine`` may be swapped (for floating point, within its error bound).
     idempotent
@@ -218,7 +219,7 @@ def outcome(aggregate: Aggregate[P], partial: P) -> Any:
 def check_laws(aggregate: Aggregate[P], rows: Sequence[Args], plain: Callable[[Sequence[Args]], Any] | None = None) -> None:
     """Check every law on every split of a range of ``rows`` into adjacent ranges a, b, c, shortest first.
 
-    Laws: *identity* on both sides, *pure* (``combine`` does not change its operands), *associativity*, *commutativity* and
+    Laws: *identity* on both sides, *pure* (``combine`` and ``deduct`` do not change their operands), *associativity*, *commutativity* and
     *idempotence* if declared, *unite* (``unite`` of three is what ``combine`` makes of them), *deduct* (``deduct(combine(a, b), a)`` is
     ``b``), *position* (partials at different positions combine in any order, if declared), *plain* (``lower`` of the fold is
     ``plain(rows)``, if given). Rows share a time two by two, so ties are checked too. O(len(rows)**4) combines: pass few rows.
@@ -274,7 +275,10 @@ def _check_three(aggregate: Aggregate[P], a: P, b: P, c: P, rows: list[Sequence[
     if aggregate.idempotent:
         _agree(aggregate, "idempotence", rows[:1], ("combine(a, a)", combine(a, a)), ("a", a))
     if aggregate.deduct is not None:
+        before = deepcopy((ab, a))
         _agree(aggregate, "deduct", rows[:2], ("deduct(combine(a, b), a)", aggregate.deduct(ab, a)), ("b", b))
+        if not identical((ab, a), before):
+            raise LawError.found(aggregate.name, "pure", rows[:2], ("deduct(ab, a) leaves", (ab, a)), ("its operands were", before))
 
 
 def _agree(

@@ -39,9 +39,9 @@ def counting(module, name):
     setattr(module, name, combine)
 counting(slice_windows, "combine"), counting(two_stacks, "combine_atom")
 
-program = np.array([[0, 0, 0, 1, 0]])
+program = np.array([[1, 0, 0, 1, 2]])  # a sum of floats, which is never deducted
 def ones(rows):
-    return np.ones((rows, 1), np.int64), np.empty((rows, 0))
+    return np.ones((rows, 1), np.int64), np.ones((rows, 2))
 found = []
 for n, m in json.loads(sys.argv[1]):
     windows = 6 * -(-n // m)

@@ -44,12 +44,14 @@ def _merge(a: Items, b: Items) -> Items:
 
 
 def _drop_prefix(total: Items, oldest: Items) -> Items:
-    items, gone = total[0], oldest[0]
-    if any(_place(item) != _place(old) for item, old in zip(items, gone, strict=False)) or len(gone) > len(items):
-        raise AlgebraError(
-            f"collect: deducting {len(gone)} events that are not the first of the window's {len(items)}; evict in order of time"
-        )
-    return (items[len(gone) :],)
+    return (_without(total[0], oldest[0]),)
+
+
+def _without(items: tuple[Item, ...], oldest: tuple[Item, ...]) -> tuple[Item, ...]:
+    """The ``items`` but for the ``oldest``, which must be the first of them."""
+    if len(oldest) > len(items) or any(_place(item) != _place(old) for item, old in zip(items, oldest, strict=False)):
+        raise AlgebraError(f"deducting {len(oldest)} events that are not the first of the window's {len(items)}; evict in order of time")
+    return items[len(oldest) :]
 
 
 def _listed(partial: Items) -> list[Any] | None:
@@ -147,6 +149,13 @@ def mergeable(aggregate: Aggregate[Any]) -> Aggregate[Any]:
         merged = tuple(heapq.merge(*(items for items, _ in held), key=_place))
         return merged, aggregate.fold(item[2] for item in merged)
 
+    def deduct(rope: Rope, oldest: Rope) -> Rope:
+        kept = _without(rope[0], oldest[0])
+        if not kept or not oldest[0]:
+            return rope if kept else identity
+        assert aggregate.deduct is not None
+        return kept, aggregate.deduct(rope[1], oldest[1])
+
     return replace(
         aggregate,
         fields=(Field("items", "list"), Field("total", "any")),
@@ -154,7 +163,7 @@ def mergeable(aggregate: Aggregate[Any]) -> Aggregate[Any]:
         lift=lift,
         combine=lambda older, newer: unite((older, newer)),
         lower=lambda rope: aggregate.lower(rope[1]),
-        deduct=None,
+        deduct=None if aggregate.deduct is None else deduct,
         idempotent=False,
         fixed_size=False,
         positioned=True,

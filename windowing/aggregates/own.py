@@ -7,7 +7,8 @@
         def combine(self, older, newer): return newer if len(newer) > len(older) else older
         def lower(self, partial): return partial
 
-Optional are ``deduct(total, oldest)`` (only if exact), ``identity``, and the properties ``commutative`` and ``idempotent``. Partials
+Optional are ``deduct(total, oldest)`` (only if exact), ``identity``, and the properties ``commutative`` and ``idempotent``. With a
+``deduct`` windows whose oldest rows leave keep a running total: it takes out of ``total`` what this begins with. Partials
 are plain data (null, booleans, numbers, strings, bytes, lists, tuples), since they are stored. A row with a null argument is
 skipped, and a window without rows gives null.
 ``windowmill.testing.check_aggregate("shop.aggregates:LongestName", rows)`` tries the laws.

@@ -18,7 +18,7 @@ from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column, lift
 from windowmill.windowing.kernels.lower import lower
-from windowmill.windowing.kernels.two_stacks import add_members, fifo_ranges
+from windowmill.windowing.kernels.two_stacks import add_members, fifo_ranges, flips_of
 from windowmill.windowing.slicing.leaves import Leaves, Windows
 from windowmill.windowing.spec import Pipeline
 
@@ -52,18 +52,18 @@ class LeafPartials:
     objects: Mapping[str, Sequence[Any]]
 
     def combine(self, windows: Windows) -> tuple[dict[str, Column], Ints]:
-        """Compute all aggregates of each window; also returns the flips of :func:`~windowmill.windowing.kernels.two_stacks.fifo_ranges`."""
-        aggregation = self.aggregation
+        """Compute all aggregates of each window; also returns the flips of :func:`~windowmill.windowing.kernels.two_stacks.flips_of`."""
+        aggregation, ranges = self.aggregation, (windows.group_offsets, windows.lo, windows.hi, windows.middles)
         out_ints = np.empty((len(windows), self.ints.shape[1]), np.int64)
         out_floats = np.empty((len(windows), self.floats.shape[1]), np.float64)
         given, out = (aggregation.program, self.ints, self.floats), (out_ints, out_floats)
-        flips = fifo_ranges(*given, windows.sequence, windows.group_offsets, windows.lo, windows.hi, windows.middles, *out)
+        fifo_ranges(*given, windows.sequence, *ranges, *out)
         if len(windows.members):
             add_members(*given, windows.member_offsets, windows.members, windows.continues, *out)
         found: dict[str, Column] = dict(lower(aggregation.layout, out_ints, out_floats, self.leaves.table))
         found |= {name: self._clipped(spec, windows) for name, spec in aggregation.clipped.items()}
         found |= {name: column.compute(self.objects[name], windows) for name, column in aggregation.objects.items()}
-        return {name: found[name] for name in aggregation.names}, flips
+        return {name: found[name] for name in aggregation.names}, flips_of(*ranges)
 
     def _clipped(self, spec: AggregateSpec, windows: Windows) -> pa.Array:
         table, leaves = self.leaves.table, self.leaves

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -59,10 +60,40 @@ def combine_windows(aggregate: Aggregate[Any], partials: Sequence[Any], windows:
 
 
 def _ranges(aggregate: Aggregate[Any], partials: Sequence[Any], windows: Windows) -> list[Any]:
-    """Two stacks, combining in exactly the order of :func:`windowmill.windowing.kernels.two_stacks.fifo_ranges`."""
-    combine, identity = aggregate.combine, aggregate.identity
+    """The partial of each window's range: by subtract-on-evict where the aggregate has a ``deduct``, else by two stacks."""
     leaves = [partials[leaf] for leaf in windows.sequence.tolist()]
     bounds = list(zip(windows.lo.tolist(), windows.hi.tolist(), strict=True))
+    if aggregate.deduct is not None:
+        return _deducting(aggregate, aggregate.deduct, leaves, bounds, windows.group_offsets.tolist())
+    return _two_stacks(aggregate, leaves, bounds, windows)
+
+
+def _deducting(
+    aggregate: Aggregate[Any], deduct: Callable[[Any, Any], Any], leaves: list[Any], bounds: list[tuple[int, int]], offsets: list[int]
+) -> list[Any]:
+    """A running total: deducts what leaves, which is its oldest part, and combines what enters; two calls a window that moves by a leaf."""
+    fold, combine = aggregate.fold, aggregate.combine
+    totals: list[Any] = [aggregate.identity] * len(bounds)
+    for begun, ended in pairwise(offsets):
+        total, low, reached = aggregate.identity, 0, 0
+        for window in range(begun, ended):
+            first, stop = bounds[window]
+            if first >= stop:
+                continue
+            if low <= first and reached <= stop and first - low < reached - first:
+                if low < first:
+                    total = deduct(total, fold(leaves[low:first]))
+                if reached < stop:
+                    total = combine(total, fold(leaves[reached:stop]))
+            else:
+                total = fold(leaves[first:stop])
+            low, reached, totals[window] = first, stop, total
+    return totals
+
+
+def _two_stacks(aggregate: Aggregate[Any], leaves: list[Any], bounds: list[tuple[int, int]], windows: Windows) -> list[Any]:
+    """Two stacks, combining in exactly the order of :func:`windowmill.windowing.kernels.two_stacks.fifo_ranges`."""
+    combine, identity = aggregate.combine, aggregate.identity
     offsets, middles = windows.group_offsets.tolist(), windows.middles.tolist()
     totals: list[Any] = [identity] * len(bounds)
     for key, known_middle in enumerate(middles):

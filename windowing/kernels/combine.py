@@ -29,7 +29,8 @@ PICKED, TIMES = 1, 1
 #: One unit of a sum's carry: half the span of float64's exponents, so that two parts below it never overflow when added.
 CARRY_UNIT = 2.0**1023
 _SPLITTER = 2.0**27 + 1.0
-_SIGN = np.iinfo(np.int64).min
+#: The sign bit: exclusive-or with it has signed comparisons compare 64-bit numbers as unsigned ones.
+SIGN = np.iinfo(np.int64).min
 
 
 @inner
@@ -227,7 +228,7 @@ def _add_wider(i: int, left_ints: Ints, older: int, right_ints: Ints, newer: int
     for limb in range(i, i + 3):
         left = left_ints[older, limb]
         total = left + right_ints[newer, limb]
-        after = 1 if (total ^ _SIGN) < (left ^ _SIGN) else 0
+        after = 1 if (total ^ SIGN) < (left ^ SIGN) else 0
         if carry == 1:
             total += 1
             after = 1 if total == 0 else after
@@ -329,7 +330,7 @@ def _combine_rare(
         # Two limbs of 64 bits, the low one unsigned: its sum carries if it is less than an operand.
         left_low = left_ints[older, i]
         low = left_low + right_ints[newer, i]
-        carry = 1 if (low ^ _SIGN) < (left_low ^ _SIGN) else 0
+        carry = 1 if (low ^ SIGN) < (left_low ^ SIGN) else 0
         high = left_ints[older, i + 1] + right_ints[newer, i + 1] + carry
         ints[row, i], ints[row, i + 1] = low, high
     elif operation == WIDER:

@@ -1,16 +1,25 @@
-"""Two stacks over arenas, for windows that are ranges of a sequence of leaves.
+"""Windows that are ranges of a sequence of leaves, over arenas: by subtract-on-evict where an atom is exact, else by two stacks.
+
+Both bounds of [lo, hi) ascend from window to window of a key.
+
+*Subtract-on-evict.* Atoms of whole numbers (counts, votes, histograms, sums of whole numbers and of decimals) add up modulo a power of two
+that no sum reaches. So a running total that adds the leaves that enter and deducts those that leave has the bits of a fresh sum: two
+operations a leaf. Floating point is never deducted (docs/numerics.md), and neither is anything that depends on order.
+
+*Two stacks.*
 
 ::
 
     leaves   [a][b][c][d]|[e][f]        front: suffix aggregates abcd, bcd, cd, d; back: one running aggregate ef
     window       [b c d   e f]          = front at b ⊕ back
 
-Both bounds of [lo, hi) ascend from window to window of a key. Every leaf is therefore combined at most three times for windows of any
-length, and every window costs one more combine. The end of the front (the *middle*) is kept between batches, so the partials of a window
-are combined in the same order however the input is split into batches, and results are bit-identical.
+Every leaf is combined at most twice for windows of any length, and every window costs one more combine. The end of the front (the
+*middle*) is kept between batches, so the partials of a window are combined in the same order however the input is split into batches, and
+results are bit-identical.
 
 References
 ----------
+Hazelcast, Sliding window aggregation: combine the leading frame, deduct the trailing one.
 Tangwongsan, Hirzel and Schneider (2017), Low-latency sliding-window aggregation in worst-case constant time, section 3 (two-stacks).
 """
 
@@ -21,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from windowmill.windowing.kernels import combine as op
-from windowmill.windowing.kernels.combine import Bools, Floats, Ints, clear_atom, combine, combine_atom, copy_atom, set_identity
+from windowmill.windowing.kernels.combine import SIGN, Bools, Floats, Ints, clear_atom, combine, combine_atom, copy_atom, set_identity
 from windowmill.windowing.kernels.compilation import inlined, inner, njit
 
 
@@ -37,7 +46,7 @@ def fifo_ranges(
     middles: Ints,
     out_ints: Ints,
     out_floats: Floats,
-) -> Ints:
+) -> None:
     """Combine the leaves of each window into ``out_ints`` and ``out_floats``, one row per window; amortised O(1) per leaf and window.
 
     Parameters
@@ -53,11 +62,6 @@ def fifo_ranges(
         leaf.
     middles
         End of each key's front after the previous batch, as an index into ``sequence``; −1 for none.
-
-    Returns
-    -------
-    int64 array, shape (n_keys,)
-        The window at which each key's front was last rebuilt, whose ``hi`` is the new middle; −1 if it was not.
     """
     longest = 0
     for window in range(len(lo)):
@@ -66,20 +70,40 @@ def fifo_ranges(
             set_identity(program, out_ints, out_floats, window)
     front_ints, front_floats = np.empty((longest, ints.shape[1]), np.int64), np.empty((longest, floats.shape[1]), np.float64)
     back_ints, back_floats = np.empty((1, ints.shape[1]), np.int64), np.empty((1, floats.shape[1]), np.float64)
-    flips = np.full(len(offsets) - 1, -1, np.int64)
     given = (ints, floats, sequence, offsets, lo, hi, middles)
-    stacks, out = (front_ints, front_floats, back_ints, back_floats), (out_ints, out_floats, flips)
+    stacks, out = (front_ints, front_floats, back_ints, back_floats), (out_ints, out_floats)
     for line in range(len(program)):
         _one_atom(program[line], given, stacks, out)
+
+
+@njit
+def flips_of(offsets: Ints, lo: Ints, hi: Ints, middles: Ints) -> Ints:
+    """The window at which :func:`fifo_ranges` last rebuilds each key's front, whose ``hi`` is the new middle; −1 if it does not."""
+    flips = np.full(len(offsets) - 1, -1, np.int64)
+    for key in range(len(offsets) - 1):
+        middle, begun, low, reached = middles[key], False, -1, -1
+        for window in range(offsets[key], offsets[key + 1]):
+            first, stop = lo[window], hi[window]
+            if first >= stop or first < low or stop < reached or (not begun and stop < middle):
+                continue
+            if first >= middle:
+                middle, flips[key] = stop, window
+            begun, low, reached = True, first, stop
     return flips
 
 
 @inner
 def _one_atom(line: Ints, given: Any, stacks: Any, out: Any) -> None:
-    """Compute all windows of one atom. Calls of :func:`_sweep` with constants are specialized, and run up to twice as fast."""
+    """Compute all windows of one atom. Calls with constants are specialized, and run up to twice as fast."""
     i, f = line[1], line[2]
     if line[0] == op.ADD and line[3] == 1:
-        _sweep(op.ADD, i, f, 1, 0, given, stacks, out)
+        _slide(1, i, given, out)
+    elif line[0] == op.ADD:
+        _slide_columns(i, line[3], given, out)
+    elif line[0] == op.WIDE:
+        _slide(2, i, given, out)
+    elif line[0] == op.WIDER:
+        _slide(3, i, given, out)
     elif line[0] == op.MOMENTS:
         _sweep(op.MOMENTS, i, f, 1, 3, given, stacks, out)
     elif line[0] == op.PICK_GREATEST:
@@ -91,10 +115,98 @@ def _one_atom(line: Ints, given: Any, stacks: Any, out: Any) -> None:
 
 
 @inlined
+def _continues(last: int, low: int, reached: int, first: int, stop: int) -> Any:
+    """Whether [``first``, ``stop``) follows from the total of window ``last``, [``low``, ``reached``), in fewer operations than afresh."""
+    return last >= 0 and low <= first and reached <= stop and first - low <= reached - first
+
+
+@inlined
+def _slide(limbs: int, i: int, given: Any, out: Any) -> None:
+    """Compute all windows of one atom that is a whole number of one to three limbs of 64 bits, by a running total in registers."""
+    ints, _, sequence, offsets, lo, hi, _ = given
+    out_ints, _ = out
+    for key in range(len(offsets) - 1):
+        last = low = reached = -1
+        a = b = c = np.int64(0)
+        for window in range(offsets[key], offsets[key + 1]):
+            first, stop = lo[window], hi[window]
+            if first >= stop:
+                continue
+            if _continues(last, low, reached, first, stop):
+                begin = reached
+            else:
+                begin, low = first, first
+                a = b = c = np.int64(0)
+            for place in range(begin, stop):
+                leaf = sequence[place]
+                x = ints[leaf, i]
+                a += x
+                if limbs > 1:
+                    carry = 1 if (a ^ SIGN) < (x ^ SIGN) else 0
+                    b, y = b + carry, ints[leaf, i + 1]
+                    if limbs > 2:
+                        # A limb carries by taking in a carry, or by the sum, and never by both.
+                        carry = 1 if carry == 1 and b == 0 else 0
+                    b += y
+                    if limbs > 2:
+                        carry += 1 if (b ^ SIGN) < (y ^ SIGN) else 0
+                        c += ints[leaf, i + 2] + carry
+            for place in range(low, first):
+                leaf = sequence[place]
+                x = ints[leaf, i]
+                if limbs > 1:
+                    borrow = 1 if (a ^ SIGN) < (x ^ SIGN) else 0
+                    y = ints[leaf, i + 1]
+                    if limbs > 2:
+                        c -= ints[leaf, i + 2] + (1 if (b ^ SIGN) < (y ^ SIGN) or (borrow == 1 and b == y) else 0)
+                    b -= y + borrow
+                a -= x
+            out_ints[window, i] = a
+            if limbs > 1:
+                out_ints[window, i + 1] = b
+            if limbs > 2:
+                out_ints[window, i + 2] = c
+            last, low, reached = window, first, stop
+
+
+@inlined
+def _slide_columns(i: int, n_ints: int, given: Any, out: Any) -> None:
+    """As :func:`_slide`, of ``n_ints`` whole numbers of one limb; the total is kept in the row of each window."""
+    ints, _, sequence, offsets, lo, hi, _ = given
+    out_ints, _ = out
+    for key in range(len(offsets) - 1):
+        last = low = reached = -1
+        for window in range(offsets[key], offsets[key + 1]):
+            first, stop = lo[window], hi[window]
+            if first >= stop:
+                continue
+            if _continues(last, low, reached, first, stop):
+                begin = reached
+                for column in range(i, i + n_ints):
+                    out_ints[window, column] = out_ints[last, column]
+            else:
+                begin, low = first + 1, first
+                for column in range(i, i + n_ints):
+                    out_ints[window, column] = ints[sequence[first], column]
+            # As many leaves mostly enter as leave: both in one pass.
+            both = min(stop - begin, first - low)
+            for step in range(both):
+                for column in range(i, i + n_ints):
+                    out_ints[window, column] += ints[sequence[begin + step], column] - ints[sequence[low + step], column]
+            for place in range(begin + both, stop):
+                for column in range(i, i + n_ints):
+                    out_ints[window, column] += ints[sequence[place], column]
+            for place in range(low + both, first):
+                for column in range(i, i + n_ints):
+                    out_ints[window, column] -= ints[sequence[place], column]
+            last, low, reached = window, first, stop
+
+
+@inlined
 def _sweep(operation: int, i: int, f: int, n_ints: int, n_floats: int, given: Any, stacks: Any, out: Any) -> None:
     ints, floats, sequence, offsets, lo, hi, middles = given
     front_ints, front_floats, back_ints, back_floats = stacks
-    out_ints, out_floats, flips = out
+    out_ints, out_floats = out
     for key in range(len(offsets) - 1):
         middle, base, low, reached = middles[key], -1, -1, -1
         for window in range(offsets[key], offsets[key + 1]):
@@ -111,7 +223,6 @@ def _sweep(operation: int, i: int, f: int, n_ints: int, n_floats: int, given: An
             if first >= middle or base < 0:
                 if first >= middle:
                     middle = stop
-                    flips[key] = window
                 base = first
                 # Row p of the front holds the combination of leaves base + p through the middle.
                 copy_atom(i, f, n_ints, n_floats, ints, floats, sequence[middle - 1], front_ints, front_floats, middle - 1 - base)
