@@ -1,6 +1,6 @@
 """The steps of one batch, and who may take them: bugs that a fast test has to notice."""
 
-from tests.mutants.edits import instead, never, without
+from tests.mutants.edits import always, instead, never, without
 
 STEPS = "tests/jobs/test_steps.py::test_"
 FOLDERS = "tests/jobs/test_folders.py::test_"
@@ -17,9 +17,23 @@ GATE = "tests/expectations/test_gate.py::test_"
 TURNS = "tests/jobs/test_turns.py::test_"
 INTERVAL_BATCHES = "tests/jobs/test_interval_batches.py::test_"
 MIXED_BATCHES = "tests/jobs/test_mixed_batches.py::test_"
+DEDUCTING = "tests/windowing/test_deducting.py::test_"
+DEDUCTED = "tests/spark/test_deducted_windows.py::test_"
 
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
+    f"{DEDUCTING}sums_of_any_limbs_are_those_of_whole_numbers": [
+        ("borrow-of-the-second-limb-lost", "windowing.kernels.two_stacks:_slide", without("_ == 1 and _1 == _2")),
+        ("carry-into-a-full-limb-lost", "windowing.kernels.two_stacks:_slide", never("_ == 1 and _ == 0")),
+        ("windows-that-go-back-continue", "windowing.kernels.two_stacks:_continues", without("reached <= stop")),
+    ],
+    f"{DEDUCTING}a_users_deduct_gives_what_combining_gives": [
+        ("what-stays-deducted", "windowing.columnar.objects:_deducting", never("low < first")),
+    ],
+    f"{DEDUCTED}try_takes_two_operations_a_window": [
+        ("deduct-never-called", "windowing.columnar.objects:_ranges", never("aggregate.deduct is not None")),
+        ("rope-without-deduct", "windowing.aggregates.order:mergeable", always("aggregate.deduct is None")),
+    ],
     f"{STEPS}a_backfill_of_a_running_pipeline_sets_no_rows_aside_again": [
         ("quarantined-again-by-a-backfill", "jobs.batch.steps:_Steps.record", never("self.plan.rereads and _ in self.changes")),
     ],

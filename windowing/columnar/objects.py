@@ -40,7 +40,7 @@ class ObjectColumn:
 
 
 def combine_windows(aggregate: Aggregate[Any], partials: Sequence[Any], windows: Windows) -> list[Any]:
-    """The partial of each window; ``partials[i]`` belongs to leaf i."""
+    """The partial of each window; ``partials[i]`` belongs to leaf i, and a member ~i is deducted."""
     totals = _ranges(aggregate, partials, windows)
     offsets, members = windows.member_offsets.tolist(), windows.members.tolist()
     if members:
@@ -51,6 +51,8 @@ def combine_windows(aggregate: Aggregate[Any], partials: Sequence[Any], windows:
             if window in continuing:
                 totals[window] = totals[window - 1]
             held = members[offsets[window] : offsets[window + 1]]
+            if aggregate.deduct is not None and (gone := [partials[~leaf] for leaf in held if leaf < 0]):
+                totals[window], held = aggregate.deduct(totals[window], aggregate.fold(gone)), [leaf for leaf in held if leaf >= 0]
             if held and any_order:
                 totals[window] = aggregate.fold([totals[window], *(partials[leaf] for leaf in held)])
             elif held:

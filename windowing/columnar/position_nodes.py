@@ -23,7 +23,7 @@ from windowmill.windowing.kernels.columns import arenas, int64_of, stored
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lower import lower
-from windowmill.windowing.kernels.positions import MISSING, NodeColumns, covers, places_of, stretches
+from windowmill.windowing.kernels.positions import LEFT, MISSING, NodeColumns, covers, moves, places_of, stretches
 from windowmill.windowing.kernels.slices import combine_runs
 from windowmill.windowing.slicing.leaves import Windows
 
@@ -161,21 +161,33 @@ class Forest:
         return offsets, level, self._nodes.begin[places], self._nodes.first[places]
 
     def aggregate(self, windows: Windows) -> dict[str, Column]:
-        """All aggregates of ``windows``, which hold the tuples at positions [lo, hi); O(log n) combines a window.
+        """All aggregates of ``windows``, which hold the tuples at positions [lo, hi).
+
+        O(log n) combines a window; of objects that can be deducted, no more than tuples leave and enter.
 
         Raises
         ------
         StateCorruptError
             If a node is not there.
         """
-        offsets, places = stretches(self._nodes, windows.key, windows.lo, windows.hi)
+        objects, stretch = self.stored_objects, (self._nodes, windows.key, windows.lo, windows.hi)
+        offsets, places = stretches(*stretch)
+        # To list what leaves and enters as well would cost kernels more than it spares them.
+        moved = moves(*stretch) if any(objects.deducts) else None
+        left = _NONE if moved is None else moved[2]
+        every = np.append(places, np.where(left <= LEFT, LEFT - left, left))
         used = np.zeros(self._starts[-1], np.bool_)
-        used[_all_there(places)] = True
-        rows, members = self._at(np.flatnonzero(used)), (np.cumsum(used) - 1)[places]
-        made = Windows.of(windows.key, windows.start, windows.end, members=(offsets, members))
+        used[_all_there(every)] = True
+        rows, members = self._at(np.flatnonzero(used)), (np.cumsum(used) - 1)[every]
+        bounds, n = (windows.key, windows.start, windows.end), len(places)
+        made = Windows.of(*bounds, members=(offsets, members[:n]))
         numbers = combine_numbers(self.layout, rows.ints, rows.floats, made)
         found: dict[str, Column] = dict(lower(self.layout, *numbers, self.table))
-        return found | self.stored_objects.compute(self.stored_objects.decode(rows.objects), made)
+        if moved is None:
+            return found | objects.compute(objects.decode(rows.objects), made)
+        of_moves = np.where(left <= LEFT, ~members[n:], members[n:])
+        sliding = Windows.of(*bounds, members=(moved[1], of_moves), continues=moved[0])
+        return found | objects.compute(objects.decode(rows.objects), made, sliding)
 
     def new_nodes(self, head: Ints) -> tuple[Ints, dict[str, pa.Array]]:
         """Key index and columns of the nodes that the state lacks and that begin at or after ``head``, of shape (n_keys,)."""

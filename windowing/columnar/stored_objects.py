@@ -47,6 +47,11 @@ class StoredObjects:
     def __len__(self) -> int:
         return len(self._columns)
 
+    @property
+    def deducts(self) -> list[bool]:
+        """Of each column, whether its partials can be deducted."""
+        return [column.aggregate.deduct is not None for column in self._columns]
+
     def none(self, n: int) -> Objects:
         """``n`` partials that are not filled in yet."""
         return np.empty((n, len(self)), np.object_)
@@ -133,11 +138,15 @@ class StoredObjects:
             results |= {name: [aggregate.lower(total) for total in found] for name, aggregate in column.aggregates.items()}
         return results
 
-    def compute(self, partials: Objects, windows: Windows) -> dict[str, list[Any]]:
-        """The results of each window by aggregate; leaf i of ``windows`` has ``partials[i]``, which are decoded."""
+    def compute(self, partials: Objects, windows: Windows, moved: Windows | None = None) -> dict[str, list[Any]]:
+        """The results of each window by aggregate; leaf i of ``windows`` has ``partials[i]``, which are decoded.
+
+        ``moved`` are the same windows for columns whose partials can be deducted, with members to deduct.
+        """
         results: dict[str, list[Any]] = {}
-        for index, column in enumerate(self._columns):
-            totals = combine_windows(column.aggregate, partials[:, index].tolist(), windows)
+        for index, (column, deducts) in enumerate(zip(self._columns, self.deducts, strict=True)):
+            given = moved if deducts and moved is not None else windows
+            totals = combine_windows(column.aggregate, partials[:, index].tolist(), given)
             results |= {name: [aggregate.lower(total) for total in totals] for name, aggregate in column.aggregates.items()}
         return results
 

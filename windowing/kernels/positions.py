@@ -18,8 +18,8 @@ import numpy as np
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.compilation import inner, njit
 
-#: Place of a node that is not there.
-MISSING = -1
+#: Place of a node that is not there; and what the place of a node that leaves a window is subtracted from.
+MISSING, LEFT = -1, -2
 
 
 class NodeColumns(NamedTuple):
@@ -76,6 +76,28 @@ def places_of(nodes: NodeColumns, key: Ints, level: Ints, begin: Ints) -> Ints:
     return places
 
 
+@inner
+def _count(lo: int, hi: int) -> int:
+    """The number of the greatest nodes within [``lo``, ``hi``)."""
+    count, position = 0, lo
+    while position < hi:
+        position += 1 << level_at(position, hi)
+        count += 1
+    return count
+
+
+@inner
+def _list(nodes: NodeColumns, key: int, lo: int, hi: int, places: Ints, at: int) -> int:
+    """Write to ``places``, from ``at`` on, those of the greatest nodes within [``lo``, ``hi``); returns where the next one goes."""
+    position = lo
+    while position < hi:
+        level = level_at(position, hi)
+        places[at] = find(nodes, key, level, position)
+        position += 1 << level
+        at += 1
+    return at
+
+
 @njit
 def stretches(nodes: NodeColumns, key: Ints, lo: Ints, hi: Ints) -> Any:
     """The nodes of each stretch [``lo``, ``hi``) of a ``key``, oldest first; O(log(hi − lo)²) for each.
@@ -87,20 +109,44 @@ def stretches(nodes: NodeColumns, key: Ints, lo: Ints, hi: Ints) -> Any:
     """
     offsets = np.zeros(len(key) + 1, np.int64)
     for number in range(len(key)):
-        count, position = 0, lo[number]
-        while position < hi[number]:
-            position += 1 << level_at(position, hi[number])
-            count += 1
-        offsets[number + 1] = offsets[number] + count
+        offsets[number + 1] = offsets[number] + _count(lo[number], hi[number])
     places = np.empty(offsets[-1], np.int64)
     for number in range(len(key)):
-        at, position = offsets[number], lo[number]
-        while position < hi[number]:
-            level = level_at(position, hi[number])
-            places[at] = find(nodes, key[number], level, position)
-            position += 1 << level
-            at += 1
+        _list(nodes, key[number], lo[number], hi[number], places, offsets[number])
     return offsets, places
+
+
+@njit
+def moves(nodes: NodeColumns, key: Ints, lo: Ints, hi: Ints) -> Any:
+    """As :func:`stretches`, but of a stretch what has left and entered since the one before it, where these are fewer nodes than its own.
+
+    Returns
+    -------
+    tuple
+        Mask of the stretches that continue the one before them; offsets and places as of :func:`stretches`, with ``LEFT`` − p in place of
+        p for a node that leaves.
+    """
+    n, own = len(key), np.empty(len(key), np.int64)
+    for number in range(n):
+        own[number] = _count(lo[number], hi[number])
+    continues, offsets, places = np.zeros(n, np.bool_), np.zeros(n + 1, np.int64), np.empty(own.sum(), np.int64)
+    for number in range(n):
+        first, stop, begin = lo[number], hi[number], offsets[number]
+        low, reached = (lo[number - 1], hi[number - 1]) if number > 0 and key[number - 1] == key[number] else (stop, stop)
+        end = begin
+        if low <= first < reached <= stop and _count(low, first) + _count(reached, stop) < own[number]:
+            entering = _list(nodes, key[number], low, first, places, begin)
+            end = _list(nodes, key[number], reached, stop, places, entering)
+            continues[number] = True
+            for place in range(begin, end):
+                if places[place] == MISSING:
+                    continues[number] = False
+                elif place < entering:
+                    places[place] = LEFT - places[place]
+        if not continues[number]:
+            end = _list(nodes, key[number], first, stop, places, begin)
+        offsets[number + 1] = end
+    return continues, offsets, places[: offsets[-1]]
 
 
 @njit
