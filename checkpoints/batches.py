@@ -227,12 +227,12 @@ class Batch:
 def undone_of(batches: Iterable[Batch]) -> frozenset[int]:
     """Numbers of the batches among these, which have no gaps, that a later one of them has undone, as a restoration does."""
     listed = list(batches)
-    counting = {batch.number for batch in standing(listed, restorations=True)}
+    counting = {batch.number for batch in effective_batches(listed, restorations=True)}
     return frozenset(batch.number for batch in listed if batch.status == "committed" and batch.number not in counting)
 
 
-def standing(batches: Iterable[Batch], *, restorations: bool = False) -> list[Batch]:
-    """The committed among all ``batches`` of a ledger, oldest first, that no restoration has undone; with ``restorations``, or without."""
+def effective_batches(batches: Iterable[Batch], *, restorations: bool = False) -> list[Batch]:
+    """The committed ``batches`` of a ledger that no restoration has undone, oldest first; with ``restorations``, or without."""
     left: list[Batch] = []
     for batch in batches:
         if batch.status != "committed":
@@ -246,4 +246,4 @@ def standing(batches: Iterable[Batch], *, restorations: bool = False) -> list[Ba
 
 def state_plans(batches: Iterable[Batch]) -> list[Plan]:
     """The plans of those of ``batches`` that count, oldest first, which build the state."""
-    return [batch.plan for batch in standing(batches) if batch.plan.builds_state]
+    return [batch.plan for batch in effective_batches(batches) if batch.plan.builds_state]

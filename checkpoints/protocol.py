@@ -1,12 +1,12 @@
 """The commit protocol that makes each batch exactly-once: files first, one record, then one commit to each table.
 
-1. Before a batch is planned, :func:`settle` makes the commits of the last recorded batch that are missing, and the pipeline's tables
-   are compared with the ledger (:mod:`windowmill.checkpoints.verification`).
+1. Before a batch is planned, :func:`publish_pending` makes the missing commits of the last recorded batch, and the pipeline's tables are
+   compared with the ledger (:mod:`windowmill.checkpoints.verification`).
 2. The batch is computed into data files, which no table contains yet, and validated. A crash up to here leaves only these files.
 3. :func:`record` writes one record, the commit point: plan, outcome, and the files of each table. Of two attempts one wins, and the other
    deletes its files.
-4. :func:`settle` makes one commit to each table, unless its transaction shows that it was made. After a crash the next process does;
-   nothing is computed again. The files of a held batch wait for a ruling (:func:`rule`).
+4. :func:`publish_pending` makes one commit to each table, unless its transaction shows that it was made. After a crash the next process
+   does; nothing is computed again. The files of a held batch wait for a ruling (:func:`rule`).
 
 The same code runs on Delta tables and, in the simulator, on in-memory tables.
 """
@@ -112,7 +112,7 @@ def discard_files(changes: Mapping[str, Changes], tables: Mapping[str, OwnTable]
         tables[role].remove(each.files)
 
 
-def settle(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool = False) -> int:
+def publish_pending(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool = False) -> int:
     """Make the commits of the last recorded batch that are missing; returns how many.
 
     ``accept_changes`` commits on top of changes by others, and gives up what is gone of the quarantine or quality table, as
@@ -128,10 +128,10 @@ def settle(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
         If a table contains a later batch than the ledger.
     """
     with reread(ledger):
-        return _settle(ledger, tables, accept_changes=accept_changes)
+        return _publish_pending(ledger, tables, accept_changes=accept_changes)
 
 
-def _settle(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool) -> int:
+def _publish_pending(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool) -> int:
     batch, made = ledger.newest, 0
     if batch is None:
         return 0
@@ -188,7 +188,7 @@ def rule(
         raise OutOfTurnError(f"ledger {ledger.path}: no batch is held, so there is nothing to rule on; see `windowmill status`")
     outcome = replace(held.outcome, verdict=verdict)
     ledger.rule(outcome, validation, at, by)
-    settle(ledger, tables)
+    publish_pending(ledger, tables)
     return outcome
 
 

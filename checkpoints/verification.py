@@ -30,7 +30,7 @@ ORDER = ("quality", "sink", "quarantine", "state")
 
 
 def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool = False) -> None:
-    """Compare ``tables`` with the ledger, after :func:`windowmill.checkpoints.protocol.settle`.
+    """Compare ``tables`` with the ledger, after :func:`windowmill.checkpoints.protocol.publish_pending`.
 
     Parameters
     ----------

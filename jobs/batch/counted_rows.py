@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from windowmill.checkpoints.batches import standing
+from windowmill.checkpoints.batches import effective_batches
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, PurgePlan, RestatePlan
@@ -24,7 +24,7 @@ def were_missed(ledger: Ledger) -> bool:
 
     Behind a changed spec rows that arrived in time for all windows of then may be too late for those of now.
     """
-    batches = standing(ledger.batches())
+    batches = effective_batches(ledger.batches())
     whole = [place for place, batch in enumerate(batches, 1) if isinstance(batch.plan, RestatePlan) and _is_whole(batch.plan)]
     since = batches[max(whole, default=0) :]
     return any(batch.counts.late_missed and batch.plan.builds_state for batch in since if batch.status == "committed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from windowmill.checkpoints.batches import standing
+from windowmill.checkpoints.batches import effective_batches
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import RestatePlan
@@ -50,4 +50,4 @@ def corrected(
 
 def restated_files(ledger: Ledger) -> set[str]:
     """Paths of the files that restatements have read, or left out, as they were delivered again, or taken away."""
-    return {path for batch in standing(ledger.batches()) if isinstance(batch.plan, RestatePlan) for path in batch.plan.files}
+    return {path for batch in effective_batches(ledger.batches()) if isinstance(batch.plan, RestatePlan) for path in batch.plan.files}

@@ -117,7 +117,7 @@ def _carried_out(runnable: Runnable, ledger: Ledger, table: DeltaTable, gone: pa
         protocol.discard_files(changes, tables)
         raise
     protocol.record(ledger, plan, Outcome(plan.seen, plan.emitted, "passed"), changes, tables, datetime.now(UTC))
-    protocol.settle(ledger, tables)
+    protocol.publish_pending(ledger, tables)
     return Folded(plan.batch, len(gone), through)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from windowmill.checkpoints.batches import Batch, standing
+from windowmill.checkpoints.batches import Batch, effective_batches
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
@@ -242,7 +242,7 @@ class _SliceCheck:
         if low < high and last is not None and last.outcome.seen is not None:
             high = max(high, last.outcome.seen + 1)  # the last slice reaches at least to there
         since = AXIS_BEGIN if emitted is None else old.first_slice_after(emitted)
-        return cls(runnable, standing(ledger.batches()), new, old, low, high, since, emitted)
+        return cls(runnable, effective_batches(ledger.batches()), new, old, low, high, since, emitted)
 
     def edges(self) -> None:
         """Refuse windows that begin or end within a stored slice."""

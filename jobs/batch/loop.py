@@ -295,7 +295,7 @@ def leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> 
     with lease(runnable.places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():
         ledger = Ledger.open(pipeline)
         planning.check_owner(pipeline, ledger)
-        made, newest = protocol.settle(ledger, tables_of(runnable), accept_changes=changes), ledger.newest
+        made, newest = protocol.publish_pending(ledger, tables_of(runnable), accept_changes=changes), ledger.newest
         done = progress.committed = []
         if made and newest is not None:
             progress.say(f"{runnable.name}: batch {newest.number} was recorded by an earlier run; made the {made} commits that it lacked")

@@ -311,5 +311,5 @@ def _run_batch(
     with progress.step("record", f"batch {plan.batch}"):
         protocol.record(ledger, plan, outcome, changes, tables, datetime.now(UTC))
     with progress.step("publish", f"{', '.join(changes) or 'nothing'}"):
-        protocol.settle(ledger, tables)
+        protocol.publish_pending(ledger, tables)
     return {role: files.rows for role, files in found.items()}

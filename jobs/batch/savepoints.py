@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from windowmill.checkpoints import protocol, savepoints
-from windowmill.checkpoints.batches import Batch, Changes, Outcome, standing
+from windowmill.checkpoints.batches import Batch, Changes, Outcome, effective_batches
 from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of
 from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, FoldPlan, Plan, PurgePlan, RestatePlan, RestorePlan
@@ -159,7 +159,7 @@ def restore(
         with progress.step("record", f"batch {plan.batch}"):
             protocol.record(ledger, plan, outcome, changes, tables, datetime.now(UTC))
         with progress.step("publish", f"{', '.join(changes) or 'nothing'}"):
-            protocol.settle(ledger, tables)
+            protocol.publish_pending(ledger, tables)
         return CommittedBatch(plan, outcome)
 
 
@@ -185,7 +185,7 @@ def _planned(
     assert last is not None  # the savepoint is of a batch of this ledger
     own = next(batch.plan for batch in batches if batch.number == entry.batch)
     meant = _meant(pipeline, ledger, own)
-    undone = [batch for batch in standing(batches) if batch.number > entry.batch]
+    undone = [batch for batch in effective_batches(batches) if batch.number > entry.batch]
     _check_undone(meant, entry, undone)
     applied = min((batch.number for batch in undone if isinstance(batch.plan, ApplyPlan)), default=ledger.count)
     # Rows of later ones mean something else: what these have replaced comes back instead.
@@ -229,7 +229,7 @@ def _check_savepoint(ledger: Ledger, entry: Savepoint, batches: list[Batch]) -> 
     where = f"savepoint {entry.name}"
     if entry.generation != ledger.generation:
         raise SavepointError(f"{where}: it is of another ledger than {ledger.path}, which was made anew since; drop it")
-    if entry.batch not in {batch.number for batch in standing(batches, restorations=True)}:
+    if entry.batch not in {batch.number for batch in effective_batches(batches, restorations=True)}:
         raise SavepointError(
             f"{where}: batch {entry.batch}, of which it is, was undone by a restoration since, and its rows are gone; restore an older one"
         )

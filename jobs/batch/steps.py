@@ -256,7 +256,7 @@ class _Steps:
         reach("publish.begin")
         rows, held = f"{outcome.counts.rows_published} rows", verdict.status == "held"
         with self.progress.step(*("hold", f"{rows}, none of which is published") if held else ("publish", rows)):
-            protocol.settle(self.ledger, self.tables)
+            protocol.publish_pending(self.ledger, self.tables)
             closing.write_docs(self.runnable, self.plan, verdict, datetime.now(UTC), self.progress)
         if held:
             raise closing.held_error(self.runnable, self.ledger, self.plan, verdict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from windowmill.checkpoints.batches import Batch, standing
+from windowmill.checkpoints.batches import Batch, effective_batches
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, RestatePlan, RestorePlan
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
@@ -114,7 +114,7 @@ def _windows_of(ledger: Ledger) -> Iterator[tuple[Plan, Mapping[str, _Meaning]]]
     """The plans of the batches that count, oldest first, each with the windows of its spec by name."""
     batches = ledger.batches()
     redefined = redefined_by(batches)
-    for batch in standing(batches):
+    for batch in effective_batches(batches):
         meaning: Mapping[str, Any] = batch.plan.definition
         if not isinstance(batch.plan, BackfillPlan) or batch.verdict != "discarded":
             since = redefined[batch.number]

@@ -17,7 +17,7 @@ from windowmill.checkpoints.finished import Notes
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.protocol import settle
+from windowmill.checkpoints.protocol import publish_pending
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.log import is_log
@@ -69,7 +69,7 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
     with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say):
         ledger = Ledger.open(pipeline)
         check_owner(pipeline, ledger)
-        settle(ledger, own_tables(runnable))
+        publish_pending(ledger, own_tables(runnable))
         forget(runnable, ledger)
         stored = ledger.as_computed(pipeline)
         if stored is None:

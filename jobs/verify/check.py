@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from rich.filesize import decimal
 
-from windowmill.checkpoints.batches import standing
+from windowmill.checkpoints.batches import effective_batches
 from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
@@ -107,7 +107,7 @@ def verify(
     check_owner(pipeline, ledger)
     ledger.check_meaning(pipeline)
     source, batches = open_source(runnable.pipeline), ledger.batches()
-    committed = standing(batches)
+    committed = effective_batches(batches)
     plans = [batch.plan for batch in committed]
     if not any(plan.builds_state for plan in plans) or "sink" not in _written(runnable, ledger):
         return Verification(None, seed, source.version, Comparison())

@@ -27,7 +27,7 @@ from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.protocol import settle
+from windowmill.checkpoints.protocol import publish_pending
 from windowmill.dags import shared_looks, triggers
 from windowmill.dags.commands import JobFailedError
 from windowmill.dags.factory import build_dag
@@ -122,7 +122,7 @@ def test_a_batch_that_lacks_its_commits_counts_whatever_the_source_has(spec, lan
     ledger.record(planned, Outcome(seen=None, emitted=None, verdict="passed"), changes, datetime.now(UTC))
     watch = SourceWatch(pipeline)
     assert watch.look() == UnreadRows(version=0, planned=0, open=True)
-    settle(ledger, own_tables(runnable_of(pipeline)))
+    publish_pending(ledger, own_tables(runnable_of(pipeline)))
     assert [watch.look(), watch.look()] == [None, None]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 #: Words of no use to a reader who knows the field, or for which the field has another word.
 PRIVATE_WORDS = re.compile(
-    r"\b(told|tells?|stands|standing|lasting|anew|alike|vouch\w*|lands?|landed|settled?|beside|spared|remaining_quarantine"
+    r"\b(told|tells?|stands|standing|lasting|anew|alike|vouch\w*|lands?|landed|settled?|beside|spared|untaken"
     r"|looks? at|goes by|go by|way|ways)\b"
 )
 PYSPARK = re.compile(r"^\s*(from|import) pyspark", re.MULTILINE)

@@ -16,7 +16,7 @@ from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import DeltaOwnTable
 from windowmill.checkpoints.plans import Plan
-from windowmill.checkpoints.protocol import record, settle
+from windowmill.checkpoints.protocol import publish_pending, record
 from windowmill.checkpoints.verification import ORDER, refuse_committed, verify
 
 ROWS = pa.table({"window": ["w"], "n": [1]})
@@ -59,7 +59,7 @@ class Pipeline:
     def record(self, verdict: str = "passed", roles: tuple[str, ...] = ROLES, **options: Any) -> Ledger:
         """Record the next batch, whose commits are not made yet."""
         ledger = self.ledger()
-        settle(ledger, self.tables)
+        publish_pending(ledger, self.tables)
         planned = self.plan(ledger)
         refuse_committed(planned, ledger, self.tables)
         changes = self.changes(planned, roles, **options)
@@ -67,7 +67,7 @@ class Pipeline:
         return ledger
 
     def run(self, verdict: str = "passed", roles: tuple[str, ...] = ROLES, **options: Any) -> None:
-        settle(self.record(verdict, roles, **options), self.tables)
+        publish_pending(self.record(verdict, roles, **options), self.tables)
 
     def rows(self, role: str) -> int:
         return sum(n for n in pa.table(DeltaTable(self.tables[role].place).get_add_actions()).column("num_records").to_pylist())
@@ -77,7 +77,7 @@ class Pipeline:
 
     def verify(self, **options: bool) -> Ledger:
         ledger = self.ledger()
-        settle(ledger, self.tables, **options)
+        publish_pending(ledger, self.tables, **options)
         verify(ledger, self.tables, **options)
         return ledger
 

@@ -14,7 +14,7 @@ from tests.checkpoints.publishing import NOW, ROLES, ROWS, Pipeline, log_entry
 from windowmill.checkpoints.batches import Outcome
 from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.own_tables import DeltaOwnTable
-from windowmill.checkpoints.protocol import record, settle
+from windowmill.checkpoints.protocol import publish_pending, record
 from windowmill.checkpoints.verification import refuse_committed, verify
 from windowmill.windowing.errors import (
     FencedError,
@@ -135,7 +135,7 @@ def test_a_run_that_another_has_overtaken_since_it_read_the_ledger_says_so(tmp_p
     if not first:
         pipeline.run()
     ledger = pipeline.ledger()
-    settle(ledger, pipeline.tables)
+    publish_pending(ledger, pipeline.tables)
     planned = pipeline.plan(ledger)
     pipeline.run()
     checks = {"verify": lambda: verify(ledger, pipeline.tables), "landed": lambda: refuse_committed(planned, ledger, pipeline.tables)}
@@ -233,9 +233,9 @@ def test_rows_that_others_remove_before_the_commits_of_a_batch_are_restored_firs
     ledger, path = pipeline.record(), pipeline.tables[role].place
     DeltaTable(path).delete()
     with pytest.raises(ForeignWriteError, match=r"DELETE.*RESTORE TABLE … TO VERSION AS OF 2"):
-        settle(ledger, pipeline.tables)
+        publish_pending(ledger, pipeline.tables)
     with pytest.raises(ForeignWriteError, match="DELETE") if role == "state" else nullcontext():
-        settle(ledger, pipeline.tables, accept_changes=True)
+        publish_pending(ledger, pipeline.tables, accept_changes=True)
     if role == "state":
         DeltaTable(path).restore(2)
         pipeline.verify()
@@ -253,7 +253,7 @@ def test_rows_that_others_remove_at_the_very_moment_of_a_commit_are_noticed_by_t
         commit(self, publication)
 
     monkeypatch.setattr(DeltaOwnTable, "commit", overtaken)
-    assert settle(ledger, pipeline.tables) == 2
+    assert publish_pending(ledger, pipeline.tables) == 2
     with pytest.raises(ForeignWriteError, match=rf"version 3 \(DELETE\) .* batch 2 left version 4: {remedy}"):
         pipeline.verify()
 
@@ -290,10 +290,10 @@ def test_a_sink_that_another_pipeline_made_meanwhile_is_refused(tmp_path):
     plans = [made.plan(ledger) for made, ledger in zip((one, other), ledgers, strict=True)]
     record(ledgers[0], plans[0], Outcome(10, 5, "passed"), one.changes(plans[0]), one.tables, NOW)
     recorded = other.changes(plans[1])
-    settle(ledgers[0], one.tables)
+    publish_pending(ledgers[0], one.tables)
     with pytest.raises(SinkError, match="a table is there since batch 0 was planned, which another pipeline or writer made"):
         record(ledgers[1], plans[1], Outcome(10, 5, "passed"), recorded, other.tables, NOW)
     ledgers[1].record(plans[1], Outcome(10, 5, "passed"), other.changes(plans[1]), NOW)
     with pytest.raises(SinkError, match="a table is there since batch 0 was planned, which another pipeline or writer made"):
-        settle(ledgers[1], other.tables)
+        publish_pending(ledgers[1], other.tables)
     assert one.rows("sink") == 1

@@ -19,7 +19,7 @@ from windowmill.checkpoints.committer import DeltaRsCommitter, Publication, beyo
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import MAX_FILES, Ledger
 from windowmill.checkpoints.own_tables import DeltaOwnTable
-from windowmill.checkpoints.protocol import outstanding, record, rule, settle
+from windowmill.checkpoints.protocol import outstanding, publish_pending, record, rule
 from windowmill.checkpoints.verification import verify
 from windowmill.windowing.errors import (
     FencedError,
@@ -47,8 +47,8 @@ def test_commits_that_are_missing_are_made_by_whoever_comes_next(pipeline):
     pipeline.record()
     ledger = pipeline.ledger()
     assert outstanding(ledger, pipeline.tables) == ["sink", "state"]
-    assert settle(ledger, pipeline.tables) == 2
-    assert (outstanding(ledger, pipeline.tables), settle(pipeline.ledger(), pipeline.tables)) == ([], 0)
+    assert publish_pending(ledger, pipeline.tables) == 2
+    assert (outstanding(ledger, pipeline.tables), publish_pending(pipeline.ledger(), pipeline.tables)) == ([], 0)
     assert [pipeline.rows(role) for role in ROLES] == [3, 3]
     pipeline.verify()
 
@@ -62,7 +62,7 @@ def test_a_lost_response_is_asked_for(pipeline, monkeypatch):
         raise OSError("connection reset")
 
     monkeypatch.setattr(DeltaOwnTable, "commit", lost)
-    assert settle(ledger, pipeline.tables) == 2
+    assert publish_pending(ledger, pipeline.tables) == 2
     assert pipeline.rows("sink") == 3
 
 
@@ -74,13 +74,13 @@ def test_a_commit_that_another_overtakes_begins_anew(pipeline, monkeypatch, othe
     def overtaken(self, *arguments, **options):
         monkeypatch.undo()
         if other == "the same commit":
-            settle(pipeline.ledger(), pipeline.tables)
+            publish_pending(pipeline.ledger(), pipeline.tables)
         else:
             write_deltalake(pipeline.tables["sink"].place, ROWS, mode="append")
         return commit(self, *arguments, **options)
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", overtaken)
-    settle(ledger, pipeline.tables)
+    publish_pending(ledger, pipeline.tables)
     assert pipeline.rows("sink") == (3 if other == "the same commit" else 4)
     assert DeltaTable(pipeline.tables["sink"].place).version() == (3 if other == "the same commit" else 4)
 
@@ -101,7 +101,7 @@ def test_a_version_made_again_below_the_last_checkpoint_is_not_taken_for_a_commi
         log_entry(pipeline, "sink", 3).write_text('{"commitInfo":{}}')  # its own, for the version is absent
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", stalled)
-    settle(ledger, pipeline.tables)
+    publish_pending(ledger, pipeline.tables)
     assert pipeline.rows("sink") == 6
     assert DeltaTable(pipeline.tables["sink"].place).transaction_version(ledger.newest.plan.app_id("sink")) == 2
 
@@ -116,7 +116,7 @@ def test_a_transaction_is_looked_for_where_the_log_was_cleaned_up(pipeline, expi
     DeltaTable(sink.table_uri).create_checkpoint()
     for version in range(4):
         log_entry(pipeline, "sink", version).unlink()
-    assert settle(pipeline.ledger(), pipeline.tables) == 0
+    assert publish_pending(pipeline.ledger(), pipeline.tables) == 0
     pipeline.run()
     assert pipeline.rows("sink") == 4
 
@@ -139,7 +139,7 @@ def test_a_recorded_file_that_is_gone_is_named(pipeline):
     file = ledger.newest.changes["sink"].adds[0].path
     Path(pipeline.tables["sink"].place, file).unlink()
     with pytest.raises(StateCorruptError, match=rf"sink .*{file}.* is gone; restore the folder from a copy"):
-        settle(ledger, pipeline.tables)
+        publish_pending(ledger, pipeline.tables)
     assert pipeline.rows("sink") == 2
 
 
@@ -152,10 +152,10 @@ def test_many_files_are_in_a_manifest(pipeline):
     manifest = Path(f"{pipeline.ledger_path}.manifests", newest.manifest[0])
     manifest.write_bytes(manifest.read_bytes()[:-9])
     with pytest.raises(LedgerCorruptError, match=r"manifest .* cannot be read .*restore the folder"):
-        settle(pipeline.ledger(), pipeline.tables)
+        publish_pending(pipeline.ledger(), pipeline.tables)
     manifest.write_bytes(zlib.compress(b"{}"))
     with pytest.raises(LedgerCorruptError, match=r"manifest .* is damaged; restore the folder"):
-        settle(pipeline.ledger(), pipeline.tables)
+        publish_pending(pipeline.ledger(), pipeline.tables)
 
 
 @pytest.mark.covers("P7")
@@ -168,7 +168,7 @@ def test_of_two_attempts_one_wins_and_the_files_of_the_other_go(pipeline):
     with pytest.raises(FencedError):
         record(second, plans[1], outcome, changes[1], pipeline.tables, NOW)
     assert not {file.path for file in changes[1]["sink"].adds} & pipeline.files("sink")
-    settle(second, pipeline.tables)
+    publish_pending(second, pipeline.tables)
     assert pipeline.rows("sink") == 3
 
 
@@ -185,7 +185,7 @@ def test_the_files_of_a_record_of_unknown_fate_stay(pipeline, monkeypatch):
 def test_columns_that_state_gains_are_added_and_those_that_a_sink_lost_are_missed(pipeline):
     wider = ROWS.append_column("m", pa.array([2]))
     ledger = pipeline.ledger()
-    settle(ledger, pipeline.tables)
+    publish_pending(ledger, pipeline.tables)
     planned = pipeline.plan(ledger)
     changes = {}
     for role in ROLES:
@@ -196,13 +196,13 @@ def test_columns_that_state_gains_are_added_and_those_that_a_sink_lost_are_misse
         record(ledger, planned, Outcome(10, 5, "passed"), changes, pipeline.tables, NOW)
     assert ledger.count == 2
     record(ledger, planned, Outcome(10, 5, "passed"), {"state": pipeline.changes(planned)["state"]}, pipeline.tables, NOW)
-    settle(ledger, pipeline.tables)
+    publish_pending(ledger, pipeline.tables)
     with FileWriter(pipeline.tables["state"].place, wider.schema, batch=3, attempt="a", task=0) as writer:
         writer.write(wider)
     record(
         ledger, pipeline.plan(ledger), Outcome(10, 5, "passed"), {"state": Changes.of(wider.schema, writer.close())}, pipeline.tables, NOW
     )
-    settle(ledger, pipeline.tables)
+    publish_pending(ledger, pipeline.tables)
     assert sorted(DeltaTable(pipeline.tables["state"].place).to_pyarrow_table()["m"].to_pylist(), key=str) == [2, None, None, None]
 
 
@@ -227,12 +227,12 @@ def test_a_commit_that_fails_is_told_as_it_failed_and_made_by_the_next_run(pipel
 
     monkeypatch.setattr(DeltaOwnTable, "commit", fails)
     with pytest.raises(error, match=told):
-        settle(ledger, pipeline.tables)
+        publish_pending(ledger, pipeline.tables)
     monkeypatch.setattr(DeltaOwnTable, "commit", lambda *_: None)
     with pytest.raises(SinkError, match="the commit of batch 2 is not in the table; run again"):
-        settle(ledger, pipeline.tables)
+        publish_pending(ledger, pipeline.tables)
     monkeypatch.undo()
-    assert settle(pipeline.ledger(), pipeline.tables) == 2
+    assert publish_pending(pipeline.ledger(), pipeline.tables) == 2
 
 
 def test_what_another_batch_landed_is_not_taken_for_this_one(pipeline):
@@ -322,7 +322,7 @@ def test_a_range_is_replaced_in_one_commit(tmp_path, moved):
         record(ledger, pipeline.plan(ledger), Outcome(10, 5, "passed"), {"sink": changes}, pipeline.tables, NOW)
         if then:
             then()
-        settle(ledger, pipeline.tables)
+        publish_pending(ledger, pipeline.tables)
         verify(ledger, pipeline.tables)
 
     schema = windows().schema
@@ -378,5 +378,5 @@ def test_the_table_of_held_rows_takes_other_columns(pipeline):
     with FileWriter(pipeline.tables["sink"].place, other.schema, batch=planned.batch, attempt="a", task=0) as writer:
         writer.write(other)
     ledger.record(planned, Outcome(10, 5, "held"), {"sink": Changes.of(other.schema, writer.close())}, NOW)
-    settle(ledger, pipeline.tables)
+    publish_pending(ledger, pipeline.tables)
     assert DeltaTable(pipeline.tables["held"].place).to_pyarrow_table().equals(other)

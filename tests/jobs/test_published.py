@@ -27,10 +27,10 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, dict(SPEC))
 
 
-def stood(bench: Bench, standing: AsOf) -> list[Row]:
-    """The rows of the sink as of ``standing``."""
-    rows = DeltaTable(bench.sink, version=standing.version).to_pyarrow_table().to_pylist()
-    return sorted((each for each in rows if each["batch"] <= (standing.batch or 0)), key=lambda each: each["window_end"])
+def stood(bench: Bench, at: AsOf) -> list[Row]:
+    """The rows of the sink as of ``at``."""
+    rows = DeltaTable(bench.sink, version=at.version).to_pyarrow_table().to_pylist()
+    return sorted((each for each in rows if each["batch"] <= (at.batch or 0)), key=lambda each: each["window_end"])
 
 
 def by_end(rows: list[Row]) -> list[Row]:

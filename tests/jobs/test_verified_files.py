@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.harness import MINUTE, SCHEMA, Bench, cut, events
-from windowmill.checkpoints.batches import standing
+from windowmill.checkpoints.batches import effective_batches
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.verify.files_read import SourceFiles
@@ -32,7 +32,7 @@ def landed(folder: Path, rows: list[dict[str, Any]]) -> tuple[Bench, list[list[i
 
 
 def files_of(bench: Bench) -> SourceFiles:
-    plans = [batch.plan for batch in standing(Ledger.open(bench.pipeline).batches())]
+    plans = [batch.plan for batch in effective_batches(Ledger.open(bench.pipeline).batches())]
     return SourceFiles.of(bench.pipeline, open_source(bench.pipeline), plans)
 
 

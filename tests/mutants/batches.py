@@ -113,7 +113,7 @@ MUTANTS = {
         ("totals-of-undone-batches-kept", "checkpoints.assembling:add_batch", never("isinstance(_, RestorePlan)")),
     ],
     f"{SAVEPOINTS}a_pipeline_goes_back_twice_and_not_to_what_was_undone": [
-        ("undone-batches-stand", "checkpoints.batches:standing", instead("_1.number <= _2", "True")),
+        ("undone-batches-stand", "checkpoints.batches:effective_batches", instead("_1.number <= _2", "True")),
     ],
     f"{SAVEPOINTS}a_savepoint_outlives_vacuum_and_compaction": [
         (

@@ -20,7 +20,7 @@ from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import BatchCommit, Change, TableVersion
 from windowmill.checkpoints.plans import Plan
-from windowmill.checkpoints.protocol import record, rule, settle
+from windowmill.checkpoints.protocol import publish_pending, record, rule
 from windowmill.checkpoints.records import LedgerRecord
 from windowmill.checkpoints.verification import ORDER, refuse_committed, verify
 from windowmill.windowing.counts import Counts
@@ -222,7 +222,7 @@ class Run:
     def __call__(self) -> bool:
         """Whether there was anything to do."""
         world, ledger, tables = self.world, self.world.ledger(self.probe), self.world.tables(self.probe)
-        made = settle(ledger, tables)
+        made = publish_pending(ledger, tables)
         if self.ruling:
             if ledger.held_batch is None:
                 raise OutOfTurnError("no batch is held")
@@ -240,7 +240,7 @@ class Run:
         refuse_committed(plan, ledger, tables)
         outcome, changes = self._computed(plan, tables)
         record(ledger, plan, outcome, changes, tables, world.now())
-        settle(ledger, tables)
+        publish_pending(ledger, tables)
         if outcome.verdict == "held":
             raise HeldError("held")
         return True
