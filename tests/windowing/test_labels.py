@@ -26,6 +26,8 @@ BASE: dict[str, Any] = {
     "pipeline": "p", "keys": ["k"], "time": {"column": "t", "disorder": "5 minutes"},
     "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
 }  # fmt: skip
+#: Windows that keep rows, in a log.
+ROWS: dict[str, Any] = {"windows": [{"name": "spans", "type": "snapshot"}]}
 NUMBERS = st.sampled_from(["a.b", "a_b", "a", "b", "v", "least_v"])
 FUNCTIONS = st.one_of(
     st.tuples(st.sampled_from(["count", "sum", "mean", "min", "max", "min_count", "first", "last", "stddev_samp"]), NUMBERS),
@@ -70,7 +72,7 @@ def test_a_permutation_of_any_mapping_changes_no_hash_and_no_label(aggregates, r
     one, other = parse_pipeline(spec), parse_pipeline(shuffled(spec, rng))
     assert one.meaning_hash() == other.meaning_hash()
     assert fields_of(one) == fields_of(other)
-    logs = [StateLog(pipeline, TYPES, pipeline.conditions()) for pipeline in (one, other)]
+    logs = [StateLog(parse_pipeline(written), TYPES, one.conditions()) for written in (spec | ROWS, shuffled(spec | ROWS, rng))]
     assert dict(logs[0].conditions) == dict(logs[1].conditions)
     assert set(logs[0].schema) == set(logs[1].schema)
 
@@ -108,16 +110,16 @@ def test_names_that_were_clear_before_stay():
     assert [field.name for field in layout.fields] == [
         "rows", "count_a_where", "sum_float_a_where__carry", "sum_float_a_where__sum", "sum_float_a_where__error", "greatest_label__value",
     ]  # fmt: skip
-    log = StateLog(spec_of({"n": {"collect": "a", "where": "v > 1"}}), TYPES, ["v > 1"])
+    log = StateLog(spec_of({"n": {"collect": "a", "where": "v > 1"}}, **ROWS), TYPES, ["v > 1"])
     assert log.conditions == {condition_column("v > 1"): "_where_0"}
 
 
 def test_columns_of_the_log_that_would_share_a_name_are_refused():
     other = f"a_b_{crc32(b'a.b'):08x}"
-    pipeline = spec_of({"x": {"collect": "a.b"}, "y": {"collect": other}})
+    pipeline = spec_of({"x": {"collect": "a.b"}, "y": {"collect": other}}, **ROWS)
     with pytest.raises(SpecError, match=f"two columns of the state would be named '{other}'"):
         StateLog(pipeline, TYPES | {other: pa.float64()}, ())
-    assert "a_b" in StateLog(spec_of({"x": {"collect": "a.b"}, "y": {"collect": "a_b"}}), TYPES, ()).schema.names
+    assert "a_b" in StateLog(spec_of({"x": {"collect": "a.b"}, "y": {"collect": "a_b"}}, **ROWS), TYPES, ()).schema.names
 
 
 def test_a_limit_of_the_future_that_was_changed_is_another_meaning():
