@@ -13,10 +13,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from tests.jobs.batches import Run
 from tests.jobs.drawn import at
 from tests.windowing.flatfat import FlatFat
+from tests.windowing.kernel_algebra import made_of
 from tests.windowing.reactive import JOINED, ReactiveAggregator, counted, update_combines
 from tests.windowing.test_swag import swag
-from windowmill.windowing.aggregates import aggregate_for
-from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.specfile import parse_pipeline
 
 SIZES = [1, 2, 4, 8, 64, 256]
@@ -252,7 +251,7 @@ TestAnyOrderEviction = AnyOrderEviction.TestCase
 
 
 def test_arg_max_keeps_the_earliest_of_equals_in_an_inverted_buffer():
-    aggregate = aggregate_for(parse_aggregate({"arg_max": ["x", "y"]}), ["int64", "string"])
+    aggregate = made_of({"arg_max": ["x", "y"]}, ["int64", "string"])
     window = ReactiveAggregator(aggregate, capacity=4)
     for time, (by, value) in enumerate([(1, "a"), (5, "b"), (2, "c"), (3, "d"), (5, "e")]):
         if len(window) == 4:
