@@ -26,7 +26,7 @@ from windowmill.windowing.columnar.added_columns import (
     WATERMARK_OF,
 )
 from windowmill.windowing.grids import closing_of
-from windowmill.windowing.watermark import BEFORE, Clock, commits_of
+from windowmill.windowing.watermark import BEFORE, commits_of
 
 if TYPE_CHECKING:
     from windowmill.jobs.ways.input import Input
@@ -71,8 +71,8 @@ def arrived(rows: pa.Table, batch: Input) -> pa.Table:
     """
     if WATERMARK_OF in rows.column_names:
         return rows
-    numbers = numbers_of(rows, batch)
-    return with_arrival(rows, numbers, _watermarks(rows, numbers, batch))
+    files, times = rows.column(FILE).to_numpy(), pc.fill_null(usable_times(rows), BEFORE).to_numpy()
+    return with_arrival(rows, numbers_of(rows, batch), watermarks_at_arrival(files, times, batch))
 
 
 def with_arrival(rows: pa.Table, numbers: Ints, watermarks: Ints | None) -> pa.Table:
@@ -83,14 +83,37 @@ def with_arrival(rows: pa.Table, numbers: Ints, watermarks: Ints | None) -> pa.T
     return rows.append_column(WATERMARK_OF, found)
 
 
-def _watermarks(rows: pa.Table, numbers: Ints, batch: Input) -> Ints:
-    files = rows.column(FILE).to_numpy()
+def watermarks_at_arrival(files: Ints, highs: Ints, batch: Input) -> Ints:
+    """The watermark that each of several groups of rows of ``batch`` finds; int64, shape (n_groups,).
+
+    It is the greatest event time of earlier commits minus the disorder, and ``AXIS_BEGIN`` for a snapshot, whose rows count as arrived in
+    order of event time; or that of the interval's end, if the orchestrator guarantees intervals.
+
+    Parameters
+    ----------
+    files
+        The index of each group's file, ascending.
+    highs
+        The greatest event time of each group; ``BEFORE`` for none.
+    """
     if batch.closed_by_file is not None:
-        return np.asarray(np.array(batch.closed_by_file, np.int64)[files] + batch.lateness, np.int64)
-    clock = Clock(batch.disorder, 0, seen=BEFORE if batch.seen is None else batch.seen)
-    times = pc.fill_null(usable_times(rows), BEFORE).to_numpy()
-    _, found = clock.arrive(times, times > BEFORE, numbers)
-    return np.where(files < batch.snapshot_files, AXIS_BEGIN, np.maximum(found, AXIS_BEGIN))
+        return np.asarray(np.array(batch.closed_by_file, np.int64)[files] + batch.lateness)
+    found = seen_before(files, highs, batch)
+    watermark = np.maximum(found, AXIS_BEGIN + batch.disorder) - batch.disorder
+    return np.asarray(np.where(files < batch.snapshot_files, AXIS_BEGIN, watermark))
+
+
+def seen_before(files: Ints, highs: Ints, batch: Input) -> Ints:
+    """The greatest event time before the commit of each group of rows, ``BEFORE`` for none; parameters as of the watermark."""
+    seen = np.maximum.accumulate(np.concatenate(([BEFORE if batch.seen is None else batch.seen], highs)))
+    return np.asarray(seen[first_of_commit(files, batch)])
+
+
+def first_of_commit(files: Ints, batch: Input) -> Ints:
+    """For each group of rows, the number of groups of earlier commits; int64, shape (n_groups,)."""
+    commits = np.array(batch.commits, np.int64)[files] if batch.commits else files
+    begins = np.append(True, commits[1:] != commits[:-1])[: len(commits)]
+    return np.asarray(np.maximum.accumulate(np.where(begins, np.arange(len(commits)), 0)), np.int64)
 
 
 def marked(rows: pa.Table, lateness: int) -> pa.Table:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.specs import TENS, a_spec
 from windowmill.jobs.conditions.truths import Conditions
-from windowmill.jobs.schedulers.files.survey import FileSurvey, Times, bounds, surveyed
+from windowmill.jobs.schedulers.files.survey import Survey, Times, bounds, surveyed, undecided
 from windowmill.jobs.sources.base import AddedFile, PlainFile
 from windowmill.jobs.sources.plain_files import FilePart, Form
 from windowmill.jobs.sources.plain_rows import PlainRows
@@ -46,16 +46,16 @@ class _Batch:
         self.plain = PlainRows(pipeline, (), (), Form(_TYPES), Conditions(()))
         self.read: list[int] = []
 
-    def survey(self, *, every: bool = False) -> FileSurvey:
-        return surveyed(self.input, self.parts, bounds(self.input, self.plain, self.parts), self._look, every=every)
-
-    def _look(self, numbers: Any) -> list[Times]:
-        self.read += numbers
-        return [self._known(number) for number in numbers]
+    def survey(self, *, every: bool = False) -> Survey:
+        files, times = [part.index for part in self.parts], bounds(self.input, self.plain, self.parts)
+        self.read = undecided(self.input, files, times, every=every)
+        for number in self.read:
+            times[number] = self._known(number)
+        return surveyed(self.input, files, times, every=every)
 
     def _known(self, number: int) -> Times:
         times, part = self.times[number], self.parts[number]
-        return Times(len(times), part.first + len(times), min(times), max(times), max(times), known=True)
+        return Times(len(times), part.first + len(times), min(times), max(times), max(times))
 
     def seen_before(self, number: int) -> int:
         """Greatest event time of the commits before that of a part, by all rows."""

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.checkpoints.stores import Options, options_of, use_options
-from windowmill.jobs.schedulers.files.survey import FileSurvey, Times, bounds, surveyed, times_of
+from windowmill.jobs.schedulers.files.survey import Survey, Times, bounds, surveyed, times_of, undecided
 from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION
 from windowmill.jobs.sources.columns import ROW
 from windowmill.jobs.sources.file_parts import CheckedFile, Tasks, all_examined, divided, number_of_rows
@@ -57,7 +57,7 @@ class FileRows:
     latest: int | None
     tasks: Tasks
     places: Sequence[int]
-    survey: FileSurvey
+    survey: Survey
     rule: LatenessRule
     options: Mapping[str, Options]
     share: KeyShare | None = None
@@ -79,8 +79,11 @@ class FileRows:
         cores = access_to(spark).cores()
         tasks = divided(plain.files, found, ROWS_PER_PARTITION, min(cores, len(plain.files)))
         parts = [part for task in tasks for part in task]
-        read = partial(_times, spark, plain, parts, batch.latest, options)
-        survey = surveyed(batch, parts, bounds(batch, plain, parts), read, every=every)
+        files, times = [part.index for part in parts], bounds(batch, plain, parts)
+        if numbers := undecided(batch, files, times, every=every):
+            for number, read in zip(numbers, _times(spark, plain, parts, batch.latest, options, numbers), strict=True):
+                times[number] = read
+        survey = surveyed(batch, files, times, every=every)
         places = np.cumsum([0, *map(len, tasks)])[:-1].tolist()
         return cls(plain, batch.latest, tasks, places, survey, LatenessRule.of(batch), options)
 

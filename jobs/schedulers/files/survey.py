@@ -5,7 +5,7 @@ The statistics in the source's log give bounds of the event times of most files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from windowmill.jobs.sources.columns import REASON, ROW
 from windowmill.jobs.sources.statistics import span as span_of
 from windowmill.jobs.ways import row_numbers
+from windowmill.jobs.ways.lateness import first_of_commit, seen_before, watermarks_at_arrival
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.added_columns import TIME
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.sources.plain_files import FilePart
     from windowmill.jobs.sources.plain_rows import PlainRows
     from windowmill.jobs.ways.input import TableInput
-    from windowmill.windowing.kernels.combine import Bools, Ints
+    from windowmill.windowing.kernels.combine import Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,6 @@ class Times:
         An instant before which no usable row is.
     high_at_least, high_at_most
         Bounds of the greatest event time of usable rows; ``BEFORE`` if there is none.
-    known
-        Whether the values are those of the rows; otherwise they are bounds, or say nothing.
     """
 
     rows: int
@@ -51,7 +50,6 @@ class Times:
     low: int
     high_at_least: int
     high_at_most: int
-    known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +66,14 @@ class Survey:
         Number before the first row of each file.
     low
         An event time that no late row is before; null if there are no late rows.
+    watermarks
+        For each part, the watermark that its rows find; null if none of them can be late.
     """
 
     rows: int
     seen: int | None
     starts: tuple[int, ...]
     low: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class FileSurvey(Survey):
-    """Survey of a batch's rows in plain files.
-
-    Attributes
-    ----------
-    watermarks
-        For each part, the watermark that its rows find; null if none of them can be late.
-    """
-
     watermarks: tuple[int | None, ...]
 
     @property
@@ -101,7 +89,7 @@ def times_of(rows: Sequence[pa.Table]) -> Times:
     highs = [span["max"] for span in usable if span["max"] is not None]
     last = max((table.column(ROW)[-1].as_py() + 1 for table in rows if table.num_rows), default=0)
     high = max(highs, default=BEFORE)
-    return Times(sum(table.num_rows for table in rows), last, min(lows, default=AXIS_END), high, high, known=True)
+    return Times(sum(table.num_rows for table in rows), last, min(lows, default=AXIS_END), high, high)
 
 
 def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> list[Times]:
@@ -129,74 +117,39 @@ def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> li
     return found
 
 
-def surveyed(
-    batch: TableInput, parts: Sequence[FilePart], told: Sequence[Times], read: Callable[[Sequence[int]], Sequence[Times]], *, every: bool
-) -> FileSurvey:
-    """Survey ``parts``, of which ``told`` is known; ``read`` reads the event times of those of given numbers.
+def surveyed(batch: TableInput, files: Sequence[int], times: Sequence[Times], *, every: bool) -> Survey:
+    """Survey parts of ``files``, given by index in order of arrival, of whose rows ``times`` are known.
 
     ``every`` makes the watermark at each row's arrival known.
     """
-    order, seen = _Order(batch, parts), BEFORE if batch.seen is None else batch.seen
-    times = list(told)
-    unclear = np.flatnonzero(order.unclear(times, seen, every=every)).tolist()
-    for number, found in zip(unclear, read(unclear) if unclear else (), strict=True):
-        times[number] = found
-    watermarks = order.watermarks(times, seen, every=every)
-    lows = [each.low for each, watermark in zip(times, watermarks, strict=True) if watermark is not None and each.low < AXIS_END]
-    last, counts = max([seen, *(each.high_at_least for each in times)]), [0] * len(batch.files)
-    for part, each in zip(parts, times, strict=True):
-        counts[part.index] = max(counts[part.index], each.last)
-    starts = row_numbers.starts_of(counts, batch.commits, batch.first_row).tolist()
-    rows = sum(each.rows for each in times)
-    return FileSurvey(rows, None if last == BEFORE else last, tuple(starts), min(lows, default=None), tuple(watermarks))
+    index, low, high = np.array(files, np.int64), _column(times, "low"), _column(times, "high_at_least")
+    # A part that was not read reaches no further than others before it that matter.
+    watermarks = watermarks_at_arrival(index, high, batch)
+    late = (low < watermarks) | (every & (index >= batch.snapshot_files))
+    lows, highs = low[late & (low < AXIS_END)], high[high > BEFORE]
+    counts = np.zeros(1 + max(files, default=-1), np.int64)
+    np.maximum.at(counts, index, _column(times, "last"))
+    return Survey(
+        sum(each.rows for each in times),
+        max((at for at in (batch.seen, *highs.tolist()) if at is not None), default=None),
+        tuple(row_numbers.starts_of(counts.tolist(), batch.commits, batch.first_row).tolist()),
+        int(lows.min()) if len(lows) else None,
+        tuple(int(at) if may_be else None for at, may_be in zip(watermarks, late, strict=True)),
+    )
 
 
-class _Order:
-    """The order in which the parts of a batch arrive."""
-
-    def __init__(self, batch: TableInput, parts: Sequence[FilePart]) -> None:
-        files = np.array([part.index for part in parts], np.int64)
-        self._disorder = batch.disorder
-        self._settled = files < batch.snapshot_files
-        self._vouched = None
-        if batch.closed_by_file is not None:
-            self._vouched = np.array(batch.closed_by_file, np.int64)[files] + batch.lateness
-        commits = np.array(batch.commits, np.int64)[files]
-        #: For each part, the number of parts of earlier commits.
-        self._before = np.searchsorted(commits, commits)
-
-    def _seen(self, highs: Ints, seen: int) -> Ints:
-        """Greatest of ``highs``, and of ``seen``, before each part's commit."""
-        return np.maximum.accumulate(np.concatenate(([seen], highs)))[self._before]
-
-    def _late(self, times: Sequence[Times], highs: Ints, seen: int) -> Bools:
-        """Whether rows of each part may be late, if its parts reach up to ``highs``."""
-        low = np.array([each.low for each in times], np.int64)
-        if self._vouched is not None:
-            return np.asarray(low < self._vouched)
-        found = self._seen(highs, seen)
-        return np.asarray((found > BEFORE) & (low < np.maximum(found, BEFORE + self._disorder) - self._disorder) & ~self._settled)
-
-    def unclear(self, times: Sequence[Times], seen: int, *, every: bool) -> Bools:
-        """Which parts must be read."""
-        least = np.array([each.high_at_least for each in times], np.int64)
-        most = np.array([each.high_at_most for each in times], np.int64)
-        # Of these nothing is known, or only the greatest of them tells how far the watermark has come.
-        unclear = (most == AXIS_END) | (most > max([seen, *least.tolist()]))
-        if self._vouched is not None:
-            return np.asarray(unclear)
-        late = self._late(times, most, seen) | (every & ~self._settled)
-        before = self._seen(least, seen)
+def undecided(batch: TableInput, files: Sequence[int], times: Sequence[Times], *, every: bool) -> list[int]:
+    """Which of the parts must be read, because ``times`` do not decide; parameters as of :func:`surveyed`."""
+    index, least, most = np.array(files, np.int64), _column(times, "high_at_least"), _column(times, "high_at_most")
+    # Of these nothing is known, or only the greatest of them tells how far the watermark has come.
+    asked = (most == AXIS_END) | (most > max([BEFORE if batch.seen is None else batch.seen, *least.tolist()]))
+    if batch.closed_by_file is None:
+        late = (_column(times, "low") < watermarks_at_arrival(index, most, batch)) | (every & (index >= batch.snapshot_files))
+        first, seen = first_of_commit(index, batch), seen_before(index, least, batch)
         for number in np.flatnonzero(late).tolist():
-            unclear[: self._before[number]] |= most[: self._before[number]] > before[number]
-        return np.asarray(unclear)
+            asked[: first[number]] |= most[: first[number]] > seen[number]
+    return [int(number) for number in np.flatnonzero(asked)]
 
-    def watermarks(self, times: Sequence[Times], seen: int, *, every: bool) -> list[int | None]:
-        """The watermark that the rows of each part find; null if none of them can be late."""
-        # A part that was not read reaches no further than others before it that matter.
-        least = np.array([each.high_at_least for each in times], np.int64)
-        found = self._seen(least, seen)
-        watermark = np.maximum(found, BEFORE + self._disorder) - self._disorder if self._vouched is None else self._vouched
-        watermark = np.maximum(np.where(self._settled & (self._vouched is None), AXIS_BEGIN, watermark), AXIS_BEGIN)
-        late = self._late(times, least, seen) | (every & ~self._settled)
-        return [int(at) if may_be else None for at, may_be in zip(watermark, late, strict=True)]
+
+def _column(times: Sequence[Times], name: str) -> Ints:
+    return np.array([getattr(each, name) for each in times], np.int64)

@@ -19,16 +19,17 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.json_lines import spark_form
-from windowmill.jobs.schedulers.files.survey import Survey
+from windowmill.jobs.schedulers.files.survey import Survey, Times, surveyed
 from windowmill.jobs.sources.columns import FAILED, FILE, ROW, VERSION, Columns
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spark.access import mapped
-from windowmill.jobs.ways import row_numbers
 from windowmill.jobs.ways.lateness import LatenessRule, marked, usable, usable_times
+from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -40,34 +41,36 @@ if TYPE_CHECKING:
 _FILES = pa.schema([(FILE, pa.int32()), *((name, pa.int64()) for name in ("low", "high", "rows", "usable", "last"))])
 
 
-@dataclass(frozen=True, slots=True)
-class TableSurvey(Survey):
-    """Survey of a batch's rows by files.
+@dataclass(frozen=True)
+class NumberedRows:
+    """New rows of ``batch`` as they ``arrived``, and their survey.
 
     Attributes
     ----------
-    behind
-        (file, watermark that it finds) of each file with rows behind the watermark.
+    files
+        The indices of the files with rows, as the survey has them.
     unusable
-        The files with rows that have a quarantine reason.
+        Those of them with rows that have a quarantine reason.
     """
 
-    behind: tuple[tuple[int, int], ...]
-    unusable: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class NumberedRows:
-    """New rows of ``batch`` as they ``arrived``, and their survey."""
-
     arrived: DataFrame
-    survey: TableSurvey
+    survey: Survey
+    files: tuple[int, ...]
+    unusable: tuple[int, ...]
     batch: SourceInput
 
     @classmethod
-    def surveyed(cls, arrived: DataFrame, batch: SourceInput, *, every: bool = False) -> NumberedRows:
-        """Survey the rows in one Spark job; ``every`` is as of :func:`survey`."""
-        return cls(arrived, survey(arrived, batch, every=every), batch)
+    def surveyed(cls, arrived: DataFrame, batch: TableInput, *, every: bool = False) -> NumberedRows:
+        """Survey the rows in one Spark job; ``every`` is as of :func:`.files.survey.surveyed`."""
+        chosen = arrived.select(FILE, ROW, *map(backquoted, batch.times.columns))
+        found = _joined([mapped(chosen, partial(_surveyed, batch.times), _FILES).toArrow()]).sort_by(FILE).to_pylist()
+        files, unusable = tuple(each[FILE] for each in found), tuple(each[FILE] for each in found if each["usable"] < each["rows"])
+        return cls(arrived, surveyed(batch, files, [_times(each) for each in found], every=every), files, unusable, batch)
+
+    @property
+    def _behind(self) -> dict[int, int]:
+        """The watermark that the rows of each file find of which some may be late."""
+        return {file: at for file, at in zip(self.files, self.survey.watermarks, strict=True) if at is not None}
 
     @cached_property
     def rows(self) -> DataFrame:
@@ -77,18 +80,17 @@ class NumberedRows:
             ended = ended.withColumn(UNTIL_OF, F.col(TIME))
         starts = F.lit(list(self.survey.starts)) if self.survey.starts else F.array(F.lit(0))
         numbered = ended.withColumn(NUMBER_OF, starts[F.col(FILE)].cast("long") + F.col(ROW))
-        return _with_watermark(numbered, self.survey)
+        return _with_watermark(numbered, self._behind)
 
     @property
     def doubtful(self) -> DataFrame:
         """As ``rows``, of the files that hold rows which are not applied, if any is not."""
-        files = {file for file, _ in self.survey.behind} | set(self.survey.unusable)
-        return self.rows.where(F.col(FILE).isin(*files))
+        return self.rows.where(F.col(FILE).isin(*{*self._behind, *self.unusable}))
 
     @property
     def rule(self) -> LatenessRule | None:
         """What decides which of the rows are late; null if none can be late."""
-        return LatenessRule.of(self.batch) if self.survey.behind else None
+        return LatenessRule.of(self.batch) if self.survey.has_late else None
 
     def frame(self, spark: SparkSession, stage: Reading, schema: pa.Schema) -> DataFrame:  # noqa: ARG002 - as of FileRows
         """The usable rows as a DataFrame, with the columns of ``schema``."""
@@ -168,39 +170,12 @@ def inputs(rows: DataFrame, *stages: Reading, also: Sequence[str] = ()) -> list[
     return [*(F.col(backquoted(name)) for name in names), *truths]
 
 
-def survey(rows: DataFrame, batch: Input, *, every: bool = False) -> TableSurvey:
-    """Survey the ``rows`` of ``batch`` in one Spark job.
-
-    Rows of settled files count as arrived in order of event time, so none of them is late. ``every`` treats all other files as late, which
-    makes the watermark at each row's arrival known.
-    """
-    chosen = rows.select(FILE, ROW, *map(backquoted, batch.times.columns))
-    found = mapped(chosen, partial(_surveyed, batch.times), _FILES).toArrow()
-    files = _joined([found]).sort_by(FILE).to_pylist()
-    seen = arrived = batch.seen
-    behind, lows, counts, commit = [], [], [0] * (1 + max((each[FILE] for each in files), default=-1)), None
-    for each in files:
-        file = each[FILE]
-        counts[file] = each["last"] + 1
-        if batch.commits[file] != commit:
-            seen, commit = arrived, batch.commits[file]
-        if each["high"] is None:
-            continue
-        arrived = each["high"] if arrived is None else max(arrived, each["high"])
-        if batch.closed_by_file is not None:
-            watermark = batch.closed_by_file[file] + batch.lateness
-        elif file < batch.snapshot_files or seen is None:
-            continue
-        else:
-            watermark = seen - batch.disorder
-        late = each["low"] < watermark
-        if late or every:
-            behind.append((file, watermark))
-        if late:
-            lows.append(each["low"])
-    starts = row_numbers.starts_of(counts, batch.commits, batch.first_row).tolist()
-    unusable = tuple(each[FILE] for each in files if each["usable"] < each["rows"])
-    return TableSurvey(sum(each["rows"] for each in files), arrived, tuple(starts), min(lows, default=None), tuple(behind), unusable)
+def _times(found: Mapping[str, int | None]) -> Times:
+    low, high, last, rows = (found[name] for name in ("low", "high", "last", "rows"))
+    assert last is not None
+    assert rows is not None
+    greatest = BEFORE if high is None else high
+    return Times(rows, last + 1, AXIS_END if low is None else low, greatest, greatest)
 
 
 def _surveyed(times: EventTimes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -222,12 +197,11 @@ def _joined(surveyed: Sequence[pa.Table]) -> pa.Table:
     return joined.rename_columns([FILE, *how]).cast(_FILES)
 
 
-def _with_watermark(rows: DataFrame, surveyed: TableSurvey) -> DataFrame:
+def _with_watermark(rows: DataFrame, behind: Mapping[int, int]) -> DataFrame:
     """Add the watermark at each row's arrival; null in files without late rows, where it makes no difference."""
-    if not surveyed.behind:
+    if not behind:
         return without_watermark(rows)
-    file, watermark = zip(*surveyed.behind, strict=True)
-    found = pa.table({FILE: pa.array(file, pa.int32()), WATERMARK_OF: watermark})
+    found = pa.table({FILE: pa.array(behind, pa.int32()), WATERMARK_OF: pa.array(behind.values())})
     return rows.join(F.broadcast(rows.sparkSession.createDataFrame(without_empty_chunks(found))), [FILE], "left")
 
 
