@@ -72,7 +72,8 @@ def arrived(rows: pa.Table, batch: Input) -> pa.Table:
     if WATERMARK_OF in rows.column_names:
         return rows
     files, times = rows.column(FILE).to_numpy(), pc.fill_null(usable_times(rows), BEFORE).to_numpy()
-    return with_arrival(rows, numbers_of(rows, batch), watermarks_at_arrival(files, times, batch))
+    numbers = numbers_of(rows, batch)
+    return with_arrival(rows, numbers, watermarks_at_arrival(files, commits_of(numbers), times, batch))
 
 
 def with_arrival(rows: pa.Table, numbers: Ints, watermarks: Ints | None) -> pa.Table:
@@ -83,7 +84,7 @@ def with_arrival(rows: pa.Table, numbers: Ints, watermarks: Ints | None) -> pa.T
     return rows.append_column(WATERMARK_OF, found)
 
 
-def watermarks_at_arrival(files: Ints, highs: Ints, batch: Input) -> Ints:
+def watermarks_at_arrival(files: Ints, commits: Ints, highs: Ints, batch: Input) -> Ints:
     """The watermark that each of several groups of rows of ``batch`` finds; int64, shape (n_groups,).
 
     It is the greatest event time of earlier commits minus the disorder, and ``AXIS_BEGIN`` for a snapshot, whose rows count as arrived in
@@ -91,27 +92,26 @@ def watermarks_at_arrival(files: Ints, highs: Ints, batch: Input) -> Ints:
 
     Parameters
     ----------
-    files
-        The index of each group's file, ascending.
+    files, commits
+        The index of each group's file, and the number of its commit; ascending.
     highs
         The greatest event time of each group; ``BEFORE`` for none.
     """
     if batch.closed_by_file is not None:
         return np.asarray(np.array(batch.closed_by_file, np.int64)[files] + batch.lateness)
-    found = seen_before(files, highs, batch)
+    found = seen_before(commits, highs, batch)
     watermark = np.maximum(found, AXIS_BEGIN + batch.disorder) - batch.disorder
     return np.asarray(np.where(files < batch.snapshot_files, AXIS_BEGIN, watermark))
 
 
-def seen_before(files: Ints, highs: Ints, batch: Input) -> Ints:
+def seen_before(commits: Ints, highs: Ints, batch: Input) -> Ints:
     """The greatest event time before the commit of each group of rows, ``BEFORE`` for none; parameters as of the watermark."""
     seen = np.maximum.accumulate(np.concatenate(([BEFORE if batch.seen is None else batch.seen], highs)))
-    return np.asarray(seen[first_of_commit(files, batch)])
+    return np.asarray(seen[first_of_commit(commits)])
 
 
-def first_of_commit(files: Ints, batch: Input) -> Ints:
+def first_of_commit(commits: Ints) -> Ints:
     """For each group of rows, the number of groups of earlier commits; int64, shape (n_groups,)."""
-    commits = np.array(batch.commits, np.int64)[files] if batch.commits else files
     begins = np.append(True, commits[1:] != commits[:-1])[: len(commits)]
     return np.asarray(np.maximum.accumulate(np.where(begins, np.arange(len(commits)), 0)), np.int64)
 

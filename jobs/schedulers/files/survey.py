@@ -124,7 +124,7 @@ def surveyed(batch: TableInput, files: Sequence[int], times: Sequence[Times], *,
     """
     index, low, high = np.array(files, np.int64), _column(times, "low"), _column(times, "high_at_least")
     # A part that was not read reaches no further than others before it that matter.
-    watermarks = watermarks_at_arrival(index, high, batch)
+    watermarks = watermarks_at_arrival(index, np.array(batch.commits, np.int64)[index], high, batch)
     late = (low < watermarks) | (every & (index >= batch.snapshot_files))
     lows, highs = low[late & (low < AXIS_END)], high[high > BEFORE]
     counts = np.zeros(1 + max(files, default=-1), np.int64)
@@ -141,11 +141,12 @@ def surveyed(batch: TableInput, files: Sequence[int], times: Sequence[Times], *,
 def undecided(batch: TableInput, files: Sequence[int], times: Sequence[Times], *, every: bool) -> list[int]:
     """Which of the parts must be read, because ``times`` do not decide; parameters as of :func:`surveyed`."""
     index, least, most = np.array(files, np.int64), _column(times, "high_at_least"), _column(times, "high_at_most")
+    commits = np.array(batch.commits, np.int64)[index]
     # Of these nothing is known, or only the greatest of them tells how far the watermark has come.
     asked = (most == AXIS_END) | (most > max([BEFORE if batch.seen is None else batch.seen, *least.tolist()]))
     if batch.closed_by_file is None:
-        late = (_column(times, "low") < watermarks_at_arrival(index, most, batch)) | (every & (index >= batch.snapshot_files))
-        first, seen = first_of_commit(index, batch), seen_before(index, least, batch)
+        late = (_column(times, "low") < watermarks_at_arrival(index, commits, most, batch)) | (every & (index >= batch.snapshot_files))
+        first, seen = first_of_commit(commits), seen_before(commits, least, batch)
         for number in np.flatnonzero(late).tolist():
             asked[: first[number]] |= most[: first[number]] > seen[number]
     return [int(number) for number in np.flatnonzero(asked)]
