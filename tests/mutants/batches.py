@@ -90,7 +90,7 @@ MUTANTS = {
         ),
     ],
     f"{WINDOWING_ARRIVAL}late_rows_that_come_together_revise_a_window_once": [
-        ("windows-revised-row-by-row", "jobs.ways.lateness:judged_at", instead("rule.by_row", "True")),
+        ("windows-revised-row-by-row", "jobs.ways.lateness:judged_at", instead("commits_of(_1)", "_1")),
     ],
     f"{CALENDAR_BATCHES}windows_of_all_kinds_share_their_slices": [
         ("closed-for-the-last-window-only", "windowing.grids:closing_of", instead("first_ends.min", "first_ends.max")),
@@ -123,7 +123,7 @@ MUTANTS = {
         ),
     ],
     f"{JOBS_ARRIVAL}rows_of_a_snapshot_are_never_late": [
-        ("snapshot-rows-late", "jobs.ways.lateness:_watermarks", instead("np.where(_ < _.snapshot_files, AXIS_BEGIN, _1)", "_1")),
+        ("snapshot-rows-late", "jobs.ways.lateness:watermarks_at_arrival", instead("np.where(_ < _.snapshot_files, AXIS_BEGIN, _1)", "_1")),
     ],
     f"{GATE}a_batch_that_loses_many_rows_is_not_passed": [
         ("quarantined-rows-without-limit", "expectations.suites:_limits", never("hold is not None")),

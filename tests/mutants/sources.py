@@ -119,7 +119,7 @@ MUTANTS = {
         ("wide-bounds-of-statistics-used", "jobs.sources.statistics:span", never('_.get("tightBounds") is False')),
     ],
     f"{FILE_SURVEYS}files_before_a_late_row_are_read_as_far_as_they_tell_the_watermark": [
-        ("files-before-late-rows-not-read", "jobs.schedulers.files.survey:_Order.unclear", instead("np.flatnonzero(...).tolist()", "[]")),
+        ("files-before-late-rows-not-read", "jobs.schedulers.files.survey:undecided", instead("np.flatnonzero(...).tolist()", "[]")),
     ],
     f"{FILE_SURVEYS}times_that_may_not_be_accepted_are_read": [
         (
