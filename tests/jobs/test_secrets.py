@@ -30,7 +30,7 @@ FULL: dict[str, Any] = {
     "source": {"path": "/data/in", "format": "delta", "options": {"maxFilesPerTrigger": "5"}, "filter": "v > 1"},
     "keys": ["k"],
     "time": {
-        "column": "t", "end": "u", "unit": None, "tie_break": ["id"], "disorder": "5 minutes", "lateness": "1 hour",
+        "column": "t", "unit": None, "tie_break": ["id"], "disorder": "5 minutes", "lateness": "1 hour",
         "max_future_skew": "1 day", "watermark": "max_event_time",
     },
     "windows": [
@@ -62,6 +62,11 @@ FULL: dict[str, Any] = {
     },
 }  # fmt: skip
 
+#: The same over interval events, which windows with policies do not take.
+OVER_INTERVALS: dict[str, Any] = FULL | {
+    "time": FULL["time"] | {"end": "u"},
+    "windows": [window for window in FULL["windows"] if "evict" not in window],
+}
 
 #: The same over topics, whose client has secrets by names of variables.
 OVER_TOPICS: dict[str, Any] = FULL | {
@@ -107,6 +112,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 #: A full spec, and the path of a part of it.
 PARTS = [pytest.param(FULL, path, id=".".join(map(str, path))) for path in places(FULL)[1:]]
+PARTS += [pytest.param(OVER_INTERVALS, ("time", "end"), id="intervals.time.end")]
 PARTS += [
     pytest.param(OVER_TOPICS, path, id="topics." + ".".join(map(str, path))) for path in places(OVER_TOPICS)[1:] if path[0] == "source"
 ]
@@ -205,7 +211,7 @@ def test_no_command_tells_what_came_from_the_environment(tmp_path, capsys, monke
     assert "hunter2" not in captured.out + captured.err
 
 
-@pytest.mark.parametrize("spec", [FULL, OVER_TOPICS], ids=["table", "topics"])
+@pytest.mark.parametrize("spec", [FULL, OVER_INTERVALS, OVER_TOPICS], ids=["table", "intervals", "topics"])
 def test_the_full_spec_is_valid(tmp_path, monkeypatch, spec):
     monkeypatch.setenv("SECRET", CANARY)
     file = tmp_path / "p.yaml"

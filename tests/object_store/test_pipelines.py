@@ -199,7 +199,7 @@ def test_a_source_that_only_spark_reads(bucket, spark, tmp_path, monkeypatch):
     pa_fs.copy_files(here.source, path, destination_filesystem=store)
     for each in (here, there):
         assert len(each.run()) == 1
-    assert there.batches()[0][6] < 90, "deleted rows are not read"
+    assert there.batches()[0][6].rows_read < 90, "deleted rows are not read"
     _equal(there, here)
 
 
@@ -225,7 +225,7 @@ def test_runs_at_once_commit_each_batch_once(bucket, local, tmp_path):
     one.run()
     batches = one.batches()
     assert [batch[0] for batch in batches] == list(range(len(batches)))
-    assert sum(batch[6] for batch in batches) == 3 * 90
+    assert sum(batch[6].rows_read for batch in batches) == 3 * 90
     assert _without_batch(one) == _without_batch(other)
 
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import ARRIVALS, Arrival, arriving, between_commits, shared
-from tests.windowing.test_columnar import BOUNDS, CUTS, SCHEMA, STREAMS, WINDOWS, Row, assert_same, computed, pipeline
+from tests.windowing.test_columnar import BOUNDS, CUTS, SCHEMA, SHAPES, STREAMS, Row, assert_same, computed, pipeline
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND
 from windowmill.windowing.columnar.log import GONE, ROW, StateLog
 from windowmill.windowing.columnar.partition_task import PartitionTask
@@ -115,15 +115,13 @@ def few(window: dict[str, Any], **options: Any) -> Pipeline:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("emit", ["final", "revise"])
-@pytest.mark.parametrize("window", WINDOWS)
-@shared(2 * len(WINDOWS), 3)
+@pytest.mark.parametrize("window", SHAPES)
+@shared(2 * len(SHAPES), 3)
 @given(rows=STREAMS, cuts=CUTS, arrival=ARRIVALS, bounds=BOUNDS, intervals=st.booleans(), later=st.integers(1, 60))
 def test_batches_over_a_log_equal_one_run(
     window: str, emit: str, rows: list[Row], cuts: list[int], arrival: Arrival, bounds: dict[str, int], intervals: bool, later: int
 ):
-    if emit == "revise" and {"evict", "empty"} & set(WINDOWS[window]):
-        return
-    spec = few(WINDOWS[window], intervals=intervals, emit=emit, **bounds)
+    spec = few(SHAPES[window], intervals=intervals, emit=emit, **bounds)
     # A last row of another key takes the watermark on: keys that no row has touched must be found due.
     times = [row.t for row in rows if row.t is not None]
     end = max(times, default=0) + later
@@ -140,15 +138,13 @@ def test_batches_over_a_log_equal_one_run(
 
 
 @pytest.mark.parametrize("emit", ["final", "revise"])
-@pytest.mark.parametrize("window", WINDOWS)
-@shared(2 * len(WINDOWS), 3)
+@pytest.mark.parametrize("window", SHAPES)
+@shared(2 * len(SHAPES), 3)
 @given(rows=STREAMS, cut=st.integers(0, 20), arrival=ARRIVALS, bounds=BOUNDS, intervals=st.booleans())
 def test_a_batch_that_ends_the_input_gives_what_is_left(
     window: str, emit: str, rows: list[Row], cut: int, arrival: Arrival, bounds: dict[str, int], intervals: bool
 ):
-    if emit == "revise" and {"evict", "empty"} & set(WINDOWS[window]):
-        return
-    spec = few(WINDOWS[window], intervals=intervals, emit=emit, **bounds)
+    spec = few(SHAPES[window], intervals=intervals, emit=emit, **bounds)
     commits = arrival.commits(len(rows))
     [cut] = between_commits([cut], commits)
     logged = Logged(spec)
@@ -160,18 +156,18 @@ def test_a_batch_that_ends_the_input_gives_what_is_left(
 
 
 def test_entries_grow_with_the_new_rows_and_not_with_the_window():
-    spec = pipeline({"type": "sliding", "evict": {"count": 100}})
+    spec = pipeline({"type": "count", "count": 100})
     logged = Logged(spec)
     logged.feed([Row("a", time, time, 1, 1.0, "x", True) for time in range(100)])
     before = logged.entries.num_rows
     logged.feed([Row("a", 100, 100, 1, 1.0, "x", True)])
     added = logged.entries.slice(before)
-    # The row that waited is in the window now, the new one waits, the oldest has gone; and the key has changed.
-    assert sorted(added.column(KIND).to_pylist()) == ["key", ROW, ROW] or sorted(added.column(KIND).to_pylist()) == [GONE, "key", ROW, ROW]
+    # The new row is in no closed window yet, the oldest has left the last one, and the key has changed.
+    assert sorted(added.column(KIND).to_pylist()) == [GONE, "key", ROW]
 
 
 def test_a_key_that_is_neither_touched_nor_due_is_not_read():
-    spec = pipeline({"type": "sliding", "evict": {"count": 3}})
+    spec = pipeline({"type": "count", "count": 3})
     logged = Logged(spec)
     logged.feed([Row("a", 0, 0, 1, 1.0, "x", True), Row("b", 5, 5, 1, 1.0, "x", True)])
     logged.feed([Row("b", 9, 9, 1, 1.0, "x", True)])
