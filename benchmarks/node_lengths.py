@@ -20,8 +20,8 @@ from benchmarks import measurement
 from benchmarks.nodes import FullState
 from benchmarks.pipelines import MINUTE_US
 from windowmill.checkpoints.state.wanted import ReadLimit
+from windowmill.jobs.layouts.slices import advance
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
-from windowmill.jobs.ways.slices import advance
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.nodes import Span
 

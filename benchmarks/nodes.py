@@ -29,11 +29,11 @@ from benchmarks.processes import timed
 from benchmarks.race import Result
 from benchmarks.spark_ways import session
 from windowmill.checkpoints.state.partials import SORTED_ROWS, PartialTable, slice_schema
+from windowmill.jobs.layouts import limits
+from windowmill.jobs.layouts.base import PartialsWanted
+from windowmill.jobs.layouts.slices import advance
 from windowmill.jobs.schedulers.spark import packed_pass
 from windowmill.jobs.schedulers.spark.state_rows import restored
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.base import PartialsWanted
-from windowmill.jobs.ways.slices import advance
 from windowmill.windowing.columnar.added_columns import BATCH, LEVEL, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
 from windowmill.windowing.columnar.results import result_schema

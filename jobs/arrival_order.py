@@ -13,18 +13,18 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.layouts import lateness
 from windowmill.jobs.schedulers.spark import numbered_rows as numbering
 from windowmill.jobs.schedulers.spark.packed_pass import Judge
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.spark.access import mapped
-from windowmill.jobs.ways import lateness
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.watermark import COMMIT_SHIFT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from windowmill.jobs.ways.input import Input
+    from windowmill.jobs.layouts.input import Input
     from windowmill.windowing.axis import WindowGrid
 
 #: Columns of a commit: value of the column of arrival, number of the commit and of its first row.

@@ -15,6 +15,9 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.arrival_order import Arrived, numbered
 from windowmill.jobs.conditions.spark import asks_zone
 from windowmill.jobs.conditions.syntax import columns_of
+from windowmill.jobs.layouts.input import SourceInput
+from windowmill.jobs.layouts.lateness import TOO_LATE
+from windowmill.jobs.layouts.slices import Slicing
 from windowmill.jobs.schedulers.files.scan import FileScan
 from windowmill.jobs.schedulers.local.new_rows import columns_read
 from windowmill.jobs.schedulers.spark.bounded_pass import REFUSED, BoundedPass, results_in
@@ -25,16 +28,13 @@ from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.jobs.sources.rows import with_event_times
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.shipping import ship_modules
-from windowmill.jobs.ways.input import SourceInput
-from windowmill.jobs.ways.lateness import TOO_LATE
-from windowmill.jobs.ways.slices import Slicing
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED, TIME, UNTIL_OF
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.errors import ArgumentError, SourceSchemaError, SpecError, no_column
+from windowmill.windowing.layouts import divide
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
-from windowmill.windowing.ways import divide
 
 #: Partition multiplier when the row count is unknown: a worker holds one partition at a time.
 _PARTITIONS_OF_UNKNOWN = 4

@@ -47,7 +47,7 @@ def _strict_problems(pipeline: Pipeline) -> Iterator[Problem]:
     if not pipeline.strict:
         return
     # Loads the kernels, which validate otherwise does without.
-    from windowmill.windowing.ways import strict_problem, why_rows
+    from windowmill.windowing.layouts import strict_problem, why_rows
 
     problem = strict_problem(why_rows(pipeline))
     if problem:
@@ -191,7 +191,7 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     from windowmill.windowing.columnar.log import StateLog
     from windowmill.windowing.columnar.positions import PositionState
     from windowmill.windowing.columnar.results import result_schema
-    from windowmill.windowing.ways import check_strict, divide
+    from windowmill.windowing.layouts import check_strict, divide
 
     pipeline = located(pipeline)
     if not is_located(pipeline.source):

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import pytest
 
+from windowmill.jobs.layouts import limits
 from windowmill.jobs.sources.plain_rows import PlainRows
-from windowmill.jobs.ways import limits
 
 #: Whether Spark gets every case of a test, as by `make cases`, where by `make test` it gets some.
 EVERY_CASE = os.environ.get("WINDOWMILL_CASES") == "all"

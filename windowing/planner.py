@@ -27,10 +27,10 @@ from windowmill.windowing.columnar.positions import SEQUENCE, PositionState
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.grids import count_slices
 from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.layouts import Positions, Rows, Sessions, Slices, WayName, divide, why_rows
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.slicing.calendar_grid import CalendarGrid
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import Positions, Rows, Sessions, Slices, WayName, divide, why_rows
 from windowmill.windowing.windows.base import Window
 
 Command = Literal["run", "kernel"]

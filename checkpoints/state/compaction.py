@@ -45,8 +45,8 @@ from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Bools, Ints
+    from windowmill.windowing.layouts import WayName
     from windowmill.windowing.spec import Pipeline
-    from windowmill.windowing.ways import WayName
 
 #: Levels of which nodes are stored together, and rows and bytes of a row group: the nodes at either end of the windows of keys that are
 #: at about the same positions lie in few row groups.

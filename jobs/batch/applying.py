@@ -14,12 +14,12 @@ from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import purged_since_read, refuse_uncounted
 from windowmill.jobs.batch.from_state import FromState, changed_windows, from_state, kept_gaps, kept_of_source, kept_ways
 from windowmill.jobs.batch.window_history import numbered_otherwise
+from windowmill.jobs.layouts.carried import NotStoredError
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.reading import History, Reach, backfill_reach, check_readable, reading_of
 from windowmill.jobs.sources.time_bounds import first_time, times_from
 from windowmill.jobs.spec_checks import problems_of
-from windowmill.jobs.ways.carried import NotStoredError
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.changes import SpecChanges, compare
 from windowmill.windowing.errors import (
@@ -32,8 +32,8 @@ from windowmill.windowing.errors import (
     UnsupportedError,
     WindowmillError,
 )
+from windowmill.windowing.layouts import divide
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import divide
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +211,8 @@ def _check_columns(runnable: Runnable, plan: ApplyPlan) -> None:
     from windowmill.checkpoints.state.compaction import joint_schema
     from windowmill.checkpoints.state.memory import MemoryState
     from windowmill.checkpoints.stores import is_table
-    from windowmill.jobs.ways.choose import parts_of
-    from windowmill.jobs.ways.input import Input
+    from windowmill.jobs.layouts.choose import parts_of
+    from windowmill.jobs.layouts.input import Input
     from windowmill.windowing.columnar.results import result_schema
 
     pipeline, types = runnable.pipeline, Columns.of(plan.source_schema).arrow

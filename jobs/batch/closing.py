@@ -37,10 +37,10 @@ from windowmill.jobs.batch.validating import (
     write_docs,
 )
 from windowmill.jobs.kept_verdicts import kept_verdict
+from windowmill.jobs.layouts import limits
 from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.session import spark_session
-from windowmill.jobs.ways import limits
 from windowmill.windowing.columnar.results import result_schema
 
 if TYPE_CHECKING:

@@ -24,6 +24,13 @@ from windowmill.checkpoints.state.compaction import joint_schema
 from windowmill.checkpoints.stores import is_table, use_options
 from windowmill.jobs.batch.from_state import carried_of, with_gaps
 from windowmill.jobs.batch.job import ComputedBatch, Job, Step, untimed
+from windowmill.jobs.layouts.base import BatchSurvey, Part
+from windowmill.jobs.layouts.carried import CarriedPart, carry
+from windowmill.jobs.layouts.emission import Emission
+from windowmill.jobs.layouts.lateness import TOO_LATE
+from windowmill.jobs.layouts.output import Output, Published, check_balance, counted
+from windowmill.jobs.layouts.quarantine import quarantine_schema, quarantined
+from windowmill.jobs.layouts.returning import RETURNED, returned, taken
 from windowmill.jobs.schedulers.files.quarantine import Quarantining
 from windowmill.jobs.schedulers.files.rows import FileRows
 from windowmill.jobs.schedulers.local import parts as local_parts
@@ -39,13 +46,6 @@ from windowmill.jobs.schedulers.spark.task_output import (
     task_number,
 )
 from windowmill.jobs.spark.access import map_in_arrow
-from windowmill.jobs.ways.base import BatchSurvey, Part
-from windowmill.jobs.ways.carried import CarriedPart, carry
-from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.lateness import TOO_LATE
-from windowmill.jobs.ways.output import Output, Published, check_balance, counted
-from windowmill.jobs.ways.quarantine import quarantine_schema, quarantined
-from windowmill.jobs.ways.returning import RETURNED, returned, taken
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import KIND, LEVEL, REACHING, RETRACTED
 from windowmill.windowing.counts import Counts

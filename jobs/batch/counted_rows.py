@@ -11,10 +11,10 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, PurgePlan, RestatePlan
 from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.jobs.layouts.lateness import TOO_LATE
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable
 from windowmill.jobs.sources.changed_rows import queried
 from windowmill.jobs.sources.reading import Reach, backfill_reach
-from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.windowing.errors import SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.windows.base import Window
 

@@ -148,7 +148,7 @@ def has_brief_use(runnable: Runnable, source: SourceTable, reading: Reading) -> 
 
 def is_beyond_process(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
     """Whether only Spark can read the rows of ``reading``, or they are too many for this process, as far as the source's log shows."""
-    from windowmill.jobs.ways import limits  # imports numba, which a run that finds nothing new does not need
+    from windowmill.jobs.layouts import limits  # imports numba, which a run that finds nothing new does not need
 
     try:
         limits.check_files(reading.files, None)

@@ -14,8 +14,8 @@ from windowmill.checkpoints.data_files import missing, remove
 from windowmill.checkpoints.finished import Notes
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan
-from windowmill.jobs.ways.output import Output, Role
-from windowmill.jobs.ways.returning import decoded, encoded
+from windowmill.jobs.layouts.output import Output, Role
+from windowmill.jobs.layouts.returning import decoded, encoded
 
 #: Called with a share that is finished: its name, the number of finished ones and of all, and an estimate of the seconds left.
 OnFinished = Callable[[str, int, int, float], None]

@@ -19,25 +19,25 @@ from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs import user_code
+from windowmill.jobs.layouts.carried import CarriedPart, NotStoredError, carried_parts
+from windowmill.jobs.layouts.choose import parts_of
+from windowmill.jobs.layouts.input import Input
+from windowmill.jobs.layouts.lateness import TOO_LATE
 from windowmill.jobs.sources.changed_rows import queried
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.ways.carried import CarriedPart, NotStoredError, carried_parts
-from windowmill.jobs.ways.choose import parts_of
-from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, Edges
 from windowmill.windowing.changes import SpecChanges
 from windowmill.windowing.columnar.added_columns import SLICE
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.errors import SpecError, first_line
 from windowmill.windowing.grids import Grids
+from windowmill.windowing.layouts import divide
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import divide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from windowmill.jobs.ways.base import Part
+    from windowmill.jobs.layouts.base import Part
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.windows.base import Window
 

@@ -12,17 +12,17 @@ from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, Plan, RestatePlan
 from windowmill.checkpoints.stores import Options, options_of
+from windowmill.jobs.layouts.emission import Emission
+from windowmill.jobs.layouts.input import TableInput
+from windowmill.jobs.layouts.returning import returnable
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_rows import NO_ANSWERS, Answers, PlainRows
-from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.input import TableInput
-from windowmill.jobs.ways.returning import returnable
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import DeltaState
-    from windowmill.jobs.ways.base import Part
+    from windowmill.jobs.layouts.base import Part
 
 #: Times a step; takes its name and what it does.
 Step = Callable[[str, str], AbstractContextManager[Any]]
@@ -94,7 +94,7 @@ class Job:
 
     def parts(self) -> list[Part]:
         """The parts of the pipeline."""
-        from windowmill.jobs.ways.choose import parts_of
+        from windowmill.jobs.layouts.choose import parts_of
 
         return parts_of(self.input, self.state)
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.expectations.rule import Loss
-from windowmill.jobs.ways.lateness import TOO_LATE
-from windowmill.jobs.ways.quarantine import BAD_CONDITION
+from windowmill.jobs.layouts.lateness import TOO_LATE
+from windowmill.jobs.layouts.quarantine import BAD_CONDITION
 from windowmill.windowing.durations import DAY_US, SECOND_US
 from windowmill.windowing.redaction import redacted
 

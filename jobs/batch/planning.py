@@ -325,7 +325,7 @@ def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Pl
     columns.check(pipeline, f"the source {source.path}", source.unread, source.untyped)
     check_rule_types(pipeline, result_schema(pipeline, columns.arrow))
     if pipeline.strict:
-        from windowmill.windowing.ways import check_strict
+        from windowmill.windowing.layouts import check_strict
 
         check_strict(pipeline)
     refuse_committed(plan, ledger, own_tables(runnable))

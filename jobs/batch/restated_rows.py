@@ -24,6 +24,7 @@ from windowmill.checkpoints.state.replacement import rows_numbered
 from windowmill.checkpoints.stores import filesystem_of, is_local, is_table, table_at
 from windowmill.jobs.batch.redelivery import appended_rows
 from windowmill.jobs.json_lines import spark_form
+from windowmill.jobs.layouts.lateness import TOO_LATE
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.changed_rows import Side, changed_rows, queried
 from windowmill.jobs.sources.columns import REASON, ROW, UNREAD, Columns
@@ -34,14 +35,13 @@ from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
 from windowmill.jobs.sources.table_rows import TableRows, WrittenRows
 from windowmill.jobs.sources.time_bounds import spans
 from windowmill.jobs.sources.unread_rows import with_texts
-from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.columnar.rows import are_among
 from windowmill.windowing.errors import UnsupportedError
+from windowmill.windowing.layouts import divide
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.time_axis import Time
-from windowmill.windowing.ways import divide
 
 #: Longer than any restatement takes.
 _LONGEST = timedelta(days=7)

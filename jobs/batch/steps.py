@@ -35,6 +35,7 @@ from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.task import compute_in_a_task
 from windowmill.jobs.batch.widening import widen_tables
 from windowmill.jobs.batch.window_history import has_dropped_windows
+from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.sources.time_bounds import times_from
@@ -43,7 +44,6 @@ from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.session import import_client, spark_session
 from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.jobs.spark.usage import Usage
-from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
 from windowmill.windowing.errors import ServerGoneError, WindowmillError, first_line
 
 if TYPE_CHECKING:

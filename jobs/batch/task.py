@@ -12,10 +12,10 @@ import pyarrow as pa
 from windowmill.checkpoints.delta_tables import tables_kept
 from windowmill.checkpoints.stores import use_options
 from windowmill.jobs.batch.job import ComputedBatch, Job, Step
+from windowmill.jobs.layouts import limits
+from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
+from windowmill.jobs.layouts.returning import RETURNED, returned, taken
 from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
-from windowmill.jobs.ways.returning import RETURNED, returned, taken
 from windowmill.windowing.errors import WindowmillError
 
 if TYPE_CHECKING:

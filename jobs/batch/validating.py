@@ -36,11 +36,11 @@ from windowmill.expectations.rule import is_rate
 from windowmill.expectations.suites import COLUMNS, windows_of
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.window_history import rulings
+from windowmill.jobs.layouts.limits import MAX_VALIDATED_IN_PANDAS
+from windowmill.jobs.layouts.returning import RETURNED, returned, taken
 from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.spark.object_storage import literal_path
-from windowmill.jobs.ways.limits import MAX_VALIDATED_IN_PANDAS
-from windowmill.jobs.ways.returning import RETURNED, returned, taken
 from windowmill.windowing.columnar.checksums import row_checksums
 from windowmill.windowing.errors import HeldError, first_line
 

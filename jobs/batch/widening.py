@@ -24,15 +24,15 @@ from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.checkpoints.state.reading import read_file, reporting_damage
 from windowmill.checkpoints.stores import is_table
 from windowmill.checkpoints.widening import retyped, rewrite, wider_fields
+from windowmill.jobs.layouts.choose import parts_of
+from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.sources.columns import Columns, in_sql
-from windowmill.jobs.ways.choose import parts_of
-from windowmill.jobs.ways.input import Input
 from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.columnar.checksums import with_checksums
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.widening import WiderPartials
 from windowmill.windowing.errors import SinkRefusedError, first_line
-from windowmill.windowing.ways import divide
+from windowmill.windowing.layouts import divide
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.ledger import Ledger

@@ -27,8 +27,8 @@ from windowmill.jobs.batch.progress import CommittedBatch, missed_windows, warni
 from windowmill.jobs.batch.waiting import Waiting
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.commands.terminal import Answer, as_written
+from windowmill.jobs.layouts import limits
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.jobs.ways import limits
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import TableUnlocatedError, WindowmillError
 from windowmill.windowing.redaction import redacted

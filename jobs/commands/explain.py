@@ -22,9 +22,9 @@ from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.sources.kinds import caveat_of
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SpecError, TableUnlocatedError
+from windowmill.windowing.layouts import WayName
 from windowmill.windowing.planner import PipelinePlan, WindowPlan, plan
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import WayName
 
 _LEAVES: Mapping[WayName, str] = {
     "slices": "slices",

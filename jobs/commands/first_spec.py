@@ -11,7 +11,7 @@ import yaml
 
 from windowmill.checkpoints.places import absolute
 from windowmill.jobs.commands.source_look import Look, MeasuredArrivals, Unit
-from windowmill.jobs.ways.limits import MAX_BYTES
+from windowmill.jobs.layouts.limits import MAX_BYTES
 from windowmill.windowing.paths import within
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000

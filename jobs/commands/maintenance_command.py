@@ -37,8 +37,8 @@ from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SinkError, StateError, first_line
 from windowmill.windowing.grids import Grids
+from windowmill.windowing.layouts import WayName, windows_by_way
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import WayName, windows_by_way
 
 
 @dataclass(frozen=True, slots=True)

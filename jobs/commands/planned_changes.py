@@ -28,11 +28,11 @@ from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.commands.answers import bound
 from windowmill.jobs.commands.terminal import Answer, as_written, wrapped
 from windowmill.jobs.kept_verdicts import kept_verdict
+from windowmill.jobs.layouts import limits
+from windowmill.jobs.layouts.carried import NotStoredError
 from windowmill.jobs.report.cost import tasks_of
 from windowmill.jobs.report.short_texts import elapsed
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.carried import NotStoredError
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.changes import Fate, SpecChange, SpecChanges
 from windowmill.windowing.spec import Pipeline

@@ -20,12 +20,12 @@ from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.commands.answers import bound
 from windowmill.jobs.commands.terminal import Answer
+from windowmill.jobs.layouts import limits
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.jobs.ways import limits
 from windowmill.windowing.axis import AXIS_END
+from windowmill.windowing.layouts import windows_by_way
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import windows_by_way
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.reading import History

@@ -20,8 +20,8 @@ from windowmill.jobs.commands.state_views.view import View, source_types, value_
 from windowmill.jobs.commands.terminal import Answer
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.errors import SpecError, StateMissingError
+from windowmill.windowing.layouts import WayName, describe_ways, divide
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import WayName, describe_ways, divide
 
 #: Facts about the whole table, which are the same in all views.
 _SHARED = ("next_batch", "version", "files", "bytes", "entries", "keys", "emitted_through")

@@ -306,7 +306,7 @@ def _plain(kind: DataType) -> DataType:
 def _why_not_wider(pipeline: Pipeline, old: Columns, new: Columns, name: str) -> str | None:
     """What follows the types in the message that refuses the column ``name``, all that differs in ``new``; null if it can be widened."""
     from windowmill.checkpoints.widening import widens  # few batches find a type widened
-    from windowmill.windowing.ways import divide
+    from windowmill.windowing.layouts import divide
 
     kinds = [columns.arrow[name] for columns in (old, new)]
     # Files of a folder are read as doubles where some hold whole numbers; no Delta table turns these into doubles.

@@ -113,7 +113,7 @@ def test_spark_is_known_in_few_modules():
             {
                 *("numba", "duckdb", "sqlglot", "great_expectations", "jinja2", "airflow"),
                 *(f"windowmill.jobs.batch.{name}" for name in ("compute", "closing")),
-                *(f"windowmill.jobs.ways.{name}" for name in ("slices", "positions", "sessions", "live_rows")),
+                *(f"windowmill.jobs.layouts.{name}" for name in ("slices", "positions", "sessions", "live_rows")),
             },
         ),
         ("windowmill.jobs.batch.loop", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
@@ -215,7 +215,7 @@ def test_runs_import_no_engine_that_they_do_not_compute_with():
 
 def test_no_folders_of_jobs_import_each_other_in_a_circle():
     folders = {path.name: path for path in (ROOT / "jobs").iterdir() if (path / "__init__.py").is_file()}
-    assert {"batch", "ways", "spark"} <= set(folders)
+    assert {"batch", "layouts", "spark"} <= set(folders)
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for name, folder in folders.items():
         used = {module for path in folder.rglob("*.py") for module in _imported_modules(path)}

@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from windowmill.jobs.commands.try_command import ENGINES, run_try
+from windowmill.jobs.layouts.base import Part
+from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.schedulers.local import memory
-from windowmill.jobs.ways.base import Part
-from windowmill.jobs.ways.choose import parts_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.planner import plan
 from windowmill.windowing.specfile import parse_pipeline

@@ -25,7 +25,7 @@ from tests.matrices import EVERY
 from tests.strategies import shared
 from windowmill.checkpoints.state import compaction, searched_files
 from windowmill.checkpoints.state.compaction import compact_entries
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 from windowmill.windowing.columnar.added_columns import KIND
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING
 from windowmill.windowing.errors import StateCorruptError

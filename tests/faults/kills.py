@@ -20,7 +20,7 @@ BY_SPARK = """
 import sys
 
 from windowmill.jobs import cli
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 
 limits.MAX_ROWS = 0
 sys.exit(cli.main())

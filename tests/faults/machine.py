@@ -19,7 +19,7 @@ from tests.faults.stepping import Draw, Stepping
 from tests.faults.world import OPERATIONS, World, shuffled
 from tests.spark.harness import Bench
 from windowmill.checkpoints import failpoints
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 from windowmill.windowing.errors import HeldError
 
 _ARRIVALS = ("in order", "in order", "in order", "late", "in any order", "again", "nothing")

@@ -33,12 +33,12 @@ from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, purging, savepoints
 from windowmill.jobs.commands.maintenance_command import maintain
+from windowmill.jobs.layouts import limits
+from windowmill.jobs.layouts.limits import MAX_ROWS
 from windowmill.jobs.sources.reading import History as Read
 from windowmill.jobs.spark import launch
 from windowmill.jobs.verify import check
 from windowmill.jobs.verify.check import verify
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.limits import MAX_ROWS
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import (

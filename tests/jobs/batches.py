@@ -21,24 +21,24 @@ from tests.windowing.test_slices import same
 from windowmill.checkpoints.state.compaction import joint_schema
 from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.checkpoints.state.readers import DeltaState, State
+from windowmill.jobs.layouts.base import Part
+from windowmill.jobs.layouts.choose import parts_of
+from windowmill.jobs.layouts.emission import Emission
+from windowmill.jobs.layouts.input import Input
+from windowmill.jobs.layouts.lateness import seen_after
 from windowmill.jobs.schedulers.local.memory import MemoryBatch, MemoryWriter
 from windowmill.jobs.schedulers.local.new_rows import NewRows
 from windowmill.jobs.schedulers.local.parts import compute_parts, load
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
-from windowmill.jobs.ways.base import Part
-from windowmill.jobs.ways.choose import parts_of
-from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.lateness import seen_after
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.layouts import divide
 from windowmill.windowing.nodes import Nodes
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import divide
 
 
 class Files(NamedTuple):

@@ -18,7 +18,7 @@ from tests.spark.harness import BASE, MINUTE, Bench, differences, events, expect
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.cli import main
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import ArrivalUnknownError, UnsupportedError
 from windowmill.windowing.settings import COMPUTE

@@ -13,8 +13,8 @@ from tests.jobs.batches import Run, check
 from tests.jobs.drawn import NUMBERS, OBJECTS, at, cuts, inputs, pipeline_of, some, streams
 from tests.strategies import shared
 from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, MINUTE, ODD, WINDOWS
+from windowmill.jobs.layouts.lateness import LatenessRule, judged_at, with_arrival
 from windowmill.jobs.sources.columns import REASON
-from windowmill.jobs.ways.lateness import LatenessRule, judged_at, with_arrival
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, SLICE, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.grids import Grids
 

@@ -27,8 +27,8 @@ from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import applying, loop
 from windowmill.jobs.commands.maintenance_command import maintain
+from windowmill.jobs.layouts.carried import NotStoredError
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.jobs.ways.carried import NotStoredError
 from windowmill.windowing.axis import AXIS_BEGIN
 
 FIVES = {"name": "fives", "type": "tumbling", "size": "5 minutes"}

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.jobs.batches import Run, check, in_minutes, shown
 from tests.jobs.drawn import COUNTS, GRIDS, MINUTE, OBJECTS, at, cuts, inputs, pipeline_of, some, streams
-from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.limits import TooLargeError
+from windowmill.jobs.layouts.emission import Emission
+from windowmill.jobs.layouts.input import Input
+from windowmill.jobs.layouts.limits import TooLargeError
 from windowmill.windowing.columnar.added_columns import LEVEL, SLICE
 from windowmill.windowing.columnar.known_spans import columns_of, last_of
 from windowmill.windowing.errors import LimitExceededError, StateCorruptError

@@ -14,8 +14,8 @@ from tests.jobs.test_calendar_batches import over_years
 from tests.jobs.test_revised_batches import compare_vouched
 from tests.strategies import ARRIVALS, shared
 from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.emission import Emission
+from windowmill.jobs.layouts import limits
+from windowmill.jobs.layouts.emission import Emission
 from windowmill.windowing.columnar.added_columns import CLOSED, LEVEL, REACHING, SLICE
 from windowmill.windowing.errors import LimitExceededError
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.jobs.batches import Run
 from tests.jobs.drawn import at, pipeline_of
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 
 ROWS = [at(0), at(0, k="b"), at(100, k="c")]
 TICKS = {"time": "1 minute"}

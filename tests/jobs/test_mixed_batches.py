@@ -21,8 +21,8 @@ from windowmill.checkpoints.state.partials import NeededRows, compact_partials, 
 from windowmill.checkpoints.state.wanted import OpenSessions, WithSpans, may_hold
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.errors import SpecError, StateCorruptError
+from windowmill.windowing.layouts import divide
 from windowmill.windowing.nodes import Span
-from windowmill.windowing.ways import divide
 
 TYPES = Run(pipeline_of(["slots"])).base["types"]
 

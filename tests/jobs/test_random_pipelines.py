@@ -18,13 +18,13 @@ from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.commands.try_engine import TryBatch
 from windowmill.jobs.commands.try_kernel import KernelEngine
+from windowmill.jobs.layouts.base import Part
+from windowmill.jobs.layouts.choose import parts_of
+from windowmill.jobs.layouts.input import Input
+from windowmill.jobs.layouts.lateness import seen_after
 from windowmill.jobs.schedulers.local import memory
 from windowmill.jobs.schedulers.local.new_rows import NewRows
 from windowmill.jobs.schedulers.spark.bounded_pass import BoundedPass, complete, computed
-from windowmill.jobs.ways.base import Part
-from windowmill.jobs.ways.choose import parts_of
-from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.lateness import seen_after
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.planner import plan

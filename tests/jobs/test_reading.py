@@ -21,12 +21,12 @@ from tests.checkpoints.records import plan
 from tests.specs import SECONDS, TENS, a_spec
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan, RestatePlan
+from windowmill.jobs.layouts.input import _closed_by_file
 from windowmill.jobs.sources import delta_log, reading
 from windowmill.jobs.sources.base import Reading
 from windowmill.jobs.sources.delta_log import read_source_table
 from windowmill.jobs.sources.reading import Limits, Reach, backfill_reach, check_readable, next_change, next_reach, reading_of
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.jobs.ways.input import _closed_by_file
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import (
     ArrivalUnknownError,

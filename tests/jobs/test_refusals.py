@@ -126,7 +126,7 @@ def test_what_a_run_refuses_is_said_before_by_status(bench, capsys, change, says
 
 def test_status_says_beforehand_what_is_too_large_for_local(bench, capsys, monkeypatch):
     monkeypatch.setenv(COMPUTE.name, "local")
-    monkeypatch.setattr("windowmill.jobs.ways.limits.MAX_FILES", 1)
+    monkeypatch.setattr("windowmill.jobs.layouts.limits.MAX_FILES", 1)
     for time in (3, 4):
         bench.land(time)
     status = bench.status(capsys)

@@ -10,10 +10,10 @@ import pytest
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.jobs.batch.job import ComputedBatch
-from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.limits import OnlySparkError, TooLargeError
-from windowmill.jobs.ways.output import Output
-from windowmill.jobs.ways.returning import decoded, encoded
+from windowmill.jobs.layouts.emission import Emission
+from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
+from windowmill.jobs.layouts.output import Output
+from windowmill.jobs.layouts.returning import decoded, encoded
 from windowmill.windowing.counts import Counts, WindowRows
 from windowmill.windowing.errors import StateCorruptError
 

@@ -14,7 +14,7 @@ from tests.jobs.batches import Run, check, place, run_vouched, shown
 from tests.jobs.drawn import COUNT, GRIDS, MINUTE, NUMBERS, OBJECTS, Row, at, cuts, inputs, pipeline_of, some, streams
 from tests.strategies import ARRIVALS, Arrival
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LEVEL
-from windowmill.windowing.ways import why_rows
+from windowmill.windowing.layouts import why_rows
 
 REVISED = {"emit": "revise", "lateness": "1 hour"}
 

@@ -16,10 +16,10 @@ from tests.strategies import ARRIVALS, Arrival
 from windowmill.checkpoints.state.wanted import OpenSessions, condition
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.session_fragments import latest_fragments
+from windowmill.windowing.layouts import divide, why_rows
 from windowmill.windowing.reference import Record
 from windowmill.windowing.reference.events import Course, Event, Tally
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import divide, why_rows
 
 #: How far the input moves on from row to row, that of long sessions, and how far a row comes behind.
 ADVANCES = st.sampled_from([0, 1, MINUTE, 5 * MINUTE, 5 * MINUTE + 1, 9 * MINUTE, 10 * MINUTE, 40 * MINUTE])

@@ -22,8 +22,8 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch import closing, loop, steps
 from windowmill.jobs.commands.state import state_of
+from windowmill.jobs.layouts.output import check_balance
 from windowmill.jobs.schedulers.spark import numbered_rows
-from windowmill.jobs.ways.output import check_balance
 from windowmill.windowing.counts import Counts, WindowRows
 from windowmill.windowing.errors import LocalComputeError, SinkRefusedError, StateMissingError, WindowmillError
 from windowmill.windowing.settings import COMPUTE

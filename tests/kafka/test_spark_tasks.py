@@ -6,8 +6,8 @@ import pytest
 
 from tests.kafka.test_topics import ODD, Pipe, message
 from windowmill.jobs.cli import main
+from windowmill.jobs.layouts import limits
 from windowmill.jobs.sources import kafka
-from windowmill.jobs.ways import limits
 
 pytestmark = [pytest.mark.thorough, pytest.mark.spark]
 

@@ -41,7 +41,11 @@ MUTANTS = {
         ("ignored-changes-not-recorded", "jobs.batch.compute:_computed", without("rows_ignored=_")),
     ],
     f"{STEPS}rows_that_do_not_balance_are_refused": [
-        ("log-left-out-of-the-balance", "jobs.ways.output:check_balance", without("is_known and (_ > _ or (_ < _ and not may_be_fewer))")),
+        (
+            "log-left-out-of-the-balance",
+            "jobs.layouts.output:check_balance",
+            without("is_known and (_ > _ or (_ < _ and not may_be_fewer))"),
+        ),
     ],
     f"{STAGES}whole_keys_meet_and_their_slices_in_the_order_of_their_places": [
         ("slices-sorted-without-their-place", "jobs.schedulers.spark.packed_pass:by_bucket", without("PLACE")),
@@ -53,14 +57,14 @@ MUTANTS = {
         ("rows-restated-with-numbers-of-others", "jobs.batch.restated_rows:write_rows", instead("rows_numbered(_, _)", "0")),
     ],
     f"{JOBS_ARRIVAL}each_row_is_judged_by_the_commits_before_its_own": [
-        ("late-rows-on-time", "jobs.ways.lateness:judged_at", instead("_1 = _2 < _3", "_1 = _2 < _3 - 1")),
+        ("late-rows-on-time", "jobs.layouts.lateness:judged_at", instead("_1 = _2 < _3", "_1 = _2 < _3 - 1")),
         (
             "rows-of-a-commit-late-to-one-another",
             "windowing.watermark:Clock.arrive",
             instead("np.maximum.accumulate(np.where(_, _1, 0))", "_1"),
         ),
-        ("files-of-a-commit-late-to-one-another", "jobs.ways.row_numbers:starts_of", instead("_ or _1", "_1")),
-        ("closed-windows-take-rows", "jobs.ways.lateness:judged_at", instead("_1.last_end <= _2", "_1.last_end < _2")),
+        ("files-of-a-commit-late-to-one-another", "jobs.layouts.row_numbers:starts_of", instead("_ or _1", "_1")),
+        ("closed-windows-take-rows", "jobs.layouts.lateness:judged_at", instead("_1.last_end <= _2", "_1.last_end < _2")),
     ],
     f"{WINDOWING_ARRIVAL}a_late_row_links_another_of_its_commit_to_an_open_session": [
         (
@@ -90,7 +94,7 @@ MUTANTS = {
         ),
     ],
     f"{WINDOWING_ARRIVAL}late_rows_that_come_together_revise_a_window_once": [
-        ("windows-revised-row-by-row", "jobs.ways.lateness:judged_at", instead("commits_of(_1)", "_1")),
+        ("windows-revised-row-by-row", "jobs.layouts.lateness:judged_at", instead("commits_of(_1)", "_1")),
     ],
     f"{CALENDAR_BATCHES}windows_of_all_kinds_share_their_slices": [
         ("closed-for-the-last-window-only", "windowing.grids:closing_of", instead("first_ends.min", "first_ends.max")),
@@ -123,7 +127,11 @@ MUTANTS = {
         ),
     ],
     f"{JOBS_ARRIVAL}rows_of_a_snapshot_are_never_late": [
-        ("snapshot-rows-late", "jobs.ways.lateness:watermarks_at_arrival", instead("np.where(_ < _.snapshot_files, AXIS_BEGIN, _1)", "_1")),
+        (
+            "snapshot-rows-late",
+            "jobs.layouts.lateness:watermarks_at_arrival",
+            instead("np.where(_ < _.snapshot_files, AXIS_BEGIN, _1)", "_1"),
+        ),
     ],
     f"{GATE}a_batch_that_loses_many_rows_is_not_passed": [
         ("quarantined-rows-without-limit", "expectations.suites:_limits", never("hold is not None")),
@@ -148,21 +156,21 @@ MUTANTS = {
     f"{REVISED_BATCHES}a_window_that_ends_at_the_watermark_is_revised": [
         (
             "windows-that-end-at-the-watermark-not-revised",
-            "jobs.ways.lateness:judged_at",
+            "jobs.layouts.lateness:judged_at",
             instead("(_1.first_end <= _2, _2)", "(_1.first_end < _2, _2)"),
         ),
     ],
     f"{REVISED_BATCHES}a_batch_reads_the_slices_of_the_windows_that_its_late_rows_revise": [
         (
             "slices-of-revised-windows-not-read",
-            "jobs.ways.slices:Slicing._wanted_slices",
+            "jobs.layouts.slices:Slicing._wanted_slices",
             instead("_1 if _ is None else min(_1, _)", "_1"),
         ),
     ],
     f"{INTERVAL_BATCHES}a_batch_reads_the_events_that_reach_into_the_windows_that_its_late_rows_revise": [
         (
             "events-that-reach-into-revised-windows-not-read",
-            "jobs.ways.slices:Slicing._wanted_slices",
+            "jobs.layouts.slices:Slicing._wanted_slices",
             instead("replace(_1, reaching=_2.spans_of_starts(_, _3))", "replace(_1, reaching=_2.spans_of_starts(after, _3))"),
         ),
     ],
@@ -194,6 +202,6 @@ MUTANTS = {
         ("grids-not-asked-about-late-rows", "jobs.schedulers.local.parts:refused_by_all", without("not _ or not len(_)")),
     ],
     f"{MIXED_BATCHES}a_row_that_lies_between_windows_is_refused_by_none_of_them": [
-        ("rows-between-windows-refused", "jobs.ways.lateness:too_late_among", without("_ > _")),
+        ("rows-between-windows-refused", "jobs.layouts.lateness:too_late_among", without("_ > _")),
     ],
 }

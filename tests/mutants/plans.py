@@ -13,14 +13,14 @@ CHANGES = "tests/jobs/test_applied_changes.py::test_"
 MUTANTS = {
     f"{CHANGES}only_windows_after_the_instant_asked_for_are_filled": [
         ("rows-of-dropped-windows-replaced", "checkpoints.replacing:ReplacedRange.within", never("self.windows is not None")),
-        ("history-published-whole", "jobs.ways.output:Published.of", instead("rows.filter(_)", "rows")),
+        ("history-published-whole", "jobs.layouts.output:Published.of", instead("rows.filter(_)", "rows")),
         ("columns-of-new-aggregates-missed", "jobs.batch.compute:_computed", instead("widens = applies or _1", "widens = _1")),
     ],
     f"{CHANGES}rows_that_have_been_quarantined_are_not_quarantined_again": [
-        ("future-rows-taken-by-a-changed-spec", "jobs.ways.input:TableInput.of", never("plan.rereads and _")),
+        ("future-rows-taken-by-a-changed-spec", "jobs.layouts.input:TableInput.of", never("plan.rereads and _")),
     ],
     f"{CHANGES}vouched_intervals_close_windows_to_the_rows_that_they_closed_them_to": [
-        ("closed-as-by-the-last-batch", "jobs.ways.input:_closed_by_file", instead("BackfillPlan | ApplyPlan", "BackfillPlan")),
+        ("closed-as-by-the-last-batch", "jobs.layouts.input:_closed_by_file", instead("BackfillPlan | ApplyPlan", "BackfillPlan")),
     ],
     f"{CHANGES}edited_code_is_a_change_of_what_uses_it": [
         ("edited-code-kept", "windowing.changes:compare", instead("_ or _.get(...)", "reason")),

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from tests.spark.harness import AGGREGATES, Bench, differences, events, quiet
 from windowmill.jobs.batch import loop
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 from windowmill.windowing.axis import AXIS_BEGIN
 
 pytestmark = pytest.mark.spark

@@ -12,9 +12,9 @@ from tests.spark.both_roads import by_arrow, by_spark, differing, frame_of
 from tests.spark.generated_conditions import FUNCTIONS, ROWS, Grammar
 from tests.spark.harness import BASE, MINUTE, Bench
 from windowmill.jobs.conditions.checks import condition_problem
+from windowmill.jobs.layouts import limits
 from windowmill.jobs.schedulers.spark import numbered_rows
 from windowmill.jobs.sources import rows
-from windowmill.jobs.ways import limits
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic]
 

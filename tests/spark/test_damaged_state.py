@@ -15,7 +15,7 @@ from tests.readers import EVERY_CASE, by_each_scheduler, compute_by_many_tasks
 from tests.spark.harness import Bench, differences, events
 from windowmill.checkpoints.features import own_commit
 from windowmill.jobs.cli import main
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.errors import StateCorruptError, StateMissingError
 

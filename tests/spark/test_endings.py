@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 RUN = """
 import atexit, sys, time
 atexit.register(time.sleep, 1)
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 limits.MAX_ROWS = 0  # Python workers lift the rows
 from windowmill.jobs.cli import main
 code = main(sys.argv[1:])

@@ -14,6 +14,7 @@ from deltalake import write_deltalake
 from tests.readers import EVERY_CASE
 from tests.spark.both_readers import NOW, assert_same, by_spark, pipeline_over, whole
 from tests.spark.harness import Bench, differences, events, expected, lasting, run_over
+from windowmill.jobs.layouts import limits
 from windowmill.jobs.schedulers.files import rows as file_rows
 from windowmill.jobs.schedulers.files.rows import FileRows
 from windowmill.jobs.schedulers.spark import partitioning
@@ -22,7 +23,6 @@ from windowmill.jobs.sources.columns import FILE, REASON, VERSION
 from windowmill.jobs.sources.file_parts import divided
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.plain_rows import PlainRows
-from windowmill.jobs.ways import limits
 from windowmill.windowing.spec import Pipeline
 
 pytestmark = pytest.mark.spark

@@ -12,6 +12,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from windowmill import aggregate
+from windowmill.jobs.layouts import limits
+from windowmill.jobs.layouts.input import SourceInput
+from windowmill.jobs.layouts.slices import Slicing
 from windowmill.jobs.schedulers.files import passes as file_passes
 from windowmill.jobs.schedulers.files import scan as file_scan
 from windowmill.jobs.schedulers.files.scan import FileScan
@@ -20,13 +23,10 @@ from windowmill.jobs.schedulers.spark.bounded_pass import BoundedPass
 from windowmill.jobs.schedulers.spark.packed_pass import SlicesOfFiles
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.file_parts import number_of_bytes, number_of_rows
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.input import SourceInput
-from windowmill.jobs.ways.slices import Slicing
 from windowmill.windowing.columnar import slices
 from windowmill.windowing.errors import SourceError
+from windowmill.windowing.layouts import divide
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.ways import divide
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic]  # a client is not told the plan
 

@@ -14,8 +14,8 @@ from windowmill.checkpoints.finished import Notes
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.maintenance_command import maintain
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.returning import decoded
+from windowmill.jobs.layouts import limits
+from windowmill.jobs.layouts.returning import decoded
 
 pytestmark = pytest.mark.spark
 #: Shares of the keys, and names of those of all ways.

@@ -13,7 +13,7 @@ from tests.spark.harness import BASE, MINUTE, Bench, differences, events, quiet,
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.steps import _Steps
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 
 AGGREGATES: dict[str, Any] = {
     "n": {"count": "*"},

@@ -16,9 +16,9 @@ from tests.spark.harness import Bench, differences, events, quiet
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.jobs.commands.maintenance_command import maintain
+from windowmill.jobs.layouts import limits
 from windowmill.jobs.schedulers.local import parts as local_parts
 from windowmill.jobs.schedulers.spark import parts as spark_parts
-from windowmill.jobs.ways import limits
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SLICE
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import Nodes

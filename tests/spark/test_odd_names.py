@@ -10,7 +10,7 @@ import pytest
 from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, in_order, quiet
 from windowmill.jobs.batch import loop
 from windowmill.jobs.commands.maintenance_command import maintain
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 
 pytestmark = pytest.mark.spark
 

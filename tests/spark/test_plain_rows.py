@@ -29,6 +29,7 @@ from windowmill.checkpoints.plans import RunPlan
 from windowmill.jobs.batch import steps
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.json_lines.spark_form import to_json
+from windowmill.jobs.layouts import limits, quarantine
 from windowmill.jobs.schedulers.spark import quarantine as spark_quarantine
 from windowmill.jobs.schedulers.spark.task_output import Target, Targets, read_files
 from windowmill.jobs.sources.base import Reading
@@ -37,7 +38,6 @@ from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.jobs.ways import limits, quarantine
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.settings import COMPUTE
 

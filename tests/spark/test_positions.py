@@ -23,9 +23,9 @@ from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.commands.state import state_of
+from windowmill.jobs.layouts.base import PositionsWanted
 from windowmill.jobs.schedulers.spark import position_rows
 from windowmill.jobs.schedulers.spark.state_rows import restored
-from windowmill.jobs.ways.base import PositionsWanted
 from windowmill.windowing.columnar.positions import SEQUENCE
 
 COUNTS = [

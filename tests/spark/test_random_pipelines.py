@@ -14,7 +14,7 @@ from tests.random_pipelines import BASE, MINUTE, Case, Row, differences, example
 from tests.spark.harness import quiet
 from windowmill.jobs.batch import loop
 from windowmill.jobs.dataframe import evaluate
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline

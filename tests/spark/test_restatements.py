@@ -12,7 +12,7 @@ from tests.jobs.test_restatements import Corrected, bench_of
 from tests.spark.harness import cut, differences, events, quiet
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.planning import Acceptance
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 
 pytestmark = pytest.mark.spark
 DELETED = "id = 'e00020' or id = 'e00020x'"

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from tests.spark.harness import SCHEMA, Bench, differences, events, missed_in, run_over
 from windowmill.jobs.batch import loop
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 
 #: Limits of what is worked on in this process: all by Spark; all here; by Spark the larger batches, or those over more state or windows.
 BY_SPARK = {"MAX_ROWS": 0}

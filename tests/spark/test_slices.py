@@ -13,7 +13,7 @@ from tests.spark.test_live import AGGREGATES
 from windowmill.checkpoints.state import base
 from windowmill.checkpoints.state.log import is_log
 from windowmill.jobs.batch import loop
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 
 OBJECTS: dict[str, Any] = AGGREGATES | {
     "texts": {"concat": "label", "where": "v > 50"},

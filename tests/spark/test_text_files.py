@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from tests.jobs.test_folders import Pipe
 from tests.jobs.test_text_balance import found_in
 from tests.jobs.text_balance import SYNTAXES, drawn
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 
 pytestmark = pytest.mark.spark
 #: Files of each set of options.

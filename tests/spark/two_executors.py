@@ -14,7 +14,7 @@ import pyspark
 
 from tests.spark.harness import WINDOWS, Bench, events, quiet
 from windowmill.jobs.batch import loop
-from windowmill.jobs.ways import limits
+from windowmill.jobs.layouts import limits
 
 OWN = {
     "__init__.py": "",

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from tests.kernel_runs import KernelRun
 from tests.strategies import ARRIVALS, FLOATS, Arrival, between_commits, shared
+from windowmill.windowing.layouts import divide
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.ways import divide
 
 COUNT, TIME, DELTA = {"count": 3}, {"time": 4}, {"delta": {"column": "v", "by": 2}}
 TRIGGERS = {"count": {"count": 2}, "time": {"time": 3}, "delta": {"delta": {"column": "f", "by": 1.5}}}

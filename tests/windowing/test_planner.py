@@ -18,9 +18,9 @@ from windowmill.windowing.columnar.position_nodes import ABOVE
 from windowmill.windowing.columnar.positions import NODE
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.grids import Grids, count_slices
+from windowmill.windowing.layouts import divide, windows_by_way
 from windowmill.windowing.planner import CELL_BYTES, PipelinePlan, WindowPlan, plan
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.ways import divide, windows_by_way
 
 ROOT = Path(__file__).parents[2]
 RUNNABLE: dict[str, Any] = {"source": {"path": "events"}, "sink": {"path": "results"}}

@@ -15,12 +15,12 @@ from windowmill.windowing.columnar.position_batch import FrontSequence
 from windowmill.windowing.columnar.position_deltas import DeltaSequence
 from windowmill.windowing.errors import PluginError, SpecError, UnsupportedError
 from windowmill.windowing.grids import why_no_partials
+from windowmill.windowing.layouts import divide
 from windowmill.windowing.planner import plan
 from windowmill.windowing.reference.events import Course, Tally
 from windowmill.windowing.slicing.leaves import Engine, Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.ways import divide
 from windowmill.windowing.windows.base import TYPES, ColumnUse, Spacing, Window, register
 from windowmill.windowing.windows.events import Session
 

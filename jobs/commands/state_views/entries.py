@@ -18,10 +18,10 @@ from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.position_nodes import FIRST, POSITION
 from windowmill.windowing.columnar.positions import FRONT, KEY_ROW, LIVE, NEXT, NODE, SEQUENCE, WAITING, PositionState, scalar_of
 from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.layouts import WayName
 from windowmill.windowing.slicing.policy_settings import STATE
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER
-from windowmill.windowing.ways import WayName
 
 
 class PositionsView(View):

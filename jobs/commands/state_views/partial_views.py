@@ -18,10 +18,10 @@ from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.sessions import SessionLimits
+from windowmill.windowing.layouts import Sessions
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
-from windowmill.windowing.ways import Sessions
 
 
 class SlicesView(View):

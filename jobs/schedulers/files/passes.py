@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from windowmill.jobs.layouts import limits
 from windowmill.jobs.schedulers.files.rows import FileRows, numbers_in
 from windowmill.jobs.schedulers.files.scan import FileScan
 from windowmill.jobs.schedulers.spark.partitioning import partitions_for
 from windowmill.jobs.sources.file_parts import number_of_bytes, number_of_rows
 from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
-from windowmill.jobs.ways import limits
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
 from windowmill.windowing.columnar.buckets import Share, in_buckets
 

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.json_lines import spark_form
+from windowmill.jobs.layouts.lateness import JUDGED_BY, TOO_LATE, marked, too_late_among, usable
+from windowmill.jobs.layouts.output import Output
+from windowmill.jobs.layouts.quarantine import quarantined
+from windowmill.jobs.layouts.returning import RETURNED, returned
 from windowmill.jobs.schedulers.files.passes import numbers_of_tasks
 from windowmill.jobs.schedulers.files.rows import FileRows, examined_all, numbers_in
 from windowmill.jobs.schedulers.spark.task_output import OutputWriter, Targets, output_of, read_files
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
 from windowmill.jobs.spark.access import map_in_arrow
-from windowmill.jobs.ways.lateness import JUDGED_BY, TOO_LATE, marked, too_late_among, usable
-from windowmill.jobs.ways.output import Output
-from windowmill.jobs.ways.quarantine import quarantined
-from windowmill.jobs.ways.returning import RETURNED, returned
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, WATERMARK_OF
 
 if TYPE_CHECKING:

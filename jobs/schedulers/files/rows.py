@@ -12,6 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.checkpoints.stores import Options, options_of, use_options
+from windowmill.jobs.layouts import limits
+from windowmill.jobs.layouts.lateness import LatenessRule, for_slices, marked, to_lift, usable, with_arrival
+from windowmill.jobs.layouts.returning import RETURNED, returnable, returned, taken
 from windowmill.jobs.schedulers.files.survey import Survey, Times, bounds, surveyed, times_of, undecided
 from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION
 from windowmill.jobs.sources.columns import ROW
@@ -19,16 +22,13 @@ from windowmill.jobs.sources.file_parts import CheckedFile, Tasks, all_examined,
 from windowmill.jobs.sources.plain_files import RowGroup
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.spark.access import access_to, map_in_arrow
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.lateness import LatenessRule, for_slices, marked, to_lift, usable, with_arrival
-from windowmill.jobs.ways.returning import RETURNED, returnable, returned, taken
 from windowmill.windowing.columnar.buckets import KeyShare
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from windowmill.jobs.layouts.input import TableInput
     from windowmill.jobs.sources.plain_files import FilePart
-    from windowmill.jobs.ways.input import TableInput
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.slices import Reading
 

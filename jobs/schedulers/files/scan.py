@@ -24,8 +24,8 @@ from windowmill.windowing.kernels.lift import condition_column
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from windowmill.jobs.layouts.input import SourceInput
     from windowmill.jobs.spark.file_ranges import DeltaScan
-    from windowmill.jobs.ways.input import SourceInput
     from windowmill.windowing.kernels.combine import Ints
 
 

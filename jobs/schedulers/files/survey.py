@@ -13,19 +13,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.jobs.layouts import row_numbers
+from windowmill.jobs.layouts.lateness import first_of_commit, seen_before, watermarks_at_arrival
 from windowmill.jobs.sources.columns import REASON, ROW
 from windowmill.jobs.sources.statistics import span as span_of
-from windowmill.jobs.ways import row_numbers
-from windowmill.jobs.ways.lateness import first_of_commit, seen_before, watermarks_at_arrival
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
+    from windowmill.jobs.layouts.input import TableInput
     from windowmill.jobs.sources.plain_files import FilePart
     from windowmill.jobs.sources.plain_rows import PlainRows
-    from windowmill.jobs.ways.input import TableInput
     from windowmill.windowing.kernels.combine import Ints
 
 

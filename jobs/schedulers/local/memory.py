@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from windowmill.checkpoints.state.memory import MemoryState
+from windowmill.jobs.layouts.choose import parts_of
+from windowmill.jobs.layouts.input import Input
+from windowmill.jobs.layouts.lateness import seen_after
+from windowmill.jobs.layouts.output import Output, Role, RowWriter
 from windowmill.jobs.schedulers.local.parts import compute_parts, load
-from windowmill.jobs.ways.choose import parts_of
-from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.lateness import seen_after
-from windowmill.jobs.ways.output import Output, Role, RowWriter
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.results import with_retracted
 from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import State
+    from windowmill.jobs.layouts.emission import Emission
     from windowmill.jobs.schedulers.local.new_rows import NewRows
-    from windowmill.jobs.ways.emission import Emission
     from windowmill.windowing.spec import Pipeline
 
 

@@ -12,17 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.json_lines import spark_form
+from windowmill.jobs.layouts import lateness, limits
+from windowmill.jobs.layouts.lateness import TOO_LATE
+from windowmill.jobs.layouts.row_numbers import numbers_of
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
 from windowmill.jobs.sources.plain_files import NotPlainError
-from windowmill.jobs.ways import lateness, limits
-from windowmill.jobs.ways.lateness import TOO_LATE
-from windowmill.jobs.ways.row_numbers import numbers_of
 from windowmill.windowing.columnar.added_columns import ORDER, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
+    from windowmill.jobs.layouts.input import Input, TableInput
     from windowmill.jobs.sources.plain_rows import PlainRows
-    from windowmill.jobs.ways.input import Input, TableInput
     from windowmill.windowing.columnar.slices import Reading
     from windowmill.windowing.kernels.combine import Ints
 

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from windowmill.jobs.layouts import limits
+from windowmill.jobs.layouts.base import BatchSurvey, stops_at_range
+from windowmill.jobs.layouts.lateness import JUDGED_BY, revised_after, seen_after, too_late_among
+from windowmill.jobs.layouts.output import Output, RowWriter, counted
+from windowmill.jobs.layouts.restored import restored_kinds
 from windowmill.jobs.schedulers.local.new_rows import NewRows, SourceRows
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.base import BatchSurvey, stops_at_range
-from windowmill.jobs.ways.lateness import JUDGED_BY, revised_after, seen_after, too_late_among
-from windowmill.jobs.ways.output import Output, RowWriter, counted
-from windowmill.jobs.ways.restored import restored_kinds
 from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import State
-    from windowmill.jobs.ways.base import Loaded, Part
-    from windowmill.jobs.ways.emission import Emission
-    from windowmill.jobs.ways.input import Input, TableInput
+    from windowmill.jobs.layouts.base import Loaded, Part
+    from windowmill.jobs.layouts.emission import Emission
+    from windowmill.jobs.layouts.input import Input, TableInput
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.kernels.combine import Ints
 

@@ -21,7 +21,7 @@ from windowmill.windowing.columnar.chunks import without_empty_chunks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from windowmill.jobs.ways.input import TableInput
+    from windowmill.jobs.layouts.input import TableInput
     from windowmill.windowing.kernels.combine import Ints
 
 #: Most rows whose answers the driver collects: five bytes a row and condition on their way, an eighth of one in the end.

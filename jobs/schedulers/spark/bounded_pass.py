@@ -21,6 +21,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.state.memory import MemoryState
+from windowmill.jobs.layouts.choose import parts_of
+from windowmill.jobs.layouts.input import Input
+from windowmill.jobs.layouts.lateness import usable
 from windowmill.jobs.schedulers.files.passes import RowsByKey
 from windowmill.jobs.schedulers.local.new_rows import NewRows, input_names
 from windowmill.jobs.schedulers.local.parts import load, refused_by_all
@@ -29,9 +32,6 @@ from windowmill.jobs.schedulers.spark.partitioning import alike
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.spark.access import mapped
 from windowmill.jobs.spark.column_types import sql_type
-from windowmill.jobs.ways.choose import parts_of
-from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.lateness import usable
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.results import with_retracted
 from windowmill.windowing.watermark import COMMIT_SHIFT
@@ -39,9 +39,9 @@ from windowmill.windowing.watermark import COMMIT_SHIFT
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from windowmill.jobs.layouts.base import Part
     from windowmill.jobs.schedulers.files.scan import FileScan
     from windowmill.jobs.sources.event_times import EventTimes
-    from windowmill.jobs.ways.base import Part
     from windowmill.windowing.columnar.slices import Reading
 
 #: Columns of the output where refused rows are told: a result row, or the number of a row that came too late for every window.

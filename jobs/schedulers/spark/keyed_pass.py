@@ -12,20 +12,20 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.layouts.output import Output
 from windowmill.jobs.schedulers.files.passes import RowsByKey
 from windowmill.jobs.schedulers.files.rows import FileRows
 from windowmill.jobs.schedulers.spark.numbered_rows import Sent
 from windowmill.jobs.schedulers.spark.partitioning import alike, partitions_for
 from windowmill.jobs.schedulers.spark.pass_output import GroupsOf, written_by_tasks
 from windowmill.jobs.schedulers.spark.task_output import Targets
-from windowmill.jobs.ways.output import Output
 from windowmill.windowing.columnar.advanced import Advanced
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from windowmill.jobs.layouts.keyed_parts import AdvanceKeys, Keyed
     from windowmill.jobs.schedulers.spark.numbered_rows import NumberedRows
-    from windowmill.jobs.ways.keyed_parts import AdvanceKeys, Keyed
 
 #: Columns of the shuffled rows: a new row, or a stored one.
 _NEW, _STORED = "new", "stored"

@@ -19,12 +19,12 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.json_lines import spark_form
+from windowmill.jobs.layouts.lateness import LatenessRule, marked, usable, usable_times
 from windowmill.jobs.schedulers.files.survey import Survey, Times, surveyed
 from windowmill.jobs.sources.columns import FAILED, FILE, ROW, VERSION, Columns
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.rows import read_rows
 from windowmill.jobs.spark.access import mapped
-from windowmill.jobs.ways.lateness import LatenessRule, marked, usable, usable_times
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks
@@ -34,7 +34,7 @@ from windowmill.windowing.watermark import BEFORE
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from windowmill.jobs.ways.input import Input, SourceInput, TableInput
+    from windowmill.jobs.layouts.input import Input, SourceInput, TableInput
     from windowmill.windowing.columnar.slices import Reading
 
 #: Columns of a survey: file, least and greatest event time, number of rows and of usable ones, greatest index.

@@ -13,6 +13,10 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted, spark_text
+from windowmill.jobs.layouts import limits
+from windowmill.jobs.layouts.lateness import for_slices, usable
+from windowmill.jobs.layouts.output import Output
+from windowmill.jobs.layouts.restored import SLICE_NODES, SLICES, Restored
 from windowmill.jobs.schedulers.files.passes import numbers_of_tasks, readers_of
 from windowmill.jobs.schedulers.files.rows import FileRows, numbers_in
 from windowmill.jobs.schedulers.files.scan import FileScan
@@ -23,10 +27,6 @@ from windowmill.jobs.schedulers.spark.task_output import Targets
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.file_parts import number_of_rows
 from windowmill.jobs.spark.access import map_in_arrow, mapped
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.lateness import for_slices, usable
-from windowmill.jobs.ways.output import Output
-from windowmill.jobs.ways.restored import SLICE_NODES, SLICES, Restored
 from windowmill.windowing.columnar import slice_windows, slices
 from windowmill.windowing.columnar.added_columns import LEVEL, NUMBER_OF, WATERMARK_OF
 from windowmill.windowing.columnar.advanced import Advanced

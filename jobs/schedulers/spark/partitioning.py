@@ -12,7 +12,7 @@ from windowmill.jobs.spark.spark_settings import is_short_run
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-    from windowmill.jobs.ways.input import Input
+    from windowmill.jobs.layouts.input import Input
 
 #: Number of new rows per Spark partition; larger partitions would only take more memory.
 ROWS_PER_PARTITION = 1_000_000

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
+from windowmill.jobs.layouts.base import BatchSurvey, EntriesWanted, Part, PartialsWanted, StateWanted, stops_at_range
+from windowmill.jobs.layouts.keyed_parts import KeyedPart
+from windowmill.jobs.layouts.slices import SlicePart
 from windowmill.jobs.schedulers.files.rows import FileRows
 from windowmill.jobs.schedulers.spark.keyed_pass import KeyedFrames
 from windowmill.jobs.schedulers.spark.numbered_rows import NumberedRows, read
 from windowmill.jobs.schedulers.spark.packed_pass import PackedFrames
 from windowmill.jobs.schedulers.spark.partitioning import shuffle_partitions
 from windowmill.jobs.schedulers.spark.state_rows import restored
-from windowmill.jobs.ways.base import BatchSurvey, EntriesWanted, Part, PartialsWanted, StateWanted, stops_at_range
-from windowmill.jobs.ways.keyed_parts import KeyedPart
-from windowmill.jobs.ways.slices import SlicePart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from windowmill.jobs.ways.emission import Emission
-    from windowmill.jobs.ways.input import TableInput
+    from windowmill.jobs.layouts.emission import Emission
+    from windowmill.jobs.layouts.input import TableInput
 
 
 def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> BatchSurvey[FileRows | NumberedRows]:

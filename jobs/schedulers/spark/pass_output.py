@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from windowmill.jobs.layouts.base import written
+from windowmill.jobs.layouts.output import Output
+from windowmill.jobs.layouts.restored import restored_kinds
+from windowmill.jobs.layouts.returning import RETURNED, returned
 from windowmill.jobs.schedulers.spark.task_output import OutputWriter, Targets, output_of
 from windowmill.jobs.spark.access import mapped
-from windowmill.jobs.ways.base import written
-from windowmill.jobs.ways.output import Output
-from windowmill.jobs.ways.restored import restored_kinds
-from windowmill.jobs.ways.returning import RETURNED, returned
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.counts import Counts
 

@@ -18,8 +18,8 @@ from windowmill.checkpoints.state.log import entries_before
 from windowmill.checkpoints.state.reading import read_file, require_columns
 from windowmill.checkpoints.state.wanted import condition
 from windowmill.checkpoints.stores import Options, is_local, is_table, options_of, table_at, use_options
+from windowmill.jobs.layouts.base import EntriesWanted, PartialsWanted, PositionsWanted, StateWanted
 from windowmill.jobs.schedulers.spark.position_rows import needed
-from windowmill.jobs.ways.base import EntriesWanted, PartialsWanted, PositionsWanted, StateWanted
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND
 from windowmill.windowing.columnar.log import KEY_ENTRY
 

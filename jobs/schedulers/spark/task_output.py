@@ -20,8 +20,8 @@ from pyspark import TaskContext
 
 from windowmill.checkpoints.data_files import DataFile, FileWriter
 from windowmill.checkpoints.stores import Options, filesystem_of, use_options
-from windowmill.jobs.ways.output import Output, Published, Role, RowWriter
-from windowmill.jobs.ways.returning import taken
+from windowmill.jobs.layouts.output import Output, Published, Role, RowWriter
+from windowmill.jobs.layouts.returning import taken
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED
 from windowmill.windowing.columnar.results import with_retracted
 from windowmill.windowing.counts import Counts

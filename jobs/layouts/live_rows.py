@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from windowmill.jobs.ways.base import EntriesWanted
-from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.keyed_parts import Keyed, KeyedPart
+from windowmill.jobs.layouts.base import EntriesWanted
+from windowmill.jobs.layouts.emission import Emission
+from windowmill.jobs.layouts.input import Input
+from windowmill.jobs.layouts.keyed_parts import Keyed, KeyedPart
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, SUM, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.partition_task import PartitionTask
+from windowmill.windowing.layouts import Rows
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import Rows
 
 if TYPE_CHECKING:
     pass

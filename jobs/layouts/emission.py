@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from windowmill.checkpoints.plans import BackfillPlan, Plan, RestatePlan, RunPlan
-from windowmill.jobs.ways.returning import returnable
+from windowmill.jobs.layouts.returning import returnable
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.spec import Pipeline
 

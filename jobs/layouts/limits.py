@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from windowmill.jobs.layouts.returning import returnable
 from windowmill.jobs.sources.base import AddedFile
-from windowmill.jobs.ways.returning import returnable
 from windowmill.windowing.kernels.layout import Layout
 
 if TYPE_CHECKING:

@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints.state.wanted import OpenSessions
-from windowmill.jobs.ways.base import PartialsWanted
-from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.keyed_parts import Keyed, KeyedPart
+from windowmill.jobs.layouts.base import PartialsWanted
+from windowmill.jobs.layouts.emission import Emission
+from windowmill.jobs.layouts.input import Input
+from windowmill.jobs.layouts.keyed_parts import Keyed, KeyedPart
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import GAP, SUM
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.session_batch import advance
 from windowmill.windowing.columnar.session_fragments import SessionStage, fragment_schema, row_schema
+from windowmill.windowing.layouts import Sessions
 from windowmill.windowing.watermark import BEFORE
-from windowmill.windowing.ways import Sessions
 
 
 class SessionPart(KeyedPart):

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints.data_files import DataFile
-from windowmill.jobs.ways.returning import returnable
+from windowmill.jobs.layouts.returning import returnable
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.counts import Counts, WindowRows
 from windowmill.windowing.errors import WindowmillError
 
 if TYPE_CHECKING:
-    from windowmill.jobs.ways.base import Part
-    from windowmill.jobs.ways.input import TableInput
+    from windowmill.jobs.layouts.base import Part
+    from windowmill.jobs.layouts.input import TableInput
 
 #: The table that rows are for: ``retracted`` are rows of the sink that retract windows; ``refused`` are numbers of refused rows, which only
 #: this batch reads.

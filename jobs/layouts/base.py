@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from windowmill.jobs.ways.output import Output, RowWriter
+from windowmill.jobs.layouts.output import Output, RowWriter
 from windowmill.windowing.columnar.advanced import Advanced
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from windowmill.checkpoints.state.readers import State
     from windowmill.checkpoints.state.wanted import ReadLimit, Wanted
+    from windowmill.jobs.layouts.emission import Emission
+    from windowmill.jobs.layouts.input import Input
     from windowmill.jobs.schedulers.local.new_rows import NewRows
-    from windowmill.jobs.ways.emission import Emission
-    from windowmill.jobs.ways.input import Input
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.positions import PositionStage
     from windowmill.windowing.columnar.slices import Reading
     from windowmill.windowing.kernels.combine import Ints
-    from windowmill.windowing.ways import WayName
+    from windowmill.windowing.layouts import WayName
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from windowmill.windowing.watermark import COMMIT_SHIFT
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from windowmill.jobs.ways.input import Input
+    from windowmill.jobs.layouts.input import Input
     from windowmill.windowing.kernels.combine import Ints
 
 #: Greatest number of a commit.

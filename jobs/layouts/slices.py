@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.checkpoints.state.wanted import WithSpans
+from windowmill.jobs.layouts import lateness, limits
+from windowmill.jobs.layouts.base import Loaded, PartialsWanted
+from windowmill.jobs.layouts.emission import Emission
+from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.sources.columns import REASON
-from windowmill.jobs.ways import lateness, limits
-from windowmill.jobs.ways.base import Loaded, PartialsWanted
-from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.input import Input
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar import known_spans, slices
 from windowmill.windowing.columnar.added_columns import ARRIVAL, LATE, SLICE, TIME, UNTIL_OF
@@ -31,9 +31,9 @@ from windowmill.windowing.columnar.slice_windows import combined_parts, event_wi
 from windowmill.windowing.columnar.slices import NodeStage, Revising, SliceStage, WindowStage
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.columns import int64_of
+from windowmill.windowing.layouts import Slices, WayName
 from windowmill.windowing.nodes import Nodes, Selection, Span
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.ways import Slices, WayName
 
 if TYPE_CHECKING:
     from windowmill.jobs.schedulers.local.new_rows import NewRows

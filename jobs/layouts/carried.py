@@ -20,11 +20,11 @@ from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.state.log import own_entries
 from windowmill.checkpoints.state.reading import read_file, reporting_damage
 from windowmill.checkpoints.stores import is_table
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.base import written
-from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.output import Output, RowWriter
-from windowmill.jobs.ways.restored import restored_kinds
+from windowmill.jobs.layouts import limits
+from windowmill.jobs.layouts.base import written
+from windowmill.jobs.layouts.emission import Emission
+from windowmill.jobs.layouts.output import Output, RowWriter
+from windowmill.jobs.layouts.restored import restored_kinds
 from windowmill.windowing.columnar import slices
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, GAP, KIND, LEVEL, SLICE, SUM
 from windowmill.windowing.columnar.buckets import Share
@@ -36,11 +36,11 @@ from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.columns import int64_of
 
 if TYPE_CHECKING:
-    from windowmill.jobs.ways.base import Part
-    from windowmill.jobs.ways.live_rows import LiveRowPart
-    from windowmill.jobs.ways.positions import PositionPart
-    from windowmill.jobs.ways.sessions import SessionPart
-    from windowmill.jobs.ways.slices import SlicePart
+    from windowmill.jobs.layouts.base import Part
+    from windowmill.jobs.layouts.live_rows import LiveRowPart
+    from windowmill.jobs.layouts.positions import PositionPart
+    from windowmill.jobs.layouts.sessions import SessionPart
+    from windowmill.jobs.layouts.slices import SlicePart
     from windowmill.windowing.columnar.checksums import RowCheck
 
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, RestatePlan
+from windowmill.jobs.layouts.emission import Emission, emission_of
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.plain_rows import PlainRows
-from windowmill.jobs.ways.emission import Emission, emission_of
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.results import result_schema

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.column_names import FILE, REASON, ROW
-from windowmill.jobs.ways.row_numbers import numbers_of
+from windowmill.jobs.layouts.row_numbers import numbers_of
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
 from windowmill.windowing.columnar.added_columns import (
     ARRIVAL,
@@ -29,7 +29,7 @@ from windowmill.windowing.grids import closing_of
 from windowmill.windowing.watermark import BEFORE, commits_of
 
 if TYPE_CHECKING:
-    from windowmill.jobs.ways.input import Input
+    from windowmill.jobs.layouts.input import Input
     from windowmill.windowing.kernels.combine import Ints
 
 TOO_LATE = "too_late"

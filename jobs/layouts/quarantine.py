@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.json_lines.spark_form import to_json
+from windowmill.jobs.layouts.lateness import TOO_LATE
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, UNREAD, VERSION
 from windowmill.jobs.sources.unread_rows import details_of, with_texts
-from windowmill.jobs.ways.lateness import TOO_LATE
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import TIME, WATERMARK_OF
 

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
-from windowmill.jobs.ways import limits
-from windowmill.jobs.ways.base import Loaded
+from windowmill.jobs.layouts import limits
+from windowmill.jobs.layouts.base import Loaded
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.buckets import Share, in_buckets
 
 if TYPE_CHECKING:
+    from windowmill.jobs.layouts.emission import Emission
+    from windowmill.jobs.layouts.input import Input
     from windowmill.jobs.schedulers.local.new_rows import NewRows
-    from windowmill.jobs.ways.emission import Emission
-    from windowmill.jobs.ways.input import Input
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.slices import Reading
-    from windowmill.windowing.ways import WayName
+    from windowmill.windowing.layouts import WayName
 
 
 #: Number of rows that this process advances together. More are divided by key into shares, so that the memory of one serves the next.

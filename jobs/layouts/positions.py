@@ -6,14 +6,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from windowmill.jobs.ways.base import PositionsWanted
-from windowmill.jobs.ways.emission import Emission
-from windowmill.jobs.ways.input import Input
-from windowmill.jobs.ways.keyed_parts import Keyed, KeyedPart
+from windowmill.jobs.layouts.base import PositionsWanted
+from windowmill.jobs.layouts.emission import Emission
+from windowmill.jobs.layouts.input import Input
+from windowmill.jobs.layouts.keyed_parts import Keyed, KeyedPart
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.position_batch import advance
 from windowmill.windowing.columnar.positions import PositionStage, PositionState
-from windowmill.windowing.ways import Positions
+from windowmill.windowing.layouts import Positions
 
 if TYPE_CHECKING:
     import pyarrow as pa
