@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.jobs.batches import Run, check, in_minutes, shown
 from tests.jobs.drawn import COUNTS, GRIDS, MINUTE, OBJECTS, at, cuts, inputs, pipeline_of, some, streams
+from tests.strategies import Arrival
 from windowmill.jobs.layouts.emission import Emission
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.limits import TooLargeError
@@ -53,6 +54,14 @@ def test_empty_windows_are_those_of_the_oracle(windows, skipping, given):
 def test_empty_windows_lie_among_long_ones_made_of_nodes(windows, given):
     run = check(pipeline_of(windows, filled=windows, **given[0]), **given[1], nodes=True)
     assert LEVEL in run.state.column_names or windows == ["slots"]
+
+
+def test_a_last_batch_that_stores_no_nodes_reads_nodes_that_start_where_a_window_counts_no_row():
+    """The row of b came too late for its window of *slots*; the node that holds it begins before all windows of *rolling* do."""
+    late = [(990, "a"), (1_050, "a"), (1_110, "a"), (1_170, "b")]
+    rows = [at(0, t=10**15), *(at(0, t=10**15 - 1_650_000_000 + second * 10**6, k=key) for second, key in late)]
+    pipeline = pipeline_of(["slots", "rolling"], filled=["slots", "rolling"], lateness="0 seconds")
+    check(pipeline, rows, arrival=Arrival((4,)), final=True, nodes=True)
 
 
 def test_an_idle_key_gets_its_empty_windows_with_its_next_event():

@@ -262,7 +262,7 @@ def _with_new(stage: WindowStage, merged: _WholeSlices) -> tuple[Spans, _WholeSl
     if not stage.slices.known:
         return merged.spans, merged
     grids, own = stage.known_grids, merged.own
-    if stage.nodes is None:  # a node may start where no window is
+    if LEVEL not in stage.slices.schema.names:  # a node may start where no window is
         # For which windows stored late rows came late, but not too late, their marks do not tell.
         stored = ~own & (merged.partials.closed == BEFORE) if stage.slices.revises else ~own
         merged.spans.check(grids, merged.partials, stored)
