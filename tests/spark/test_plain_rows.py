@@ -322,7 +322,7 @@ def test_quarantined_rows_have_the_form_that_spark_gives_them(spark, tmp_path):
     by_spark = pa.Table.from_batches(read_files(target.table, written.files["quarantine"])).to_pylist()
     here = quarantine.quarantined(refused, names, pipeline, plan, [])
     assert here.schema == target.schema
-    assert sum(written.reasons.values()) == here.num_rows
+    assert sum(written.counts.quarantined.values()) == here.num_rows
     assert [dict(row, row=json.loads(row["row"])) for row in here.to_pylist()] == [
         dict(row, row=json.loads(row["row"])) for row in by_spark
     ]
