@@ -25,9 +25,9 @@ import pyarrow.compute as pc
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.durations import DAY_US, SECOND_US
 
-MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
-_SHORT = "|".join(name[:3] for name in MONTHS)
-_LONG = "|".join(MONTHS)
+MONTH_NAMES = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+_SHORT = "|".join(name[:3] for name in MONTH_NAMES)
+_LONG = "|".join(MONTH_NAMES)
 #: A number of any length, up to what 64 bits hold with room to spare.
 _DIGITS = "[0-9]{1,9}"
 _REGION = r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+)*"

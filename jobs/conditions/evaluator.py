@@ -16,11 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-import windowmill.jobs.conditions.date_formats
-import windowmill.jobs.conditions.hashes
 import windowmill.jobs.conditions.numbers  # noqa: F401 - all of them register functions
-from windowmill.jobs.conditions import intervals, value_types
-from windowmill.jobs.conditions.arithmetic import arithmetic, compared, negative, same
+from windowmill.jobs.conditions import times, value_types
 from windowmill.jobs.conditions.casts import cast, cast_to_common, holds, try_cast
 from windowmill.jobs.conditions.choices import choice, is_null
 from windowmill.jobs.conditions.evaluated import (
@@ -36,6 +33,7 @@ from windowmill.jobs.conditions.evaluated import (
 )
 from windowmill.jobs.conditions.functions import FUNCTIONS, Call
 from windowmill.jobs.conditions.nested import field_of, item_of
+from windowmill.jobs.conditions.numbers import arithmetic, compared, negative, same
 from windowmill.jobs.conditions.text_functions import like, trimmed
 from windowmill.jobs.conditions.value_types import BOOL, DOUBLE, INT, INTERVAL, LONG, MAX_DIGITS, MONTHS, NULL, TEXT
 
@@ -271,7 +269,7 @@ def _type_of(node: exp.DataType) -> pa.DataType:
 def _arithmetic(own: Evaluator, node: exp.Binary) -> Value:
     left, right, sign = own.value(node.left), own.value(node.right), _ARITHMETIC[type(node)]
     if any(value_types.is_time(value.kind) or value.kind in (INTERVAL, MONTHS) for value in (left, right)):
-        return intervals.shifted(sign, left, right)
+        return times.moved_by_interval(sign, left, right)
     return arithmetic(sign, left, right)
 
 
@@ -285,7 +283,7 @@ def _negative(own: Evaluator, node: exp.Neg) -> Value:
     return negative(own.value(node.this))
 
 
-rule(exp.Interval)(intervals.written)
+rule(exp.Interval)(times.literal_interval)
 
 
 @rule(exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot)

@@ -13,11 +13,10 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from windowmill.jobs.conditions import value_types
-from windowmill.jobs.conditions.arithmetic import compared
 from windowmill.jobs.conditions.casts import cast, cast_to_common, holds
 from windowmill.jobs.conditions.evaluated import Computed, Mask, Value, applied, at, either, mask_of, numbers_of, outside, without
 from windowmill.jobs.conditions.functions import Call, calls
-from windowmill.jobs.conditions.numbers import extreme
+from windowmill.jobs.conditions.numbers import compared, extreme
 from windowmill.jobs.conditions.value_types import BOOL, INT, NULL, is_whole
 
 

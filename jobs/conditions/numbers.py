@@ -1,9 +1,9 @@
-"""Functions of numbers."""
+"""Comparisons, arithmetic and functions of numbers as Spark's ANSI mode has them: an overflow and a division by zero fail."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
+from collections.abc import Callable, Mapping, Sequence
+from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
 from functools import reduce
 from typing import Any
 
@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.conditions import value_types
-from windowmill.jobs.conditions.arithmetic import absolute, arithmetic, compared, negative
 from windowmill.jobs.conditions.casts import EXACT, cast, cast_to_common, fitting, holds
 from windowmill.jobs.conditions.evaluated import (
     Computed,
+    Mask,
     Value,
     applied,
     array_of,
+    by_rows,
     by_value,
     chosen,
     either,
@@ -29,7 +30,328 @@ from windowmill.jobs.conditions.evaluated import (
     without,
 )
 from windowmill.jobs.conditions.functions import Call, calls, function
-from windowmill.jobs.conditions.value_types import BOOL, DOUBLE, FLOAT, INT, LONG, NULL, TEXT, is_number, is_time, is_whole
+from windowmill.jobs.conditions.value_types import (
+    BOOL,
+    DOUBLE,
+    FLOAT,
+    INT,
+    INTERVAL,
+    LONG,
+    NULL,
+    TEXT,
+    decimal_of,
+    is_number,
+    is_time,
+    is_whole,
+    name_of,
+)
+
+_COMPARED: Mapping[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+#: Digits behind the point to which Spark divides decimals before it rounds to the result's type.
+_DIVIDED_SCALE = 38
+_NEGATED = Context(prec=34, rounding=ROUND_HALF_EVEN)
+
+
+def compared(sign: str, left: Value, right: Value) -> Value:
+    """A comparison by ``sign``, one of Spark's, but for ``<=>``."""
+    for value, opposite in ((left, right), (right, left)):
+        if is_whole(value.kind) and isinstance(opposite.literal, Decimal) and abs(opposite.literal) >= 1 << 63 and sign not in ("=", "<>"):
+            # Spark says true or false even where the integer is null.
+            raise outside(f"a comparison of {name_of(value.kind)} with {opposite.literal}")
+    return applied(lambda one, other: _compare(sign, one, other), _operands(left, right))
+
+
+def same(left: Value, right: Value) -> Value:
+    """``left <=> right``: null is the same as null."""
+    left, right = _operands(left, right)
+    equal = pc.fill_null(_compare("=", left.array, right.array), False)
+    both = pc.and_(pc.is_null(left.array), pc.is_null(right.array))
+    failed = either(left.failed, right.failed)
+    return Value(without(pc.or_(equal, both), failed), failed)
+
+
+def _operands(left: Value, right: Value) -> list[Value]:
+    left, right = cast_to_common(*_literals_as_decimals(left, right))
+    if not _has_order(left.kind):
+        raise outside("a comparison", left.kind)
+    return [left, right]
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    return is_number(kind) or is_time(kind) or kind in (TEXT, BOOL, INTERVAL, value_types.BINARY, NULL)
+
+
+def _literals_as_decimals(left: Value, right: Value) -> tuple[Value, Value]:
+    """A whole number that is written out takes no more digits than it has where the other operand is a decimal."""
+    one, other = (
+        cast(value, pa.decimal128(len(str(abs(value.literal))), 0))
+        if is_whole(value.kind) and isinstance(value.literal, int) and pa.types.is_decimal(opposite.kind)
+        else value
+        for value, opposite in ((left, right), (right, left))
+    )
+    return one, other
+
+
+def _compare(sign: str, one: pa.Array, other: pa.Array) -> pa.Array:
+    if one.type == NULL:
+        return pa.nulls(len(one), BOOL)
+    if one.type == BOOL:
+        one, other = one.cast(pa.int8()), other.cast(pa.int8())
+    elif one.type == INTERVAL:
+        one, other = one.view(pa.int64()), other.view(pa.int64())
+    found = _COMPARED[sign](one, other)
+    if one.type in (FLOAT, DOUBLE):
+        return _with_nan(sign, found, one, other)
+    return found
+
+
+def _with_nan(sign: str, found: pa.Array, one: pa.Array, other: pa.Array) -> pa.Array:
+    """NaN is equal to itself and greater than all other numbers."""
+    left, right = np.isnan(numbers_of(one)), np.isnan(numbers_of(other))
+    if not left.any() and not right.any():
+        return found
+    equal, less = left & right, ~left & right
+    holds = {"=": equal, "<>": ~equal, "<": less, "<=": less | equal, ">": ~less & ~equal, ">=": ~less}[sign]
+    return pc.if_else(pa.array((left | right) & mask_of(found.is_valid())), pa.array(holds), found)
+
+
+def arithmetic(sign: str, left: Value, right: Value) -> Value:
+    """``left sign right`` for ``+``, ``-``, ``*``, ``/``, ``%``, ``div`` and ``pmod``."""
+    for value in (left, right):
+        if not (is_number(value.kind) or value.kind in (TEXT, NULL)):
+            raise outside(f"arithmetic ({sign})", left.kind, right.kind)
+    if TEXT in (left.kind, right.kind):
+        opposite = right.kind if left.kind == TEXT else left.kind
+        if opposite in (TEXT, NULL):
+            raise outside(f"arithmetic ({sign})", left.kind, right.kind, instead="a cast to a number")
+        kind = LONG if is_whole(opposite) else DOUBLE
+        left, right = cast(left, kind), cast(right, kind)
+    left, right = _literals_as_decimals(left, right)
+    if left.kind == right.kind == NULL:
+        left = right = cast(left, DOUBLE)
+    # Spark evaluates the divisor first: where it is null, nothing else is evaluated.
+    order = None if sign in ("+", "-", "*") else (1, 0)
+    if any(pa.types.is_decimal(value.kind) for value in (left, right)) and not {FLOAT, DOUBLE} & {left.kind, right.kind}:
+        return _of_decimals(sign, left, right, order)
+    if sign == "/":
+        return applied(_divided, [cast(left, DOUBLE), cast(right, DOUBLE)], order)
+    kind = value_types.common(left.kind, right.kind)
+    if kind is None or (sign == "div" and not is_whole(kind)):
+        raise outside(f"arithmetic ({sign})", left.kind, right.kind)
+    kind = LONG if sign == "div" else kind
+    function = _FLOATS[sign] if kind in (FLOAT, DOUBLE) else _WHOLE[sign]
+    return applied(function, [cast(left, kind), cast(right, kind)], order)
+
+
+def negative(value: Value) -> Value:
+    """``- value``."""
+    if isinstance(value.literal, int | float | Decimal) and not isinstance(value.literal, bool):
+        return Value(pc.negate(value.array), value.failed, -value.literal)
+    if value.kind in (TEXT, NULL):
+        value = cast(value, DOUBLE)
+    if value.kind == INTERVAL:
+        return applied(lambda array: array_of(-numbers_of(array), INTERVAL), [value])
+    if not is_number(value.kind):
+        raise outside("-", value.kind)
+    return applied(_negated, [value])
+
+
+def absolute(value: Value) -> Value:
+    """``abs(value)``."""
+    if value.kind in (TEXT, NULL):
+        value = cast(value, DOUBLE)
+    if not is_number(value.kind):
+        raise outside("abs", value.kind)
+    if pa.types.is_decimal(value.kind):
+        return applied(lambda array: by_value(array, lambda each: _turned(each, array.type) if each < 0 else each, array.type), [value])
+    if not is_whole(value.kind):
+        return applied(pc.abs, [value])
+    least = -(1 << value.kind.bit_width - 1)
+    return applied(lambda array: (pc.abs(array), numbers_of(array) == least), [value])
+
+
+def _turned(value: Decimal, kind: pa.DataType) -> Decimal:
+    """A decimal with the other sign, of which Spark keeps 34 digits."""
+    return fitting(_NEGATED.minus(value), kind)
+
+
+def _negated(array: pa.Array) -> Computed:
+    if pa.types.is_decimal(array.type):
+        return by_value(array, lambda each: _turned(each, array.type), array.type)
+    if not is_whole(array.type):
+        return pc.negate(array), None
+    return pc.negate(array), numbers_of(array) == -(1 << array.type.bit_width - 1)
+
+
+def _ints(one: pa.Array, other: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    return numbers_of(one).astype(np.int64), numbers_of(other).astype(np.int64)
+
+
+def _in_width(wide: npt.NDArray[Any], failed: Mask, kind: pa.DataType) -> Computed:
+    if kind != LONG:
+        bound = 1 << kind.bit_width - 1
+        failed = failed | (wide < -bound) | (wide >= bound)
+    return array_of(np.where(failed, 0, wide).astype(kind.to_pandas_dtype()), kind), failed
+
+
+def _sum(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = _ints(one, other)
+    with np.errstate(over="ignore"):
+        found = a + b
+    return _in_width(found, ((a ^ found) & (b ^ found)) < 0, one.type)
+
+
+def _difference(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = _ints(one, other)
+    with np.errstate(over="ignore"):
+        found = a - b
+    return _in_width(found, ((a ^ b) & (a ^ found)) < 0, one.type)
+
+
+def _product(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = _ints(one, other)
+    with np.errstate(over="ignore", divide="ignore"):
+        found = a * b
+        back = np.floor_divide(found, np.where(a == 0, 1, a))
+    least = np.int64(-(2**63))
+    failed = (a != 0) & ((back != b) | ((a == -1) & (b == least)) | ((b == -1) & (a == least)))
+    return _in_width(found, failed, one.type)
+
+
+def _quotient(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = _ints(one, other)
+    failed = (b == 0) | ((a == -(2**63)) & (b == -1))
+    safe = np.where(failed, 1, b)
+    floor = np.floor_divide(a, safe)
+    return _in_width(floor + ((floor < 0) & (floor * safe != a)), failed, one.type)
+
+
+def _rest(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = _ints(one, other)
+    return _in_width(np.fmod(a, np.where((b == 0) | (b == -1), 1, b)), b == 0, one.type)
+
+
+def _positive_rest(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = _ints(one, other)
+    safe = np.where((b == 0) | (b == -1), 1, b)
+    rest = np.fmod(a, safe)
+    with np.errstate(over="ignore"):
+        # Java adds bytes and shorts as 32 bits, and overlooks an overflow.
+        turned = (rest + safe).astype(np.int64 if one.type == LONG else np.int32).astype(np.int64)
+    return _in_width(np.where(rest < 0, np.fmod(turned, safe), rest), b == 0, one.type)
+
+
+def _float_rest(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = numbers_of(one), numbers_of(other)
+    with np.errstate(invalid="ignore"):
+        return array_of(np.fmod(a, b), one.type), b == 0
+
+
+def _positive_float_rest(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = numbers_of(one), numbers_of(other)
+    with np.errstate(invalid="ignore"):
+        rest = np.fmod(a, b)
+        return array_of(np.where(rest < 0, np.fmod(rest + b, b), rest), one.type), b == 0
+
+
+def _divided(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = numbers_of(one), numbers_of(other)
+    with np.errstate(all="ignore"):
+        return array_of(a / b, DOUBLE), b == 0
+
+
+_WHOLE: Mapping[str, Callable[..., Computed]] = {
+    "+": _sum,
+    "-": _difference,
+    "*": _product,
+    "%": _rest,
+    "div": _quotient,
+    "pmod": _positive_rest,
+}
+_FLOATS: Mapping[str, Callable[..., Computed]] = {
+    "+": pc.add,
+    "-": pc.subtract,
+    "*": pc.multiply,
+    "%": _float_rest,
+    "pmod": _positive_float_rest,
+}
+
+
+def _result_of_decimals(sign: str, one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type of an operation of two decimals."""
+    scale, left, right = max(one.scale, other.scale), one.precision - one.scale, other.precision - other.scale
+    if sign in ("+", "-"):
+        return value_types.adjusted(max(left, right) + scale + 1, scale)
+    if sign == "*":
+        return value_types.adjusted(one.precision + other.precision + 1, one.scale + other.scale)
+    if sign == "/":
+        scale = max(6, one.scale + other.precision + 1)
+        return value_types.adjusted(left + other.scale + scale, scale)
+    return value_types.adjusted(min(left, right) + scale, scale)
+
+
+def _of_decimals(sign: str, left: Value, right: Value, order: tuple[int, int] | None) -> Value:
+    one, other = (NULL if value.kind == NULL else decimal_of(value.kind) for value in (left, right))
+    one, other = (other if one == NULL else one), (one if other == NULL else other)
+    left, right = cast(left, one), cast(right, other)
+    if sign == "div":
+        return applied(lambda a, b: by_rows(_decimal_whole_quotient, LONG, a, b), [left, right], order)
+    kind = _result_of_decimals(sign, one, other)
+    plain = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}.get(sign)
+    scale = max(one.scale, other.scale)
+    needed = one.precision + other.precision if sign == "*" else max(one.precision - one.scale, other.precision - other.scale) + scale
+    if plain is not None and needed < value_types.MAX_DIGITS:
+        # Arrow takes the operands to one scale first, for which 38 digits may be too few.
+        return applied(lambda a, b: plain(_wide(a), _wide(b)).cast(kind), [left, right], order)
+    function = _DECIMALS[sign]
+    return applied(lambda a, b: by_rows(lambda one, other: fitting(function(one, other), kind), kind, a, b), [left, right], order)
+
+
+def _wide(array: pa.Array) -> pa.Array:
+    return array.cast(pa.decimal256(array.type.precision, array.type.scale))
+
+
+def _decimal_quotient(a: Decimal, b: Decimal) -> Decimal:
+    if not b:
+        raise ValueError(b)
+    return EXACT.divide(a, b).quantize(Decimal(1).scaleb(-_DIVIDED_SCALE), ROUND_HALF_UP, EXACT)
+
+
+def _decimal_whole_quotient(a: Decimal, b: Decimal) -> int:
+    whole = int(EXACT.divide_int(a, b)) if b else 10**value_types.MAX_DIGITS
+    if abs(whole) >= 10**value_types.MAX_DIGITS:
+        raise ValueError(b)
+    # Spark keeps the low 64 bits of a quotient of decimals.
+    return (whole + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _decimal_rest(a: Decimal, b: Decimal) -> Decimal:
+    if not b:
+        raise ValueError(b)
+    return EXACT.subtract(a, EXACT.multiply(EXACT.divide(a, b).to_integral_value(ROUND_DOWN), b))
+
+
+def _positive_decimal_rest(a: Decimal, b: Decimal) -> Decimal:
+    rest = _decimal_rest(a, b)
+    return _decimal_rest(EXACT.add(rest, b), b) if rest < 0 else rest
+
+
+_DECIMALS: Mapping[str, Callable[[Decimal, Decimal], Decimal]] = {
+    "+": EXACT.add,
+    "-": EXACT.subtract,
+    "*": EXACT.multiply,
+    "/": _decimal_quotient,
+    "%": _decimal_rest,
+    "pmod": _positive_decimal_rest,
+}
+
 
 #: Casts by their types' names.
 _CASTS = {
@@ -61,7 +383,7 @@ def _abs(call: Call) -> Value:
 
 
 @calls("negative")
-def _negative(call: Call) -> Value:
+def _negated_call(call: Call) -> Value:
     return negative(*call.values(1, 1))
 
 

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from windowmill.jobs.conditions.checks import condition_problem
+from windowmill.jobs.conditions.checks import CHANGING, MAKING_ROWS, OF_MANY_ROWS, OF_ONE_ROW, condition_problem
 from windowmill.jobs.conditions.syntax import dialect
-from windowmill.jobs.conditions.written import CHANGING, MAKING_ROWS, OF_MANY_ROWS, OF_ONE_ROW
 
 if TYPE_CHECKING:
     from sqlglot import Token, exp

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
 from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.conditions.checks import OF_ONE_ROW
 from windowmill.jobs.conditions.syntax import columns_of
 from windowmill.jobs.conditions.truths import every_condition, may_fail, outside_problem, value_of
-from windowmill.jobs.conditions.written import OF_ONE_ROW
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

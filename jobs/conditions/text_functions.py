@@ -1,18 +1,278 @@
-"""Functions of texts, by characters."""
+"""Functions of texts, by characters, and of bytes; Java's regular expressions as those of Python and RE2, as far as all mean the same."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import re
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.jobs.conditions.casts import EXACT
 from windowmill.jobs.conditions.choices import choice, is_null
-from windowmill.jobs.conditions.evaluated import Computed, Value, applied, by_rows, by_value, either, outside, without
-from windowmill.jobs.conditions.functions import Call, calls, function, literal_of, text, whole
-from windowmill.jobs.conditions.patterns import like_pattern, pattern_of, replacement_of
-from windowmill.jobs.conditions.value_types import BINARY, BOOL, INT, LONG, TEXT
+from windowmill.jobs.conditions.evaluated import (
+    Computed,
+    OutsideError,
+    Value,
+    applied,
+    array_of,
+    by_rows,
+    by_value,
+    either,
+    numbers_of,
+    outside,
+    without,
+)
+from windowmill.jobs.conditions.functions import Call, Takes, calls, function, literal_of, text, whole
+from windowmill.jobs.conditions.value_types import BINARY, BOOL, INT, LONG, NULL, TEXT, is_whole
+
+_ENDS = "\\n\\r\\x85\\u2028\\u2029"
+#: The end, or before the last line's end: ``$`` in Java.
+_DOLLAR = r"(?:(?<!\r)(?=\n\Z)|(?=(?:\r\n|[\r\x85\u2028\u2029])?\Z))"
+_DOLLAR_OF_RE2 = r"(?:\r\n|[\n\r\x{85}\x{2028}\x{2029}])?\z"
+_NAMED = {
+    "Alpha": "a-zA-Z",
+    "Digit": "0-9",
+    "Alnum": "a-zA-Z0-9",
+    "Upper": "A-Z",
+    "Lower": "a-z",
+    "Space": " \\t-\\r",
+    "XDigit": "0-9a-fA-F",
+    "ASCII": "\\x00-\\x7f",
+    "Punct": "!-/:-@\\[-`{-~",
+}
+#: Numbers that are no digits, such as \u00b2 and \u00bd, and accents that follow their letter.
+_NO_DIGITS = "\u00b2\u00b3\u00b9\u00bc-\u00be\u2070\u2074-\u2079\u2080-\u2089\u2150-\u2182\u2185-\u2189\u2460-\u249b\u2776-\u2793\u3007"
+_ACCENTS = "\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u20d0-\u20dc"
+_TOKEN = re.compile(
+    r"(?P<escape>\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|p\{\w+\}|k<\w+>|.))|(?P<group>\((?:\?(?:<[A-Za-z]\w*>|<[=!]|[:=!>]|[is]+\)))?)"
+    r"|(?P<class>\[\^?)|(?P<count>\{[0-9]+(?:,[0-9]*)?\}|[*+?])(?P<kind>[+?]?)|(?P<other>.)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A pattern of Java.
+
+    Attributes
+    ----------
+    compiled
+        The same for Python, over texts.
+    re2
+        One for RE2 that finds something in the same texts; null if RE2 cannot.
+    """
+
+    compiled: re.Pattern[str]
+    re2: str | None
+
+
+@lru_cache(1_000)
+def pattern_of(text: str) -> Pattern:
+    """The pattern written ``text``; raises ``OutsideError`` if it may mean something else here than in Java, or nothing."""
+    flags, rest = re.ASCII, text
+    if found := re.match(r"\(\?([is]+)\)", text):
+        rest = text[found.end() :]
+        flags |= (re.IGNORECASE if "i" in found[1] else 0) | (re.DOTALL if "s" in found[1] else 0)
+    try:
+        pieces = list(_pieces(rest, every="s" in (found[1] if found else "")))
+        compiled = re.compile("".join(python for python, _ in pieces), flags)
+    except (re.error, OverflowError) as err:
+        raise _refused(text) from err
+    except ValueError as err:
+        raise OutsideError(f"the pattern {text!r} ({err})") from err
+    ours = None if any(re2 is None for _, re2 in pieces) or re.search(r"\{[0-9]{4,}", rest) else "".join(re2 or "" for _, re2 in pieces)
+    if ours is not None and flags & re.IGNORECASE:
+        # RE2 would take letters of other scripts for those of ASCII.
+        ours = None
+    return Pattern(compiled, ours)
+
+
+def _refused(text: str) -> OutsideError:
+    return OutsideError(f"the pattern {text!r}")
+
+
+def _pieces(text: str, *, every: bool) -> Iterator[tuple[str, str | None]]:
+    """Each part of the pattern for Python and for RE2; ``every`` where a dot takes the ends of lines too."""
+    place, depth, quantified = 0, 0, False
+    while place < len(text):
+        found = _TOKEN.match(text, place)
+        assert found is not None
+        place, after = found.end(), text[found.end() :]
+        kind, piece = str(found.lastgroup), found[0]
+        if found["count"]:
+            if not quantified:
+                raise ValueError("a quantifier of nothing, or of another")
+            yield piece, None if found["kind"] == "+" else piece
+            quantified = False
+            continue
+        quantified = True
+        if kind == "escape":
+            yield _escape(piece)
+        elif kind == "group":
+            if piece.endswith(")"):
+                raise ValueError("flags behind the beginning")
+            depth, quantified = depth + 1, False
+            yield _group(piece)
+        elif kind == "class":
+            own, place = _class(text, found.start())
+            yield own, own
+        elif piece == ".":
+            yield ("(?s:.)", "(?s:.)") if every else (f"[^{_ENDS}]", r"[^\n\r\x{85}\x{2028}\x{2029}]")
+        elif piece == "$":
+            yield _DOLLAR, _DOLLAR_OF_RE2 if not after or (depth == 0 and after[0] == "|") else None
+            quantified = False
+        elif piece == "{":
+            raise ValueError("a brace that is no quantifier")
+        else:
+            depth -= piece == ")"
+            quantified = piece not in "|^"
+            plain = piece if piece in ")|^" else re.escape(piece) if piece.isascii() and not piece.isalnum() else piece
+            yield plain, plain
+
+
+def _group(piece: str) -> tuple[str, str | None]:
+    if piece in ("(", "(?:"):
+        return piece, piece
+    if piece in ("(?=", "(?!", "(?<=", "(?<!", "(?>"):
+        return piece, None
+    return f"(?P<{piece[3:]}", f"(?P<{piece[3:]}"
+
+
+_SIMPLE = {"t": "\\t", "n": "\\n", "r": "\\r", "f": "\\f", "a": "\\x07", "e": "\\x1b"}
+
+
+def _boundary(letter: str) -> str:
+    word = rf"[^\W{_NO_DIGITS}]|[{_ACCENTS}]"
+    behind, ahead = (f"(?<={word})", f"(?<!{word})"), (f"(?={word})", f"(?!{word})")
+    ahead = ahead if letter == "B" else ahead[::-1]
+    return f"(?u:{behind[0]}{ahead[0]}|{behind[1]}{ahead[1]})"
+
+
+def _escape(piece: str) -> tuple[str, str | None]:
+    letter = piece[1:2]
+    if letter in "dDwW" and letter:
+        return piece, piece
+    if letter in ("s", "S"):
+        # RE2 leaves out the vertical tab.
+        own = "[^ \\t-\\r]" if letter == "S" else "[ \\t-\\r]"
+        return own, own
+    if letter in ("b", "B"):
+        # To Java, words consist of letters, digits and accents of all scripts, but not of other numbers.
+        return _boundary(letter), None
+    if letter == "A":
+        return piece, piece
+    if letter in ("z", "Z"):
+        return (r"\Z", r"\z") if letter == "z" else (_DOLLAR, None)
+    if letter in _SIMPLE:
+        return _SIMPLE[letter], _SIMPLE[letter]
+    if letter in ("x", "u"):
+        return piece, "\\x{" + piece[2:] + "}"
+    if letter == "p" and piece[3:-1] in _NAMED:
+        own = f"[{_NAMED[piece[3:-1]]}]"
+        return own, own
+    if letter == "k":
+        return f"(?P={piece[3:-1]})", None
+    if letter.isdigit() and letter != "0":
+        return piece, None
+    if not letter or letter.isalnum():
+        raise ValueError(f"{piece} is not the same here")
+    return re.escape(letter), re.escape(letter)
+
+
+def _class(text: str, start: int) -> tuple[str, int]:
+    """The class of characters that begins at ``start``, and the place behind it."""
+    place = start + 1
+    own = "["
+    if text[place : place + 1] == "^":
+        own, place = "[^", place + 1
+    if text[place : place + 1] in ("]", ""):
+        raise ValueError("an empty class")
+    while text[place : place + 1] != "]":
+        character = text[place : place + 1]
+        if not character or character == "[" or text[place : place + 2] == "&&":
+            raise ValueError("a class within a class, or one without an end")
+        if character == "\\":
+            found = re.compile(r"\\(?:x[0-9a-fA-F]{2}|p\{\w+\}|.)", re.DOTALL).match(text, place)
+            if found is None:
+                raise ValueError("a class without an end")
+            own += _escape_in_class(found[0])
+            place = found.end()
+            continue
+        own += character if character.isalnum() or character in "-_ " or not character.isascii() else "\\" + character
+        place += 1
+    return own + "]", place + 1
+
+
+def _escape_in_class(piece: str) -> str:
+    letter = piece[1:2]
+    if letter == "s":
+        return " \\t-\\r"
+    if letter == "p" and piece[3:-1] in _NAMED:
+        return _NAMED[piece[3:-1]]
+    if letter in _SIMPLE:
+        return _SIMPLE[letter]
+    if letter in "dDwWx" and letter:
+        return piece
+    if not letter or letter.isalnum():
+        raise ValueError(f"{piece} is not the same here")
+    return "\\" + letter
+
+
+def replacement_of(text: str, pattern: re.Pattern[str]) -> Callable[[re.Match[str]], str]:
+    """What Java puts in the place of a match for a replacement ``text``; raises ``OutsideError`` if it would refuse it."""
+    pieces: list[str | int] = []
+    place = 0
+    while place < len(text):
+        character = text[place]
+        if character == "\\" and place + 1 < len(text):
+            pieces.append(text[place + 1])
+            place += 2
+        elif character == "$" and (found := re.compile(r"\$([0-9]+)").match(text, place)):
+            number, digits = int(found[1][0]), 1
+            while digits < len(found[1]) and int(found[1][: digits + 1]) <= pattern.groups:
+                digits += 1
+                number = int(found[1][:digits])
+            if number > pattern.groups:
+                raise OutsideError(f"the replacement {text!r}")
+            pieces.append(number)
+            place += 1 + digits
+        elif character in "$\\":
+            raise OutsideError(f"the replacement {text!r}")
+        else:
+            pieces.append(character)
+            place += 1
+    return lambda match: "".join(piece if isinstance(piece, str) else match[piece] or "" for piece in pieces)
+
+
+def like_pattern(text: str, escape: str) -> str:
+    """A pattern of LIKE as one of RE2 over whole texts; raises ``OutsideError`` for an escape of something else, which Spark refuses."""
+    found, place = "(?s)\\A", 0
+    while place < len(text):
+        character = text[place]
+        if character == escape:
+            if place + 1 == len(text) or text[place + 1] not in ("%", "_", escape):
+                raise OutsideError(f"the pattern {text!r}, whose escape is of none of its signs,")
+            place += 1
+            found += _quoted(text[place])
+        else:
+            found += {"%": ".*", "_": "."}.get(character, _quoted(character))
+        place += 1
+    return found + "\\z"
+
+
+def _quoted(character: str) -> str:
+    return character if character.isalnum() or not character.isascii() or character == "\n" else f"\\x{{{ord(character):x}}}"
+
 
 _TEXTS = pa.list_(TEXT)
 
@@ -346,3 +606,119 @@ def _split_by(compiled: re.Pattern[str], each: str, limit: int) -> list[str]:
         parts.append(each[place : found.start()])
         place = found.end()
     return [*parts, each[place:]]
+
+
+_SHA2 = {0: "sha256", 224: "sha224", 256: "sha256", 384: "sha384", 512: "sha512"}
+_SEED = 42
+_Words = npt.NDArray[np.uint32]
+
+
+def octets(value: Value) -> Value:
+    """An argument that is bytes, or a text as its bytes."""
+    if value.kind not in (TEXT, BINARY, NULL):
+        raise outside("bytes", value.kind)
+    return applied(lambda array: array.cast(BINARY), [value])
+
+
+def _digest(*names: str, of: Callable[[bytes], Any], kind: pa.DataType = TEXT, takes: Takes = octets) -> None:
+    function(*names, takes=[takes])(lambda array: by_value(array, of, kind))
+
+
+_digest("md5", of=lambda each: hashlib.md5(each, usedforsecurity=False).hexdigest())
+_digest("sha1", "sha", of=lambda each: hashlib.sha1(each, usedforsecurity=False).hexdigest())
+_digest("crc32", of=zlib.crc32, kind=LONG)
+_digest("base64", of=lambda each: base64.b64encode(each).decode())
+
+
+@calls("sha2")
+def _sha2(call: Call) -> Value:
+    value, bits = call.values(2, 2)
+    if not isinstance(bits.literal, int):
+        raise outside("sha2() of a changing number of bits")
+    name = _SHA2.get(bits.literal)
+    return applied(lambda array: by_value(array, lambda each: hashlib.new(name, each).hexdigest() if name else None, TEXT), [octets(value)])
+
+
+@calls("hex")
+def _hex(call: Call) -> Value:
+    [value] = call.values(1, 1)
+    if is_whole(value.kind):
+        return applied(lambda array: by_value(array, lambda each: f"{each & (1 << 64) - 1:X}", TEXT), [value])
+    return applied(lambda array: by_value(array, lambda each: each.hex().upper(), TEXT), [octets(value)])
+
+
+@calls("unhex")
+def _unhex(call: Call) -> Value:
+    [value] = call.values(1, 1)
+
+    def read(digits: str) -> bytes | None:
+        try:
+            return binascii.unhexlify(digits if len(digits) % 2 == 0 else "0" + digits)
+        except ValueError:
+            return None
+
+    return applied(lambda array: by_value(array, read, BINARY), [text(value)])
+
+
+@calls("hash")
+def _hash(call: Call) -> Value:
+    """Murmur3 in 32 bits: the hash of each value is the seed of the next one; a null does not change it."""
+    values = call.values(1)
+    for value in values:
+        if pa.types.is_nested(value.kind) or pa.types.is_duration(value.kind):
+            raise call.refused(value)
+    found, failed = np.full(call.own.n, _SEED, np.uint32), either(*(value.failed for value in values))
+    for value in values:
+        if value.kind != NULL:
+            found = np.where(value.valid, _murmur(value.array, found), found)
+    return Value(array_of(found.view(np.int32), INT, failed), failed)
+
+
+def _murmur(array: pa.Array, seed: _Words) -> _Words:
+    kind = array.type
+    if kind in (TEXT, BINARY):
+        return _murmur_of_bytes(array.cast(BINARY).to_pylist(), seed)
+    if pa.types.is_decimal(kind):
+        unscaled = [0 if each is None else int(each.scaleb(kind.scale, EXACT)) for each in array.to_pylist()]
+        if kind.precision > 18:
+            return _murmur_of_bytes([each.to_bytes((each + (each < 0)).bit_length() // 8 + 1, signed=True) for each in unscaled], seed)
+        numbers: npt.NDArray[Any] = np.asarray(unscaled, np.int64)
+    else:
+        numbers = numbers_of(array)
+        numbers = numbers + 0.0 if pa.types.is_floating(kind) else numbers  # -0.0 is 0.0
+        numbers = numbers.view(f"i{numbers.dtype.itemsize}") if pa.types.is_floating(kind) else numbers
+    wide = kind == LONG or numbers.dtype.itemsize == np.int64().itemsize
+    words = [numbers & 0xFFFFFFFF, numbers >> 32] if wide else [numbers]
+    for word in words:
+        seed = _mixed(seed, word)
+    return _finished(seed, np.uint32(4 * len(words)))
+
+
+def _murmur_of_bytes(texts: list[bytes | None], seed: _Words) -> _Words:
+    found = seed.copy()
+    lengths = np.array([len(each or b"") for each in texts], np.int64)
+    for length in np.unique(lengths):
+        rows = np.flatnonzero(lengths == length)
+        octets_ = np.frombuffer(b"".join(texts[row] or b"" for row in rows), np.uint8).reshape(len(rows), length)
+        own, whole = seed[rows], length - length % 4
+        for word in np.ascontiguousarray(octets_[:, :whole]).view("<u4").T if whole else ():
+            own = _mixed(own, word)
+        for rest in octets_[:, whole:].view(np.int8).T:  # Spark mixes in each of the last bytes as a word
+            own = _mixed(own, rest.astype(np.int32))
+        found[rows] = _finished(own, np.uint32(length))
+    return found
+
+
+def _mixed(seed: _Words, word: npt.NDArray[Any]) -> _Words:
+    own = word.astype(np.uint32) * np.uint32(0xCC9E2D51)
+    own = (own << np.uint32(15) | own >> np.uint32(17)) * np.uint32(0x1B873593)
+    seed = seed ^ own
+    found: _Words = (seed << np.uint32(13) | seed >> np.uint32(19)) * np.uint32(5) + np.uint32(0xE6546B64)
+    return found
+
+
+def _finished(seed: _Words, length: np.uint32) -> _Words:
+    seed = seed ^ length
+    seed = (seed ^ seed >> np.uint32(16)) * np.uint32(0x85EBCA6B)
+    seed = (seed ^ seed >> np.uint32(13)) * np.uint32(0xC2B2AE35)
+    return seed ^ seed >> np.uint32(16)

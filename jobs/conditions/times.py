@@ -1,24 +1,43 @@
-"""Functions of dates and instants, their arithmetic, and times by the clocks of zones; every instant is one of UTC."""
+"""Functions of dates and instants, their arithmetic and formats, and times by the clocks of zones; every instant is one of UTC."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlglot import exp
 
-from windowmill.jobs.conditions.casts import cast
-from windowmill.jobs.conditions.evaluated import Computed, Value, applied, array_of, by_value, numbers_of, outside, repeated
+from windowmill.jobs.conditions.casts import cast, date_of, days_of, seconds_ahead, zone_of
+from windowmill.jobs.conditions.evaluated import Computed, Mask, Value, applied, array_of, by_value, mask_of, numbers_of, outside, repeated
 from windowmill.jobs.conditions.functions import Call, calls, function, literal_of, whole
-from windowmill.jobs.conditions.time_texts import days_of, seconds_ahead, zone_of
-from windowmill.jobs.conditions.value_types import DATE, DOUBLE, INSTANT, INT, LOCAL_TIME, LONG, NULL, TEXT, is_time
+from windowmill.jobs.conditions.value_types import (
+    DATE,
+    DOUBLE,
+    INSTANT,
+    INT,
+    INTERVAL,
+    LOCAL_TIME,
+    LONG,
+    MONTHS,
+    NULL,
+    TEXT,
+    is_time,
+    is_whole,
+)
+from windowmill.jobs.datetime_patterns import MONTH_NAMES, PatternError, pattern_of
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
+
+    from windowmill.jobs.conditions.evaluator import Evaluator
+
 
 Ints = npt.NDArray[np.int64]
 DAY, HOUR, MINUTE, SECOND = 86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000
@@ -416,3 +435,249 @@ def _convert(call: Call) -> Value:
     if value.kind not in (LOCAL_TIME, TEXT):
         raise call.refused(value)
     return _moved(cast(value, LOCAL_TIME), _zone(origin, call.name), _zone(target, call.name))
+
+
+#: Months of an interval's unit; other units are of :data:`.CLOCK`.
+_UNITS_MONTHS = {"MONTH": 1, "YEAR": 12}
+_PART = re.compile(r"\s*([+-]?)\s*([0-9]{1,9})(?:\.([0-9]{1,6}))?\s+([A-Za-z]+?)[sS]?(?=\s|$)")
+_INTERVAL_INSTEAD = "whole numbers of years and months, or of weeks, days, hours and less"
+_CLOCK_TEXT = re.compile(r"\s*([+-]?)([0-9]{1,9}) ([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:\.([0-9]{1,6}))?\s*")
+
+
+def literal_interval(own: Evaluator, node: exp.Interval) -> Value:
+    """A literal interval: ``interval 1 day``, ``interval '1 day 2 hours'`` or ``interval '1 02:03:04' day to second``."""
+    unit, text = node.args.get("unit"), node.this.name if isinstance(node.this, exp.Literal) else ""
+    if isinstance(unit, exp.IntervalSpan):
+        clock = _CLOCK_TEXT.fullmatch(text) if unit.sql("spark").upper() == "DAY TO SECOND" else None
+        text = "{0}{1} DAY {0}{2} HOUR {0}{3} MINUTE {0}{4}.{5} SECOND".format(clock[1], *clock.groups("0")[1:]) if clock else ""
+    elif isinstance(unit, exp.Var):
+        text = f"{text} {unit.name}"
+    parts, place = list[re.Match[str]](), 0
+    while found := _PART.match(text, place):
+        parts, place = [*parts, found], found.end()
+    if not parts or text[place:].strip() or any(part[3] and part[4].upper() != "SECOND" for part in parts):
+        raise outside(node.sql("spark"), instead=_INTERVAL_INSTEAD)
+    units = [part[4].upper() for part in parts]
+    amounts = [Decimal(f"{part[1]}{part[2]}.{part[3] or 0}") for part in parts]
+    table = _UNITS_MONTHS if units[0] in _UNITS_MONTHS else CLOCK
+    total = sum(int(amount * table[name]) for amount, name in zip(amounts, units, strict=True)) if set(units) <= table.keys() else None
+    if total is None or abs(total) >= 1 << (31 if table is _UNITS_MONTHS else 63):
+        raise outside(node.sql("spark"), instead=_INTERVAL_INSTEAD)
+    if table is _UNITS_MONTHS:
+        return own.constant((total, 0, 0), MONTHS, units[-1])
+    return own.constant(total, INTERVAL, "DAY" if set(units) <= {"DAY", "WEEK"} else units[-1])
+
+
+def moved_by_interval(sign: str, left: Value, right: Value) -> Value:
+    """Sums and differences of dates, instants and intervals."""
+    if sign == "+" and not is_time(left.kind) and is_time(right.kind):
+        left, right = right, left
+    if sign not in ("+", "-"):
+        raise outside(f"arithmetic ({sign})", left.kind, right.kind)
+    if left.kind == TEXT and right.kind == INTERVAL:
+        return cast(moved_by_interval(sign, cast(left, INSTANT), right), TEXT)
+    direction = 1 if sign == "+" else -1
+    if is_time(left.kind) and right.kind == INTERVAL:
+        return _by_interval(left, right, direction)
+    if is_time(left.kind) and right.kind == MONTHS and right.literal is not None:
+        months = direction * right.literal[0]
+        if left.kind == DATE:
+            return applied(lambda dates: dates_later(dates, np.int64(months)), [left])
+        return applied(lambda times: times_later(times, np.int64(months)), [left])
+    if left.kind == DATE and is_whole(right.kind) and right.kind != LONG:
+        return applied(lambda dates, each: moved(days_in(dates) + direction * numbers_of(each).astype(np.int64)), [left, right])
+    if sign == "-" and is_time(left.kind) and is_time(right.kind):
+        if left.kind == right.kind == DATE:
+            return applied(lambda one, other: array_of((days_in(one) - days_in(other)) * DAY, INTERVAL), [left, right])
+        kind = INSTANT if INSTANT in (left.kind, right.kind) else LOCAL_TIME
+        return applied(_time_between, [cast(left, kind), cast(right, kind)])
+    if left.kind == right.kind == MONTHS and left.literal and right.literal:
+        total = left.literal[0] + direction * right.literal[0]
+        return Value(repeated((total, 0, 0), MONTHS, len(left.array)), None, (total, 0, 0), "MONTH")
+    if left.kind == right.kind == INTERVAL:
+        return applied(lambda one, other: _sum_of_intervals(one, other, direction), [left, right])
+    raise outside(f"a sum or difference ({sign})", left.kind, right.kind)
+
+
+def _by_interval(left: Value, right: Value, direction: int) -> Value:
+    if left.kind == DATE:
+        if right.unit == "DAY":
+            return applied(lambda dates, each: moved(days_in(dates) + direction * numbers_of(each) // DAY), [left, right])
+        left = cast(left, INSTANT)
+    return applied(lambda times, each: later(times, direction * numbers_of(each), 1), [left, right])
+
+
+def _time_between(one: pa.Array, other: pa.Array) -> Computed:
+    a, b = numbers_of(one).astype(np.int64), numbers_of(other).astype(np.int64)
+    with np.errstate(over="ignore"):
+        found = a - b
+    return array_of(found, INTERVAL), ((a ^ b) & (a ^ found)) < 0
+
+
+def _sum_of_intervals(one: pa.Array, other: pa.Array, direction: int) -> Computed:
+    return array_of(numbers_of(one) + direction * numbers_of(other), INTERVAL)
+
+
+_PATTERN = re.compile(r"([A-Za-z])\1*|'(?:[^']|'')*'|[^A-Za-z'#{}\[\]]")
+_FORMAT_INSTEAD = "parts such as yyyy, MMM, dd, HH, mm, ss, SSS or a"
+#: Parts of formats of which texts are read here; other formats are read as :mod:`.datetime_patterns` does, in the years 1 to 9999.
+_FIELDS = {
+    "yyyy": r"(?P<yyyy>[0-9]{4}|\+[0-9]{5,9}|-[0-9]{4,9})",
+    "SSS": "(?P<SSS>[0-9]{1,3})",
+    "SSSSSS": "(?P<SSSSSS>[0-9]{1,6})",
+    **{part: f"(?P<{part}>[0-9]{{2}})" for part in ("MM", "dd", "HH", "mm", "ss")},
+}
+
+
+def _digits(width: int, number: Callable[[int, int], int]) -> Callable[[int, int], str]:
+    return lambda days, of_day: f"{number(days, of_day):0{width}}"
+
+
+def _year(days: int, _of_day: int) -> str:
+    year = date_of(days)[0]
+    return f"{'-' if year < 0 else '+' if year > 9_999 else ''}{abs(year):04}"
+
+
+#: What each part of a format writes for days since 1970 and microseconds since midnight.
+_WRITTEN: dict[str, Callable[[int, int], str]] = {
+    "yyyy": _year,
+    "y": lambda days, _: str(date_of(days)[0]),
+    "yy": lambda days, _: f"{abs(date_of(days)[0]) % 100:02}",
+    "a": lambda _, of_day: "AM" if of_day < DAY // 2 else "PM",
+    **{"S" * n: lambda _, of_day, n=n: f"{of_day % SECOND:06}000"[:n] for n in range(1, 10)},  # type: ignore[misc]
+    **dict.fromkeys(("E", "EE", "EEE"), lambda days, _: WEEKDAYS[(days + 3) % 7][:3]),
+    "EEEE": lambda days, _: WEEKDAYS[(days + 3) % 7],
+    "MMM": lambda days, _: MONTH_NAMES[date_of(days)[1] - 1][:3],
+    "MMMM": lambda days, _: MONTH_NAMES[date_of(days)[1] - 1],
+    "D": lambda days, _: str(days - days_of(date_of(days)[0], 1, 1) + 1),
+    "DDD": lambda days, _: f"{days - days_of(date_of(days)[0], 1, 1) + 1:03}",
+}
+_NUMBERS: dict[str, Callable[[int, int], int]] = {
+    "M": lambda days, _: date_of(days)[1],
+    "d": lambda days, _: date_of(days)[2],
+    "H": lambda _, of_day: of_day // HOUR,
+    "k": lambda _, of_day: (of_day // HOUR - 1) % 24 + 1,
+    "h": lambda _, of_day: (of_day // HOUR - 1) % 12 + 1,
+    "K": lambda _, of_day: of_day // HOUR % 12,
+    "m": lambda _, of_day: of_day // MINUTE % 60,
+    "s": lambda _, of_day: of_day // SECOND % 60,
+}
+_WRITTEN |= {letter * width: _digits(width, number) for letter, number in _NUMBERS.items() for width in (1, 2)}
+
+
+@lru_cache(100)
+def _parts(written: str) -> tuple[str, ...]:
+    """The parts of a format of dates; raises ``OutsideError`` if one of them is not written here."""
+    parts = tuple(found[0] for found in _PATTERN.finditer(written))
+    if "".join(parts) != written or not written or any(part.isalpha() and part.isascii() and part not in _WRITTEN for part in parts):
+        raise outside(f"the format {written!r}", instead=_FORMAT_INSTEAD)
+    return parts
+
+
+@calls("date_format")
+def _date_format(call: Call) -> Value:
+    value, written = call.values(2, 2)
+    return formatted(value, literal_of(written, call.name))
+
+
+def formatted(value: Value, written: str) -> Value:
+    """Dates or instants as texts of a format."""
+    parts = _parts(written)
+
+    def shown(micros: int) -> str:
+        days, of_day = divmod(micros, DAY)
+        return "".join(_WRITTEN[part](days, of_day) if part in _WRITTEN else _unquoted(part) for part in parts)
+
+    return applied(lambda array: by_value(array.view(pa.int64()), shown, TEXT), [cast(instant(value), INSTANT)])
+
+
+@calls("dayname", "monthname")
+def _name(call: Call) -> Value:
+    [value] = call.values(1, 1)
+    return formatted(date(value), "E" if call.name == "dayname" else "MMM")
+
+
+def _unquoted(part: str) -> str:
+    if part == "''":
+        return "'"
+    return part[1:-1].replace("''", "'") if part.startswith("'") else part
+
+
+@lru_cache(100)
+def _reader(written: str) -> Callable[[str], int] | None:
+    """Reads texts of a format: microseconds since 1970; ``ValueError`` for any other text.
+
+    Null if the format has a part that is not in ``_FIELDS``, or one part twice.
+    """
+    parts = tuple(found[0] for found in _PATTERN.finditer(written))
+    letters = [part for part in parts if part.isalpha()]
+    if "".join(parts) != written or len(set(letters)) != len(letters) or not letters or set(letters) - _FIELDS.keys():
+        return None
+    pattern = re.compile("".join(_FIELDS.get(part) or re.escape(_unquoted(part)) for part in parts), re.IGNORECASE)
+
+    def read(each: str) -> int:
+        found = pattern.fullmatch(each)
+        if found is None:
+            raise ValueError(each)
+        given: dict[str, int] = {name: int(digits) for name, digits in found.groupdict().items() if "S" not in name}
+        hour, minute, second = (given.get(name, 0) for name in ("HH", "mm", "ss"))
+        if hour > 23 or minute > 59 or second > 59:
+            raise ValueError(each)
+        days = days_of(given.get("yyyy", 1970), given.get("MM", 1), given.get("dd", 1))
+        fraction = "".join(digits for name, digits in found.groupdict().items() if "S" in name)
+        return days * DAY + hour * HOUR + minute * MINUTE + second * SECOND + int(fraction.ljust(6, "0"))
+
+    return read
+
+
+@calls("to_timestamp", "try_to_timestamp", "to_date", "try_to_date")
+def _to_time(call: Call) -> Value:
+    value, *written = call.values(1, 2)
+    kind = INSTANT if call.name.endswith("timestamp") else DATE
+    found = date(value) if kind == DATE and not written else cast(value, kind) if not written else None
+    if found is None:
+        if value.kind != TEXT:
+            raise call.refused(value)
+        found = cast(applied(_read_by(literal_of(written[0], call.name)), [value]), kind)
+    return Value(found.array, value.failed) if call.name.startswith("try_") else found
+
+
+def _read_by(written: str) -> Callable[[pa.Array], Computed]:
+    """What reads texts of a format as instants; raises ``OutsideError`` for one that is not read here."""
+    own = _reader(written)
+    if own is None:
+        try:
+            pattern = pattern_of(written)
+        except PatternError as err:
+            raise outside(f"the format {written!r}", instead=_FORMAT_INSTEAD) from err
+
+    def read(texts: pa.Array) -> Computed:
+        numbers, failed = by_value(texts, own, pa.int64()) if own is not None else _found(pattern.instants(texts))
+        return numbers.view(INSTANT), failed
+
+    return read
+
+
+def _found(instants: pa.Array) -> tuple[pa.Array, Mask | None]:
+    return instants, mask_of(instants.is_null())
+
+
+@calls("unix_timestamp", "to_unix_timestamp")
+def _unix_timestamp(call: Call) -> Value:
+    value, *written = call.values(1, 2)
+    if value.kind == TEXT:
+        value = applied(_read_by(literal_of(written[0], call.name) if written else "yyyy-MM-dd HH:mm:ss"), [value])
+    return applied(lambda array: array_of(toward_zero(numbers_of(array), SECOND), LONG), [cast(instant(value), INSTANT)])
+
+
+@calls("from_unixtime")
+def _from_unixtime(call: Call) -> Value:
+    value, *written = call.values(1, 2)
+
+    def instants(seconds: pa.Array) -> Computed:
+        with np.errstate(over="ignore"):  # as Spark's own
+            micros = numbers_of(seconds).astype(np.int64) * SECOND
+        return array_of(micros - micros % SECOND, INSTANT)
+
+    found = applied(instants, [whole(LONG)(value)])
+    return formatted(found, literal_of(written[0], call.name)) if written else cast(found, TEXT)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.jobs.condition_cases import REFUSED, ROW, TAKEN, WRITTEN
-from windowmill.jobs.conditions.checks import condition_problem
-from windowmill.jobs.conditions.written import CHANGING, LAMBDAS, MAKING_ROWS, OF_MANY_ROWS, OF_ONE_ROW
+from windowmill.jobs.conditions.checks import CHANGING, LAMBDAS, MAKING_ROWS, OF_MANY_ROWS, OF_ONE_ROW, condition_problem
 
 
 @pytest.mark.parametrize("text", TAKEN)
