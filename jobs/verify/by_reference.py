@@ -13,8 +13,7 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.column_names import FILE, ROW
 from windowmill.jobs.verify.compare import RecomputedValue
-from windowmill.jobs.verify.sampled_rows import Reaches, SampledRows
-from windowmill.jobs.verify.source_rows import with_conditions
+from windowmill.jobs.verify.source_rows import Reaches, SampledRows, with_conditions
 from windowmill.windowing import reference
 from windowmill.windowing.axis import AXIS_BEGIN, to_us
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
@@ -26,8 +25,8 @@ from windowmill.windowing.reference.events import ranks
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from windowmill.jobs.verify.compare import PublishedRow
     from windowmill.jobs.verify.plain import Plain
-    from windowmill.jobs.verify.published_sample import PublishedRow
     from windowmill.jobs.verify.source_rows import Arrival
     from windowmill.windowing.spec import Pipeline
     from windowmill.windowing.windows.base import Window

@@ -35,12 +35,9 @@ from windowmill.jobs.spark.shipping import shipment_of
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.verify import by_reference
 from windowmill.jobs.verify.by_reference import MAX_ROWS
-from windowmill.jobs.verify.compare import ComparedRow, Comparison, RecomputedValue
-from windowmill.jobs.verify.files_read import SourceFiles
+from windowmill.jobs.verify.compare import ComparedRow, Comparison, PublishedRow, RecomputedValue, Sample, sample
 from windowmill.jobs.verify.plain import Plain
-from windowmill.jobs.verify.published_sample import PublishedRow, Sample, sample
-from windowmill.jobs.verify.sampled_rows import SampledRows
-from windowmill.jobs.verify.source_rows import Arrival, RereadRows
+from windowmill.jobs.verify.source_rows import Arrival, RereadRows, SampledRows, SourceFiles
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.errors import OutOfTurnError
 

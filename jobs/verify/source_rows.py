@@ -1,40 +1,334 @@
 """The rows of a source as it is now that published rows were made of, each with the instant through which windows were closed to it.
 
 Left out are rows that are quarantined, rows that the filter leaves out, rows that no batch has read yet, and those of before the pipeline
-began.
+began. Arrow reads those of a sample in this process: rows of its keys, in its times. Otherwise Spark does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.jobs.batch.restated_rows import kept_out
 from windowmill.jobs.column_names import FILE, REASON, ROW
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.conditions.truths import Conditions, every_condition
-from windowmill.jobs.sources.base import Reading, SourceTable
+from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.changed_rows import queried
 from windowmill.jobs.sources.columns import Columns, used_columns
+from windowmill.jobs.sources.delta_log import DeltaSource
+from windowmill.jobs.sources.plain_files import NotPlainError
+from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
 from windowmill.jobs.sources.rows import read_rows
+from windowmill.jobs.sources.table_rows import Live, left, live_rows
+from windowmill.jobs.sources.time_bounds import spans
 from windowmill.jobs.spark.object_storage import reader_options, spark_path
-from windowmill.jobs.verify.files_read import SourceFiles, Span
-from windowmill.jobs.verify.sampled_rows import LocalReader
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks
+from windowmill.windowing.columnar.rows import codes_of
+from windowmill.windowing.errors import SourceFileError, SourceRangeGoneError, SpecError, UnsupportedError
+from windowmill.windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from windowmill.checkpoints.places import Runnable
+    from windowmill.checkpoints.plans import Plan
+    from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.spec import Pipeline
+
+
+#: Times [begin, end).
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class SourceFiles:
+    """The files that committed batches have read.
+
+    Attributes
+    ----------
+    plans
+        Those of the batches that built the state, oldest first.
+    present
+        All files of the source at its version.
+    files
+        Those of them that have been read.
+    commits
+        For each of these the commit that brought it; null for files of which that is not known, or that belong to the snapshot.
+    order_known
+        Whether every row of which it matters has its commit.
+    changed
+        Versions since the pipeline began that changed rows, with their operation.
+    """
+
+    pipeline: Pipeline
+    source: SourceTable
+    plans: Sequence[Plan]
+    present: Sequence[AddedFile]
+    files: Sequence[AddedFile]
+    commits: Sequence[int | None]
+    order_known: bool
+    changed: Sequence[tuple[int, str]] = ()
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, source: SourceTable, plans: Sequence[Plan]) -> SourceFiles:
+        """The files that batches by ``plans``, oldest first, have read; at least one has built the state."""
+        building = [plan for plan in plans if plan.builds_state]
+        first, through = building[0], building[-1].to_version
+        snapshot = max(first.from_version, -1 if first.snapshot is None else first.snapshot)
+        present = source.snapshot(source.version)
+        try:
+            versions = list(source.versions(snapshot, source.version))
+            before = {file.path for file in source.snapshot(first.from_version)} if first.from_version >= 0 else set()
+        except SourceRangeGoneError:
+            if first.from_version >= 0:
+                raise
+            return cls(pipeline, source, building, present, present, [None] * len(present), order_known=False)
+        brought = {file.path: version.version for version in versions if not version.changes for file in version.added}
+        read = [file for file in present if file.path not in before and brought.get(file.path, -1) <= through]
+        held = {file.path for file in present}
+        # A file that has been rewritten is gone; its rows are in another one, among rows of other commits.
+        known = all(path in held for path, version in brought.items() if version <= through)
+        # A restatement, or a backfill from the rows of now, has judged no row as late.
+        rebuilt = any(plan.snapshot not in (None, first.snapshot) for plan in plans)
+        return cls(
+            pipeline,
+            source,
+            building,
+            present,
+            read,
+            [brought.get(file.path) for file in read],
+            order_known=known and not rebuilt,
+            changed=[(version.version, version.operation) for version in versions if version.changes],
+        )
+
+    def overlapping(self, windows: Sequence[Span]) -> list[int]:
+        """Indices of the files that may have rows in one of ``windows``."""
+        time, bounds = self.pipeline.time, np.array(windows, np.int64).reshape(-1, 2)
+        starts = spans(self.source, self.files, time.column, time.tick_us)
+        ends = starts if time.end is None else spans(self.source, self.files, time.end, time.tick_us)
+        return [
+            n
+            for n, (start, end) in enumerate(zip(starts, ends, strict=True))
+            if start is None or end is None or np.any(_overlap(bounds, start[0], max(start[2], end[2])))
+        ]
+
+    def closed_through(self, greatest: Mapping[int | None, int]) -> list[int | None]:
+        """For each file the instant through which windows were closed to its rows, null for none.
+
+        ``greatest`` is the greatest event time of each commit.
+        """
+        if not self.order_known:
+            return [None] * len(self.files)
+        time = self.pipeline.time
+        if time.watermark == "data_interval_end":
+            return [None if commit is None else next(p.emitted for p in self.plans if commit <= p.to_version) for commit in self.commits]
+        behind = time.disorder.elapsed() + time.lateness.elapsed()
+        closed: dict[int | None, int | None] = {None: None}
+        seen = greatest.get(None)
+        for version in sorted({commit for commit in self.commits if commit is not None}):
+            closed[version] = None if seen is None else seen - behind
+            seen = max((time for time in (seen, greatest.get(version)) if time is not None), default=None)
+        return [closed[commit] for commit in self.commits]
+
+    def closed_by_statistics(self, windows: Sequence[Span], *, every_row_counts: bool) -> list[int | None] | None:
+        """As :meth:`closed_through`, as far as it matters to ``windows``; null if the statistics of the files do not decide it.
+
+        ``every_row_counts`` is whether each row with an event time moves the watermark, so that the greatest one of a file does.
+        """
+        if not self.order_known or self.pipeline.time.watermark == "data_interval_end":
+            return self.closed_through({})
+        found = spans(self.source, self.files, self.pipeline.time.column, self.pipeline.time.tick_us)
+        known = [span for span in found if span is not None]
+        if len(known) < len(found):
+            return None
+        least, most = (self.closed_through(self._greatest([span[place] for span in known])) for place in (1, 2))
+        least = least if every_row_counts else [None] * len(known)
+        bounds = np.array(windows, np.int64).reshape(-1, 2)
+        for span, low, high in zip(known, least, most, strict=True):
+            ends = bounds[_overlap(bounds, span[0], span[2]), 1]
+            if high is not None and np.any((ends <= high) & (True if low is None else ends > low)):
+                return None
+        return least
+
+    def _greatest(self, times: Sequence[int]) -> dict[int | None, int]:
+        """The greatest of ``times``, one of each file, by commit."""
+        greatest: dict[int | None, int] = {}
+        for commit, time in zip(self.commits, times, strict=True):
+            greatest[commit] = max(greatest.get(commit, time), time)
+        return greatest
+
+
+def _overlap(windows: np.ndarray, first: int, last: int) -> np.ndarray:
+    """Mask of the ``windows``, shape (n, 2), that hold one of the instants from ``first`` to ``last``."""
+    return np.asarray((windows[:, 0] <= last) & (windows[:, 1] > first), np.bool_)
+
+
+#: Most rows that are kept; where windows have more, Spark reads.
+MAX_KEPT = 2_000_000
+
+
+@dataclass(frozen=True)
+class Reaches:
+    """The rows that windows ask for, by key and time.
+
+    Attributes
+    ----------
+    keys
+        The key of each window, with the types of the source.
+    begins, ends
+        Times [begin, end) of its rows; int64, shape (n,).
+    """
+
+    keys: pa.Table
+    begins: Ints
+    ends: Ints
+
+    @classmethod
+    def of(cls, keys: pa.Table, reaches: Sequence[tuple[int, int]], types: Mapping[str, pa.DataType]) -> Reaches:
+        """Of windows with these ``keys``, whose columns are cast to ``types``, each with its times."""
+        begins, ends = np.array(reaches, np.int64).reshape(-1, 2).T
+        # Without columns Arrow would lose the number of rows.
+        return cls(keys.cast(pa.schema([(name, types[name]) for name in keys.column_names])) if keys.num_columns else keys, begins, ends)
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def pairs(self, rows: pa.Table) -> tuple[Ints, Ints]:
+        """The indices of windows and ``rows`` that belong together, in order of windows, then of rows."""
+        names = self.keys.column_names
+        codes = codes_of([self.keys, rows.select(names)], names)[0] if names else np.zeros(len(self) + len(rows), np.int64)
+        own, of_rows = codes[: len(self)], codes[len(self) :]
+        order = np.argsort(of_rows, kind="stable")
+        first, behind = (np.searchsorted(of_rows[order], own, side=side) for side in ("left", "right"))
+        time = rows.column(TIME).to_numpy()
+        stop = np.maximum(rows.column(UNTIL_OF).to_numpy(), time + 1)
+        windows, places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for n in range(len(self)):
+            found = order[first[n] : behind[n]]
+            found = found[(time[found] < self.ends[n]) & (stop[found] > self.begins[n])]
+            windows.append(np.full(len(found), n))
+            places.append(found)
+        return np.concatenate(windows), np.concatenate(places)
+
+
+@dataclass(frozen=True)
+class SampledRows:
+    """Rows of a source, with its columns that a pipeline uses, ``TIME``, ``UNTIL_OF``, ``FILE``, ``ROW``, and a column for each condition.
+
+    Attributes
+    ----------
+    rows
+        Those that were asked for.
+    latest
+        Of each file that was read a row with the greatest event time.
+    """
+
+    rows: pa.Table
+    latest: pa.Table
+
+
+@dataclass(frozen=True)
+class LocalReader:
+    """Reads ``files`` of a source; rows are usable at the instant ``now_us``.
+
+    ``refused`` are the reasons of rows in quarantine that are usable by themselves.
+    """
+
+    runnable: Runnable
+    files: SourceFiles
+    now_us: int
+    refused: frozenset[str]
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        return self.runnable.pipeline
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this process can read the rows, as far as is known without opening the files."""
+        return self._plain is not None
+
+    @cached_property
+    def _plain(self) -> PlainRows | None:
+        return PlainRows.of(self._pipeline, self.files.source, Reading(tuple(self.files.files)))
+
+    @cached_property
+    def _live(self) -> Live:
+        source = self.files.source
+        return live_rows(source, source.version) if isinstance(source, DeltaSource) and source.deletion_vectors else {}
+
+    def read(self, chosen: Sequence[int], columns: Sequence[str], reaches: Sequence[Reaches]) -> SampledRows | None:
+        """The rows of the files ``chosen`` by index that ``reaches`` ask for; null if they are many, or only Spark can read them.
+
+        Raises
+        ------
+        SourceFileError
+            If one of the files is gone.
+        """
+        if self._plain is None:
+            return None
+        conditions, kept, latest, n_kept = self._pipeline.conditions(), list[pa.Table](), list[pa.Table](), 0
+        schema = self._schema(columns, conditions)
+        try:
+            for rows in self._parts(chosen, columns, conditions, schema):
+                places = np.unique(np.concatenate([each.pairs(rows)[1] for each in reaches]))
+                kept.append(rows.take(pa.array(places)))
+                if len(rows):
+                    latest.append(rows.slice(int(np.argmax(rows.column(TIME).to_numpy())), 1))
+                n_kept += len(places)
+                if n_kept > MAX_KEPT:
+                    return None
+        except (NotPlainError, SpecError, UnsupportedError, OSError, pa.ArrowException):  # Spark reads them, or says what is wrong
+            gone = self.files.source.missing([self.files.files[n] for n in chosen])
+            if gone is not None:
+                path, version = self.files.source.path, self.files.source.version
+                raise SourceFileError(
+                    f"source {path}: the file {gone.path} of version {version} is gone; bring it back, or restore a version of the source "
+                    "whose files are there, and verify again"
+                ) from None
+            return None
+        return SampledRows(*(pa.concat_tables([schema.empty_table(), *parts]) for parts in (kept, latest)))
+
+    def _schema(self, columns: Sequence[str], conditions: Sequence[str]) -> pa.Schema:
+        assert self._plain is not None
+        own = [(name, self._plain.types[name]) for name in columns]
+        added = [(TIME, pa.int64()), (UNTIL_OF, pa.int64()), (FILE, pa.int32()), (ROW, pa.int64())]
+        return pa.schema([*own, *added, *((condition_column(text), pa.bool_()) for text in conditions)])
+
+    def _parts(self, chosen: Sequence[int], columns: Sequence[str], conditions: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:
+        """The usable rows of each of the ``chosen`` files, some at a time."""
+        plain, quarantined = self._plain, None
+        assert plain is not None
+        if self.refused:
+            quarantined = kept_out(self.runnable, columns, {file.path for file in self.files.present}, self.refused)
+        latest = self._pipeline.time.latest(self.now_us)
+        # Of equal rows those in quarantine came last, if it does not say which they are.
+        for n in reversed(chosen):
+            file, first = self.files.files[n], 0
+            for batch in batches_of(plain.files[n], plain.form, plain.needed(columns)):
+                rows = pa.Table.from_batches([batch]).append_column(ROW, pa.array(np.arange(first, first + batch.num_rows)))
+                first += batch.num_rows
+                rows = plain.evaluated(left(rows, self._live.get(file.path)), columns, conditions, latest)
+                rows = rows.filter(pc.is_null(rows.column(REASON)))
+                if quarantined is not None and len(rows):
+                    staying = quarantined.split(file, rows.select([*columns, ROW]))[0].column(ROW)
+                    rows = rows.filter(pc.is_in(rows.column(ROW), staying.combine_chunks()))
+                rows = rows.append_column(FILE, pa.repeat(pa.scalar(n, pa.int32()), len(rows)))
+                rows = rows if UNTIL_OF in rows.column_names else rows.append_column(UNTIL_OF, rows.column(TIME))
+                yield rows.select(schema.names).cast(schema)
+
 
 #: Instant through which windows were closed to a row; null if none were. Text of a row by which it is found in the quarantine.
 CLOSED, TEXT = "_closed_through", "_text"

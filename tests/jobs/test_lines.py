@@ -18,8 +18,7 @@ from tests.specs import a_spec
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands import COMMANDS, terminal, verify
 from windowmill.jobs.verify.check import Verification
-from windowmill.jobs.verify.compare import ComparedRow, Comparison, Difference
-from windowmill.jobs.verify.published_sample import PublishedRow
+from windowmill.jobs.verify.compare import ComparedRow, Comparison, Difference, PublishedRow
 
 COLUMNS = 80
 #: Commands in the order in which they are given: before a run, and after it.

@@ -15,8 +15,8 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 
 from windowmill.jobs.cli import main
-from windowmill.jobs.verify import check, forms, published_sample
-from windowmill.jobs.verify.sampled_rows import LocalReader
+from windowmill.jobs.verify import check, compare, plain
+from windowmill.jobs.verify.source_rows import LocalReader
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -173,7 +173,7 @@ def test_a_sample_has_the_rows_that_readers_see(tmp_path, capsys):
     assert any(row["revision"] for row in rows)
 
     def sampled(number: int, seed: int, ends: tuple[int | None, int | None] = (None, None)) -> set[Any]:
-        found = published_sample.sample(str(tmp_path / "sink"), pipeline, number=number, seed=seed, ends=ends, through=2)
+        found = compare.sample(str(tmp_path / "sink"), pipeline, number=number, seed=seed, ends=ends, through=2)
         assert found.keys.column("k").to_pylist() == [key for row in found.rows for key in row.key]
         return {(row.key, row.window, row.start, row.end, row.trigger, row.revision) for row in found.rows}
 
@@ -192,7 +192,7 @@ def test_a_sample_has_the_rows_that_readers_see(tmp_path, capsys):
 
 
 def test_every_aggregate_has_a_form_of_its_own():
-    assert set(DECLARED.built_in()) == set(forms.FORMS), "give the aggregate a form in jobs/verify/forms.py"
+    assert set(DECLARED.built_in()) == set(plain.FORMS), "give the aggregate a form in jobs/verify/plain.py"
 
 
 def test_texts_are_joined_as_concat_joins_them():
@@ -200,4 +200,4 @@ def test_texts_are_joined_as_concat_joins_them():
     from decimal import Decimal
 
     values = ["a", 7, 1e300, float("nan"), Decimal("0.00000000"), date(2024, 2, 29)]
-    assert forms.joined(values) == "a71e+300nan0.000000002024-02-29"
+    assert plain.joined(values) == "a71e+300nan0.000000002024-02-29"

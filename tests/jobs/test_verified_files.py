@@ -14,7 +14,7 @@ from tests.spark.harness import MINUTE, SCHEMA, Bench, cut, events
 from windowmill.checkpoints.batches import effective_batches
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.sources.kinds import open_source
-from windowmill.jobs.verify.files_read import SourceFiles
+from windowmill.jobs.verify.source_rows import SourceFiles
 
 VERSIONS = 12
 

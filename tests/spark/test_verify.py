@@ -18,7 +18,7 @@ from windowmill.jobs.cli import main
 from windowmill.jobs.commands.answers import quality_of
 from windowmill.jobs.commands.verify import _lines
 from windowmill.jobs.verify.check import BY_SQL, Verification, verify
-from windowmill.jobs.verify.sampled_rows import LocalReader
+from windowmill.jobs.verify.source_rows import LocalReader
 from windowmill.windowing.catalogue import DECLARED
 
 EVERY = AGGREGATES | {
