@@ -32,7 +32,7 @@ from rich.progress import track
 from rich.table import Table
 
 from windowmill.jobs.commands import try_engine
-from windowmill.jobs.commands.try_kernel import KernelEngine
+from windowmill.jobs.commands.try_engine import KernelEngine
 from windowmill.windowing.columnar.position_deltas import PartialColumns, combine_totals
 from windowmill.windowing.columnar.stored_objects import StoredObjects
 from windowmill.windowing.kernels.layout import Layout

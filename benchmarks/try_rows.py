@@ -20,8 +20,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from windowmill.jobs.commands.try_engine import TryBatch
-from windowmill.jobs.commands.try_kernel import KernelEngine
+from windowmill.jobs.commands.try_engine import KernelEngine, TryBatch
 from windowmill.jobs.json_lines.read import read_rows
 from windowmill.jobs.json_lines.write import result_lines
 from windowmill.windowing.specfile import load_pipeline

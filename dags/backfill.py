@@ -10,8 +10,8 @@ from typing import Any
 from airflow.sdk import DAG, Param
 
 from windowmill.dags.alerts import settings_of
-from windowmill.dags.clashes import refuse_clash
 from windowmill.dags.factory import START, batch_operator, check_options, sink_asset
+from windowmill.dags.folders import refuse_clash
 from windowmill.dags.operators import AnnounceOperator, default_args_of
 from windowmill.dags.specs import BACKFILL, name_of, read_pipeline
 from windowmill.windowing.spec import Pipeline

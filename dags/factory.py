@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from airflow.sdk import DAG, Asset, BaseOperator, Param
 
 from windowmill.dags.alerts import settings_of
-from windowmill.dags.clashes import refuse_clash
+from windowmill.dags.folders import refuse_clash
 from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator, default_args_of
 from windowmill.dags.pools import pool_of
 from windowmill.dags.schedules import check_new_versions, source_asset, timetable_of
@@ -127,7 +127,7 @@ def _add_followers(
 
         ask_after(report, announce, response_timeout=ask_when_held, **common)
     if approve_changes is not None:
-        from windowmill.dags.approvals import ask_about_changes
+        from windowmill.dags.rulings import ask_about_changes
 
         ask_about_changes(batch, announce, response_timeout=approve_changes, connect_conn_id=connect_conn_id, **common)
 

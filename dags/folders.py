@@ -1,4 +1,4 @@
-"""Finds the specs of an installation, and builds their DAGs or reports their problems.
+"""Finds the specs of an installation, and builds their DAGs or reports their problems, such as two specs of one name.
 
 The environment says which folders, how Spark and object storage are reached, and what runs do (:mod:`windowmill.windowing.settings`).
 Pipelines whose intervals alone complete windows (``watermark: data_interval_end``) run at each instant, whatever
@@ -7,6 +7,7 @@ Pipelines whose intervals alone complete windows (``watermark: data_interval_end
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +16,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import get_parsing_context
 from airflow.sdk.configuration import conf
 
 from windowmill.dags.specs import ParsedFile, dag_ids_of, pipeline_of
 from windowmill.windowing.durations import Duration
-from windowmill.windowing.errors import SpecError
+from windowmill.windowing.errors import SpecError, WindowmillError
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.settings import (
     APPROVE_CHANGES,
@@ -33,11 +35,10 @@ from windowmill.windowing.settings import (
     Setting,
 )
 from windowmill.windowing.small_files import read_small
+from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
-
-    from windowmill.windowing.spec import Pipeline
 
 
 def spec_files() -> list[Path]:
@@ -164,3 +165,38 @@ def _refuse_taken(path: Path, name: str, owners: Mapping[str, Path]) -> None:
         raise SpecError(f"{path}: pipeline: {name!r} is also the id in {owners[name]}; each pipeline needs its own")
     if taken:
         raise SpecError(f"{path}: pipeline: the DAG {taken[0]} is also built from {owners[taken[0]]}; rename one of the two")
+
+
+_OWN = Path(__file__).parent
+
+
+def refuse_clash(dag_id: str, spec: str | os.PathLike[str] | Pipeline) -> None:
+    """Raise ``SpecError`` if a DAG file of the user's builds the DAG ``dag_id``, which the files that ship build from another place, too.
+
+    They build the DAGs of each spec in the folders of ``WINDOWMILL_PIPELINES`` that does not say ``airflow: own``. A starting task does not
+    look: it has been scheduled by what the DAG processor has read.
+    """
+    if isinstance(spec, ParsedFile) or get_parsing_context().dag_id is not None:
+        return
+    try:
+        found = [path for path in spec_files() if mentions(path, pipeline_of(dag_id))]
+    except SpecError:  # broken_pipelines.py reports it
+        return
+    for path in found:
+        try:
+            other = ParsedFile.of(path).pipeline
+        except WindowmillError:
+            continue
+        if dag_id in dag_ids_of(other.pipeline) and other.airflow != "own":
+            raise SpecError(
+                f"the DAG {dag_id} is built twice: by {_calling_file()}, and by {_OWN / 'pipelines.py'} from {path}; write `airflow: own` "
+                f"into {path}, or take it out of the folders in {PIPELINES.name}"
+            )
+
+
+def _calling_file() -> str:
+    """The file that has called a function of this package."""
+    frame = inspect.currentframe()
+    while frame is not None and Path(frame.f_code.co_filename).parent == _OWN:
+        frame = frame.f_back
+    return "another file" if frame is None else frame.f_code.co_filename

@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk import DAG
 
 from windowmill.dags.alerts import settings_of
-from windowmill.dags.clashes import refuse_clash
+from windowmill.dags.folders import refuse_clash
 from windowmill.dags.operators import MaintainOperator, VerifyOperator, default_args_of
 from windowmill.dags.pools import pool_of
 from windowmill.dags.schedules import cron_timetable

@@ -17,7 +17,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": _NAME,
-                "python-modules": [f"windowmill.dags.{module}" for module in ("operators", "rulings", "approvals", "submit")],
+                "python-modules": [f"windowmill.dags.{module}" for module in ("operators", "rulings", "submit")],
             }
         ],
         "sensors": [{"integration-name": _NAME, "python-modules": ["windowmill.dags.sensors"]}],

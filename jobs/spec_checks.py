@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 from windowmill.checkpoints.places import Places, Runnable, absolute, escape_in, local_path
-from windowmill.expectations.fitting import type_problems
-from windowmill.expectations.suites import check_rules, rules, sink_columns
+from windowmill.expectations.suites import check_rules, rules, sink_columns, type_problems
 from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.conditions.checks import condition_problem, conditions_by_field
 from windowmill.jobs.conditions.rule_sql import rule_sql_problems

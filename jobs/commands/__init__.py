@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from windowmill.jobs.commands import batch_commands, change_commands, machine, purge, restate, spec_commands, table_commands
+from windowmill.jobs.commands import batch_commands, change_commands, spec_commands, table_commands
 from windowmill.windowing.registry import Registry
 
 #: In the order in which ``windowmill --help`` lists them.
 COMMANDS: Registry[Callable[..., Any]] = Registry(
     "command",
     {
-        "tutorial": machine.tutorial,
-        "setup": machine.setup,
+        "tutorial": spec_commands.tutorial,
+        "setup": spec_commands.setup,
         "init": spec_commands.init,
         "validate": spec_commands.validate,
         "explain": spec_commands.explain,
@@ -26,8 +26,8 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "backfill": batch_commands.backfill,
         "plan": change_commands.plan,
         "apply": change_commands.apply,
-        "restate": restate.restate,
-        "purge": purge.purge,
+        "restate": change_commands.restate,
+        "purge": change_commands.purge,
         "release": batch_commands.release,
         "discard": batch_commands.discard,
         "abandon": batch_commands.abandon,
@@ -42,7 +42,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "views": table_commands.views,
         "verify": table_commands.verify,
         "maintain": table_commands.maintain,
-        "serve": machine.serve,
-        "doctor": machine.doctor,
+        "serve": spec_commands.serve,
+        "doctor": spec_commands.doctor,
     },
 )

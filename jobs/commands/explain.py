@@ -16,8 +16,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from windowmill.jobs.commands.dates_in_zones import shifted_dates
 from windowmill.jobs.commands.terminal import Answer, as_written, in_bytes, wrapped
+from windowmill.jobs.commands.validation import shifted_dates
 from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.sources.kinds import caveat_of
 from windowmill.jobs.spec_checks import runnable_of

@@ -44,7 +44,7 @@ def cost(
     as_json: AsJson = False,
 ) -> None:
     """Show what the last batches cost, whether that grows, and what it comes to a month at the pipeline's schedule."""
-    from windowmill.jobs.commands.cost_command import cost_of
+    from windowmill.jobs.commands.report_commands import cost_of
 
     show(cost_of(load_pipeline(spec), last, price), as_json)
 
@@ -104,7 +104,7 @@ def report(
     if every is not None:
         if aggregates or keys:
             raise SpecError("report --all: the overview has no charts; give --aggregate and --key with a SPEC")
-        from windowmill.jobs.commands.overview_command import overview_of
+        from windowmill.jobs.commands.report_commands import overview_of
 
         show(overview_of(every, out), as_json)
     elif spec is not None:

@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from windowmill.jobs.commands.source_look import Look, check_options, source_of
 from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.folder_listing import as_json, schema_of_objects
 from windowmill.jobs.sources.folder_options import as_ddl
-from windowmill.jobs.sources.folder_schema import as_json, schema_of_objects
-from windowmill.jobs.sources.json_rows import json_object
 from windowmill.jobs.sources.kafka import newest_messages
 from windowmill.jobs.sources.kafka_messages import MessageForm, batches_of_messages, messages_in
 from windowmill.jobs.sources.kafka_options import OWN_COLUMNS, columns_of
 from windowmill.jobs.sources.plain_files import Form
-from windowmill.jobs.sources.text_times import TextTimes
+from windowmill.jobs.sources.text_rows import json_object
+from windowmill.jobs.sources.text_values import TextTimes
 from windowmill.windowing.errors import SourceMissingError, SpecError
 
 #: An address: brokers with commas between them, and topics.

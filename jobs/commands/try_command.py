@@ -55,7 +55,7 @@ class ReferenceEngine:
 
 
 def _kernel_engine(pipeline: Pipeline, latest: float) -> TryEngine:
-    from windowmill.jobs.commands.try_kernel import (
+    from windowmill.jobs.commands.try_engine import (
         KernelEngine,  # loading the compiled kernels takes a second, for which others need not wait
     )
 

@@ -1,13 +1,31 @@
-"""What `windowmill try` asks of an engine."""
+"""What ``windowmill try`` asks of an engine, and the engine that computes with the kernels of runs."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.jobs.column_names import FILE, REASON, ROW, TAKEN
+from windowmill.jobs.schedulers.local.memory import MemoryRun
+from windowmill.jobs.schedulers.local.new_rows import NewRows
+from windowmill.jobs.sources.event_times import EventTimes
+from windowmill.windowing.columnar.added_columns import NUMBER_OF
+from windowmill.windowing.columnar.results import Column, ResultTable, gives_json, key_ranks
+from windowmill.windowing.columnar.rows import Keys, plain
+from windowmill.windowing.errors import SourceSchemaError
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.watermark import COMMIT_SHIFT
+
+if TYPE_CHECKING:
+    from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +71,100 @@ class TryEngine(Protocol):
 
     def finish(self, *, final: bool) -> Results:
         """Every row that the input has brought; ``final`` takes the watermark to infinity first."""
+
+
+class KernelEngine:
+    """Computes each batch only when the next one comes, or the input ends: the last batch keeps no state."""
+
+    def __init__(self, pipeline: Pipeline, latest: float) -> None:
+        self._pipeline, self._times = pipeline, EventTimes(pipeline, None if latest == math.inf else int(latest))
+        self._run: MemoryRun | None = None
+        self._waiting: NewRows | None = None
+        self._results: list[pa.Table] = []
+        self._refused: list[tuple[int, str]] = []
+        self._fed = 0
+
+    def feed(self, batch: TryBatch) -> None:
+        rows = _with_types(batch.rows)
+        if self._run is None:
+            self._run = MemoryRun(self._pipeline, {field.name: field.type for field in rows.schema})
+        else:
+            self._advance(self._run, last=False, ended=False)
+        self._waiting = NewRows(self._numbered(self._times.of(rows), batch))
+        self._fed += rows.num_rows
+
+    def finish(self, *, final: bool) -> Results:
+        if self._run is not None:
+            self._advance(self._run, last=True, ended=final)
+        return Results(results_in_order(self._results, self._pipeline), sorted(self._refused))
+
+    def _advance(self, run: MemoryRun, *, last: bool, ended: bool) -> None:
+        done = run.advance(self._waiting, last=last, ended=ended)
+        self._results += done.results
+        if done.judged is not None:
+            refused = done.judged.table.filter(pc.is_valid(done.judged.table.column(REASON)))
+            self._refused += zip(refused.column(ROW).to_pylist(), refused.column(REASON).to_pylist(), strict=True)
+
+    def _numbered(self, rows: pa.Table, batch: TryBatch) -> pa.Table:
+        """``rows`` with conditions, place in the input and number."""
+        places = np.arange(self._fed, self._fed + rows.num_rows)
+        own = {ROW: pa.array(places), NUMBER_OF: pa.array((batch.commits << COMMIT_SHIFT) + places)}
+        own[FILE] = pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)
+        own |= {condition_column(text): holds for text, holds in batch.conditions.items()}
+        for name, column in own.items():
+            rows = rows.append_column(name, column)
+        return rows
+
+
+def _with_types(rows: pa.Table) -> pa.Table:
+    """``rows`` with the types of a source: instants in UTC, and columns of nothing but nulls as texts."""
+    clash = next((name for name in rows.column_names if name.lower() in TAKEN), None)
+    if clash is not None:
+        raise SourceSchemaError(f"the column name {clash!r} is taken by windowmill; rename it in the input")
+    fields = []
+    for field in rows.schema:
+        kind = pa.timestamp("us", "UTC") if pa.types.is_timestamp(field.type) else field.type
+        fields.append((field.name, pa.string() if pa.types.is_null(kind) else kind))
+    return rows.cast(pa.schema(fields))
+
+
+def results_in_order(tables: Sequence[pa.Table], pipeline: Pipeline) -> ResultTable:
+    """The rows of ``tables``, which have the columns of the pipeline's sink, in the order of a :class:`.ResultTable`; O(n log n)."""
+    if not tables:
+        return ResultTable({}, 0)
+    table = pa.concat_tables(tables)
+    cells = {name: _along_axis(table.column(name)) for name in table.column_names if name != "batch"}
+    sorting = [_numbers(cells[name]) for name in ("window_start", "revision", "trigger", "window_end")]
+    sorting = [numbers for numbers in sorting if len(numbers) and (numbers != numbers[0]).any()]
+    sorting.append(_ranks(cells["window"]))
+    if pipeline.keys:
+        own = {name: cells[name] for name in pipeline.keys}
+        keys = Keys(pa.table({name: column[:0] for name, column in own.items()}))
+        key = keys.learn(own, table.num_rows)
+        sorting.append(key_ranks(keys.table)[key])
+    order = pa.array(np.lexsort(sorting))
+    taken = {name: column.take(order) for name, column in cells.items()}
+    columns: dict[str, Column] = dict(taken)
+    for name, spec in pipeline.aggregates.items():
+        if gives_json(spec):
+            columns[name] = [None if text is None else json.loads(text) for text in taken[name].to_pylist()]
+    return ResultTable(columns, table.num_rows)
+
+
+def _along_axis(column: pa.ChunkedArray) -> pa.Array:
+    """``column`` with instants, and those in lists, as integers along the axis."""
+    kind = column.type
+    if pa.types.is_list(kind) and pa.types.is_timestamp(kind.value_type):
+        column = column.cast(pa.list_(pa.int64()))
+    return plain(column)
+
+
+def _ranks(names: pa.Array) -> Ints:
+    """The rank of each name among all."""
+    encoded = names.dictionary_encode()
+    ranks = np.argsort(np.argsort(np.array(encoded.dictionary.to_pylist())))
+    return np.asarray(ranks[encoded.indices.to_numpy()], np.int64)
+
+
+def _numbers(column: pa.Array) -> Ints:
+    return np.asarray(pc.fill_null(column.cast(pa.int64()), np.iinfo(np.int64).min).to_numpy(zero_copy_only=False), np.int64)

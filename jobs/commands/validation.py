@@ -1,14 +1,15 @@
-"""``windowmill validate``: specs, or all of a folder, with their conditions, functions and rules; starts nothing."""
+"""``windowmill validate``: a spec alone, or against its source; and dates that are the day before on the clocks of a window's zone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
-from windowmill.jobs.commands.dates_in_zones import shifted_dates
 from windowmill.jobs.conditions.checks import conditions_by_field
 from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.sources.kinds import open_source
@@ -17,6 +18,27 @@ from windowmill.windowing.errors import SpecError, WindowmillError
 from windowmill.windowing.redaction import as_written
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import ReadSpec, read_spec
+
+#: Midnights of a winter and of a summer day.
+_MIDNIGHTS = (datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 7, 1, tzinfo=UTC))
+
+
+def west_of_utc(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
+    """The fields of time zones whose clocks are behind UTC at least a part of the year, and the zones."""
+    for index, window in enumerate(pipeline.windows):
+        zone = window.zone
+        if zone is not None and any(at.astimezone(ZoneInfo(zone)).utcoffset() < timedelta(0) for at in _MIDNIGHTS):  # type: ignore[operator]
+            yield f"windows.{index}.timezone", zone
+
+
+def shifted_dates(pipeline: Pipeline, *, is_date: bool) -> str | None:
+    """What happens to dates in windows of such zones; null for nothing. Without ``is_date`` the type of the time column is not known."""
+    found = next(west_of_utc(pipeline), None)
+    if found is None or (not is_date and pipeline.time.unit is not None):
+        return None
+    column, (where, zone) = pipeline.time.column, found
+    dates = f"{column} is a DATE, which counts" if is_date else f"if {column} is a DATE, it counts"
+    return f"{dates} at 00:00 UTC: in {zone} ({where}) that is the day before; leave timezone out, or give the source timestamps"
 
 
 @dataclass(frozen=True)
@@ -86,7 +108,7 @@ def _outside(pipeline: Pipeline, types: Mapping[str, Any] | None = None) -> dict
 def _look(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Problem]]:
     """What is found in rows of the source: its values by name, in lines, and problems."""
     from windowmill.checkpoints.catalog_tables import located
-    from windowmill.jobs.commands.source_measure import measured
+    from windowmill.jobs.commands.source_look import measured
     from windowmill.jobs.sources.columns import Columns
 
     pipeline = located(pipeline)

@@ -25,8 +25,7 @@ from windowmill.jobs.column_uses import columns_used
 from windowmill.jobs.instants import instant_us, instants
 from windowmill.jobs.json_lines.block_reader import JsonLines, read_blocks
 from windowmill.jobs.sources.text_lines import check_depth, deep_recursion
-from windowmill.jobs.sources.text_times import ISO, TextTimes
-from windowmill.jobs.sources.text_values import EXACT, MAY_BE_LONG, WrittenFloat, number_type
+from windowmill.jobs.sources.text_values import EXACT, ISO, MAY_BE_LONG, TextTimes, WrittenFloat, number_type
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
 

@@ -11,14 +11,11 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import use_options_of
 from windowmill.jobs.batch.waiting import Waiting
 from windowmill.jobs.report import page
-from windowmill.jobs.report.choice import ChartSelection
-from windowmill.jobs.report.curves import Curves, read_curves
-from windowmill.jobs.report.docs_pages import docs_pages
+from windowmill.jobs.report.curves import ChartSelection, Curves, read_curves
+from windowmill.jobs.report.docs_pages import docs_pages, write_page
 from windowmill.jobs.report.freshness import freshness_of
-from windowmill.jobs.report.held import read_held
-from windowmill.jobs.report.quality import read_quality
+from windowmill.jobs.report.quality import read_held, read_quality
 from windowmill.jobs.report.queries import BATCHES_SHOWN, ReportError, open_table, read_quarantine, rows_of
-from windowmill.jobs.report.writing import write_page
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 

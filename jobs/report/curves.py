@@ -1,22 +1,79 @@
-"""Chooses what the report draws: aggregates, windows, and the keys that matter; reads their lines and the worst values."""
+"""What the charts show: results of keys and aggregates that a reader has chosen, or that the report chooses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 
 from deltalake import DeltaTable
 from deltalake.schema import PrimitiveType
 
 from windowmill.expectations.suites import rules
-from windowmill.jobs.report.choice import ChartSelection
-from windowmill.jobs.report.queries import query
+from windowmill.jobs.report.queries import literal, query
 from windowmill.jobs.report.result_rows import KEYS_COUNTED, Key, KeyFigures, Lines, ResultRows, joined, text_of
 from windowmill.jobs.report.short_texts import short
 from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class ChartSelection:
+    """Aggregates and keys to draw.
+
+    Attributes
+    ----------
+    aggregates
+        Their names, in the order of the charts; empty for those that the report chooses.
+    keys
+        By key column the values wanted, as text; null for null. Empty for those that the report chooses.
+    """
+
+    aggregates: tuple[str, ...] = ()
+    keys: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, aggregates: Sequence[str], keys: Sequence[str]) -> ChartSelection:
+        """The choice by options of a command: names of aggregates, and ``NAME=VALUE`` or ``NAME`` of key columns.
+
+        Raises
+        ------
+        SpecError
+            If the pipeline has no aggregate or key column of that name.
+        """
+        for name in aggregates:
+            if name not in pipeline.aggregates:
+                raise SpecError(f"report --aggregate: got {name!r}; expected one of {', '.join(pipeline.aggregates)}")
+        chosen: dict[str, tuple[str | None, ...]] = {}
+        for given in keys:
+            name, equals, value = given.partition("=")
+            if name not in pipeline.keys:
+                expected = (
+                    f"NAME=VALUE with a key column: {', '.join(pipeline.keys)}" if pipeline.keys else "none: the pipeline has no keys"
+                )
+                raise SpecError(f"report --key: got {given!r}; expected {expected}")
+            chosen[name] = (*chosen.get(name, ()), value if equals else None)
+        return cls(tuple(dict.fromkeys(aggregates)), chosen)
+
+    @property
+    def conditions(self) -> list[str]:
+        """Conditions on result rows in SQL, all of which hold for the chosen keys."""
+        equal = {
+            name: [f"({text_of(name)} IS NOT DISTINCT FROM {literal(value)})" for value in values] for name, values in self.keys.items()
+        }
+        return [f"({' OR '.join(parts)})" for parts in equal.values()]
+
+    def describe(self) -> str:
+        """The keys in words; empty if none are chosen.
+
+        >>> ChartSelection(keys={"origin": ("JFK", "LGA"), "carrier": (None,)}).describe()
+        'origin JFK or LGA, carrier null'
+        """
+        return ", ".join(
+            f"{name} {' or '.join('null' if value is None else value for value in values)}" for name, values in self.keys.items()
+        )
+
 
 _BETWEEN = "expect_column_values_to_be_between"
 #: Severities, the gravest first.

@@ -24,8 +24,7 @@ from windowmill.jobs.report.chart_data import bars_of, charts_of
 from windowmill.jobs.report.cost import Month, bytes_of, cost_bars, seconds_of, timings_of, trend_of
 from windowmill.jobs.report.curves import Curves, WindowCurves
 from windowmill.jobs.report.freshness import WORTH_A_LOOK, Freshness, share_of
-from windowmill.jobs.report.held import Held
-from windowmill.jobs.report.quality import Quality
+from windowmill.jobs.report.quality import Held, Quality
 from windowmill.jobs.report.queries import Quarantine, clipped
 from windowmill.jobs.report.result_rows import key_text
 from windowmill.jobs.report.short_texts import elapsed, instant, moment, short

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.column_names import FAILED, REASON, UNREAD
-from windowmill.jobs.sources.text_times import TextTimes
+from windowmill.jobs.sources.text_values import TextTimes
 from windowmill.jobs.sources.unread_rows import reasons_of
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.bounds import accepted_times

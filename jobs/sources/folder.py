@@ -18,9 +18,19 @@ from typing import TYPE_CHECKING, Any
 from windowmill.checkpoints.source_files import SeenFile, SeenFiles
 from windowmill.jobs.column_names import UNREAD
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.folder_listing import Stat, check_folders, listed_files
+from windowmill.jobs.sources.folder_listing import (
+    Stat,
+    as_json,
+    check_folders,
+    listed_files,
+    of_parquet,
+    partition_of,
+    rows_in_text,
+    schema_of,
+    text_form,
+    with_wider_types,
+)
 from windowmill.jobs.sources.folder_options import LOGICAL, declared, lacks_column
-from windowmill.jobs.sources.folder_schema import as_json, of_parquet, partition_of, rows_in_text, schema_of, text_form, with_wider_types
 from windowmill.jobs.sources.parquet_columns import Footer, footer_of, footers_of
 from windowmill.jobs.sources.unread_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceError, SourceMissingError, SpecError

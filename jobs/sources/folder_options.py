@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.jobs.sources.text_times import OPTIONS as TIME_OPTIONS
-from windowmill.jobs.sources.text_times import pattern_problems
+from windowmill.jobs.sources.text_values import OPTIONS as TIME_OPTIONS
+from windowmill.jobs.sources.text_values import pattern_problems
 from windowmill.windowing.errors import SourceSchemaError, SpecError
 
 if TYPE_CHECKING:

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from windowmill.checkpoints.source_files import Event, SeenFile, SeenFiles
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.folder_schema import as_json
-from windowmill.jobs.sources.kafka_client import Brokers, Settings, settings_of
-from windowmill.jobs.sources.kafka_messages import MessageForm
+from windowmill.jobs.sources.folder_listing import as_json
+from windowmill.jobs.sources.kafka_messages import Brokers, MessageForm, Settings, settings_of
 from windowmill.jobs.sources.kafka_options import Partition, columns_of, starting_offsets, topics_of
 from windowmill.jobs.sources.reading import instant_of
-from windowmill.jobs.sources.text_times import ISO, TextTimes
+from windowmill.jobs.sources.text_values import ISO, TextTimes
 from windowmill.jobs.sources.unread_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceRangeGoneError, SourceReplacedError
 

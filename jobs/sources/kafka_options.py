@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from windowmill.jobs.column_names import CORRUPT
 from windowmill.jobs.sources.folder_options import declared
-from windowmill.jobs.sources.text_times import OPTIONS as TIME_OPTIONS
-from windowmill.jobs.sources.text_times import pattern_problems
+from windowmill.jobs.sources.text_values import OPTIONS as TIME_OPTIONS
+from windowmill.jobs.sources.text_values import pattern_problems
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import names_secret
 from windowmill.windowing.yamltext import VARIABLE

@@ -15,13 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.column_names import UNREAD
-from windowmill.jobs.sources.csv_rows import Cells, Syntax, parse_csv
 from windowmill.jobs.sources.folder_options import lacks_column
-from windowmill.jobs.sources.json_rows import parse_json
 from windowmill.jobs.sources.plain_files import constant
 from windowmill.jobs.sources.text_lines import Lines, count_lines, lines_of, objects_of, records_of
-from windowmill.jobs.sources.text_times import ISO, TextTimes
-from windowmill.jobs.sources.text_values import parsed
+from windowmill.jobs.sources.text_rows import Cells, Syntax, parse_csv, parse_json
+from windowmill.jobs.sources.text_values import ISO, TextTimes, parsed
 from windowmill.jobs.sources.unread_rows import ExpectedColumns, unread_of
 from windowmill.windowing.errors import SourceFileError
 

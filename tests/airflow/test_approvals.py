@@ -12,10 +12,10 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tests.airflow.test_rulings import land
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.dags.approvals import ANSWERS, ApplyOperator, ChangedSpecOperator
 from windowmill.dags.factory import build_dag
 from windowmill.dags.folders import options_of
 from windowmill.dags.operators import MicroBatchOperator
+from windowmill.dags.rulings import CHANGE_ANSWERS, ApplyOperator, ChangedSpecOperator
 from windowmill.jobs.cli import main
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.specfile import load_pipeline
@@ -67,7 +67,7 @@ def test_the_question_and_the_tasks_of_its_answers(write_spec):
     question = dag.get_task("changed_spec")
     assert question.trigger_rule == "one_failed", "a run that succeeds starts no process for it"
     assert question.defaults == ["Leave it"], "without an answer nothing is applied"
-    assert set(question.options_mapping.values()) == question.downstream_task_ids == set(ANSWERS.values())
+    assert set(question.options_mapping.values()) == question.downstream_task_ids == set(CHANGE_ANSWERS.values())
     assert dag.get_task("announce").trigger_rule == "one_success"
     assert dag.get_task("apply").pool == dag.get_task("micro_batch").pool
 

@@ -12,7 +12,7 @@ import pytest
 from airflow.triggers.base import TaskSuccessEvent
 
 from tests.airflow.test_source_versions import waiting, watching
-from windowmill.dags import shared_looks, triggers
+from windowmill.dags import triggers
 from windowmill.jobs.sources.kinds import look_at
 from windowmill.jobs.sources.unread import SourceLook, SourceWatch, UnreadRows
 from windowmill.windowing.specfile import load_pipeline
@@ -48,7 +48,7 @@ def test_fifty_waiting_tasks_look_at_their_source_once_an_interval(write_spec, l
         events = [asyncio.create_task(anext(waiting(spec, poke_interval=interval).run())) for spec in fifty(write_spec)]
         await asyncio.sleep(4 * interval)
         assert not any(event.done() for event in events)
-        [shared] = shared_looks._POLLS.values()
+        [shared] = triggers._POLLS.values()
         assert shared.users == 50
         threads = threading.active_count()
         await asyncio.sleep(2 * interval)
@@ -59,7 +59,7 @@ def test_fifty_waiting_tasks_look_at_their_source_once_an_interval(write_spec, l
     began = time.monotonic()
     assert {type(event) for event in asyncio.run(run())} == {TaskSuccessEvent}
     assert 6 <= len(looks) <= (time.monotonic() - began) / interval + 2
-    assert shared_looks._POLLS == {}
+    assert triggers._POLLS == {}
 
 
 def test_fifty_watchers_look_at_their_source_once_at_each_instant(write_spec, land, looks, monkeypatch):
@@ -76,7 +76,7 @@ def test_fifty_watchers_look_at_their_source_once_at_each_instant(write_spec, la
 
     assert [event.payload for event in asyncio.run(run())] == [{"version": 0}] * 50
     assert 1 <= len(looks) <= (time.monotonic() - began) + 1
-    assert shared_looks._POLLS == {}
+    assert triggers._POLLS == {}
 
 
 def test_a_trigger_that_is_cancelled_leaves_its_look_to_the_others(write_spec, land, looks, monkeypatch):
@@ -94,7 +94,7 @@ def test_a_trigger_that_is_cancelled_leaves_its_look_to_the_others(write_spec, l
     async def run():
         first, second = (asyncio.create_task(anext(waiting(write_spec(name), poke_interval=60).run())) for name in ("one", "two"))
         assert await asyncio.to_thread(begun.wait, 30)
-        [shared] = shared_looks._POLLS.values()
+        [shared] = triggers._POLLS.values()
         while shared.users < 2:  # the second may still be reading its spec
             await asyncio.sleep(0.01)
         first.cancel()
@@ -104,7 +104,7 @@ def test_a_trigger_that_is_cancelled_leaves_its_look_to_the_others(write_spec, l
         return await asyncio.wait_for(second, 30)
 
     assert isinstance(asyncio.run(run()), TaskSuccessEvent)
-    assert (len(looks), shared_looks._POLLS) == (1, {})
+    assert (len(looks), triggers._POLLS) == (1, {})
 
 
 def test_pipelines_of_other_sources_or_storage_do_not_share(write_spec, land):

@@ -28,7 +28,7 @@ from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import publish_pending
-from windowmill.dags import shared_looks, triggers
+from windowmill.dags import triggers
 from windowmill.dags.commands import JobFailedError
 from windowmill.dags.factory import build_dag
 from windowmill.dags.schedules import new_versions_of
@@ -293,7 +293,7 @@ def test_an_asset_starts_the_dag_at_instants_at_which_there_are_rows(spec):
 def ticking(monkeypatch):
     """Every instant of the schedule comes at once."""
     monkeypatch.setattr(triggers, "_seconds_to_next", lambda *_: 0.02)
-    monkeypatch.setattr(shared_looks, "_SLACK_SECONDS", 0.0)
+    monkeypatch.setattr(triggers, "_SLACK_SECONDS", 0.0)
 
 
 def test_an_event_is_not_repeated_before_a_run_has_planned_the_rows(spec, land, plan, ticking):
@@ -387,7 +387,7 @@ def test_the_source_of_a_changed_spec_is_looked_at(spec, land, ticking, events_o
         return await asyncio.wait_for(event, 30)
 
     assert type(asyncio.run(run())) is (TaskSuccessEvent if events_of is not watching else TriggerEvent)
-    assert shared_looks._POLLS == {}
+    assert triggers._POLLS == {}
 
 
 # What is refused

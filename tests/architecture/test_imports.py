@@ -44,7 +44,7 @@ SPARK_MODULES = {
     *(
         f"sources/{name}.py"
         for name in (
-            *("arrow_rows", "base", "columns", "delta_log", "delta_rows", "folder", "folder_schema", "kafka", "plain_rows", "rows"),
+            *("arrow_rows", "base", "columns", "delta_log", "delta_rows", "folder", "folder_listing", "kafka", "plain_rows", "rows"),
             "table_rows",
         )
     ),

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 from tests.jobs.test_folders import Pipe
-from windowmill.expectations.fitting import type_problems
 from windowmill.expectations.gate import validate
-from windowmill.expectations.suites import check_rules
+from windowmill.expectations.suites import check_rules, type_problems
 from windowmill.jobs.cli import main
 
 _INSTANT = [datetime(2024, 1, 1, hour, tzinfo=UTC) for hour in (1, 2, 5)]

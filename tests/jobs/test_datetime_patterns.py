@@ -115,7 +115,7 @@ def test_messages_are_read_by_the_options(monkeypatch):
     from windowmill.jobs.sources import kafka_messages
     from windowmill.jobs.sources.folder_options import declared
     from windowmill.jobs.sources.plain_files import Form
-    from windowmill.jobs.sources.text_times import TextTimes
+    from windowmill.jobs.sources.text_values import TextTimes
 
     class Message:
         def value(self) -> bytes:

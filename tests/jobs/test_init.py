@@ -15,7 +15,7 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands.first_spec import shown
+from windowmill.jobs.commands.init_command import shown
 from windowmill.windowing.kernels.compilation import Kernel
 
 BEGIN = datetime(2024, 3, 1)  # noqa: DTZ001 - files hold it without a zone

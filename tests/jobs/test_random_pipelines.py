@@ -16,8 +16,7 @@ from tests.jobs.batches import Run
 from tests.random_pipelines import CONDITION, Case, Row, differences, examples, random_case
 from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.jobs.commands.try_command import attempt
-from windowmill.jobs.commands.try_engine import TryBatch
-from windowmill.jobs.commands.try_kernel import KernelEngine
+from windowmill.jobs.commands.try_engine import KernelEngine, TryBatch
 from windowmill.jobs.layouts.base import Part
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input

@@ -24,7 +24,7 @@ from tests.checkpoints.records import counts, plan
 from tests.jobs.reporting import HOUR, START, Page, checked, commit, pipeline_at, publish, result_row, set_aside
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.commands.cost_command import cost_of
+from windowmill.jobs.commands.report_commands import cost_of
 from windowmill.jobs.report import quality, write_report
 from windowmill.jobs.report.cost import Month, figures_of, median_seconds
 from windowmill.jobs.report.freshness import freshness_of

@@ -353,7 +353,7 @@ def test_a_password_is_named_and_never_told(pipe, broker, topic, capsys, monkeyp
 
 
 def test_brokers_that_do_not_answer_fail_the_run_for_another_try(pipe, capsys, monkeypatch):
-    monkeypatch.setattr("windowmill.jobs.sources.kafka_client._REQUEST_SECONDS", 2.0)
+    monkeypatch.setattr("windowmill.jobs.sources.kafka_messages._REQUEST_SECONDS", 2.0)
     pipe.option(**{"kafka.bootstrap.servers": "127.0.0.1:1"})
     told = pipe.refused(capsys, code=1)
     assert told.startswith("windowmill: source kafka://127.0.0.1:1/")

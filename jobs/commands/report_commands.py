@@ -1,18 +1,24 @@
-"""``windowmill cost``: what the latest batches cost, whether it grows, and what that comes to a month. No JVM."""
+"""``windowmill cost`` and ``windowmill report --all``: what batches of a pipeline cost, and an overview of a folder's pipelines."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.engine import describe_briefly
 from windowmill.jobs.commands.answers import titled
-from windowmill.jobs.commands.terminal import Answer, in_bytes
+from windowmill.jobs.commands.terminal import Answer, as_written, in_bytes, load_pipeline
 from windowmill.jobs.report.cost import Month, figures_of, trend_of
+from windowmill.jobs.report.overview import PipelineRow, row_of, unreadable, write_overview
+from windowmill.windowing.errors import SpecError, WindowmillError
+from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
 #: Columns of the table by their names in JSON.
@@ -47,3 +53,25 @@ def _table(pipeline: Pipeline, batches: Sequence[Batch]) -> Table:
         cells += ["–" if figures[name] is None else in_bytes(figures[name]) for name in _BYTES]
         table.add_row(str(batch.number), *cells, describe_briefly(batch.outcome.compute))
     return table
+
+
+def overview_of(folder: Path, out: str | None) -> Answer:
+    """Write the overview of the specs in ``folder``; a pipeline that cannot be read is a row that says why."""
+    if not folder.is_dir():
+        raise SpecError(f"report --all: {folder} is not a folder; name one that holds *.yaml files of pipelines")
+    target = out or str(folder / "overview.html")
+    rows = write_overview(redacted(str(folder)), [_row(spec, target) for spec in sorted(folder.glob("*.yaml"))], target)
+    page, counts = redacted(target), Counter(row.verdict for row in rows)
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    text = f"{page}: {len(rows)} pipeline{'' if len(rows) == 1 else 's'}{f' ({listed})' if listed else ''}"
+    return Answer({"folder": str(folder), "report": page, "pipelines": [row.as_json() for row in rows]}, Text(text))
+
+
+def _row(spec: Path, target: str) -> PipelineRow:
+    name = spec.stem
+    try:
+        pipeline = load_pipeline(spec)
+        name = pipeline.pipeline
+        return row_of(pipeline, str(spec), target)
+    except WindowmillError as err:
+        return unreadable(name, str(spec), redacted(as_written(str(err))))
