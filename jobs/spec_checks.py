@@ -209,7 +209,7 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     if parts.positions is not None:
         PositionState(parts.positions.pipeline, columns.arrow, parts.positions.layout)
     if parts.rows is not None:
-        StateLog(parts.rows.pipeline, columns.arrow, parts.rows.pipeline.conditions(), beside=parts.rows.beside)
+        StateLog(parts.rows.pipeline, columns.arrow, parts.rows.pipeline.conditions(), shared=parts.rows.shared)
 
 
 def _no_place(pipeline: Pipeline) -> Problem:

@@ -94,11 +94,11 @@ class Positions:
 
 @dataclass(frozen=True)
 class Rows:
-    """The windows of a pipeline that keep live rows: the pipeline with these windows alone; ``beside`` is whether it has others."""
+    """The windows of a pipeline that keep live rows: the pipeline with these windows alone; ``shared`` is whether it has others."""
 
     way: ClassVar[WayName] = "live rows"
     pipeline: Pipeline
-    beside: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
         sessions = Sessions.of(joined, layout)
     _check_keys(pipeline, slices, sessions, layout)
     positions = None if by_policies is None else Positions(by_policies, layout)
-    return Parts(slices, sessions, positions, None if others is None else Rows(others, beside=True))
+    return Parts(slices, sessions, positions, None if others is None else Rows(others, shared=True))
 
 
 def windows_by_way(pipeline: Pipeline) -> dict[WayName, Pipeline]:

@@ -483,7 +483,7 @@ def _of_rows(part: Rows, window: Window, types: Mapping[str, pa.DataType]) -> De
         "an entry for each row that comes, goes, or is held otherwise than before, and one for each key that changes; what later entries "
         "supersede goes when the log has doubled"
     )
-    log = StateLog(pipeline, types, pipeline.conditions(), beside=part.beside)
+    log = StateLog(pipeline, types, pipeline.conditions(), shared=part.shared)
     return Described(shape, engine, why, Combines(formula), reads, adds, sum(_width(field.type) for field in log.schema))
 
 

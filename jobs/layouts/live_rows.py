@@ -86,7 +86,7 @@ class LiveRowPart(KeyedPart):
 
     def __init__(self, batch: Input, rows: Rows) -> None:
         super().__init__(replace(batch, pipeline=rows.pipeline))
-        log = StateLog(rows.pipeline, batch.types, rows.pipeline.conditions(), beside=rows.beside)
+        log = StateLog(rows.pipeline, batch.types, rows.pipeline.conditions(), shared=rows.shared)
         self._reading = LiveRowReading(rows.pipeline, batch.types, log)
 
     @property

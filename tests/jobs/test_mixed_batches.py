@@ -219,7 +219,7 @@ def test_a_column_of_the_source_may_be_named_like_a_partial():
     parts = divide(spec, types)
     assert parts.slices is not None
     assert parts.rows is not None
-    log = StateLog(parts.rows.pipeline, types, (), beside=True).schema
+    log = StateLog(parts.rows.pipeline, types, (), shared=True).schema
     joint = joint_schema(spec, [slice_schema({"k": pa.string()}, parts.slices.layout), log])
     assert (joint.field("rows").type, joint.field("_row__rows").type) == (pa.int64(), pa.string())
 

@@ -1,6 +1,6 @@
 """How many distinct values there are, exactly."""
 
-# ruff: noqa: ARG001 - every lift and every builder is called alike, whether or not it needs the position or the types
+# ruff: noqa: ARG001 - every lift and every builder has the same arguments, whether or not it needs the position or the types
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -3,7 +3,7 @@
 Both are exact. NaN is the greatest value and equal to itself, as in Spark; -0.0 is taken as 0.0.
 """
 
-# ruff: noqa: ARG001 - every lift and every builder is called alike, whether or not it needs the position or the types
+# ruff: noqa: ARG001 - every lift and every builder has the same arguments, whether or not it needs the position or the types
 from __future__ import annotations
 
 import math

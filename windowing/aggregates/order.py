@@ -4,7 +4,7 @@ Partials keep each event's position (time, tie-break), because the partials of o
 interleave. Events of equal position keep their order of arrival: the older operand's go first.
 """
 
-# ruff: noqa: ARG001 - every lift and every builder is called alike, whether or not it needs the position or the types
+# ruff: noqa: ARG001 - every lift and every builder has the same arguments, whether or not it needs the position or the types
 from __future__ import annotations
 
 import heapq

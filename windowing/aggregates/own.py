@@ -14,7 +14,7 @@ skipped, and a window without rows gives null.
 ``windowmill.testing.check_aggregate("shop.aggregates:LongestName", rows)`` tries the laws.
 """
 
-# ruff: noqa: ARG001 - every lift and every builder is called alike, whether or not it needs the position or the types
+# ruff: noqa: ARG001 - every lift and every builder has the same arguments, whether or not it needs the position or the types
 from __future__ import annotations
 
 import importlib

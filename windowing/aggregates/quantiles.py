@@ -14,7 +14,7 @@ HdrHistogram's buckets likewise follow from a value's leading bits. Epicoco et a
 doi:10.1109/ACCESS.2020.3015599), merge buckets of logarithms two by two, after Masson, Rim and Lee, "DDSketch" (PVLDB 12(12), 2019).
 """
 
-# ruff: noqa: ARG001 - every lift and every builder is called alike, whether or not it needs the position or the types
+# ruff: noqa: ARG001 - every lift and every builder has the same arguments, whether or not it needs the position or the types
 from __future__ import annotations
 
 import math

@@ -3,7 +3,7 @@
 The HyperLogLog sketch is Apache DataSketches'. Partials hold it serialised: immutable, and the bytes that state tables store.
 """
 
-# ruff: noqa: ARG001 - every lift and every builder is called alike, whether or not it needs the position or the types
+# ruff: noqa: ARG001 - every lift and every builder has the same arguments, whether or not it needs the position or the types
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Hashes rows by their key, alike in every process: to bring all rows of a key to one place, or to drop rows of other keys."""
+"""Hashes rows by their key, equally in every process: to bring all rows of a key to one place, or to drop rows of other keys."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ An event that lasts has partials in the slice where it begins and at each start 
 starts at or before the last of these, so their starts give a span as well. Of a late event some are too late, and some are not: its first
 partial knows the last (``reached``), so that the event makes its key known from where it begins.
 
-A row of the state that holds spans has no ``_slice``. It holds all that is known of its key; rows of earlier batches may stay beside it.
+A row of the state that holds spans has no ``_slice``. It holds all that is known of its key; rows of earlier batches may stay in the table.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class StateLog:
         Arrow type of each of the source's columns.
     conditions
         The spec's conditions.
-    beside
+    shared
         Whether other windows keep their state in the same table. Keys then have their names in the source, as there, and the columns of
         rows a prefix, so that none has the name of a partial.
 
@@ -97,9 +97,9 @@ class StateLog:
         If two columns of the log would have the same name.
     """
 
-    def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str], *, beside: bool = False) -> None:
-        self._keys = {name: name if beside else label_of(name) for name in pipeline.keys}
-        prefix = LIVE_PREFIX if beside else ""
+    def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str], *, shared: bool = False) -> None:
+        self._keys = {name: name if shared else label_of(name) for name in pipeline.keys}
+        prefix = LIVE_PREFIX if shared else ""
         self._live = {name: self._keys.get(name, f"{prefix}{label_of(name)}") for name in live_columns(pipeline, types)}
         self._conditions = {condition_column(text): _condition_label(text, conditions) for text in conditions}
         fields = [

@@ -26,7 +26,7 @@ from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.slices import by_key
 from windowmill.windowing.slicing.numbering import each_of
 
-#: Columns of a packed row beside keys and lists: its bucket; its rank among the bucket's rows; numbers of lifted and late rows; the block.
+#: Columns of a packed row without keys and lists: its bucket; its rank among the bucket's rows; numbers of lifted and late rows; the block.
 #: The bucket has a space in its name, like other columns that are never stored, so that a key may be called ``_bucket``.
 BUCKET, PLACE, ROWS, LATE_ROWS, BLOCK = "_ bucket", "_place", "_rows", "_late_rows", "_block"
 #: Bucket of a row that holds no slices, but counts rows that came too late; it comes before all others.

@@ -118,7 +118,7 @@ def _other(value: Any) -> Any:
     if kind is list:
         return _extension(_Kind.LIST, msgpack.encode(tuple(map(_plain, value))))
     if kind is set or kind is frozenset:
-        # Equal sets give equal bytes: items are sorted by their bytes. Whole numbers from 0 on sort by value alike, which is faster.
+        # Equal sets give equal bytes: items are sorted by their bytes. Whole numbers from 0 on sort equally by value, which is faster.
         whole = bool(value) and set(map(type, value)) == {int} and min(value) >= 0 and max(value) <= _GREATEST
         items = msgpack.encode(sorted(value) if whole else [Raw(item) for item in sorted(msgpack.encode(_plain(item)) for item in value)])
         return _extension(_Kind.SET if kind is frozenset else _Kind.MUTABLE_SET, items)

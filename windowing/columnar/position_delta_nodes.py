@@ -201,7 +201,7 @@ class Cover:
         return cls(np.setdiff1d(np.flatnonzero(top | (above >= 0)), split), split)
 
 
-#: Number of blocks of a key that :func:`_codes` tells apart.
+#: Number of blocks of a key that :func:`_codes` distinguishes.
 _BLOCKS = np.int64(1) << 40
 
 
@@ -273,7 +273,7 @@ def split_nodes(
     entries, codes
         As for :meth:`.Demand.of`.
     nodes, node_keys
-        Nodes that the demand told, and their key indices.
+        Nodes that the demand named, and their key indices.
     arriving
         As :func:`arriving_values` returns it.
     active

@@ -27,7 +27,7 @@ from windowmill.windowing.kernels.positions import LEFT, MISSING, NodeColumns, c
 from windowmill.windowing.kernels.slices import combine_runs
 from windowmill.windowing.slicing.leaves import Windows
 
-#: Columns of a node beside ``LEVEL`` and the partials: its first position, the event time of the tuple there, and the event time of the
+#: Columns of a node but ``LEVEL`` and the partials: its first position, the event time of the tuple there, and the event time of the
 #: first tuple of the node above it; null if no window will ever hold all of that node.
 POSITION, FIRST, ABOVE = "_position", "_first", "_above"
 #: The least level of inner nodes that are stored. Nodes of level 1 would be a third more rows, and spare a window one row at either end.

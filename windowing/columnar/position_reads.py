@@ -34,7 +34,7 @@ from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.slicing.leaves import Leaves
 from windowmill.windowing.watermark import AFTER, BEFORE
 
-#: Column of tuples beside those of live rows: whether a tuple was stored to wait for the watermark.
+#: Column of tuples in addition to those of live rows: whether a tuple was stored to wait for the watermark.
 WAITS = "_ waits"
 _T = TypeVar("_T", bound=np.generic)
 

@@ -44,7 +44,7 @@ SEQUENCE = "_sequence"
 #: Columns of a ``key`` row: the watermark through which its tuples were applied, the position of the next tuple, and the first position
 #: that a window holds, and how many tuples wait. It also has ``DUE``, and ``NUMBER_OF`` and ``TIME`` of the last applied tuple.
 THROUGH, NEXT, HEAD, QUEUED = "_through", "_next", "_head", "_queued"
-#: Scalars of a key in a window, beside ``STATE``: the base of its delta if it is no integer, and its first position.
+#: Scalars of a key in a window, in addition to ``STATE``: the base of its delta if it is no integer, and its first position.
 BASE, FRONT = "float_base", "front"
 #: Columns that only pipelines with windows that evict by a delta have: the number of live tuples of a key, or below a node; and for a node
 #: the least value of these in the delta's column, as an integer or as a float; null if none has one.

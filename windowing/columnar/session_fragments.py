@@ -50,7 +50,7 @@ def row_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Lay
 
 
 def own_columns(*, revises: bool, cuts: bool) -> tuple[str, ...]:
-    """Columns of a fragment beside keys, batch and partials; of sessions that are revised, or that a greatest size cuts."""
+    """Columns of a fragment in addition to keys, batch and partials; of sessions that are revised, or that a greatest size cuts."""
     return (GAP, FIRST, LAST, *([REVISION] if revises else []), *([LONGEST, GONE] if cuts else []))
 
 

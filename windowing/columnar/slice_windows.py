@@ -263,7 +263,7 @@ def _with_new(stage: WindowStage, merged: _WholeSlices) -> tuple[Spans, _WholeSl
         return merged.spans, merged
     grids, own = stage.known_grids, merged.own
     if LEVEL not in stage.slices.schema.names:  # a node may start where no window is
-        # For which windows stored late rows came late, but not too late, their marks do not tell.
+        # For which windows stored late rows came late, but not too late, their marks do not say.
         stored = ~own & (merged.partials.closed == BEFORE) if stage.slices.revises else ~own
         merged.spans.check(grids, merged.partials, stored)
     if stage.revising is None:

@@ -82,7 +82,7 @@ class Lifting(Protocol):
 
 
 class Reading(Protocol):
-    """The settings of a stage that say which columns it reads of a row, beside event time, and what it makes of them.
+    """The settings of a stage that say which columns it reads of a row, in addition to event time, and what it makes of them.
 
     ``layout`` is that of the partials; null for rows that are kept as they are.
     """
@@ -214,7 +214,7 @@ class WindowStage:
     schema
         Columns of a result row.
     nodes
-        Nodes that the state keeps beside slices; null for none.
+        Nodes that the state keeps in addition to slices; null for none.
     revising
         How late rows revise windows that end at or before ``through``; null if they revise none.
     continues

@@ -1,6 +1,6 @@
 """The stored partials that are Python objects: lifted from rows, folded, combined into windows, and kept as bytes.
 
-A table of such partials is an array of objects, shape (n_partials, n_columns), beside the arenas of the partials that are numbers. A
+A table of such partials is an array of objects, shape (n_partials, n_columns), next to the arenas of the partials that are numbers. A
 partial that was read stays bytes until it is combined, because most slices of a batch are stored again as they were.
 """
 

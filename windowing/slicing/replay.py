@@ -249,7 +249,7 @@ class EmittedVersions:
 
     versions: list[tuple[int, Version]] = field(default_factory=list)
 
-    def settle(self, replay: Replay, watermark: int, closed: int) -> list[tuple[int, Version]]:
+    def resolve(self, replay: Replay, watermark: int, closed: int) -> list[tuple[int, Version]]:
         """Return the versions to emit at ``watermark`` with their revisions, and forget closed windows.
 
         A version whose window has other bounds since is retracted: it is emitted again, without rows.

@@ -90,7 +90,7 @@ class RevisedSlicer:
         for replay in replays.values():
             replay.rows.sort()
         moments = commits_of(leaves.number).tolist()
-        settled: dict[int, int] = {}
+        last_moment: dict[int, int] = {}
 
         def turn(row: int) -> tuple[int, ...]:
             return (moments[row], -row) if self._latest_first else (moments[row], times.time[row] < closed[row], row)
@@ -98,15 +98,15 @@ class RevisedSlicer:
         for row in sorted(np.flatnonzero(leaves.new).tolist(), key=turn):
             key = int(leaves.key[row])
             replay = replay_of(key)
-            if settled.get(key) != moments[row]:
-                emitted += [(key, revision, version) for revision, version in shown[key].settle(replay, watermarks[row], closed[row])]
-                settled[key] = moments[row]
+            if last_moment.get(key) != moments[row]:
+                emitted += [(key, revision, version) for revision, version in shown[key].resolve(replay, watermarks[row], closed[row])]
+                last_moment[key] = moments[row]
             counted[row] = replay.accept(row, closed[row])
             partly[row] = self._clips and counted[row] and times.time[row] < replay.mark
         # An emitted version may be all that is left of a key; its rows stay as long as it does.
         for key in sorted({*replays, *self._marks, *self._shown}):
             replay = replay_of(key)
-            emitted += [(key, revision, version) for revision, version in shown[key].settle(replay, clock.watermark, clock.closed)]
+            emitted += [(key, revision, version) for revision, version in shown[key].resolve(replay, clock.watermark, clock.closed)]
         self._remember(leaves, replays, shown)
         for replay in replays.values():
             kept[replay.rows] = True
