@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.casts import cast, cast_to_common, holds
 from windowmill.jobs.conditions.evaluated import OutsideError, Value, at, chosen, either, outside, without
-from windowmill.jobs.conditions.functions import Call, calls
+from windowmill.jobs.conditions.functions import Call, calls, of_values
 from windowmill.jobs.conditions.numbers import compared, same
 from windowmill.jobs.conditions.value_types import NULL
 
@@ -50,27 +50,15 @@ def _null_if(call: Call) -> Value:
     return choice([equal], [cast(call.own.constant(None, NULL), left.kind), left])
 
 
-@calls("nvl2")
-def _by_null(call: Call) -> Value:
-    value, given, missing = call.values(3, 3)
-    return choice([is_null(value)], [missing, given])
-
-
-@calls("isnull")
-def _is_null(call: Call) -> Value:
-    return is_null(*call.values(1, 1))
-
-
-@calls("isnotnull")
-def _is_not_null(call: Call) -> Value:
-    found = is_null(*call.values(1, 1))
+def _is_not_null(value: Value) -> Value:
+    found = is_null(value)
     return Value(pc.invert(found.array), found.failed)
 
 
-@calls("equal_null")
-def _equal_null(call: Call) -> Value:
-    left, right = call.values(2, 2)
-    return same(left, right)
+of_values("nvl2", 3, lambda value, given, missing: choice([is_null(value)], [missing, given]))
+of_values("isnull", 1, is_null)
+of_values("isnotnull", 1, _is_not_null)
+of_values("equal_null", 2, same)
 
 
 @calls("if")

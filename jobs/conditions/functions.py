@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from windowmill.jobs.conditions.casts import cast
-from windowmill.jobs.conditions.evaluated import Computed, Value, applied, outside
+from windowmill.jobs.conditions.evaluated import Computed, Value, applied, by_rows, by_value, outside
 from windowmill.jobs.conditions.value_types import BINARY, DOUBLE, FLOAT, INT, NULL, TEXT, is_whole
 
 if TYPE_CHECKING:
@@ -65,6 +66,17 @@ def function(*names: str, takes: Sequence[Takes], least: int | None = None) -> C
         return own
 
     return register
+
+
+def each_row(*names: str, of: Callable[..., Any], takes: Sequence[Takes], kind: pa.DataType = TEXT, least: int | None = None) -> None:
+    """Registers a function ``of`` a row's values in Python, none of them null, which gives one of ``kind`` or raises ``ValueError``."""
+    own = (lambda array: by_value(array, of, kind)) if len(takes) == 1 else partial(by_rows, of, kind)
+    function(*names, takes=takes, least=least)(own)
+
+
+def of_values(name: str, count: int, of: Callable[..., Value]) -> None:
+    """Registers a function ``of`` so many values."""
+    calls(name)(lambda call: of(*call.values(count, count)))
 
 
 def text(value: Value) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from windowmill.jobs.conditions.evaluated import (
     outside,
     without,
 )
-from windowmill.jobs.conditions.functions import Call, calls, function
+from windowmill.jobs.conditions.functions import Call, calls, function, of_values
 from windowmill.jobs.conditions.value_types import (
     BOOL,
     DOUBLE,
@@ -377,37 +377,17 @@ def _named_cast(call: Call) -> Value:
     return cast(value, _CASTS[call.name])
 
 
-@calls("abs")
-def _abs(call: Call) -> Value:
-    return absolute(*call.values(1, 1))
-
-
-@calls("negative")
-def _negated_call(call: Call) -> Value:
-    return negative(*call.values(1, 1))
-
-
 @calls("positive")
 def _positive(call: Call) -> Value:
     [value] = call.values(1, 1)
     return cast(value, DOUBLE) if value.kind in (TEXT, NULL) else value
 
 
-@calls("mod")
-def _mod(call: Call) -> Value:
-    return arithmetic("%", *call.values(2, 2))
-
-
-@calls("pmod")
-def _pmod(call: Call) -> Value:
-    return arithmetic("pmod", *call.values(2, 2))
-
-
-@calls("div")
-def _div(call: Call) -> Value:
-    return arithmetic("div", *call.values(2, 2))
-
-
+of_values("abs", 1, absolute)
+of_values("negative", 1, negative)
+of_values("mod", 2, partial(arithmetic, "%"))
+of_values("pmod", 2, partial(arithmetic, "pmod"))
+of_values("div", 2, partial(arithmetic, "div"))
 _TRIED = {"try_add": "+", "try_subtract": "-", "try_multiply": "*", "try_divide": "/", "try_mod": "%"}
 
 
@@ -427,9 +407,7 @@ def _double(value: Value) -> Value:
     return cast(value, DOUBLE)
 
 
-@function("sqrt", takes=[_double])
-def _sqrt(numbers: pa.Array) -> Computed:
-    return pc.sqrt(numbers)
+function("sqrt", takes=[_double])(pc.sqrt)
 
 
 @function("sign", "signum", takes=[_double])

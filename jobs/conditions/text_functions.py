@@ -8,6 +8,7 @@ import hashlib
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -32,7 +33,7 @@ from windowmill.jobs.conditions.evaluated import (
     outside,
     without,
 )
-from windowmill.jobs.conditions.functions import Call, Takes, calls, function, literal_of, text, whole
+from windowmill.jobs.conditions.functions import Call, calls, each_row, function, literal_of, text, whole
 from windowmill.jobs.conditions.value_types import BINARY, BOOL, INT, LONG, NULL, TEXT, is_whole
 
 _ENDS = "\\n\\r\\x85\\u2028\\u2029"
@@ -277,9 +278,8 @@ def _quoted(character: str) -> str:
 _TEXTS = pa.list_(TEXT)
 
 
-@function("length", "char_length", "character_length", "len", takes=[text])
-def _length(texts: pa.Array) -> Computed:
-    return pc.utf8_length(texts)
+function("length", "char_length", "character_length", "len", takes=[text])(pc.utf8_length)
+function("reverse", takes=[text])(pc.utf8_reverse)
 
 
 @calls("octet_length", "bit_length")
@@ -288,18 +288,6 @@ def _bytes(call: Call) -> Value:
     bits = 8 if call.name == "bit_length" else 1
     own = value if value.kind == BINARY else text(value)
     return applied(lambda array: pc.multiply(pc.binary_length(array), pa.scalar(bits, INT)), [own])
-
-
-@function("initcap", takes=[text])
-def _initcap(texts: pa.Array) -> Computed:
-    return by_value(
-        texts, lambda each: " ".join(word[:1].title() + word.lower()[len(word[:1].lower()) :] for word in each.split(" ")), TEXT
-    )
-
-
-@function("chr", "char", takes=[whole(LONG)])
-def _chr(numbers: pa.Array) -> Computed:
-    return by_value(numbers, lambda each: chr(each % 256) if each >= 0 else "", TEXT)
 
 
 def _cased(ascii_kernel: Callable[[pa.Array], pa.Array], whole_text: Callable[[str], str]) -> Callable[[pa.Array], Computed]:
@@ -350,16 +338,6 @@ def _sliced(whole_text: str, start: int, length: int = 2**31 - 1) -> str:
     return whole_text[max(0, first) : max(0, min(first + length, 2**31 - 1))] if length > 0 else ""
 
 
-@function("left", takes=[text, whole()])
-def _left(texts: pa.Array, lengths: pa.Array) -> Computed:
-    return by_rows(lambda each, length: each[: max(0, length)], TEXT, texts, lengths)
-
-
-@function("right", takes=[text, whole()])
-def _right(texts: pa.Array, lengths: pa.Array) -> Computed:
-    return by_rows(lambda each, length: each[-length:] if length > 0 else "", TEXT, texts, lengths)
-
-
 @calls("concat")
 def _concat(call: Call) -> Value:
     values = [text(value) for value in call.values(1)]
@@ -400,32 +378,6 @@ def _array_join(call: Call) -> Value:
     return applied(lambda *arrays: _joined_items([text(separator), *map(Value, arrays[:1])]).array, [items, text(separator)])
 
 
-@function("replace", takes=[text, text, text], least=2)
-def _replace(texts: pa.Array, parts: pa.Array, others: pa.Array | None = None) -> Computed:
-    others = pa.repeat(pa.scalar(""), len(texts)) if others is None else others
-    return by_rows(lambda each, part, other: each.replace(part, other) if part else each, TEXT, texts, parts, others)
-
-
-@function("startswith", takes=[text, text])
-def _starts(texts: pa.Array, parts: pa.Array) -> Computed:
-    return by_rows(str.startswith, BOOL, texts, parts)
-
-
-@function("endswith", takes=[text, text])
-def _ends(texts: pa.Array, parts: pa.Array) -> Computed:
-    return by_rows(str.endswith, BOOL, texts, parts)
-
-
-@function("contains", takes=[text, text])
-def _contains(texts: pa.Array, parts: pa.Array) -> Computed:
-    return by_rows(lambda each, part: part in each, BOOL, texts, parts)
-
-
-@function("instr", takes=[text, text])
-def _instr(texts: pa.Array, parts: pa.Array) -> Computed:
-    return by_rows(lambda each, part: each.find(part) + 1, INT, texts, parts)
-
-
 @calls("locate", "position")
 def _locate(call: Call) -> Value:
     part, each, *rest = call.values(2, 3)
@@ -439,78 +391,56 @@ def _place_of(part: str, each: str, start: int) -> int:
     return 0 if start < 1 else each.find(part, start - 1) + 1 if part else 1
 
 
-@function("repeat", takes=[text, whole()])
-def _repeat(texts: pa.Array, times: pa.Array) -> Computed:
-    return by_rows(lambda each, count: each * max(0, count), TEXT, texts, times)
-
-
-@function("reverse", takes=[text])
-def _reverse(texts: pa.Array) -> Computed:
-    return pc.utf8_reverse(texts)
-
-
-@function("lpad", takes=[text, whole(), text], least=2)
-def _left_pad(texts: pa.Array, lengths: pa.Array, pads: pa.Array | None = None) -> Computed:
-    return by_rows(
-        lambda each, length, pad: _padding(each, length, pad) + each[: max(0, length)], TEXT, texts, lengths, _pads(pads, len(texts))
-    )
-
-
-@function("rpad", takes=[text, whole(), text], least=2)
-def _right_pad(texts: pa.Array, lengths: pa.Array, pads: pa.Array | None = None) -> Computed:
-    return by_rows(
-        lambda each, length, pad: each[: max(0, length)] + _padding(each, length, pad), TEXT, texts, lengths, _pads(pads, len(texts))
-    )
-
-
-def _pads(pads: pa.Array | None, n: int) -> pa.Array:
-    return pa.repeat(pa.scalar(" "), n) if pads is None else pads
-
-
 def _padding(each: str, length: int, pad: str) -> str:
     missing = max(0, length - len(each)) if pad else 0
     return (pad * (missing // max(1, len(pad)) + 1))[:missing]
 
 
-@function("translate", takes=[text, text, text])
-def _translate(texts: pa.Array, found: pa.Array, others: pa.Array) -> Computed:
-    def translated(each: str, one: str, other: str) -> str:
-        table: dict[int, str | None] = {}
-        for number, character in enumerate(one):
-            table.setdefault(ord(character), other[number] if number < len(other) else None)
-        return each.translate(table)
-
-    return by_rows(translated, TEXT, texts, found, others)
+def _initcap(each: str) -> str:
+    return " ".join(word[:1].title() + word.lower()[len(word[:1].lower()) :] for word in each.split(" "))
 
 
-@function("ascii", takes=[text])
-def _ascii(texts: pa.Array) -> Computed:
-    return by_value(texts, lambda each: ord(each[0]) if each else 0, INT)
+def _translated(each: str, one: str, other: str) -> str:
+    table: dict[int, str | None] = {}
+    for number, character in enumerate(one):
+        table.setdefault(ord(character), other[number] if number < len(other) else None)
+    return each.translate(table)
 
 
-@function("split_part", takes=[text, text, whole()])
-def _split_part(texts: pa.Array, delimiters: pa.Array, numbers: pa.Array) -> Computed:
-    def part(each: str, delimiter: str, number: int) -> str:
-        if number == 0:
-            raise ValueError(number)
-        parts = each.split(delimiter) if delimiter else [each]
-        index = number - 1 if number > 0 else len(parts) + number
-        return parts[index] if 0 <= index < len(parts) else ""
-
-    return by_rows(part, TEXT, texts, delimiters, numbers)
+def _part(each: str, delimiter: str, number: int) -> str:
+    if number == 0:
+        raise ValueError(number)
+    parts = each.split(delimiter) if delimiter else [each]
+    index = number - 1 if number > 0 else len(parts) + number
+    return parts[index] if 0 <= index < len(parts) else ""
 
 
-@function("substring_index", takes=[text, text, whole()])
-def _substring_index(texts: pa.Array, delimiters: pa.Array, counts: pa.Array) -> Computed:
-    def before(each: str, delimiter: str, count: int) -> str:
-        if not delimiter or not count:
-            return ""
-        parts = each.split(delimiter) if count > 0 else None
-        if parts is not None:
-            return delimiter.join(parts[:count])
-        return delimiter.join(each.rsplit(delimiter, -count)[count:])
+def _before(each: str, delimiter: str, count: int) -> str:
+    if not delimiter or not count:
+        return ""
+    return delimiter.join(each.split(delimiter)[:count] if count > 0 else each.rsplit(delimiter, -count)[count:])
 
-    return by_rows(before, TEXT, texts, delimiters, counts)
+
+each_row("initcap", of=_initcap, takes=[text])
+each_row("chr", "char", of=lambda number: chr(number % 256) if number >= 0 else "", takes=[whole(LONG)])
+each_row("ascii", of=lambda each: ord(each[0]) if each else 0, takes=[text], kind=INT)
+each_row("left", of=lambda each, length: each[: max(0, length)], takes=[text, whole()])
+each_row("right", of=lambda each, length: each[-length:] if length > 0 else "", takes=[text, whole()])
+each_row("repeat", of=lambda each, count: each * max(0, count), takes=[text, whole()])
+each_row("replace", of=lambda each, part, other="": each.replace(part, other) if part else each, takes=[text] * 3, least=2)
+each_row(
+    "lpad", of=lambda each, length, pad=" ": _padding(each, length, pad) + each[: max(0, length)], takes=[text, whole(), text], least=2
+)
+each_row(
+    "rpad", of=lambda each, length, pad=" ": each[: max(0, length)] + _padding(each, length, pad), takes=[text, whole(), text], least=2
+)
+each_row("translate", of=_translated, takes=[text] * 3)
+each_row("split_part", of=_part, takes=[text, text, whole()])
+each_row("substring_index", of=_before, takes=[text, text, whole()])
+each_row("startswith", of=str.startswith, takes=[text] * 2, kind=BOOL)
+each_row("endswith", of=str.endswith, takes=[text] * 2, kind=BOOL)
+each_row("contains", of=str.__contains__, takes=[text] * 2, kind=BOOL)
+each_row("instr", of=lambda each, part: each.find(part) + 1, takes=[text] * 2, kind=INT)
 
 
 def like(subject: Value, pattern: Value, escape: str, *, ignore_case: bool) -> Value:
@@ -620,14 +550,17 @@ def octets(value: Value) -> Value:
     return applied(lambda array: array.cast(BINARY), [value])
 
 
-def _digest(*names: str, of: Callable[[bytes], Any], kind: pa.DataType = TEXT, takes: Takes = octets) -> None:
-    function(*names, takes=[takes])(lambda array: by_value(array, of, kind))
+def _from_hex(digits: str) -> bytes | None:
+    with suppress(ValueError):
+        return binascii.unhexlify(digits if len(digits) % 2 == 0 else "0" + digits)
+    return None
 
 
-_digest("md5", of=lambda each: hashlib.md5(each, usedforsecurity=False).hexdigest())
-_digest("sha1", "sha", of=lambda each: hashlib.sha1(each, usedforsecurity=False).hexdigest())
-_digest("crc32", of=zlib.crc32, kind=LONG)
-_digest("base64", of=lambda each: base64.b64encode(each).decode())
+each_row("md5", of=lambda each: hashlib.md5(each, usedforsecurity=False).hexdigest(), takes=[octets])
+each_row("sha1", "sha", of=lambda each: hashlib.sha1(each, usedforsecurity=False).hexdigest(), takes=[octets])
+each_row("crc32", of=zlib.crc32, takes=[octets], kind=LONG)
+each_row("base64", of=lambda each: base64.b64encode(each).decode(), takes=[octets])
+each_row("unhex", of=_from_hex, takes=[text], kind=BINARY)
 
 
 @calls("sha2")
@@ -645,19 +578,6 @@ def _hex(call: Call) -> Value:
     if is_whole(value.kind):
         return applied(lambda array: by_value(array, lambda each: f"{each & (1 << 64) - 1:X}", TEXT), [value])
     return applied(lambda array: by_value(array, lambda each: each.hex().upper(), TEXT), [octets(value)])
-
-
-@calls("unhex")
-def _unhex(call: Call) -> Value:
-    [value] = call.values(1, 1)
-
-    def read(digits: str) -> bytes | None:
-        try:
-            return binascii.unhexlify(digits if len(digits) % 2 == 0 else "0" + digits)
-        except ValueError:
-            return None
-
-    return applied(lambda array: by_value(array, read, BINARY), [text(value)])
 
 
 @calls("hash")

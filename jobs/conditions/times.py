@@ -351,22 +351,25 @@ def _whole_months(start: Ints, end: Ints) -> Ints:
     return toward_zero(other - one, 32)
 
 
-@calls("unix_seconds", "unix_millis", "unix_micros")
+#: Microseconds of the units in which functions count from 1970.
+_SINCE_1970 = {"seconds": SECOND, "millis": 1_000, "micros": 1}
+
+
+@calls(*(f"unix_{unit}" for unit in _SINCE_1970))
 def _unix(call: Call) -> Value:
-    unit = {"unix_seconds": SECOND, "unix_millis": 1_000, "unix_micros": 1}[call.name]
     [value] = call.values(1, 1)
     if value.kind != INSTANT:
         raise call.refused(value)
+    unit = _SINCE_1970[call.name.removeprefix("unix_")]
     return applied(lambda array: array_of(np.floor_divide(numbers_of(array), unit), LONG), [value])
 
 
-@calls("timestamp_seconds", "timestamp_millis", "timestamp_micros")
+@calls(*(f"timestamp_{unit}" for unit in _SINCE_1970))
 def _of_unix(call: Call) -> Value:
-    unit = {"timestamp_seconds": SECOND, "timestamp_millis": 1_000, "timestamp_micros": 1}[call.name]
     [value] = call.values(1, 1)
     if value.kind == TEXT:
         raise call.refused(value)
-    zero = repeated(0, LONG, call.own.n).view(INSTANT)
+    zero, unit = repeated(0, LONG, call.own.n).view(INSTANT), _SINCE_1970[call.name.removeprefix("timestamp_")]
     return applied(lambda array: later(zero, numbers_of(array).astype(np.int64), unit), [whole(LONG)(value)])
 
 
@@ -378,9 +381,7 @@ def _unix_date(call: Call) -> Value:
     return applied(lambda dates: dates.view(pa.int32()), [value])
 
 
-@function("date_from_unix_date", takes=[whole()])
-def _date_from_unix(days: pa.Array) -> Computed:
-    return days.view(DATE)
+function("date_from_unix_date", takes=[whole()])(lambda days: days.view(DATE))
 
 
 @function("make_date", takes=[whole(), whole(), whole()])
@@ -495,7 +496,7 @@ def moved_by_interval(sign: str, left: Value, right: Value) -> Value:
         total = left.literal[0] + direction * right.literal[0]
         return Value(repeated((total, 0, 0), MONTHS, len(left.array)), None, (total, 0, 0), "MONTH")
     if left.kind == right.kind == INTERVAL:
-        return applied(lambda one, other: _sum_of_intervals(one, other, direction), [left, right])
+        return applied(lambda one, other: array_of(numbers_of(one) + direction * numbers_of(other), INTERVAL), [left, right])
     raise outside(f"a sum or difference ({sign})", left.kind, right.kind)
 
 
@@ -512,10 +513,6 @@ def _time_between(one: pa.Array, other: pa.Array) -> Computed:
     with np.errstate(over="ignore"):
         found = a - b
     return array_of(found, INTERVAL), ((a ^ b) & (a ^ found)) < 0
-
-
-def _sum_of_intervals(one: pa.Array, other: pa.Array, direction: int) -> Computed:
-    return array_of(numbers_of(one) + direction * numbers_of(other), INTERVAL)
 
 
 _PATTERN = re.compile(r"([A-Za-z])\1*|'(?:[^']|'')*'|[^A-Za-z'#{}\[\]]")
