@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.expectations import frames, gx
+from windowmill.expectations import gx
 from windowmill.expectations.past import compare, is_of_past
 from windowmill.expectations.rule import Loss, Rule, is_rate, quarantined_rate
 from windowmill.expectations.suites import COLUMNS, identity_columns, needs_spark, rules, windows_of
@@ -252,7 +252,7 @@ def _findings_of_table(rows: pa.Table, suite: Sequence[Rule], identity: Sequence
     findings: dict[int, gx.Finding] = {}
     whole: list[Rule] = []
     for rule in suite:
-        apart = frames.across(rule.type, rule.arguments, rows)
+        apart = gx.across(rule.type, rule.arguments, rows)
         if apart is None:
             whole.append(rule)
         else:
@@ -264,34 +264,34 @@ def _findings_by_order(
     rows: pa.Table, suite: Sequence[Rule], identity: Sequence[str], objects: Collection[str] = ()
 ) -> dict[int, gx.Finding]:
     """NaN is judged as in a large batch, by Spark: it is the greatest value, all NaN are equal, and a sum of one is NaN."""
-    with_nan, kinds = frames.columns_with_nan(rows), frames.kinds_of_table(rows.schema)
-    typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=False)) for rule in suite]
+    with_nan, kinds = gx.columns_with_nan(rows), gx.kinds_of_table(rows.schema)
+    typed = [(rule, gx.typed(rule.type, rule.arguments, kinds, spark=False)) for rule in suite]
     if not with_nan:
-        return gx.evaluate(frames.to_pandas(rows, objects), typed, identity, spark=False)
-    plain = [(rule, arguments) for rule, arguments in typed if rule.type in frames.WITHOUT_ORDER]
-    others = [(rule, frames.ordered_bounds(rule.type, arguments)) for rule, arguments in typed if rule.type not in frames.WITHOUT_ORDER]
-    findings = gx.evaluate(frames.to_pandas(rows, objects), plain, identity, spark=False) if plain else {}
-    of_order = gx.evaluate(frames.to_pandas(frames.ordered(rows, with_nan), objects), others, identity, spark=False) if others else {}
+        return gx.evaluate(gx.to_pandas(rows, objects), typed, identity, spark=False)
+    plain = [(rule, arguments) for rule, arguments in typed if rule.type in gx.WITHOUT_ORDER]
+    others = [(rule, gx.ordered_bounds(rule.type, arguments)) for rule, arguments in typed if rule.type not in gx.WITHOUT_ORDER]
+    findings = gx.evaluate(gx.to_pandas(rows, objects), plain, identity, spark=False) if plain else {}
+    of_order = gx.evaluate(gx.to_pandas(gx.ordered(rows, with_nan), objects), others, identity, spark=False) if others else {}
     alone = {name for name in with_nan if not pc.any(pc.equal(rows.column(name), math.inf)).as_py()}
-    return findings | {index: replace(each, rows=[frames.unordered(row, alone) for row in each.rows]) for index, each in of_order.items()}
+    return findings | {index: replace(each, rows=[gx.unordered(row, alone) for row in each.rows]) for index, each in of_order.items()}
 
 
 def _findings_of_frame(rows: pyspark.sql.DataFrame, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, gx.Finding]:
-    kinds = frames.kinds_of_frame(rows)
-    typed = [(rule, frames.typed(rule.type, rule.arguments, kinds, spark=True)) for rule in suite]
-    names = frames.spark_names(rows.columns)
-    plain, known = (rows.toDF(*frames.renamed(rows.columns, names)), frames.renamed(identity, names)) if names else (rows, identity)
+    kinds = gx.kinds_of_frame(rows)
+    typed = [(rule, gx.typed(rule.type, rule.arguments, kinds, spark=True)) for rule in suite]
+    names = gx.spark_names(rows.columns)
+    plain, known = (rows.toDF(*gx.renamed(rows.columns, names)), gx.renamed(identity, names)) if names else (rows, identity)
     # SQL text uses the original column names; all other arguments use the new ones.
     texts = [(rule, arguments) for rule, arguments in typed if rule.type == "unexpected_rows_expectation"]
     others = [(rule, _with_columns(arguments, names)) for rule, arguments in typed if rule.type != "unexpected_rows_expectation"]
-    along = [(rule, arguments) for rule, arguments in others if rule.type in frames.ALONG and arguments["column"] in plain.columns]
+    along = [(rule, arguments) for rule, arguments in others if rule.type in gx.ALONG and arguments["column"] in plain.columns]
     others = [pair for pair in others if pair not in along]
     findings = gx.evaluate(plain, others, known, spark=True) if others else {}
     findings |= gx.evaluate(rows, texts, identity, spark=True) if texts else {}
     for rule, arguments in along:
-        compared = frames.along(plain, arguments["column"])
-        found = gx.evaluate(compared, [(rule, arguments | {"column": frames.ALONG_OF})], [*known, arguments["column"]], spark=True)
-        findings |= {index: _without(finding, frames.ALONG_OF) for index, finding in found.items()}
+        compared = gx.along(plain, arguments["column"])
+        found = gx.evaluate(compared, [(rule, arguments | {"column": gx.ALONG_OF})], [*known, arguments["column"]], spark=True)
+        findings |= {index: _without(finding, gx.ALONG_OF) for index, finding in found.items()}
     return {index: _as_it_was(finding, {new: old for old, new in names.items()}) for index, finding in findings.items()}
 
 
@@ -301,14 +301,14 @@ def _without(finding: gx.Finding, column: str) -> gx.Finding:
 
 def _as_it_was(finding: gx.Finding, names: Mapping[str, str]) -> gx.Finding:
     """Restore the names and instants that Spark changed."""
-    rows = [{names.get(name, name): frames.zoned(value) for name, value in row.items()} for row in finding.rows]
-    return replace(finding, result=frames.zoned(_with_columns(finding.result, names)), rows=rows)
+    rows = [{names.get(name, name): gx.zoned(value) for name, value in row.items()} for row in finding.rows]
+    return replace(finding, result=gx.zoned(_with_columns(finding.result, names)), rows=rows)
 
 
 def _with_columns(mapping: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Rename columns in the parts of a rule's arguments or result that name columns."""
     about = ("column", "column_A", "column_B", "column_list", "column_set", "row_condition", "observed_value")
-    return dict(mapping) | {name: frames.renamed(mapping[name], names) for name in about if name in mapping}
+    return dict(mapping) | {name: gx.renamed(mapping[name], names) for name in about if name in mapping}
 
 
 def _kept(rule: Rule, count: int | None, count_of: Callable[[Collection[str]], int] | None) -> RuleResult:
@@ -339,7 +339,7 @@ def _result(rule: Rule, finding: gx.Finding | None, identity: Sequence[str]) -> 
     return RuleResult(
         **_fields(rule),
         outcome="passed" if finding.success else "failed",
-        observed=frames.plain(observed),
+        observed=gx.plain(observed),
         elements=elements,
         unexpected=unexpected,
         message=_message(rule, finding.success, elements, unexpected),
@@ -351,7 +351,7 @@ def _result(rule: Rule, finding: gx.Finding | None, identity: Sequence[str]) -> 
 
 
 def _picked(row: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    return {name: frames.plain(row[name]) for name in columns if name in row}
+    return {name: gx.plain(row[name]) for name in columns if name in row}
 
 
 def _message(rule: Rule, success: bool, elements: int | None, unexpected: int | None) -> str:

@@ -1,25 +1,36 @@
-"""Runs Great Expectations. Only this module imports it, always inside a function, because the import takes about 1 s of CPU.
+"""Runs Great Expectations, over rows and bounds of types that its engines compare.
 
-The import is made cheaper: modules that few rules use load at first use, and SQLAlchemy is not loaded.
+Only this module imports it, always inside a function, because the import takes about 1 s of CPU. The import is made cheaper: modules that
+few rules use load at first use, and SQLAlchemy is not loaded.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
+import math
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from windowmill.expectations.rule import Rule
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+    import pyspark.sql
+
 
 #: Greatest number of rows named per failed rule.
 MAX_EXAMPLES = 1_000
@@ -189,3 +200,292 @@ class _Finder(MetaPathFinder):
         if spec is not None and spec.loader is not None:
             spec.loader = importlib.util.LazyLoader(spec.loader)
         return spec
+
+
+#: Kind of a column: instant, instant without a zone, calendar day or decimal. Other columns are absent.
+Kinds = Mapping[str, Literal["instant", "wall", "day", "decimal"]]
+_BOUNDS = ("min_value", "max_value", "value_set")
+#: Rules that look for values in a set as Python does, to which a decimal is not the floating-point number of its digits.
+_OF_SETS = ("expect_column_distinct_values_to_", "expect_column_most_common_value_to_be_in_set", "expect_column_pair_values_to_be_in_set")
+#: Rules about sums, which a NaN makes NaN in pandas as in Spark, and about equal values, as all NaN are.
+WITHOUT_ORDER = frozenset(
+    {
+        *(f"expect_column_{name}_to_be_between" for name in ("mean", "stdev", "sum", "unique_value_count", "proportion_of_unique_values")),
+        *("expect_column_value_z_scores_to_be_less_than", "expect_column_values_to_not_be_outliers", "expect_multicolumn_sum_to_equal"),
+        *("expect_column_values_to_be_unique", "expect_compound_columns_to_be_unique"),
+    }
+)
+#: Rules that compare values of a row, or add them.
+_EQUAL = ("expect_column_pair_values_to_be_equal", "expect_multicolumn_values_to_be_equal")
+_GREATER, _SUM = "expect_column_pair_values_a_to_be_greater_than_b", "expect_multicolumn_sum_to_equal"
+#: Rules that compare each value with the one before it.
+ALONG = ("expect_column_values_to_be_increasing", "expect_column_values_to_be_decreasing")
+#: The column of a frame that these rules compare.
+ALONG_OF = "_along"
+
+
+def to_pandas(table: pyarrow.Table, objects: Collection[str] = ()) -> pandas.DataFrame:
+    """Convert without loss: integers with nulls stay integers, and NaN stays distinct from null, as in Spark; O(n).
+
+    Only within lists and structs, pandas makes floats of integers with nulls. Columns of ``objects`` hold Python's values.
+    """
+    import pandas as pd
+
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    return pd.DataFrame(
+        {name: pd.Series(each.to_pylist(), dtype=object) if name in objects else _series(each) for name, each in columns.items()}
+    )
+
+
+def across(rule_type: str, arguments: Mapping[str, Any], table: pyarrow.Table) -> tuple[pyarrow.Table, set[str]] | None:
+    """For a rule that compares or adds values of a row, the rows on which pandas says what Spark says, and columns of Python's values.
+
+    Null where the rows are right as they are. Pandas has no answer where a value is null of a type that knows nulls, takes a null for
+    one that breaks a bound, and has no sum of one; to Spark a null breaks no bound, and adds nothing.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if rule_type in ALONG and arguments["column"] in table.column_names:
+        return table.filter(_follows(table.column(arguments["column"]))), set()
+    if rule_type not in (_SUM, _GREATER, *_EQUAL):
+        return None
+    given = arguments.get("column_list") or [arguments.get("column_A"), arguments.get("column_B")]
+    names = [name for name in dict.fromkeys(given) if name in table.column_names]
+    lacking = [name for name in names if table.column(name).null_count]
+    if not lacking or (rule_type == _SUM and not all(_adds(table.column(name).type) for name in lacking)):
+        return None
+    nulls = [table.column(name).is_null() for name in names]
+    ignored = arguments.get("ignore_row_if")
+    if rule_type == _SUM and ignored != "any_value_is_missing":
+        kept = functools.reduce(pc.and_, nulls)
+        for name in lacking:
+            column, at = table.column(name), table.schema.get_field_index(name)
+            zero = pc.fill_null(column, pa.scalar(Decimal(0) if pa.types.is_decimal(column.type) else 0, column.type))
+            table = table.set_column(at, name, zero if ignored == "never" else pc.if_else(kept, column, zero))
+    if rule_type == _GREATER:
+        either = functools.reduce(pc.or_, nulls)
+        for name in names:
+            blank = pc.if_else(either, pa.scalar(None, table.column(name).type), table.column(name))
+            table = table.set_column(table.schema.get_field_index(name), name, blank)
+    kinds = {name: table.column(name).type for name in lacking if rule_type != _SUM}
+    knowing = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_date)
+    return table, {name for name, kind in kinds.items() if any(holds(kind) for holds in knowing)}
+
+
+def _follows(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    """Which values are compared with the one before: neither nulls nor NaN."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    valid = column.is_valid()
+    return pc.and_(valid, pc.invert(pc.is_nan(column)).fill_null(False)) if pa.types.is_floating(column.type) else valid
+
+
+def along(frame: pyspark.sql.DataFrame, column: str) -> pyspark.sql.DataFrame:
+    """The rows of ``frame`` whose values in ``column`` are compared with the one before, and in ``ALONG_OF`` what is compared.
+
+    Great Expectations keeps nulls of some types, and compares only the days of instants.
+    """
+    from pyspark.sql import functions as F
+
+    kind, own = dict(frame.dtypes)[column], F.col(column)
+    rows = frame.where(own.isNotNull() & ~F.isnan(own) if kind in ("float", "double") else own.isNotNull())
+    return rows.withColumn(ALONG_OF, F.unix_micros(own.cast("timestamp")) if kind.startswith("timestamp") else own)
+
+
+def _adds(kind: pyarrow.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def columns_with_nan(table: pyarrow.Table) -> set[str]:
+    """Names of floating-point columns with a NaN, which Spark orders above every number and pandas does not order."""
+    return {name for name, column in zip(table.column_names, table.columns, strict=True) if _has_nan(column)}
+
+
+def ordered(table: pyarrow.Table, columns: Collection[str]) -> pyarrow.Table:
+    """``table`` with infinity in place of each NaN of ``columns``, so that pandas orders them as Spark does."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name in columns:
+        column = table.column(name)
+        infinite = pc.if_else(pc.is_nan(column), pa.scalar(math.inf, column.type), column)
+        table = table.set_column(table.schema.get_field_index(name), name, infinite)
+    return table
+
+
+def ordered_bounds(rule_type: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a rule over a table of :func:`ordered`: a NaN is above every bound, but no extreme that lies within bounds."""
+    if rule_type in ("expect_column_max_to_be_between", "expect_column_min_to_be_between") and arguments.get("max_value") is None:
+        return dict(arguments) | {"max_value": sys.float_info.max}
+    return dict(arguments)
+
+
+def unordered(row: Mapping[str, Any], columns: Collection[str]) -> dict[str, Any]:
+    """The ``row``, which breaks a rule, with NaN again in place of infinity in ``columns``.
+
+    >>> unordered({"a": float("inf"), "b": float("inf")}, {"a"})
+    {'a': nan, 'b': inf}
+    """
+    return {name: math.nan if name in columns and cell == math.inf else cell for name, cell in row.items()}
+
+
+def _has_nan(column: pyarrow.ChunkedArray) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
+
+
+def _series(column: pyarrow.ChunkedArray) -> pandas.Series:
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind, types = column.type, pa.types
+    if types.is_timestamp(kind) and kind.tz is None:
+        return pc.assume_timezone(column, "UTC").to_pandas()
+    if types.is_decimal(kind) or _has_nan(column) or (types.is_date(kind) and column.null_count):
+        return column.to_pandas(types_mapper=pd.ArrowDtype)
+    if column.null_count and types.is_integer(kind):
+        return column.cast(pa.int64()).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    if column.null_count and types.is_boolean(kind):
+        return column.to_pandas(types_mapper={pa.bool_(): pd.BooleanDtype()}.get)
+    return column.to_pandas()
+
+
+def kinds_of_table(schema: pyarrow.Schema) -> Kinds:
+    """Time columns of an Arrow table; timestamps without a zone count as UTC, as in :func:`to_pandas`."""
+    import pyarrow as pa
+
+    kinds: dict[str, Literal["instant", "wall", "day", "decimal"]] = {}
+    for each in schema:
+        if pa.types.is_decimal(each.type):
+            kinds[each.name] = "decimal"
+        elif pa.types.is_timestamp(each.type):
+            kinds[each.name] = "instant"
+        elif pa.types.is_date(each.type):
+            kinds[each.name] = "day"
+    return kinds
+
+
+def kinds_of_frame(frame: pyspark.sql.DataFrame) -> Kinds:
+    """Time columns of a Spark frame."""
+    names: dict[str, Literal["instant", "wall", "day", "decimal"]] = {"timestamp": "instant", "timestamp_ntz": "wall", "date": "day"}
+    names["decimal"] = "decimal"
+    kinds = {name: kind.partition("(")[0] for name, kind in frame.dtypes}
+    return {name: names[kind] for name, kind in kinds.items() if kind in names}
+
+
+def spark_names(columns: Sequence[str]) -> dict[str, str]:
+    """New names for columns whose names Spark would parse as a path or as quoting, because Great Expectations does not quote them.
+
+    >>> spark_names(["a", "b.c"])
+    {'b.c': 'column_1'}
+    """
+    return {name: f"column_{index}" for index, name in enumerate(columns) if "." in name or "`" in name}
+
+
+def renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """Rename columns in ``value``, a rule's arguments or part of its result, at any depth.
+
+    >>> renamed({"column": "b.c"}, {"b.c": "column_1"})
+    {'column': 'column_1'}
+    """
+    if isinstance(value, Mapping):
+        return {name: renamed(part, names) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [renamed(part, names) for part in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def typed(rule_type: str, arguments: Mapping[str, Any], kinds: Kinds, *, spark: bool) -> dict[str, Any]:
+    """Convert the bounds of a time column to the type that the engine compares; bounds without a zone are UTC."""
+    if rule_type.startswith(_OF_SETS):
+        arguments = _with_decimals(arguments, kinds)
+    if not spark and rule_type in (_GREATER, _EQUAL[0]) and arguments.get("ignore_row_if") == "neither":
+        # To Spark two nulls are equal, and break no bound.
+        arguments = {**arguments, "ignore_row_if": "both_values_are_missing"}
+    column = arguments.get("column")
+    kind = kinds.get(column) if isinstance(column, str) else None
+    if kind in (None, "decimal") or not any(name in arguments for name in _BOUNDS):
+        return dict(arguments)
+    # Spark returns extremes without a zone: instants in this process' zone, zoneless ones unchanged.
+    plain_utc = kind == "wall" and rule_type in ("expect_column_max_to_be_between", "expect_column_min_to_be_between")
+
+    def convert(bound: Any) -> Any:
+        instant = _instant(bound)
+        if instant is None:
+            return bound
+        if kind == "day":
+            return instant.date()
+        if not spark:
+            return instant
+        return (instant if plain_utc else instant.astimezone()).replace(tzinfo=None)
+
+    changed = {name: arguments[name] for name in _BOUNDS if name in arguments}
+    return dict(arguments) | {
+        name: [convert(v) for v in bound] if isinstance(bound, list) else convert(bound) for name, bound in changed.items()
+    }
+
+
+def _with_decimals(arguments: Mapping[str, Any], kinds: Kinds) -> Mapping[str, Any]:
+    """``arguments`` with decimals among the values that are looked for in columns of decimals."""
+
+    def exact(column: Any, value: Any) -> Any:
+        return Decimal(str(value)) if kinds.get(column) == "decimal" and isinstance(value, float) else value
+
+    own, pair = arguments.get("value_set"), arguments.get("value_pairs_set")
+    columns = (arguments.get("column_A"), arguments.get("column_B"))
+    if isinstance(own, list):
+        arguments = {**arguments, "value_set": [exact(arguments.get("column"), value) for value in own]}
+    if isinstance(pair, list):
+        arguments = {**arguments, "value_pairs_set": [[exact(*each) for each in zip(columns, both, strict=True)] for both in pair]}
+    return arguments
+
+
+def _instant(bound: Any) -> datetime | None:
+    if isinstance(bound, str):
+        try:
+            bound = datetime.fromisoformat(bound)
+        except ValueError:
+            return None
+    if isinstance(bound, datetime):
+        return bound.astimezone(UTC) if bound.tzinfo else bound.replace(tzinfo=UTC)
+    return datetime(bound.year, bound.month, bound.day, tzinfo=UTC) if isinstance(bound, date) else None
+
+
+def zoned(value: Any) -> Any:
+    """Convert instants without a zone to UTC: Spark returns rows in this process' local time."""
+    if isinstance(value, Mapping):
+        return {name: zoned(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [zoned(part) for part in value]
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is None else value
+
+
+def plain(value: Any) -> Any:
+    """Convert a value to its JSON form; instants are in UTC.
+
+    >>> plain([Decimal("1.50"), float("nan"), None])
+    ['1.50', 'nan', None]
+    """
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(part) for part in value]
+    if isinstance(value, date):  # datetimes are dates, and so is pandas' NaT
+        whole = value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
+        return None if str(value) == "NaT" else whole.isoformat()
+    if isinstance(value, Decimal | bytes):
+        return str(value)
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)  # JSON has neither NaN nor infinities
+    return None if value is None or str(value) == "<NA>" else str(value)

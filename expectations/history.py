@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.expectations.frames import plain
 from windowmill.expectations.gate import RuleResult, Verdict
+from windowmill.expectations.gx import plain
 from windowmill.expectations.rule import Origin, Rule
 from windowmill.expectations.suites import is_sql
 

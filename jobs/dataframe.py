@@ -25,7 +25,7 @@ from windowmill.jobs.schedulers.spark.numbered_rows import without_watermark
 from windowmill.jobs.schedulers.spark.packed_pass import SlicesOfFiles, lift, windows
 from windowmill.jobs.schedulers.spark.partitioning import partitions_for, shuffle_partitions
 from windowmill.jobs.sources.columns import REASON, Columns
-from windowmill.jobs.sources.rows import with_event_times
+from windowmill.jobs.sources.spark_rows import with_event_times
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.shipping import ship_modules
 from windowmill.windowing.bounds import check_lengths

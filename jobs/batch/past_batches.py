@@ -17,7 +17,7 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan, RunPlan
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.stores import is_table
-from windowmill.expectations.frames import plain
+from windowmill.expectations.gx import plain
 from windowmill.windowing.durations import SECOND_US
 
 #: Runs for times that differ by at most so much are of the same time.

@@ -199,13 +199,13 @@ def _told_in_json(pipeline: Pipeline, progress: Progress, as_json: bool) -> Iter
     except WindowmillError as err:
         held = isinstance(err, HeldError)
         if as_json and (held or progress.committed):
-            from windowmill.jobs.commands.answers import summary_of
+            from windowmill.jobs.commands.summaries import summary_of
 
             show(summary_of(pipeline, progress.committed, "held" if held else "failed"), as_json)
         raise
 
 
 def _show_summary(pipeline: Pipeline, done: list[CommittedBatch], as_json: bool) -> None:
-    from windowmill.jobs.commands.answers import summary_of
+    from windowmill.jobs.commands.summaries import summary_of
 
     show(summary_of(pipeline, done), as_json)

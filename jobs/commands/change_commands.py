@@ -89,7 +89,7 @@ def apply(
     from windowmill.checkpoints.ledger import Ledger
     from windowmill.jobs.batch import loop
     from windowmill.jobs.batch.progress import Progress
-    from windowmill.jobs.commands.answers import summary_of
+    from windowmill.jobs.commands.summaries import summary_of
 
     kept = _kept(spec)
     expected = None
@@ -197,7 +197,7 @@ def _versions(text: str) -> tuple[int, int]:
 
 def answer_of(pipeline: Pipeline, done: Sequence[CommittedBatch]) -> Answer:
     """What a restatement has come to: a line of text, and in ``data`` each of its batches, runs among them."""
-    from windowmill.jobs.commands.answers import summary_of
+    from windowmill.jobs.commands.summaries import summary_of
 
     data: dict[str, Any] = summary_of(pipeline, done).data
     restated = [batch.restated for batch in done if batch.restated is not None]

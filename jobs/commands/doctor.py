@@ -1,4 +1,7 @@
-"""What is wrong with this machine, in plain words, and what to do about it; behind ``windowmill doctor``."""
+"""``windowmill doctor`` and ``setup``: what is wrong with this machine, and what an installed package lacks, by the same checks.
+
+What is lacking are jars, the class archive of the JVM, and compiled kernels.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,19 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from packaging.requirements import Requirement
 from rich.text import Text
 
 from windowmill.checkpoints.places import local_path
+from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.terminal import Answer, wrapped
-from windowmill.jobs.spark.jars import DELTA_VERSION, S3_JARS, class_archive, damaged_jars, jars_folder
+from windowmill.jobs.spark.jars import DELTA_VERSION, S3_JARS, class_archive, damaged_jars, fetch_jars, jars_folder
 from windowmill.jobs.spark.java import find_java, java_at
 from windowmill.jobs.spark.spark_settings import SERVER
 from windowmill.windowing.errors import MachineError, PluginError, ServerGoneError
@@ -350,3 +354,68 @@ def check_settings() -> list[Check]:
         return [Check("Settings", "warn", f"{found}: not read", f"did you mean {', '.join(wrong.values())}?")]
     given = [f"{setting.name}={redacted(value)}" for setting in SETTINGS if (value := setting.given())]
     return [Check("Settings", True, ", ".join(given))] if given else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What is set up: its name and words for progress, how to see whether it is there, and how to get it."""
+
+    name: str
+    doing: str
+    check: Callable[[], Check]
+    get: Callable[[], Any]
+
+
+def set_up(progress: Progress, *, with_s3: bool) -> Answer:
+    """Get what is missing; raises ``MachineError`` if there is no Java, or something that is needed cannot be made."""
+    find_java()
+    steps = [
+        _Step("jars", "Delta's jars", check_jars, lambda: fetch_jars(jars_folder())),
+        *(
+            [_Step("s3-jars", "jars with which Spark reads s3://", _check_s3, lambda: fetch_jars(jars_folder(), S3_JARS))]
+            if with_s3
+            else []
+        ),
+        _Step("archive", "the JVM's archive of loaded classes, half a minute", check_class_archive, _record_archive),
+        _Step("kernels", "compiled kernels, some minutes", check_kernels, _compile_kernels),
+    ]
+    done, jars_are_new = [], False
+    for step in steps:
+        # The JVM ignores an archive that was recorded with other jars.
+        missing = step.check().ok is not True or (step.name == "archive" and jars_are_new)
+        jars_are_new = jars_are_new or (missing and step.name in ("jars", "s3-jars"))
+        if missing:
+            try:
+                with progress.step(step.name, step.doing):
+                    step.get()
+            except MachineError as err:
+                if step.name != "archive":
+                    raise
+                progress.say(f"  {err}")
+        found = step.check()
+        result = "was there" if not missing else "made" if found.ok is True else "failed"
+        done.append({"name": step.name, "result": result, "found": found.found})
+    done.insert(0, {"name": "java", "result": "was there", "found": check_java().found})
+    made = sum(step["result"] == "made" for step in done)
+    failed = [step["name"] for step in done if step["result"] == "failed"]
+    others = f"{', '.join(failed)} failed" if failed else "the others were there"
+    text = f"ready: {made} of {len(done)} made, {others}; `windowmill doctor` checks the rest of this machine"
+    return Answer({"steps": done}, text)
+
+
+def _check_s3() -> Check:
+    damaged = damaged_jars(jars_folder(), S3_JARS)
+    return Check("S3 jars", not damaged, f"{len(S3_JARS) - len(damaged)} of {len(S3_JARS)} in {jars_folder()}")
+
+
+def _record_archive() -> None:
+    from windowmill.jobs.spark.session import record_class_archive  # imports PySpark
+
+    record_class_archive()
+
+
+def _compile_kernels() -> None:
+    from windowmill.windowing.kernels.__main__ import forget_stale, warm  # imports numba
+
+    forget_stale()
+    warm()

@@ -25,7 +25,7 @@ from windowmill.expectations.suites import rules
 from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.applying import Application, next_apply
 from windowmill.jobs.batch.window_history import rulings
-from windowmill.jobs.commands.answers import bound
+from windowmill.jobs.commands.summaries import bound
 from windowmill.jobs.commands.terminal import Answer, as_written, wrapped
 from windowmill.jobs.kept_verdicts import kept_verdict
 from windowmill.jobs.layouts import limits

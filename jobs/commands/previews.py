@@ -18,7 +18,7 @@ from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.engine import compute_of
-from windowmill.jobs.commands.answers import bound
+from windowmill.jobs.commands.summaries import bound
 from windowmill.jobs.commands.terminal import Answer
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.sources.base import Reading, SourceTable

@@ -13,7 +13,7 @@ from rich.text import Text
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.engine import describe_briefly
-from windowmill.jobs.commands.answers import titled
+from windowmill.jobs.commands.summaries import titled
 from windowmill.jobs.commands.terminal import Answer, as_written, in_bytes, load_pipeline
 from windowmill.jobs.report.cost import Month, figures_of, trend_of
 from windowmill.jobs.report.overview import PipelineRow, row_of, unreadable, write_overview

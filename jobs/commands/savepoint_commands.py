@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Group
 
 from windowmill.jobs.batch import savepoints
-from windowmill.jobs.commands.answers import bound, titled
+from windowmill.jobs.commands.summaries import bound, titled
 from windowmill.jobs.commands.terminal import Answer, in_bytes
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import to_us

@@ -116,7 +116,7 @@ def setup(
 ) -> None:
     """Get what Spark and the kernels need and this machine lacks: Delta's jars, an archive of classes, compiled code. Minutes, once."""
     from windowmill.jobs.batch.progress import Progress
-    from windowmill.jobs.commands.setup import set_up
+    from windowmill.jobs.commands.doctor import set_up
 
     show(set_up(Progress(errors), with_s3=with_s3), as_json)
 

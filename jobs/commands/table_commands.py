@@ -17,7 +17,7 @@ from windowmill.windowing.settings import PRICE_PER_HOUR
 
 def status(spec: Spec, as_json: AsJson = False) -> None:
     """Show the pipeline's progress and open batch."""
-    from windowmill.jobs.commands.answers import status_of
+    from windowmill.jobs.commands.summaries import status_of
 
     show(status_of(load_pipeline(spec)), as_json)
 
@@ -29,7 +29,7 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """List the pipeline's batches."""
-    from windowmill.jobs.commands.answers import history_of
+    from windowmill.jobs.commands.summaries import history_of
 
     show(history_of(load_pipeline(spec), last, timings=timings), as_json)
 
@@ -51,7 +51,7 @@ def cost(
 
 def quality(spec: Spec, last: Last = 5, as_json: AsJson = False) -> None:
     """Show the validation results of the last batches."""
-    from windowmill.jobs.commands.answers import quality_of
+    from windowmill.jobs.commands.summaries import quality_of
 
     show(quality_of(load_pipeline(spec), last), as_json)
 

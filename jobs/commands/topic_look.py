@@ -17,7 +17,7 @@ from windowmill.jobs.sources.kafka import newest_messages
 from windowmill.jobs.sources.kafka_messages import MessageForm, batches_of_messages, messages_in
 from windowmill.jobs.sources.kafka_options import OWN_COLUMNS, columns_of
 from windowmill.jobs.sources.plain_files import Form
-from windowmill.jobs.sources.text_rows import json_object
+from windowmill.jobs.sources.text_files import json_object
 from windowmill.jobs.sources.text_values import TextTimes
 from windowmill.windowing.errors import SourceMissingError, SpecError
 

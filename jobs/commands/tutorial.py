@@ -24,7 +24,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import table_at, write_table
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
-from windowmill.jobs.commands.answers import titled
+from windowmill.jobs.commands.summaries import titled
 from windowmill.jobs.commands.terminal import wrapped
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.report.queries import query

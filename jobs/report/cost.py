@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from windowmill.checkpoints.batches import Batch
-from windowmill.jobs.report.chart_data import bars_of
+from windowmill.jobs.report.curves import bars_of
 from windowmill.jobs.report.short_texts import elapsed, short
 from windowmill.windowing.spec import Pipeline
 

@@ -20,13 +20,11 @@ from windowmill.checkpoints.places import Places, local_path
 from windowmill.checkpoints.plans import RunPlan
 from windowmill.jobs.batch.engine import describe_briefly
 from windowmill.jobs.batch.progress import late_missed, missed_windows, warnings_of
-from windowmill.jobs.report.chart_data import bars_of, charts_of
 from windowmill.jobs.report.cost import Month, bytes_of, cost_bars, seconds_of, timings_of, trend_of
-from windowmill.jobs.report.curves import Curves, WindowCurves
+from windowmill.jobs.report.curves import Curves, WindowCurves, bars_of, charts_of
 from windowmill.jobs.report.freshness import WORTH_A_LOOK, Freshness, share_of
 from windowmill.jobs.report.quality import Held, Quality
-from windowmill.jobs.report.queries import Quarantine, clipped
-from windowmill.jobs.report.result_rows import key_text
+from windowmill.jobs.report.queries import Quarantine, clipped, key_text
 from windowmill.jobs.report.short_texts import elapsed, instant, moment, short
 from windowmill.windowing.counts import Totals
 from windowmill.windowing.durations import DAY_US

@@ -18,8 +18,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.quoting import quoted
 from windowmill.jobs.batch.window_history import rulings
-from windowmill.jobs.report.queries import clipped, literal, named, open_table, query
-from windowmill.jobs.report.result_rows import key_text, text_of
+from windowmill.jobs.report.queries import clipped, key_text, literal, named, open_table, query, text_of
 from windowmill.jobs.report.short_texts import moment
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.spec import Pipeline

@@ -228,7 +228,7 @@ def _texts_of_csv(settings: Source, path: str) -> Mapping[str, set[str]]:
 
 
 def _texts_of_json(settings: Source, path: str) -> Mapping[str, set[str]]:
-    from windowmill.jobs.sources.text_rows import json_object
+    from windowmill.jobs.sources.text_files import json_object
 
     form = text_form(settings, ())
     assert form is not None

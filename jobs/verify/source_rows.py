@@ -29,7 +29,7 @@ from windowmill.jobs.sources.columns import Columns, used_columns
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.plain_files import NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
-from windowmill.jobs.sources.rows import read_rows
+from windowmill.jobs.sources.spark_rows import read_rows
 from windowmill.jobs.sources.table_rows import Live, left, live_rows
 from windowmill.jobs.sources.time_bounds import spans
 from windowmill.jobs.spark.object_storage import reader_options, spark_path

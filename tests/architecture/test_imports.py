@@ -44,7 +44,7 @@ SPARK_MODULES = {
     *(
         f"sources/{name}.py"
         for name in (
-            *("arrow_rows", "base", "columns", "delta_log", "delta_rows", "folder", "folder_listing", "kafka", "plain_rows", "rows"),
+            *("arrow_rows", "base", "columns", "delta_log", "delta_rows", "folder", "folder_listing", "kafka", "plain_rows", "spark_rows"),
             "table_rows",
         )
     ),
@@ -117,7 +117,7 @@ def test_spark_is_known_in_few_modules():
             },
         ),
         ("windowmill.jobs.batch.loop", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
-        ("windowmill.jobs.commands.answers", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
+        ("windowmill.jobs.commands.summaries", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
     ],
 )
 def test_light_modules_load_nothing_heavy(module, heavy):

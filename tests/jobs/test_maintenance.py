@@ -22,8 +22,8 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.records import FAN
 from windowmill.expectations.history import SCHEMA
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.commands.answers import history_of, quality_of, status_of
 from windowmill.jobs.commands.maintenance_command import maintain
+from windowmill.jobs.commands.summaries import history_of, quality_of, status_of
 from windowmill.windowing.errors import StateCorruptError, StateError
 from windowmill.windowing.specfile import parse_pipeline
 

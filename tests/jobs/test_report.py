@@ -80,7 +80,7 @@ def test_key_figures_add_up(pipeline):
 
 @pytest.mark.parametrize(("quarantined", "warned"), [(15, False), (16, True)])
 def test_many_quarantined_rows_are_warned_of(pipeline, quarantined, warned):
-    from windowmill.jobs.commands.answers import status_of
+    from windowmill.jobs.commands.summaries import status_of
 
     commit(pipeline, rows_read=1_500, rows_applied=1_500 - quarantined, rows_quarantined=quarantined)
     words = Page.of(pipeline).html

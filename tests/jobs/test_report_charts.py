@@ -11,8 +11,7 @@ import pytest
 
 from tests.jobs.reporting import HOUR, START, Page, commit, pipeline_at, publish, result_row
 from windowmill.jobs.report import ChartSelection, write_report
-from windowmill.jobs.report.chart_data import bars_of
-from windowmill.jobs.report.curves import Limit, read_curves
+from windowmill.jobs.report.curves import Limit, bars_of, read_curves
 from windowmill.jobs.report.queries import open_table
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SpecError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands import doctor, setup
+from windowmill.jobs.commands import doctor
 from windowmill.jobs.commands.doctor import Check
 from windowmill.windowing.errors import MachineError
 
@@ -27,9 +27,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(doctor, "check_jars", has("jars"))
     monkeypatch.setattr(doctor, "check_class_archive", has("archive"))
     monkeypatch.setattr(doctor, "check_kernels", has("kernels"))
-    monkeypatch.setattr(setup, "fetch_jars", lambda *_: done.append("jars"))
-    monkeypatch.setattr(setup, "_record_archive", lambda: done.append("archive"))
-    monkeypatch.setattr(setup, "_compile_kernels", lambda: done.append("kernels"))
+    monkeypatch.setattr(doctor, "fetch_jars", lambda *_: done.append("jars"))
+    monkeypatch.setattr(doctor, "_record_archive", lambda: done.append("archive"))
+    monkeypatch.setattr(doctor, "_compile_kernels", lambda: done.append("kernels"))
     return done
 
 
@@ -50,7 +50,7 @@ def test_an_archive_of_other_jars_is_recorded_anew(made):
 
 
 def test_jars_for_s3_only_if_asked_for(made, monkeypatch, tmp_path):
-    monkeypatch.setattr(setup, "jars_folder", lambda: Path(tmp_path))
+    monkeypatch.setattr(doctor, "jars_folder", lambda: Path(tmp_path))
     made += ["jars", "archive", "kernels"]
     assert main(["setup", "--s3"]) == 0
     assert made[3:] == ["jars", "archive"]
@@ -60,7 +60,7 @@ def test_without_java_nothing_is_made(made, monkeypatch, capsys):
     def no_java() -> None:
         raise MachineError("Spark needs Java 17 or newer, found none; install it")
 
-    monkeypatch.setattr(setup, "find_java", no_java)
+    monkeypatch.setattr(doctor, "find_java", no_java)
     assert main(["setup"]) != 0
     assert made == []
     assert "Spark needs Java 17 or newer, found none; install it" in capsys.readouterr().err
@@ -70,7 +70,7 @@ def test_without_an_archive_the_rest_is_made(made, monkeypatch, capsys):
     def no_archive() -> None:
         raise MachineError("Java wrote no class archive; sessions work without it, 4 seconds slower")
 
-    monkeypatch.setattr(setup, "_record_archive", no_archive)
+    monkeypatch.setattr(doctor, "_record_archive", no_archive)
     assert main(["setup", "--json"]) == 0
     assert made == ["jars", "kernels"]
     told = capsys.readouterr()

@@ -14,7 +14,7 @@ from tests.spark.harness import BASE, MINUTE, Bench
 from windowmill.jobs.conditions.checks import condition_problem
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.schedulers.spark import numbered_rows
-from windowmill.jobs.sources import rows
+from windowmill.jobs.sources import spark_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic]
 
@@ -79,7 +79,7 @@ def test_what_is_left_to_spark(text):
 def test_spark_is_asked_once_about_what_only_it_evaluates(spark, tmp_path, monkeypatch, here):
     if not here:
         monkeypatch.setattr(limits, "MAX_ROWS", 0)
-    monkeypatch.setattr(rows, "read_rows", None)  # Spark does not read the rows themselves
+    monkeypatch.setattr(spark_rows, "read_rows", None)  # Spark does not read the rows themselves
     monkeypatch.setattr(numbered_rows, "read_rows", None)
     labels = [f"label {n}" for n in range(40)]
     told = spark.createDataFrame([(label,) for label in labels], "s string").selectExpr("s", "xxhash64(s) % 3 = 0 h").collect()

@@ -20,7 +20,7 @@ from tests.spark.harness import differences as differences_of
 from tests.spark.test_random_pipelines import land, published, refused, runnable
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import engine, loop
-from windowmill.jobs.commands.answers import history_of, status_of
+from windowmill.jobs.commands.summaries import history_of, status_of
 from windowmill.jobs.layouts import limits
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import LocalComputeError

@@ -36,7 +36,7 @@ from windowmill.jobs.sources.base import Reading
 from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.plain_rows import PlainRows
-from windowmill.jobs.sources.rows import read_rows
+from windowmill.jobs.sources.spark_rows import read_rows
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.settings import COMPUTE

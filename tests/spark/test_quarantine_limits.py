@@ -18,7 +18,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.expectations import history
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.commands.answers import history_of, status_of
+from windowmill.jobs.commands.summaries import history_of, status_of
 from windowmill.jobs.report import write_report
 from windowmill.windowing.errors import HeldError
 

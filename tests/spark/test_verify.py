@@ -15,7 +15,7 @@ from tests.spark.harness import AGGREGATES, SCHEMA, Bench, Row, events, quiet, r
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands.answers import quality_of
+from windowmill.jobs.commands.summaries import quality_of
 from windowmill.jobs.commands.verify import _lines
 from windowmill.jobs.verify.check import BY_SQL, Verification, verify
 from windowmill.jobs.verify.source_rows import LocalReader

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.strategies import DECIMALS, STRINGS, TAME_FLOATS, WILD_FLOATS
 from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.windowing.catalogue import DECLARED
-from windowmill.windowing.columnar import packing, slice_windows, slices, whole_keys
+from windowmill.windowing.columnar import packing, slice_windows, slices
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, MISSED, REFUSED, SLICE, TIME
 from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.results import result_schema
@@ -261,7 +261,7 @@ def shown(stage: WindowStage, parts: list[slice_windows.Combined]) -> list[str]:
 @pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
 def test_keys_that_share_a_bucket_have_the_windows_and_slices_of_keys_alone_to_the_bit(monkeypatch, case, n_buckets, most):
     monkeypatch.setattr(slices, "CHUNK_ROWS", 40)
-    monkeypatch.setattr(whole_keys, "CHUNK_SLICES", 20)
+    monkeypatch.setattr(slice_windows, "CHUNK_SLICES", 20)
     rng = np.random.default_rng(6)
     empty = dict.fromkeys(TYPES, None)
     names = [*(f"key {n}" for n in range(12)), None]
@@ -286,7 +286,7 @@ def test_keys_that_share_a_bucket_have_the_windows_and_slices_of_keys_alone_to_t
 @pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
 def test_shares_of_the_keys_have_the_windows_of_all_keys_to_the_bit(monkeypatch, case):
     monkeypatch.setattr(slices, "CHUNK_ROWS", 7)
-    monkeypatch.setattr(whole_keys, "CHUNK_SLICES", 5)
+    monkeypatch.setattr(slice_windows, "CHUNK_SLICES", 5)
     rng = np.random.default_rng(5)
     empty = dict.fromkeys(TYPES, None)
     rows = [

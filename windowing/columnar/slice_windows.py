@@ -1,7 +1,8 @@
 """Combines slices of whole keys into windows, and into the rows that the state keeps.
 
-Where all windows are hopping ones of fixed length over numbers alone, and events are points,
-:mod:`windowmill.windowing.kernels.slice_windows` combines them; else :mod:`windowmill.windowing.columnar.grid_partials`.
+All slices of some keys come from packed rows that a shuffle has brought together, or from parts in one process. Where all windows are
+hopping ones of fixed length over numbers alone, and events are points, :mod:`windowmill.windowing.kernels.slice_windows` combines them;
+else :mod:`windowmill.windowing.columnar.grid_partials`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windowmill.windowing.axis import Grid, WindowGrid
 from windowmill.windowing.bounds import check_duration, check_key, check_share, count_ends
@@ -19,21 +22,24 @@ from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, 
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.aggregation import Aggregation
 from windowmill.windowing.columnar.checksums import with_checksums
-from windowmill.windowing.columnar.grid_partials import SlicePartials, combine_numbers, concatenate, windows_of
-from windowmill.windowing.columnar.known_spans import (
-    NO_SPAN,
-    EmptyStretches,
-    Spans,
-    bounds_before,
-    spans_before,
-    spans_stored,
-    split_off,
-)
+from windowmill.windowing.columnar.grid_partials import SlicePartials, combine_numbers, concatenate, reached_windows, windows_of
+from windowmill.windowing.columnar.known_spans import NO_SPAN, EmptyStretches, Spans, bounds_before, spans_before, spans_stored, split_off
 from windowmill.windowing.columnar.lasting import spans_of
-from windowmill.windowing.columnar.packing import Sliced, split_missed
+from windowmill.windowing.columnar.packing import BUCKET, LATE_ROWS, ROWS, Sliced, count_slices, split_missed
 from windowmill.windowing.columnar.results import Chunk, gives_json, typed
 from windowmill.windowing.columnar.results import result_rows as rows_of
-from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK, in_order, keys_of, plain
+from windowmill.windowing.columnar.rows import (
+    ROW_KEY,
+    ROW_NUMBER,
+    ROW_TIME,
+    ROW_UNTIL,
+    ROW_WATERMARK,
+    first_rows,
+    in_order,
+    key_codes,
+    keys_of,
+    plain,
+)
 from windowmill.windowing.columnar.slice_columns import (
     IN_TIME,
     arrivals_of,
@@ -44,16 +50,8 @@ from windowmill.windowing.columnar.slice_columns import (
     reached_of,
     reaching_of,
 )
-from windowmill.windowing.columnar.slice_nodes import whole_nodes
-from windowmill.windowing.columnar.slice_revisions import marked_by_edge, revisions_of
-from windowmill.windowing.columnar.slices import (
-    GRID,
-    Revising,
-    SliceStage,
-    WindowStage,
-)
+from windowmill.windowing.columnar.slices import CHUNK_BYTES, CHUNK_SLICES, GRID, NodeStage, Revising, SliceStage, WindowStage
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
-from windowmill.windowing.columnar.whole_keys import WholeKeys, of_packed, of_parts
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.columns import arenas, int64_of, stored
 from windowmill.windowing.kernels.combine import Bools, Ints
@@ -61,13 +59,189 @@ from windowmill.windowing.kernels.grid_ranges import empty_windows, grid_windows
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.kernels.lower import lower
 from windowmill.windowing.kernels.rows import Rows
+from windowmill.windowing.kernels.slice_revisions import SortedSlices, late_windows, versions
 from windowmill.windowing.kernels.slice_windows import hopping_windows
-from windowmill.windowing.kernels.slices import along_axis, combine_runs, runs
+from windowmill.windowing.kernels.slices import along_axis, by_key, combine_runs, runs
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.leaves import runs as equal_runs
 from windowmill.windowing.slicing.numbering import Numbering, pairs_among
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
+
+
+@dataclass(frozen=True)
+class WholeKeys:
+    """All slices of some keys; those of a key are in the order of the places of their parts.
+
+    Attributes
+    ----------
+    of_key
+        Key columns by key index.
+    slices, offsets
+        Slices without keys; key k's are ``offsets[k]:offsets[k + 1]``, int64, shape (n_keys + 1,).
+    rows, late_rows
+        Numbers of lifted rows, and of late rows among them.
+    """
+
+    of_key: Mapping[str, pa.Array]
+    slices: pa.Table
+    offsets: Ints
+    rows: int
+    late_rows: int
+
+
+def of_packed(stage: SliceStage, batches: Iterable[pa.RecordBatch]) -> Iterator[WholeKeys]:
+    """The slices of packed rows, sorted by ``BUCKET`` and ``PLACE``; no key is split between results.
+
+    Raises
+    ------
+    StateCorruptError
+        If a block has changed since it was packed.
+    """
+    for table in _gathered(batches, stage):
+        slices, owners = stage.packing.unpack(table)
+        keys = stage.packing.keys_of(table)
+        # Without key columns all slices belong to one key, and Arrow would report zero rows.
+        codes, n_keys = key_codes([keys.column(key) for key in stage.keys], max(1, keys.num_rows))
+        order, offsets = by_key(codes[owners], n_keys)
+        if (np.diff(order) < 0).any():  # a bucket holds several keys
+            slices = slices.take(pa.array(order))
+        rows, late_rows = (pc.sum(table.column(name)).as_py() for name in (ROWS, LATE_ROWS))
+        yield WholeKeys(_keys(stage, keys, first_rows(codes)), slices, offsets, rows, late_rows)
+
+
+def of_parts(stage: SliceStage, parts: Sequence[Sliced]) -> Iterator[WholeKeys]:
+    """The slices of ``parts``, whose keys come in any order; no key is split between results. O(n) in slices."""
+    if not parts:
+        return
+    table = pa.concat_tables([part.slices for part in parts]).combine_chunks()
+    lifted, late_rows = np.concatenate([part.lifted for part in parts]), sum(part.late for part in parts)
+    codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
+    order, offsets = by_key(codes, n_keys)
+    slices = table.drop_columns(list(stage.keys))
+    cuts = np.searchsorted(offsets, np.arange(0, len(order), CHUNK_SLICES))
+    for first, stop in pairwise(np.unique(np.append(cuts, n_keys)).tolist()):
+        own = order[offsets[first] : offsets[stop]]
+        of_key = _keys(stage, table, order[offsets[first:stop]])
+        yield WholeKeys(of_key, slices.take(pa.array(own)), offsets[first : stop + 1] - offsets[first], int(lifted[own].sum()), late_rows)
+        late_rows = 0
+
+
+def _keys(stage: SliceStage, table: pa.Table, rows: Ints) -> dict[str, pa.Array]:
+    return {key: table.column(key).combine_chunks().take(pa.array(rows)) for key in stage.keys}
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], stage: SliceStage) -> Iterator[pa.Table]:
+    """Gather packed slices into tables that never split a bucket of keys."""
+    waiting: list[pa.RecordBatch] = []
+    gathered = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        gathered, size = gathered + count_slices(batch), size + batch.nbytes
+        if (gathered >= CHUNK_SLICES or size >= CHUNK_BYTES) and stage.keys:
+            table = pa.Table.from_batches(waiting)
+            buckets = table.column(BUCKET).to_numpy()
+            cut = int(np.searchsorted(buckets, buckets[-1]))
+            if cut:
+                yield table.slice(0, cut)
+                waiting = table.slice(cut).to_batches()
+            gathered, size = sum(map(count_slices, waiting)), sum(part.nbytes for part in waiting)
+    if waiting and (table := pa.Table.from_batches(waiting)).num_rows:
+        yield table
+
+
+def whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: SlicePartials, own: Bools) -> list[tuple[int, SlicePartials]]:
+    """By level, the nodes that this batch completes, and increments for nodes completed before.
+
+    ``leaves`` are the restored slices and nodes and the batch's own slices.
+    """
+    assert stage.keep_from is not None
+    counted = leaves.closed <= wanted.closed_through
+    # Late slices join a node once the windows that do not count them, or number their revisions by them, are closed.
+    fresh = counted & (own | (leaves.closed > wanted.closed_before))
+    first, before, now = (wanted.nodes.number(t) for t in (stage.keep_from, wanted.before, wanted.through))
+    nodes = []
+    # Nodes that end after ``before`` become complete in this batch; to those that end earlier it adds what is fresh.
+    for rows, after, until in ((counted, before, now), (fresh, first, before)):
+        level_below = leaves.at(rows)
+        number = wanted.nodes.numbers(level_below.starts)
+        for level in range(1, wanted.nodes.top + 1):
+            number = number >> level << level
+            # Skip a node that begins before the needed range or ends after the complete one: the nodes above it do so too.
+            inside = (number >= first) & (number + (1 << level) <= until)
+            if not inside.any():
+                break
+            number, level_below = _joined(stage.slices, wanted, number[inside], level_below.at(inside))
+            nodes.append((level, level_below.at(number + (1 << level) > after)))
+    return nodes
+
+
+def _joined(stage: SliceStage, wanted: NodeStage, number: Ints, below: SlicePartials) -> tuple[Ints, SlicePartials]:
+    """Combine the partials ``below``, sorted by key and ``number`` of their node, into nodes: the number and partial of each."""
+    keys = below.keys
+    bounds = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]) | (number[1:] != number[:-1]), True])
+    firsts = bounds[:-1]
+    number = number[firsts]
+    ints, floats = combine_runs(stage.layout.program(), bounds[:-1], bounds[1:], below.ints, below.floats)
+    objects = stage.objects.fold(below.objects, bounds)
+    never, begun = np.full(len(number), BEFORE, np.int64), np.zeros(len(number), np.int64)
+    in_time = np.full(len(number), IN_TIME, np.int64)
+    return number, SlicePartials(
+        keys[firsts], wanted.nodes.starts(number), never, ints, floats, objects, below.before[firsts], begun, in_time
+    )
+
+
+def revisions_of(
+    numbering: Numbering,
+    partials: SlicePartials,
+    offsets: Ints,
+    late: Bools,
+    before: tuple[Ints, Ints],
+    revising: Revising,
+    through: int,
+) -> tuple[Windows, Ints]:
+    """The versions of the windows of a grid that the ``late`` partials of a batch revise, and their numbers.
+
+    A window has a version for each moment at which late rows of it arrived, with what had arrived until then. O(n log n) in pairs of a
+    window and such a partial, besides the slices of the windows and the late rows among them, once for each window.
+
+    Parameters
+    ----------
+    offsets
+        Key k's partials are ``offsets[k]:offsets[k + 1]``.
+    late
+        Mask of the batch's partials that have a moment of arrival; there are some.
+    before
+        ``first`` and ``last`` of :class:`SortedSlices`.
+    through
+        The instant through which windows are shown.
+    """
+    since = int(partials.arrivals[late].min())
+    arrived = SortedSlices(offsets, partials.starts, partials.reaching, partials.closed, partials.arrivals, *before)
+    key, number, slices = late_windows(numbering.grid, arrived, since, revising.lateness, revising.after, through)
+    if len(reaching := np.flatnonzero(late & (partials.reaching == 1))):
+        marks = partials.closed[reaching]
+        revised = np.maximum(marks - revising.lateness, revising.after), np.minimum(marks, through)
+        reached = reached_windows(numbering, partials, reaching, *revised)
+        key, number, slices = (np.concatenate(pair) for pair in zip((key, number, slices), reached, strict=True))
+    # Of the slices that came together, the one into which events reach comes first.
+    order = np.lexsort((-partials.reaching[slices], partials.arrivals[slices], number, key))
+    key, number, slices = key[order], number[order], slices[order]
+    moment = partials.arrivals[slices]
+    same = np.append(False, (key[1:] == key[:-1]) & (number[1:] == number[:-1]))[: len(key)]
+    first = ~(same & np.append(False, moment[1:] == moment[:-1])[: len(key)])
+    key, number, slices, continues = key[first], number[first], slices[first], same[first]
+    revision, sequence, lo, hi, member_offsets, members = versions(numbering.grid, arrived, since, key, number, slices, continues)
+    ranges, held = (sequence, lo, hi), (member_offsets, members)
+    return Windows.of(key, *numbering.bounds(number), revision=revision, ranges=ranges, members=held, continues=continues), number
+
+
+def marked_by_edge(stage: SliceStage, partials: SlicePartials) -> SlicePartials:
+    """``partials`` with marks as the state has them: the last edge before each, which no window end lies between."""
+    closed = partials.closed.copy()
+    late = closed != BEFORE
+    closed[late] = stage.edges.slice_starts(closed[late])
+    return replace(partials, closed=closed)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from rich.table import Table
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.compaction import own_rows
 from windowmill.checkpoints.state.inspection import LogInspection, PositionsInspection
-from windowmill.jobs.commands.answers import titled
 from windowmill.jobs.commands.state_views.view import View, breakable, cell, partials_told, source_types, value_of
+from windowmill.jobs.commands.summaries import titled
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, NUMBER_OF, TIME
 from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.position_nodes import FIRST, POSITION

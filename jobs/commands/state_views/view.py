@@ -15,7 +15,7 @@ from rich.text import Text
 
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.inspection import Inspection
-from windowmill.jobs.commands.answers import bound, facts_table, titled
+from windowmill.jobs.commands.summaries import bound, facts_table, titled
 from windowmill.jobs.json_lines.read import plain
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.partial_bytes import decode

@@ -23,7 +23,7 @@ from windowmill.jobs.layouts.lateness import LatenessRule, marked, usable, usabl
 from windowmill.jobs.schedulers.files.survey import Survey, Times, surveyed
 from windowmill.jobs.sources.columns import FAILED, FILE, ROW, VERSION, Columns
 from windowmill.jobs.sources.event_times import EventTimes
-from windowmill.jobs.sources.rows import read_rows
+from windowmill.jobs.sources.spark_rows import read_rows
 from windowmill.jobs.spark.access import mapped
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
