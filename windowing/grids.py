@@ -28,12 +28,12 @@ _SAMPLED_FROM, _SAMPLED_EDGES = to_us(datetime(2024, 1, 1, tzinfo=UTC)), 1 << 17
 class Grids:
     """The named grids of a pipeline, sharing slices.
 
-    ``known`` are the names of those that show empty windows. ``lasting`` is whether events last, and may reach into slices from before.
+    ``known`` are the names of those that show empty windows. ``intervals`` is whether events last, and may reach into slices from before.
     """
 
     named: tuple[tuple[str, WindowGrid], ...]
     known: tuple[str, ...] = ()
-    lasting: bool = False
+    intervals: bool = False
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Grids:
@@ -56,7 +56,7 @@ class Grids:
 
     def spans_of_starts(self, after: int, through: int) -> tuple[tuple[int, int], ...] | None:
         """Spans [low, high) that hold the starts of all windows that end in (``after``, ``through``]; null where events are points."""
-        if not self.lasting:
+        if not self.intervals:
             return None
         ending = [grid for grid in self.grids if grid.count_ends(after, through)]
         # Of other grids a window that ends after ``through`` may start no later than one that ends before it: windows that grow share a

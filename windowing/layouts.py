@@ -181,7 +181,7 @@ def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | 
     if slices:
         spans = map(str.lower, columns_of(slices.grids.known))
         own = (SLICE, LEVEL, CLOSED, ARRIVAL, ORDER, GRID, BUCKET, PLACE, ROWS, LATE_ROWS, BLOCK, *spans)
-        own += (REACHING, REACHED) if slices.grids.lasting else ()
+        own += (REACHING, REACHED) if slices.grids.intervals else ()
     if sessions:
         own += sessions.own_columns
     taken = {BATCH, SUM, *own, *(name.lower() for name, _ in layout.stored_columns)}

@@ -277,7 +277,7 @@ def _of_slices(part: Slices, window: Window) -> Described:
     # Grids of fixed lengths have as many slices in any stretch of time; of others the most in the longest window are counted.
     even = all_hopping(grids.grids) is not None
     density = new / grid.hop if even and isinstance(grid, Grid) else count_slices(grids.edges, by_name[longest.name])[0] / span
-    starts = sum((size.longest + delay) // _distance(each) + 1 for each in grids.grids) if grids.lasting else 0
+    starts = sum((size.longest + delay) // _distance(each) + 1 for each in grids.grids) if grids.intervals else 0
     above = ", and nodes over them: for one window end a batch reads at most 2·log2 n rows a key" if nodes else ""
     state = f"slices of the last {size} (longest window){_delays(pipeline)}, a row for each batch that touched one{above}"
     shape = Shape(
@@ -293,12 +293,12 @@ def _of_slices(part: Slices, window: Window) -> Described:
     )
     if revises:
         late = "a window that late rows revise is combined once a batch; they are added one by one"
-    elif part.layout.objects or grids.lasting or not even:
+    elif part.layout.objects or grids.intervals or not even:
         late = "slices of late rows are combined one by one"
     else:
         late = "a key with late rows is recomputed in their batch"
     combines = Combines("n − 1", n - 1) if alone else Combines(_TWO_STACKS, round(2 * m + 1 - (m * m + 2 * m) / n, 2))
-    own = 3 + bool(nodes) + grids.lasting + 2 * len(grids.known)  # start, closed, batch; level; whether events reach in; spans
+    own = 3 + bool(nodes) + grids.intervals + 2 * len(grids.known)  # start, closed, batch; level; whether events reach in; spans
     return Described(
         shape, "two_stacks", f"{_OLDEST}; {late}", combines, *_traffic_of_slices(part, nodes), _row_bytes(part.pipeline, own, part.layout)
     )
@@ -337,7 +337,7 @@ def _traffic_of_slices(part: Slices, nodes: Nodes | None) -> tuple[str, str]:
     if part.grids.known:
         reads += "; the spans of all keys, from the first event to the last, as empty windows between these have rows"
         adds += "; a row for each key whose span changes"
-    if part.grids.lasting:
+    if part.grids.intervals:
         reads += "; where these windows begin, the rows of events that reach into them from before"
         every = dict.fromkeys(f"every {_distance_text(part.pipeline, grid)}" for grid in part.grids.grids)
         adds += f"; a row for each start of a window ({' and '.join(every)}) that new events last across"

@@ -113,7 +113,7 @@ class _PartialsInspection(Inspection):
 class SlicesInspection(_PartialsInspection):
     """The slices of a table. No run reads slices that start before ``needed_from`` again; null means that all are needed.
 
-    ``known`` are the windows of which the table has the keys' spans; ``lasting`` is whether events reach into slices.
+    ``known`` are the windows of which the table has the keys' spans; ``intervals`` is whether events reach into slices.
     """
 
     def __init__(
@@ -125,10 +125,10 @@ class SlicesInspection(_PartialsInspection):
         needed_from: int | None,
         known: Sequence[str] = (),
         *,
-        lasting: bool = False,
+        intervals: bool = False,
     ) -> None:
         super().__init__(path, keys, before_batch, partials)
-        self._known, self._family = known, (REACHING,) if lasting else ()
+        self._known, self._family = known, (REACHING,) if intervals else ()
         # Nodes repeat the content of slices. The level may be a column of positions alone.
         self._slices = f"{SLICE} IS NOT NULL" + (f" AND coalesce({LEVEL}, 0) = 0" if LEVEL in self.schema.names else "")
         self._needed = self._readable if needed_from is None else f"{self._readable} AND {SLICE} >= {needed_from}"

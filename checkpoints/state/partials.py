@@ -46,17 +46,17 @@ def slice_schema(
     *,
     nodes: bool = False,
     known: Sequence[str] = (),
-    lasting: bool = False,
+    intervals: bool = False,
     revises: bool = False,
 ) -> pa.Schema:
     """Schema of slices: keys, start of the slice, ``_closed``, batch, partials.
 
     Only windows that end after ``_closed`` count the slice; null means all. ``nodes`` adds ``_level``, which is 0 for slices; other rows
     are nodes, see :mod:`windowmill.windowing.nodes`. ``known`` adds the spans of the windows of these names, in rows of their own.
-    ``lasting`` adds ``_reaching``, which is 1 for events that began before the slice and last into it, and 0 for others. ``revises`` adds
+    ``intervals`` adds ``_reaching``, which is 1 for events that began before the slice and last into it, and 0 for others. ``revises`` adds
     ``_arrival``, the moment at which the late rows of the slice arrived; null for rows in time.
     """
-    own = [SLICE, *([LEVEL] if nodes else []), *([REACHING] if lasting else []), CLOSED, *([ARRIVAL] if revises else [])]
+    own = [SLICE, *([LEVEL] if nodes else []), *([REACHING] if intervals else []), CLOSED, *([ARRIVAL] if revises else [])]
     own += [*columns_of(known), BATCH]
     return pa.schema([*keys.items(), *((name, pa.int64()) for name in own), *layout.stored_columns])
 

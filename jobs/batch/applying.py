@@ -182,7 +182,7 @@ def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, 
     if slices is None or emitted is None or history == AXIS_BEGIN or len(slices.pipeline.windows) < len(runnable.pipeline.windows):
         return None
     grids = slices.grids
-    if grids.known or grids.lasting:
+    if grids.known or grids.intervals:
         return None
     begins = [grids.first_slice_after(emitted)]
     if history is not None:

@@ -228,7 +228,7 @@ class _SliceCheck:
         shows_empty = next(iter((*new.known, *old.known)), None)
         if shows_empty is not None:
             raise NotStoredError(f"window {shows_empty} shows empty windows, which follow from the whole history of a key")
-        if new.lasting:
+        if new.intervals:
             raise NotStoredError("events last, and the state holds those that reach into windows only where windows began")
         place, low, high = runnable.places.state, AXIS_END, AXIS_BEGIN
         for file in files_of(newest(place)) if is_table(place) else ():

@@ -91,7 +91,7 @@ class Scope:
             or slices is None
             or len(slices.pipeline.windows) < len(pipeline.windows)
             or slices.grids.known
-            or slices.grids.lasting
+            or slices.grids.intervals
         ):
             return cls(touched)
         longest = max(grid.longest for grid in slices.grids.grids)

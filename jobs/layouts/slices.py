@@ -23,8 +23,8 @@ from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar import known_spans, slices
 from windowmill.windowing.columnar.added_columns import ARRIVAL, LATE, SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.advanced import Advanced
+from windowmill.windowing.columnar.interval_events import IntervalLifting, spans_of
 from windowmill.windowing.columnar.known_spans import marks_of
-from windowmill.windowing.columnar.lasting import Lasting, spans_of
 from windowmill.windowing.columnar.packing import Sliced
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.columnar.slice_windows import combined_parts, event_windows
@@ -64,11 +64,11 @@ class Slicing:
         """Settings for lifting rows into slices."""
         batch, layout = self.batch, self.slices.layout
         pipeline, grids = batch.pipeline, self.slices.grids
-        kinds = {"nodes": self.nodes is not None, "lasting": grids.lasting, "revises": batch.revises}
+        kinds = {"nodes": self.nodes is not None, "intervals": grids.intervals, "revises": batch.revises}
         schema = slice_schema(batch.keys, layout, known=grids.known, **kinds)
-        lasting = Lasting.of(pipeline.windows, grids.grids, clips=layout.clips) if grids.lasting else None
+        intervals = IntervalLifting.of(pipeline.windows, grids.grids, clips=layout.clips) if grids.intervals else None
         ties = pipeline.time.tie_break
-        return SliceStage(pipeline.keys, ties, layout, grids.edges, batch.batch, schema, batch.check, batch.revises, grids.known, lasting)
+        return SliceStage(pipeline.keys, ties, layout, grids.edges, batch.batch, schema, batch.check, batch.revises, grids.known, intervals)
 
     def judged(self, rows: pa.Table) -> pa.Table:
         """New ``rows`` in order of arrival, judged by :func:`.lateness.judged`."""
@@ -91,7 +91,7 @@ class Slicing:
         if batch.emitted is None:
             # No nodes are stored yet, and later windows may hold all slices.
             every = (AXIS_BEGIN, through)
-            return Span(*every, (every,) if grids.lasting else None) if after < through else None
+            return Span(*every, (every,) if grids.intervals else None) if after < through else None
         first = after if revised_after is None else min(after, max(emission.after, revised_after))
         if nodes is not None:
             closed = (batch.emitted, batch.emitted if emission.emitted is None else emission.emitted)
@@ -171,7 +171,7 @@ class SlicePart:
     def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
         loaded = load(rows, stored, self._slicing, emission)
         # Rows that are late for a window are told apart by marks on slices.
-        if self.batch.is_bounded and self._slicing.slices.grids.lasting and rows is not None and LATE not in rows.column_names:
+        if self.batch.is_bounded and self._slicing.slices.grids.intervals and rows is not None and LATE not in rows.column_names:
             return replace(loaded, advance=partial(advance_events, self._slicing.window_stage(emission), self.batch.pipeline))
         return loaded
 
@@ -260,7 +260,7 @@ def _most_with_rows(rows: pa.Table | None, stored: pa.Table | None, stage: Windo
     Infinite if empty windows are shown, too, or if a stored node or an event that lasts may be in windows of many slices.
     """
     own = stage.slices
-    if own.known or own.lasting is not None or stage.nodes is not None:
+    if own.known or own.intervals is not None or stage.nodes is not None:
         return inf
     n_slices = (0 if rows is None else _n_partials(_usable(rows), own)) + (0 if stored is None else stored.num_rows)
     # A window that holds a slice ends after the slice's start, and at most its own length after it.
@@ -270,12 +270,12 @@ def _most_with_rows(rows: pa.Table | None, stored: pa.Table | None, stage: Windo
 def _check_partials(rows: pa.Table, stage: SliceStage) -> None:
     """Raise ``TooLargeError`` if the partials of usable ``rows`` are too many for this process."""
     n_rows, layout = rows.num_rows, stage.layout
-    if stage.lasting is not None and (n := int(stage.lasting.most_partials(rows).sum())) > limits.MAX_PARTIALS:
+    if stage.intervals is not None and (n := int(stage.intervals.most_partials(rows).sum())) > limits.MAX_PARTIALS:
         raise limits.too_many(n, "starts of windows that events cross", limits.MAX_PARTIALS)
     if limits.are_few_rows(n_rows, layout):
         return
     # Where events last or rows bring revisions, each row may have partials of its own.
-    own = stage.lasting is not None or stage.revises
+    own = stage.intervals is not None or stage.revises
     if own or not limits.are_few_partials(_n_partials(rows, stage), n_rows, layout):
         raise limits.too_many(n_rows, "new rows with partials of this width", limits.rows_within(limits.MAX_ROWS, layout))
 

@@ -23,7 +23,7 @@ MUTANTS = {
         ),
     ],
     f"{SESSION_END}versions_of_a_closed_session_are_forgotten": [
-        ("versions-of-closed-sessions-count", "windowing.slicing.replay:EmittedVersions.settle", without("not _.isdisjoint(...)")),
+        ("versions-of-closed-sessions-count", "windowing.slicing.replay:EmittedVersions.resolve", without("not _.isdisjoint(...)")),
         (
             "versions-of-closed-sessions-count-in-the-reference",
             "windowing.reference.event_windows:SessionWindows.takes",

@@ -128,7 +128,11 @@ MUTANTS = {
         ("empty-windows-before-a-range-shown", "windowing.columnar.slice_windows:_with_empty", always("_.continues")),
     ],
     f"{INTERVAL_BATCHES}a_late_event_makes_its_key_known_from_where_it_begins": [
-        ("keys-known-from-where-late-events-count", "windowing.columnar.lasting:Lasting.lift", without("np.maximum.at(...)")),
+        (
+            "keys-known-from-where-late-events-count",
+            "windowing.columnar.interval_events:IntervalLifting.lift",
+            without("np.maximum.at(...)"),
+        ),
     ],
     f"{INTERVAL_BATCHES}a_late_event_does_not_lie_in_the_span_that_was_known_before_it": [
         ("late-events-known-before-they-came", "windowing.kernels.grid_ranges:known_span", instead("_[_[_1]] == _[_[_2]]", "_1 == _2")),

@@ -23,8 +23,8 @@ from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.aggregation import Aggregation
 from windowmill.windowing.columnar.checksums import with_checksums
 from windowmill.windowing.columnar.grid_partials import SlicePartials, combine_numbers, concatenate, reached_windows, windows_of
+from windowmill.windowing.columnar.interval_events import spans_of
 from windowmill.windowing.columnar.known_spans import NO_SPAN, EmptyStretches, Spans, bounds_before, spans_before, spans_stored, split_off
-from windowmill.windowing.columnar.lasting import spans_of
 from windowmill.windowing.columnar.packing import BUCKET, LATE_ROWS, ROWS, Sliced, count_slices, split_missed
 from windowmill.windowing.columnar.results import Chunk, gives_json, typed
 from windowmill.windowing.columnar.results import result_rows as rows_of
@@ -454,7 +454,7 @@ def _windows(stage: WindowStage, number: int, merged: _WholeSlices, spans: Spans
     _check_number(stage, window, grid, merged)
     if window in stage.slices.known:
         yield from _with_empty(stage, number, merged, spans)
-    elif layout.objects or stage.hopping is None or stage.slices.lasting is not None:
+    elif layout.objects or stage.hopping is None or stage.slices.intervals is not None:
         windows, _ = windows_of(grid.numbered(partials.starts, partials.starts + 1), partials, offsets, stage.after, stage.through)
         if len(windows):
             yield _lowered(stage, number, merged, windows)

@@ -37,8 +37,8 @@ from windowmill.windowing.columnar.added_columns import (
 )
 from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.checksums import RowCheck, verify_once, with_checksum_column
+from windowmill.windowing.columnar.interval_events import IntervalLifting
 from windowmill.windowing.columnar.known_spans import columns_of
-from windowmill.windowing.columnar.lasting import Lasting
 from windowmill.windowing.columnar.packing import Packing, Sliced
 from windowmill.windowing.columnar.rows import as_key, key_codes, reordered
 from windowmill.windowing.columnar.slice_columns import IN_TIME, arrivals_of, closed_of, nulled, orders_of, places_of, reaching_of
@@ -118,7 +118,7 @@ class SliceStage:
         Whether late rows bring revisions. If so, those that arrived together are lifted into partials of their own, with their ``ARRIVAL``.
     known
         Names of the windows that show empty ones. The schema has the columns of their :mod:`.known_spans`.
-    lasting
+    intervals
         How events that last are lifted; null if events are points.
     """
 
@@ -131,13 +131,13 @@ class SliceStage:
     check: RowCheck | None = None
     revises: bool = False
     known: tuple[str, ...] = ()
-    lasting: Lasting | None = None
+    intervals: IntervalLifting | None = None
 
     @cached_property
     def lifted_schema(self) -> pa.Schema:
         """Columns of a slice until it is stored."""
         own = [ORDER] if self.revises and self.known else []
-        own += [REACHED] if self.known and self.lasting is not None else []
+        own += [REACHED] if self.known and self.intervals is not None else []
         return pa.schema([*self.schema, *((name, pa.int64()) for name in own)])
 
     @property
@@ -276,8 +276,8 @@ def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | 
     """Lift rows into slices: those of all keys, or of a ``share`` of the keys. O(n log n) in rows."""
     # Shares are taken of chunks, so that the slices of a key are the same whoever lifts them.
     chunks = _chunks(batches) if share is None else (share.rows(table, stage.keys) for table in _chunks(batches))
-    if stage.lasting is not None:
-        chunks = (part for table in chunks for part in stage.lasting.chunks(table))
+    if stage.intervals is not None:
+        chunks = (part for table in chunks for part in stage.intervals.chunks(table))
     for judged in chunks:
         table, missed = _without_refused(judged)
         late = pc.sum(table.column(LATE)).as_py() or 0 if LATE in table.column_names else 0
@@ -331,8 +331,8 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     """Lift ``rows`` into slices in (key, start, reaching, closed, arrival) order; key k's are ``offsets[k]:offsets[k + 1]``."""
     if stage.layout.ordered:
         rows = rows.take(pa.array(by_time(rows, stage.ties)))
-    if stage.lasting is not None:
-        spread = stage.lasting.lift(rows)
+    if stage.intervals is not None:
+        spread = stage.intervals.lift(rows)
         rows, starts, reaching, reached = spread.rows, spread.starts, spread.reaching, spread.reached
     else:
         starts, reaching = stage.edges.slice_starts(int64_of(rows.column(TIME).combine_chunks())), np.zeros(rows.num_rows, np.int64)

@@ -37,7 +37,7 @@ class SlicesView(View):
         self._objects = {held.name for held in layout.objects}
         partials = [column for column, _ in layout.stored_columns]
         self.inspection = SlicesInspection(
-            path, pipeline.keys, self.next_batch, partials, self._needed_from, self._grids.known, lasting=self._grids.lasting
+            path, pipeline.keys, self.next_batch, partials, self._needed_from, self._grids.known, intervals=self._grids.intervals
         )
 
     def summary(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class SlicesView(View):
             first, last = (self.instant(int(starts[begun[edge]])) if len(begun) else None for edge in (0, -1))
             facts = {"window_start": self.instant(start), "window_end": self.instant(end)}
             facts |= {"slices": len(begun), "first_slice": first, "last_slice": last}
-            if self._grids.lasting:
+            if self._grids.intervals:
                 facts["rows_from_before"] = int(n_rows[reaching].sum())
             yield {"order": (end, name), "window": name} | facts | {"rows": int(n_rows[begun].sum() + n_rows[reaching].sum())}
 

@@ -65,7 +65,7 @@ class SliceEvents:
 
 
 @dataclass(frozen=True)
-class Lasting:
+class IntervalLifting:
     """Settings for lifting events that last; small and picklable.
 
     Attributes
@@ -82,7 +82,7 @@ class Lasting:
     crossed: Crossings | None
 
     @classmethod
-    def of(cls, windows: Sequence[Window], grids: Sequence[WindowGrid], *, clips: bool) -> Lasting:
+    def of(cls, windows: Sequence[Window], grids: Sequence[WindowGrid], *, clips: bool) -> IntervalLifting:
         """``clips`` is whether an aggregate weighs events by time."""
         edges = Edges.of(grids)
         return cls(tuple(windows), edges, Crossings.of_windows(grids), Crossings.of_edges(edges) if clips else None)
