@@ -137,7 +137,7 @@ def test_a_window_is_asked_and_its_type_is_not_looked_at():
     package = "windowmill.windowing.windows"
     shared = {f"{package}.{name}" for name in ("base", "registry", "rules")}
     types = {_name(path) for path in files_of("windowing/windows")} - shared - {package}
-    assert f"{package}.events" in types
+    assert f"{package}.types" in types
     for path in (path for folder in OURS for path in files_of(folder)):
         if not _name(path).startswith(package):
             stray = _imported_modules(path) & types

@@ -13,7 +13,7 @@ from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.reference.events import Event, EventWindow, Record
 from windowmill.windowing.reference.plain_values import compute
 from windowmill.windowing.reference.ruled_windows import GridWindows
-from windowmill.windowing.windows.grids import Hopping, Tumbling
+from windowmill.windowing.windows.types import Hopping, Tumbling
 
 
 def aggregate(written: dict[str, Any], values: list[Any], *names: str) -> Any:

@@ -22,7 +22,7 @@ from windowmill.windowing.slicing.leaves import Engine, Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.windows.base import TYPES, ColumnUse, Spacing, Window, register
-from windowmill.windowing.windows.events import Session
+from windowmill.windowing.windows.types import Session
 
 PAIRS = "tests.windowing.test_columnar:pairs"
 #: Each type in every form that it has.

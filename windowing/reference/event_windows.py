@@ -13,7 +13,7 @@ from windowmill.windowing.imports import imported_for
 from windowmill.windowing.reference.events import BEFORE, Course, Event, EventWindow, Tally, WindowResult, arriving_together
 
 if TYPE_CHECKING:
-    from windowmill.windowing.windows.events import Count, Custom, Session
+    from windowmill.windowing.windows.types import Count, Custom, Session
 
 
 class EventWindows(Protocol):

@@ -4,8 +4,5 @@ Light on purpose, as :mod:`windowmill.windowing.spec` is: what needs numpy or nu
 A new type is a class like these, in the module of its kind or a new one with a line below.
 """
 
-# Importing a module registers its types; messages and the JSON schema list the types in this order.
-# ruff: noqa: F401
-# isort: off
-from windowmill.windowing.windows import grids
-from windowmill.windowing.windows import events
+# Importing the module registers the types; messages and the JSON schema list them in its order.
+from windowmill.windowing.windows import types  # noqa: F401
