@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,7 +23,7 @@ from rich.text import Text
 from windowmill.checkpoints.places import local_path
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.terminal import Answer, wrapped
-from windowmill.jobs.spark.jars import DELTA_VERSION, S3_JARS, class_archive, damaged_jars, fetch_jars, jars_folder
+from windowmill.jobs.spark.jars import DELTA_JARS, DELTA_VERSION, S3_JARS, Jar, class_archive, damaged_jars, fetch_jars, jars_folder
 from windowmill.jobs.spark.java import find_java, java_at
 from windowmill.jobs.spark.spark_settings import SERVER
 from windowmill.windowing.errors import MachineError, PluginError, ServerGoneError
@@ -106,28 +106,20 @@ def check_java() -> Check:
 
 def check_jars() -> Check:
     """Delta's jars are whole."""
-    folder = jars_folder()
-    damaged = damaged_jars(folder)
-    if damaged:
-        return Check(
-            "Delta jars",
-            False,
-            f"missing or damaged in {folder}: {', '.join(jar.artifact for jar in damaged)}",
-            "run `make setup` (or, without the checkout, `windowmill setup`)",
-        )
-    return Check("Delta jars", True, f"{DELTA_VERSION} in {folder}")
+    return _check_jars("Delta jars", DELTA_JARS, DELTA_VERSION, "run `make setup` (or, without the checkout, `windowmill setup`)")
 
 
 def check_s3_jars() -> list[Check]:
     """The jars with which Spark reads S3 are whole; nothing where none has been fetched: few sources need them."""
+    there = any((jars_folder() / jar.name).exists() for jar in S3_JARS)
+    return [_check_jars("S3 jars", S3_JARS, str(len(S3_JARS)), "run `make s3-jars` (or `windowmill setup --s3`)")] if there else []
+
+
+def _check_jars(name: str, jars: Sequence[Jar], what: str, advice: str) -> Check:
     folder = jars_folder()
-    if not any((folder / jar.name).exists() for jar in S3_JARS):
-        return []
-    damaged = damaged_jars(folder, S3_JARS)
-    if damaged:
-        found = f"missing or damaged in {folder}: {', '.join(jar.artifact for jar in damaged)}"
-        return [Check("S3 jars", False, found, "run `make s3-jars` (or `windowmill setup --s3`)")]
-    return [Check("S3 jars", True, f"{len(S3_JARS)} in {folder}")]
+    if damaged := damaged_jars(folder, jars):
+        return Check(name, False, f"missing or damaged in {folder}: {', '.join(jar.artifact for jar in damaged)}", advice)
+    return Check(name, True, f"{what} in {folder}")
 
 
 def check_class_archive() -> Check:
@@ -292,16 +284,17 @@ def check_server() -> list[Check]:
     except ServerGoneError as gone:
         return [Check("Spark Connect", "warn", str(gone), "start it (`windowmill serve`); until then each run starts Spark of its own")]
     except MachineError as err:
-        return [_unfit(str(err))]
+        return [_wrong("Spark Connect", err)]
     if problem := server.problem():
-        return [_unfit(f"{redacted(address)} {problem}")]
+        return [_wrong("Spark Connect", f"{redacted(address)} {problem}")]
     served = f", windowmill {server.release}" if server.release else ""
     return [Check("Spark Connect", True, f"{redacted(address)} answers: Spark {server.version} with Delta{served}")]
 
 
-def _unfit(problem: str) -> Check:
-    what, _, advice = problem.partition("; ")
-    return Check("Spark Connect", False, what, advice)
+def _wrong(name: str, problem: object) -> Check:
+    """A check that failed with a ``problem`` whose message ends with the advice."""
+    found, _, advice = str(problem).partition("; ")
+    return Check(name, False, found, advice)
 
 
 def check_plugins() -> list[Check]:
@@ -312,8 +305,7 @@ def check_plugins() -> list[Check]:
     try:
         added = all_added()
     except PluginError as problem:
-        what, _, advice = str(problem).partition("; ")
-        return [Check("Plugins", False, what, advice)]
+        return [_wrong("Plugins", problem)]
     modules = [f"{plugin.module} (named by {plugin.named_by})" for plugin in plugins]
     things = [f"{kind} {name} of {module}" for kind, name, module in added]
     return [Check("Plugins", True, f"{', '.join(modules)}: {', '.join(things) or 'nothing added'}")]
@@ -356,45 +348,33 @@ def check_settings() -> list[Check]:
     return [Check("Settings", True, ", ".join(given))] if given else []
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What is set up: its name and words for progress, how to see whether it is there, and how to get it."""
-
-    name: str
-    doing: str
-    check: Callable[[], Check]
-    get: Callable[[], Any]
-
-
 def set_up(progress: Progress, *, with_s3: bool) -> Answer:
     """Get what is missing; raises ``MachineError`` if there is no Java, or something that is needed cannot be made."""
     find_java()
-    steps = [
-        _Step("jars", "Delta's jars", check_jars, lambda: fetch_jars(jars_folder())),
-        *(
-            [_Step("s3-jars", "jars with which Spark reads s3://", _check_s3, lambda: fetch_jars(jars_folder(), S3_JARS))]
-            if with_s3
-            else []
-        ),
-        _Step("archive", "the JVM's archive of loaded classes, half a minute", check_class_archive, _record_archive),
-        _Step("kernels", "compiled kernels, some minutes", check_kernels, _compile_kernels),
+    folder = jars_folder()
+    # Names, words for progress, how to see whether it is there, and how to get it.
+    steps: list[tuple[str, str, Callable[[], Check], Callable[[], Any]]] = [
+        ("jars", "Delta's jars", check_jars, lambda: fetch_jars(folder)),
+        *([("s3-jars", "jars with which Spark reads s3://", _check_s3, lambda: fetch_jars(folder, S3_JARS))] if with_s3 else []),
+        ("archive", "the JVM's archive of loaded classes, half a minute", check_class_archive, _record_archive),
+        ("kernels", "compiled kernels, some minutes", check_kernels, _compile_kernels),
     ]
     done, jars_are_new = [], False
-    for step in steps:
+    for name, doing, check, get in steps:
         # The JVM ignores an archive that was recorded with other jars.
-        missing = step.check().ok is not True or (step.name == "archive" and jars_are_new)
-        jars_are_new = jars_are_new or (missing and step.name in ("jars", "s3-jars"))
+        missing = check().ok is not True or (name == "archive" and jars_are_new)
+        jars_are_new = jars_are_new or (missing and name in ("jars", "s3-jars"))
         if missing:
             try:
-                with progress.step(step.name, step.doing):
-                    step.get()
+                with progress.step(name, doing):
+                    get()
             except MachineError as err:
-                if step.name != "archive":
+                if name != "archive":
                     raise
                 progress.say(f"  {err}")
-        found = step.check()
+        found = check()
         result = "was there" if not missing else "made" if found.ok is True else "failed"
-        done.append({"name": step.name, "result": result, "found": found.found})
+        done.append({"name": name, "result": result, "found": found.found})
     done.insert(0, {"name": "java", "result": "was there", "found": check_java().found})
     made = sum(step["result"] == "made" for step in done)
     failed = [step["name"] for step in done if step["result"] == "failed"]
