@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -127,31 +127,31 @@ def backfill(
     _show_summary(pipeline, [done], as_json)
 
 
-_Held = Annotated[int | None, typer.Option("--batch", help="Refuse unless this batch is the held one.")]
+def _ruling(ruling: Ruling, about: str) -> Callable[..., None]:
+    """The command that rules on the held batch."""
+
+    def command(
+        spec: Spec,
+        batch: Annotated[int | None, typer.Option("--batch", help="Refuse unless this batch is the held one.")] = None,
+        by: By = None,
+        accept_changes: AcceptChanges = False,
+        accept_code: AcceptCode = False,
+        as_json: AsJson = False,
+    ) -> None:
+        from windowmill.jobs.batch import loop
+        from windowmill.jobs.batch.planning import Acceptance
+        from windowmill.jobs.batch.progress import Progress
+
+        pipeline, progress = load_pipeline(spec), Progress(errors, as_written)
+        accepted = Acceptance(changes=accept_changes, code=accept_code)
+        _show_summary(pipeline, loop.run(pipeline, progress, ruling=ruling, held=batch, by=by, accepted=accepted), as_json)
+
+    command.__name__, command.__doc__ = ruling, about
+    return command
 
 
-def release(
-    spec: Spec,
-    batch: _Held = None,
-    by: By = None,
-    accept_changes: AcceptChanges = False,
-    accept_code: AcceptCode = False,
-    as_json: AsJson = False,
-) -> None:
-    """Publish the held batch although a critical expectation failed."""
-    _rule(spec, "release", changes=accept_changes, code=accept_code, held=batch, by=by, as_json=as_json)
-
-
-def discard(
-    spec: Spec,
-    batch: _Held = None,
-    by: By = None,
-    accept_changes: AcceptChanges = False,
-    accept_code: AcceptCode = False,
-    as_json: AsJson = False,
-) -> None:
-    """Commit the held batch without publishing its rows; later windows still count its events."""
-    _rule(spec, "discard", changes=accept_changes, code=accept_code, held=batch, by=by, as_json=as_json)
+release = _ruling("release", "Publish the held batch although a critical expectation failed.")
+discard = _ruling("discard", "Commit the held batch without publishing its rows; later windows still count its events.")
 
 
 def abandon(spec: Spec, as_json: AsJson = False) -> None:
@@ -180,15 +180,6 @@ def savepoint(
 
     accepted = Acceptance(changes=accept_changes, code=accept_code)
     show(savepoint_of(load_pipeline(spec), Progress(errors, as_written), action, name, accepted), as_json)
-
-
-def _rule(spec: Path, ruling: Ruling, *, changes: bool, code: bool, held: int | None, by: str | None, as_json: bool) -> None:
-    from windowmill.jobs.batch import loop
-    from windowmill.jobs.batch.planning import Acceptance
-    from windowmill.jobs.batch.progress import Progress
-
-    pipeline, progress, accepted = load_pipeline(spec), Progress(errors, as_written), Acceptance(changes=changes, code=code)
-    _show_summary(pipeline, loop.run(pipeline, progress, ruling=ruling, held=held, by=by, accepted=accepted), as_json)
 
 
 @contextmanager

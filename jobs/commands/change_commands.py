@@ -22,6 +22,7 @@ from windowmill.jobs.commands.terminal import (
     errors,
     instant_of,
     load_pipeline,
+    range_of,
     show,
 )
 from windowmill.windowing.axis import AXIS_BEGIN
@@ -132,8 +133,6 @@ def _digest(spec: Path) -> str:
 
 def _instant(text: str | None, pipeline: Pipeline) -> int | None:
     """The instant after which windows are published; null for none."""
-    from windowmill.jobs.commands.terminal import instant_of
-
     if text in (None, "all"):
         return AXIS_BEGIN
     return None if text == "none" else instant_of("--history", str(text), pipeline)
@@ -171,15 +170,12 @@ def restate(
     from windowmill.jobs.batch.progress import Progress
 
     pipeline = load_pipeline(spec)
-    first = None if begin is None else instant_of("--from", begin, pipeline)
-    last = None if end is None else instant_of("--to", end, pipeline)
-    if first is not None and last is not None and first >= last:
-        raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are recomputed")
+    ends = range_of(begin, end, pipeline, "recomputed")
     done = loop.restate(
         pipeline,
         Progress(errors, as_written),
         changed=None if versions is None else _versions(versions),
-        ends=(first, last),
+        ends=ends,
         late=late,
         files=files or (),
         accepted=Acceptance(changes=accept_changes, code=accept_code),

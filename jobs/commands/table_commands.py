@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, duration_of, errors, instant_of, load_pipeline, show
+from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, duration_of, errors, load_pipeline, range_of, show
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.settings import PRICE_PER_HOUR
@@ -132,11 +132,8 @@ def verify(
     from windowmill.jobs.commands.verify import verification_of
 
     pipeline = load_pipeline(spec)
-    first, last = (None if text is None else instant_of(option, text, pipeline) for option, text in (("--from", begin), ("--to", end)))
-    if first is not None and last is not None and first >= last:
-        raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are verified")
-    chosen = random.randrange(1 << 31) if seed is None else seed
-    answer, agrees = verification_of(pipeline, Progress(errors, as_written), number=sample, seed=chosen, ends=(first, last))
+    ends, chosen = range_of(begin, end, pipeline, "verified"), random.randrange(1 << 31) if seed is None else seed
+    answer, agrees = verification_of(pipeline, Progress(errors, as_written), number=sample, seed=chosen, ends=ends)
     show(answer, as_json)
     return 0 if agrees else 1
 

@@ -115,6 +115,14 @@ def instant_of(option: str, text: str, pipeline: Pipeline) -> int:
         raise SpecError(f"{option}: got {text!r}; expected {wanted}") from err
 
 
+def range_of(begin: str | None, end: str | None, pipeline: Pipeline, what: str) -> tuple[int | None, int | None]:
+    """The instants that ``--from`` and ``--to`` give, null for none; ``what`` happens to the windows that end in this range."""
+    first, last = (None if text is None else instant_of(option, text, pipeline) for option, text in (("--from", begin), ("--to", end)))
+    if first is not None and last is not None and first >= last:
+        raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are {what}")
+    return first, last
+
+
 def in_bytes(size: float) -> str:
     """A number of bytes in three digits.
 
