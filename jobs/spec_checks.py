@@ -187,9 +187,9 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     from windowmill.checkpoints.catalog_tables import located
     from windowmill.jobs.sources.columns import Columns
     from windowmill.jobs.sources.own_results import refuse_own_results
-    from windowmill.windowing.columnar.log import StateLog
     from windowmill.windowing.columnar.positions import PositionState
     from windowmill.windowing.columnar.results import result_schema
+    from windowmill.windowing.columnar.state_log import StateLog
     from windowmill.windowing.layouts import check_strict, divide
 
     pipeline = located(pipeline)

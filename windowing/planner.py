@@ -21,9 +21,9 @@ from windowmill.windowing.axis import Grid, WindowGrid, all_hopping
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL
 from windowmill.windowing.columnar.keyed import live_columns
-from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
 from windowmill.windowing.columnar.positions import SEQUENCE, PositionState
+from windowmill.windowing.columnar.state_log import StateLog
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.grids import count_slices
 from windowmill.windowing.kernels.layout import Layout

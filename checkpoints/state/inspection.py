@@ -38,11 +38,11 @@ from windowmill.windowing.columnar.added_columns import (
     WATERMARK_OF,
 )
 from windowmill.windowing.columnar.known_spans import columns_of, first_of, last_of
-from windowmill.windowing.columnar.log import KEY_ENTRY, ROW, LogTableOfWindow
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import LIVE, NODE, SEQUENCE, WAITING
 from windowmill.windowing.columnar.session_fragments import GONE, LONGEST, latest_fragments
 from windowmill.windowing.columnar.slice_columns import reaching_of
+from windowmill.windowing.columnar.state_log import KEY_ENTRY, ROW, LogTableOfWindow
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.combine import Ints
 

@@ -17,9 +17,9 @@ from windowmill.checkpoints.state.wanted import Condition, ReadLimit
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, GAP, KIND, NUMBER_OF, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck, without_checksums
-from windowmill.windowing.columnar.log import GONE, KEY_ENTRY
 from windowmill.windowing.columnar.positions import SEQUENCE
 from windowmill.windowing.columnar.rows import ROW_KEY, codes_of
+from windowmill.windowing.columnar.state_log import GONE, KEY_ENTRY
 from windowmill.windowing.watermark import AFTER
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _AGE = '"_ age"'
 
 
 class LogTable(StateTable):
-    """The log of one pipeline's live rows at ``path``; see :mod:`windowmill.windowing.columnar.log`.
+    """The log of one pipeline's live rows at ``path``; see :mod:`windowmill.windowing.columnar.state_log`.
 
     Parameters
     ----------

@@ -29,9 +29,9 @@ from windowmill.windowing.columnar import slices
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, GAP, KIND, LEVEL, SLICE, SUM
 from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.checksums import with_checksums
-from windowmill.windowing.columnar.log import GONE, ROW
+from windowmill.windowing.columnar.grid_windows import combined_parts
 from windowmill.windowing.columnar.positions import SEQUENCE
-from windowmill.windowing.columnar.slice_windows import combined_parts
+from windowmill.windowing.columnar.state_log import GONE, ROW
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.columns import int64_of
 

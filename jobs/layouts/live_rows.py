@@ -16,8 +16,8 @@ from windowmill.jobs.layouts.keyed_parts import Keyed, KeyedPart
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, SUM, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.partition_task import PartitionTask
+from windowmill.windowing.columnar.state_log import StateLog
 from windowmill.windowing.layouts import Rows
 from windowmill.windowing.spec import Pipeline
 

@@ -23,11 +23,11 @@ from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar import known_spans, slices
 from windowmill.windowing.columnar.added_columns import ARRIVAL, LATE, SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.advanced import Advanced
+from windowmill.windowing.columnar.grid_windows import combined_parts, event_windows
 from windowmill.windowing.columnar.interval_events import IntervalLifting, spans_of
 from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.columnar.packing import Sliced
 from windowmill.windowing.columnar.rows import codes_of
-from windowmill.windowing.columnar.slice_windows import combined_parts, event_windows
 from windowmill.windowing.columnar.slices import NodeStage, Revising, SliceStage, WindowStage
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.columns import int64_of

@@ -18,7 +18,7 @@ from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.log import LogTable
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.checksums import with_checksums
-from windowmill.windowing.columnar.log import GONE, KEY_ENTRY, ROW
+from windowmill.windowing.columnar.state_log import GONE, KEY_ENTRY, ROW
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.watermark import AFTER
 

@@ -19,7 +19,7 @@ from tests.strategies import shared
 from windowmill.checkpoints.state.compaction import compact_entries, joint_schema, own_rows
 from windowmill.checkpoints.state.partials import NeededRows, compact_partials, slice_schema
 from windowmill.checkpoints.state.wanted import OpenSessions, WithSpans, may_hold
-from windowmill.windowing.columnar.log import StateLog
+from windowmill.windowing.columnar.state_log import StateLog
 from windowmill.windowing.errors import SpecError, StateCorruptError
 from windowmill.windowing.layouts import divide
 from windowmill.windowing.nodes import Span

@@ -89,7 +89,7 @@ MUTANTS = {
     f"{REVISED_BATCHES}late_rows_of_a_commit_revise_a_window_once_though_they_are_in_several_slices": [
         (
             "windows-revised-slice-by-slice",
-            "windowing.columnar.slice_windows:revisions_of",
+            "windowing.columnar.grid_windows:revisions_of",
             instead("~(_ & np.append(...)[:_1])", "np.ones(_1, np.bool_)"),
         ),
     ],
@@ -177,21 +177,21 @@ MUTANTS = {
     f"{INTERVAL_BATCHES}a_late_event_revises_each_window_that_it_overlaps": [
         (
             "late-events-revise-where-they-begin-alone",
-            "windowing.columnar.slice_windows:revisions_of",
+            "windowing.columnar.grid_windows:revisions_of",
             instead("np.flatnonzero(_ & (_.reaching == 1))", "np.empty(0, np.int64)"),
         ),
     ],
     f"{REVISED_BATCHES}a_batch_reads_the_nodes_of_the_long_windows_that_its_late_rows_revise": [
         (
             "late-rows-in-nodes-before-their-windows-are-closed",
-            "windowing.columnar.slice_windows:whole_nodes",
+            "windowing.columnar.grid_windows:whole_nodes",
             instead("_1.closed_through", "_1.through"),
         ),
     ],
     f"{REVISED_BATCHES}late_rows_of_a_commit_share_a_row_of_the_state_and_a_revision": [
         (
             "late-rows-of-a-batch-arrive-together",
-            "windowing.columnar.slice_windows:_merged",
+            "windowing.columnar.grid_windows:_merged",
             instead("np.where(_ == IN_TIME, _1 - AFTER, _)", "_1"),
         ),
     ],

@@ -125,7 +125,7 @@ MUTANTS = {
         ("spans-of-idle-keys-not-read", "windowing.columnar.known_spans:StoredSpans.needed", without("_[of_touched] = True")),
     ],
     f"{EMPTY_BATCHES}a_backfill_shows_the_empty_windows_of_its_range_alone": [
-        ("empty-windows-before-a-range-shown", "windowing.columnar.slice_windows:_with_empty", always("_.continues")),
+        ("empty-windows-before-a-range-shown", "windowing.columnar.grid_windows:_with_empty", always("_.continues")),
     ],
     f"{INTERVAL_BATCHES}a_late_event_makes_its_key_known_from_where_it_begins": [
         (
@@ -145,7 +145,7 @@ MUTANTS = {
         ),
         (
             "empty-windows-shown-after-their-first-late-row",
-            "windowing.columnar.slice_windows:_with_empty",
+            "windowing.columnar.grid_windows:_with_empty",
             without("_ &= ~pairs_among(...)"),
         ),
     ],

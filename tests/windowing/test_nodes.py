@@ -17,7 +17,7 @@ from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.checkpoints.state.wanted import condition_of
 from windowmill.windowing import nodes as nodes_module
 from windowmill.windowing.axis import Edges, Grid
-from windowmill.windowing.columnar import slice_windows, slices
+from windowmill.windowing.columnar import grid_windows, slices
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SLICE, SUM, TIME
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.packing import BUCKET, PLACE
@@ -154,8 +154,8 @@ class Run:
             keep_from = self.grids.first_slice_after(through)
             ordered = pa.concat_tables(packed).sort_by([(BUCKET, "ascending"), (PLACE, "ascending")])
             asked = WindowStage(stage, self.grids.named, after, through, keep_from, pa.schema(names), whole)
-            for part in slice_windows.combined(asked, ordered.to_batches()):
-                found += [row for bare in part.windows for row in slice_windows.result_rows(asked, bare).to_pylist()]
+            for part in grid_windows.combined(asked, ordered.to_batches()):
+                found += [row for bare in part.windows for row in grid_windows.result_rows(asked, bare).to_pylist()]
                 if part.slices is not None:
                     self.state = pa.concat_tables([self.state, part.slices])
         # What maintenance would drop.

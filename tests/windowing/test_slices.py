@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.strategies import DECIMALS, STRINGS, TAME_FLOATS, WILD_FLOATS
 from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.windowing.catalogue import DECLARED
-from windowmill.windowing.columnar import packing, slice_windows, slices
+from windowmill.windowing.columnar import grid_windows, packing, slices
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, MISSED, REFUSED, SLICE, TIME
 from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.results import result_schema
@@ -148,9 +148,9 @@ class Case:
         results = result_schema(self.pipeline, TYPES)
         return WindowStage(self.stage(batch), self.grids.named, -EVER, EVER, -EVER if keep else None, results)
 
-    def combined(self, batch: int, packed: list[pa.Table], *, keep: bool) -> list[slice_windows.Combined]:
+    def combined(self, batch: int, packed: list[pa.Table], *, keep: bool) -> list[grid_windows.Combined]:
         ordered = pa.concat_tables(packed).sort_by([(name, "ascending") for name in (packing.BUCKET, packing.PLACE)])
-        return list(slice_windows.combined(self.window_stage(batch, keep=keep), ordered.to_batches(3)))
+        return list(grid_windows.combined(self.window_stage(batch, keep=keep), ordered.to_batches(3)))
 
 
 NUMBERS = Case(AGGREGATES)
@@ -215,9 +215,7 @@ def test_windows_of_packed_slices_are_those_of_the_reference(case, rows, data):
     parts = case.combined(1, [*packed[0], *packed[1]], keep=False)
     assert sum(part.rows for part in parts) == sum(map(len, pieces[first_batch:]))
     stage = case.window_stage(1, keep=False)
-    found = sorted(
-        (row for part in parts for bare in part.windows for row in slice_windows.result_rows(stage, bare).to_pylist()), key=place
-    )
+    found = sorted((row for part in parts for bare in part.windows for row in grid_windows.result_rows(stage, bare).to_pylist()), key=place)
     records = [Record(row, frozenset(["f > 2"] if row["f"] is not None and (row["f"] > 2 or row["f"] != row["f"]) else [])) for row in rows]
     wanted = sorted(evaluate(case.pipeline, records, final=True).rows, key=place)
     assert len(found) == len(wanted)
@@ -241,9 +239,7 @@ def test_quantiles_of_many_values_are_those_of_the_reference_however_batches_are
     packed = [out for number, table in enumerate(pieces) for out in slices.lifted(case.stage(number), table.to_batches(), number)]
     stage = case.window_stage(len(pieces), keep=False)
     parts = case.combined(len(pieces), packed, keep=False)
-    found = sorted(
-        (row for part in parts for bare in part.windows for row in slice_windows.result_rows(stage, bare).to_pylist()), key=place
-    )
+    found = sorted((row for part in parts for bare in part.windows for row in grid_windows.result_rows(stage, bare).to_pylist()), key=place)
     wanted = sorted(evaluate(case.pipeline, [Record(row, frozenset()) for row in rows], final=True).rows, key=place)
     assert [[row[name] for name in case.pipeline.aggregates] for row in found] == [
         [row[name] for name in case.pipeline.aggregates] for row in wanted
@@ -251,9 +247,9 @@ def test_quantiles_of_many_values_are_those_of_the_reference_however_batches_are
     assert any(row[name] != row[name + "_exact"] for row in found for name in bounded), "no window has too many values to keep"
 
 
-def shown(stage: WindowStage, parts: list[slice_windows.Combined]) -> list[str]:
+def shown(stage: WindowStage, parts: list[grid_windows.Combined]) -> list[str]:
     """Result rows; floats as text, so that NaN equals NaN."""
-    return sorted(repr(row) for part in parts for bare in part.windows for row in slice_windows.result_rows(stage, bare).to_pylist())
+    return sorted(repr(row) for part in parts for bare in part.windows for row in grid_windows.result_rows(stage, bare).to_pylist())
 
 
 @pytest.mark.parametrize("n_buckets", [1, 3])
@@ -261,7 +257,7 @@ def shown(stage: WindowStage, parts: list[slice_windows.Combined]) -> list[str]:
 @pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
 def test_keys_that_share_a_bucket_have_the_windows_and_slices_of_keys_alone_to_the_bit(monkeypatch, case, n_buckets, most):
     monkeypatch.setattr(slices, "CHUNK_ROWS", 40)
-    monkeypatch.setattr(slice_windows, "CHUNK_SLICES", 20)
+    monkeypatch.setattr(grid_windows, "CHUNK_SLICES", 20)
     rng = np.random.default_rng(6)
     empty = dict.fromkeys(TYPES, None)
     names = [*(f"key {n}" for n in range(12)), None]
@@ -286,7 +282,7 @@ def test_keys_that_share_a_bucket_have_the_windows_and_slices_of_keys_alone_to_t
 @pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
 def test_shares_of_the_keys_have_the_windows_of_all_keys_to_the_bit(monkeypatch, case):
     monkeypatch.setattr(slices, "CHUNK_ROWS", 7)
-    monkeypatch.setattr(slice_windows, "CHUNK_SLICES", 5)
+    monkeypatch.setattr(grid_windows, "CHUNK_SLICES", 5)
     rng = np.random.default_rng(5)
     empty = dict.fromkeys(TYPES, None)
     rows = [
@@ -297,7 +293,7 @@ def test_shares_of_the_keys_have_the_windows_of_all_keys_to_the_bit(monkeypatch,
     wanted = case.combined(0, list(slices.lifted(stage.slices, batches, 0)), keep=False)
     shares = [list(slices.sliced(stage.slices, batches, Share(number, number + 1, 3))) for number in range(3)]
     assert [len(parts) for parts in shares] == [9] * 3, "chunks are cut before shares are taken"
-    found = [part for parts in shares for part in slice_windows.combined_parts(stage, parts)]
+    found = [part for parts in shares for part in grid_windows.combined_parts(stage, parts)]
     assert shown(stage, found) == shown(stage, wanted)
     assert sum(part.rows for part in found) == 60
     assert len(found) > 3, "keys come in several pieces"

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
 from windowmill.windowing.columnar.keyed import KeyedWindows, Step
-from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.results import result_rows
 from windowmill.windowing.columnar.rows import ROW_NUMBER, ROW_TIME, ROW_WATERMARK
+from windowmill.windowing.columnar.state_log import StateLog
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.spec import Pipeline

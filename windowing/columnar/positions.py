@@ -27,8 +27,8 @@ import pyarrow as pa
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LATE, LEVEL, NUMBER_OF, TIME
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksum_column
 from windowmill.windowing.columnar.keyed import live_columns
-from windowmill.windowing.columnar.log import LIVE_PREFIX, label_of
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
+from windowmill.windowing.columnar.state_log import LIVE_PREFIX, label_of
 from windowmill.windowing.columnar.stored_objects import StoredObjects
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.layout import Layout

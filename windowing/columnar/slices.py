@@ -6,7 +6,7 @@
                                                                              └─▶ the batch's own slices, for the state
 
 A *packed* row holds the slices of a bucket of keys (:mod:`windowmill.windowing.columnar.packing`), so that a shuffle moves and sorts
-thousands of rows instead of millions. :mod:`windowmill.windowing.columnar.slice_windows` has the work after the shuffle.
+thousands of rows instead of millions. :mod:`windowmill.windowing.columnar.grid_windows` has the work after the shuffle.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def _live_rows() -> None:
 def _slice(*, revises: bool) -> None:
     """The kernels of runs on Spark, over slices that come in order and not, with and without late rows."""
     from windowmill.windowing.columnar import added_columns as added
-    from windowmill.windowing.columnar import slice_windows, slices
+    from windowmill.windowing.columnar import grid_windows, slices
     from windowmill.windowing.columnar.known_spans import columns_of
     from windowmill.windowing.grids import Grids
     from windowmill.windowing.kernels.layout import Layout
@@ -76,7 +76,7 @@ def _slice(*, revises: bool) -> None:
     names = ("window", "window_start", "window_end", "trigger", "revision", "mean", "batch")
     results = pa.schema(list(zip(names, (pa.string(), *[pa.int64()] * 4, pa.float64(), pa.int64()), strict=True)))
     revising = slices.Revising(2, -9) if revises else None
-    list(slice_windows.combined(slices.WindowStage(stage, grids.named, -9, 9, -9, results, revising=revising), packed * 2))
+    list(grid_windows.combined(slices.WindowStage(stage, grids.named, -9, 9, -9, results, revising=revising), packed * 2))
 
 
 def _sessions() -> None:

@@ -14,9 +14,9 @@ from windowmill.checkpoints.state.inspection import LogInspection, PositionsInsp
 from windowmill.jobs.commands.state_views.view import View, breakable, cell, partials_told, source_types, value_of
 from windowmill.jobs.commands.summaries import titled
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, NUMBER_OF, TIME
-from windowmill.windowing.columnar.log import StateLog
 from windowmill.windowing.columnar.position_nodes import FIRST, POSITION
 from windowmill.windowing.columnar.positions import FRONT, KEY_ROW, LIVE, NEXT, NODE, SEQUENCE, WAITING, PositionState, scalar_of
+from windowmill.windowing.columnar.state_log import StateLog
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.layouts import WayName
 from windowmill.windowing.slicing.policy_settings import STATE

@@ -27,7 +27,7 @@ from windowmill.jobs.schedulers.spark.task_output import Targets
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.file_parts import number_of_rows
 from windowmill.jobs.spark.access import map_in_arrow, mapped
-from windowmill.windowing.columnar import slice_windows, slices
+from windowmill.windowing.columnar import grid_windows, slices
 from windowmill.windowing.columnar.added_columns import LEVEL, NUMBER_OF, WATERMARK_OF
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.buckets import Share
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.axis import WindowGrid
 
 #: Makes combined slices, each with whole keys, of what a worker receives.
-CombinedOf = Callable[[Iterator[pa.RecordBatch]], Iterator[slice_windows.Combined]]
+CombinedOf = Callable[[Iterator[pa.RecordBatch]], Iterator[grid_windows.Combined]]
 #: Takes rows as of :func:`.lateness.with_arrival`; returns the usable ones, judged.
 Judge = Callable[[pa.Table], pa.Table]
 
@@ -82,7 +82,7 @@ class PackedFrames:
             return Output()
         n = partitions_for(0 if new is None else new.survey.rows, self.partitions)
         gathered = by_bucket(reduce(DataFrame.unionByName, packed), stage, n)
-        output = written_by_tasks(gathered, partial(_advanced, partial(slice_windows.combined, stage), stage), targets)
+        output = written_by_tasks(gathered, partial(_advanced, partial(grid_windows.combined, stage), stage), targets)
         return output if restored is None else output + Output(counts=Counts(state_restored=restored.kinds()))
 
 
@@ -140,12 +140,12 @@ class SlicesOfFiles:
         shares = self.stage.keys and not layout.objects
         return readers_of(spark, self.files, sum(layout.widths())) if shares else 0
 
-    def combined(self, stage: WindowStage, readers: int, batches: Iterator[pa.RecordBatch]) -> Iterator[slice_windows.Combined]:
+    def combined(self, stage: WindowStage, readers: int, batches: Iterator[pa.RecordBatch]) -> Iterator[grid_windows.Combined]:
         """Runs in an executor: lifts the rows of its share of the keys, and combines their slices as it is done after a shuffle."""
         for number in numbers_in(batches):
             share = Share(number, number + 1, readers)
             parts = [part for task in range(len(self.files.tasks)) for part in slices.sliced(self.stage, self.rows(task), share)]
-            yield from slice_windows.combined_parts(stage, parts)
+            yield from grid_windows.combined_parts(stage, parts)
 
 
 def lift(rows: DataFrame, stage: SliceStage, times: EventTimes, judge: Judge | None) -> DataFrame:
@@ -194,7 +194,7 @@ def windows(packed: DataFrame, stage: WindowStage, partitions: int) -> DataFrame
 
 
 def result_rows(bare: DataFrame, stage: WindowStage) -> DataFrame:
-    """As :func:`windowmill.windowing.columnar.slice_windows.result_rows`, in Spark: Python need not send columns that Spark can derive."""
+    """As :func:`windowmill.windowing.columnar.grid_windows.result_rows`, in Spark: Python need not send columns that Spark can derive."""
     # Written as SQL: each Column method makes a call or two into the JVM, and hundreds of them would cost 0.1 s.
     number = f"{backquoted(GRID)} + 1"
     implied = {
@@ -212,7 +212,7 @@ def result_rows(bare: DataFrame, stage: WindowStage) -> DataFrame:
 
 
 def _windows(stage: WindowStage, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for combined in slice_windows.combined(stage, batches):
+    for combined in grid_windows.combined(stage, batches):
         for table in combined.windows:
             yield from table.to_batches(slices.BATCH_ROWS)
 

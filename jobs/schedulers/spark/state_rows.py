@@ -21,7 +21,7 @@ from windowmill.checkpoints.stores import Options, is_local, is_table, options_o
 from windowmill.jobs.layouts.base import EntriesWanted, PartialsWanted, PositionsWanted, StateWanted
 from windowmill.jobs.schedulers.spark.position_rows import needed
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND
-from windowmill.windowing.columnar.log import KEY_ENTRY
+from windowmill.windowing.columnar.state_log import KEY_ENTRY
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
