@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from windowmill.jobs.conditions.checks import conditions_by_field
-from windowmill.jobs.conditions.syntax import columns_of
+from windowmill.jobs.conditions.truths import columns_of, conditions_by_field
 from windowmill.windowing.spec import Pipeline
 
 

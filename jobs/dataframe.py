@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.arrival_order import Arrived, numbered
 from windowmill.jobs.conditions.spark import asks_zone
-from windowmill.jobs.conditions.syntax import columns_of
+from windowmill.jobs.conditions.truths import columns_of
 from windowmill.jobs.layouts.input import SourceInput
 from windowmill.jobs.layouts.lateness import TOO_LATE
 from windowmill.jobs.layouts.slices import Slicing

@@ -16,8 +16,7 @@ from urllib.parse import unquote
 from windowmill.checkpoints.places import Places, Runnable, absolute, escape_in, local_path
 from windowmill.expectations.suites import check_rules, rules, sink_columns, type_problems
 from windowmill.jobs.batch.engine import compute_of
-from windowmill.jobs.conditions.checks import condition_problem, conditions_by_field
-from windowmill.jobs.conditions.rule_sql import rule_sql_problems
+from windowmill.jobs.conditions.truths import conditions_by_field
 from windowmill.jobs.sources.kinds import is_located, kind_problems, open_source
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import LimitExceededError, SourceSchemaError, SpecError, TableUnlocatedError, UnsupportedError, first_line
@@ -220,6 +219,8 @@ def _no_place(pipeline: Pipeline) -> Problem:
 
 def _condition_problems(pipeline: Pipeline) -> Iterator[Problem]:
     for field, text in conditions_by_field(pipeline):
+        from windowmill.jobs.conditions.checks import condition_problem  # loads the parser
+
         problem = condition_problem(text)
         if problem is not None:
             yield field, problem
@@ -265,8 +266,10 @@ def _rule_problems(pipeline: Pipeline) -> Iterator[Problem]:
         where, _, text = problem.partition(": ")
         yield where, text
     for rule in rules(pipeline):
-        for field, text in rule_sql_problems(rule.arguments) if rule.origin == "spec" else ():
-            yield f"expectations.{rule.index}.{field}", text
+        if rule.origin == "spec" and {"row_condition", "unexpected_rows_query"} & rule.arguments.keys():
+            from windowmill.jobs.conditions.rule_sql import rule_sql_problems  # loads the parser
+
+            yield from ((f"expectations.{rule.index}.{field}", text) for field, text in rule_sql_problems(rule.arguments))
 
 
 def _try_import(place: str) -> tuple[Any, str | None]:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from windowmill.jobs.conditions.checks import conditions_by_field
-from windowmill.jobs.conditions.truths import outside_by_field
+from windowmill.jobs.conditions.truths import conditions_by_field, outside_by_field
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spec_checks import Problem, alert_problems, problems_of, source_problems
 from windowmill.windowing.errors import SpecError, WindowmillError

@@ -12,16 +12,12 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+
+import sqlglot
+from sqlglot import Token, exp
 
 from windowmill.jobs.column_names import TAKEN
 from windowmill.jobs.conditions.syntax import dialect
-
-if TYPE_CHECKING:
-    from sqlglot import Token, exp
-
-    from windowmill.windowing.spec import Pipeline
-
 
 _LONGEST = 10_000
 _STRAY_LAMBDA = "a lambda (x -> …) is given where no function takes one; take it out"
@@ -33,18 +29,6 @@ _BY_CLOCK = re.compile(
     r"(?:[A-Z]{1,3}|[A-Za-z_]+/[A-Za-z_/+-]+|(?:UTC|GMT|UT)?[+-][0-9:]+)?[\x00-\x20\x7f]*",
     re.IGNORECASE,
 )
-
-
-def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """Every condition on the source's rows, as pairs (path of the field, text)."""
-    if pipeline.source is not None and pipeline.source.filter is not None:
-        yield "source.filter", pipeline.source.filter
-    for index, window in enumerate(pipeline.windows):
-        for name, text in window.conditions().items():
-            yield f"windows.{index}.{name}", text
-    for name, aggregate in pipeline.aggregates.items():
-        if aggregate.where is not None:
-            yield f"aggregates.{name}.where", aggregate.where
 
 
 def condition_problem(text: str) -> str | None:
@@ -74,23 +58,17 @@ def _first_problem(tree: exp.Expr) -> str | None:
 
 
 def _arrow_problem(tree: exp.Expr, tokens: Sequence[Token]) -> str | None:
-    from sqlglot import exp
-
     # sqlglot reads an arrow that begins no lambda as a step into JSON, as other dialects write it.
     arrows = sum(token.token_type.name == "ARROW" for token in tokens)
     return None if arrows == len(list(tree.find_all(exp.Lambda))) else _STRAY_LAMBDA
 
 
 def _tokens(text: str) -> Sequence[Token]:
-    import sqlglot
-
     return sqlglot.tokenize(text, read=dialect("spark"))
 
 
 def _parsed(text: str) -> exp.Expr | str:
     """The parse tree of ``text``, or the problem with it."""
-    import sqlglot
-
     # sqlglot warns on standard error about texts that it takes for commands, which are refused below anyway.
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
     try:
@@ -115,8 +93,6 @@ def _first(err: Exception) -> str:
 
 
 def _form_problem(tree: exp.Expr) -> str | None:
-    from sqlglot import exp
-
     if isinstance(tree, exp.Query):
         return "a condition reads one row; it has no SELECT"
     if isinstance(tree, exp.Alias):
@@ -130,8 +106,6 @@ def _form_problem(tree: exp.Expr) -> str | None:
 
 def _is_value(node: exp.Expr) -> bool:
     """Whether ``node`` is no truth on its face."""
-    from sqlglot import exp
-
     if isinstance(node, exp.Cast):
         return bool(node.to.this != exp.DataType.Type.BOOLEAN)
     arithmetic = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv, exp.DPipe)
@@ -140,8 +114,6 @@ def _is_value(node: exp.Expr) -> bool:
 
 
 def _node_problem(node: exp.Expr) -> str | None:
-    from sqlglot import exp
-
     if isinstance(node, exp.Query | exp.Subquery | exp.Values | exp.Table):
         return "a condition reads one row; it has no subquery"
     if isinstance(node, exp.Placeholder | exp.Parameter | exp.SessionParameter):
@@ -170,8 +142,6 @@ def _column_problem(node: exp.Column) -> str | None:
 
 
 def _function_problem(node: exp.Expr) -> str | None:
-    from sqlglot import exp
-
     names = _names(node)
     if not names:
         return None
@@ -188,8 +158,6 @@ def _function_problem(node: exp.Expr) -> str | None:
 
 
 def _lambda_problem(node: exp.Expr) -> str | None:
-    from sqlglot import exp
-
     takes = next((LAMBDAS[name] for name in sorted(_names(node)) if name in LAMBDAS), ())
     given = [child for child in node.iter_expressions() if isinstance(child, exp.Lambda)]
     if isinstance(node.this, exp.Query | exp.Values):
@@ -209,8 +177,6 @@ def _lambda_problem(node: exp.Expr) -> str | None:
 
 def _operand_problem(node: exp.Expr) -> str | None:
     """Whether a comparison has a comparison as its operand without parentheses, where Spark's order of evaluation is another."""
-    from sqlglot import exp
-
     comparisons = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ)
     predicates = (*comparisons, exp.Is, exp.In, exp.Between, exp.Like, exp.ILike)
     if not isinstance(node, predicates):
@@ -222,8 +188,6 @@ def _operand_problem(node: exp.Expr) -> str | None:
 
 def _spelling_problem(node: exp.Expr) -> str | None:
     """What sqlglot knows from other dialects."""
-    from sqlglot import exp
-
     foreign = (exp.SimilarTo, exp.Glob, exp.JSON, exp.AtTimeZone, exp.Slice, exp.Overlaps, exp.JSONBExtract, exp.National)
     if isinstance(node, foreign) or (isinstance(node, exp.Between) and node.args.get("symmetric")):
         return f"{node.key.upper()} is no Spark SQL; use one of Spark's own functions"
@@ -240,8 +204,6 @@ def _spelling_problem(node: exp.Expr) -> str | None:
 
 def _names(node: exp.Expr) -> set[str]:
     """The names of the function ``node`` in lower case; empty if it is not a function."""
-    from sqlglot import exp
-
     if isinstance(node, exp.Anonymous):
         return {str(node.this).lower()}
     if isinstance(node, exp.Any | exp.All):
@@ -272,8 +234,6 @@ def clock_problem(node: exp.Expr) -> str | None:
 
 def _value(node: exp.Expr) -> str | None:
     """The text of a constant; null if it is not plain to see."""
-    from sqlglot import exp
-
     if isinstance(node, exp.Literal):
         return str(node.this)
     if isinstance(node, exp.Paren | exp.Collate) or (isinstance(node, exp.Cast) and is_text(node.this)):
@@ -286,8 +246,6 @@ def _value(node: exp.Expr) -> str | None:
 
 def is_text(node: exp.Expr) -> bool:
     """Whether ``node`` is a text whatever the types of the columns."""
-    from sqlglot import exp
-
     if isinstance(node, exp.Paren):
         return is_text(node.this)
     if isinstance(node, exp.Literal):
@@ -316,8 +274,6 @@ _NAMED = frozenset({"string", "format_string", "printf", "char", "elt", "btrim",
 
 @cache
 def _making_texts() -> tuple[type, ...]:
-    from sqlglot import exp
-
     names = (
         *(
             "Concat",
@@ -353,15 +309,11 @@ def _making_texts() -> tuple[type, ...]:
 
 
 def _is_constant(node: exp.Expr) -> bool:
-    from sqlglot import exp
-
     return node.find(exp.Column) is None
 
 
 def _in_constant(node: exp.Expr) -> bool:
     """Whether a greater text is computed of the constant ``node`` from constants alone: that is what counts."""
-    from sqlglot import exp
-
     parent = node.parent
     while isinstance(parent, exp.Paren):
         parent = parent.parent
@@ -370,8 +322,6 @@ def _in_constant(node: exp.Expr) -> bool:
 
 def _as_text(node: exp.Expr) -> bool:
     """Whether Spark leaves a text at ``node`` a text."""
-    from sqlglot import exp
-
     parent = node.parent
     while isinstance(parent, exp.Paren):
         node, parent = parent, parent.parent

@@ -11,13 +11,13 @@ import re
 import string
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import sqlglot
+from sqlglot import Token, exp
 
 from windowmill.jobs.conditions.checks import CHANGING, MAKING_ROWS, OF_MANY_ROWS, OF_ONE_ROW, condition_problem
 from windowmill.jobs.conditions.syntax import dialect
-
-if TYPE_CHECKING:
-    from sqlglot import Token, exp
 
 _LONGEST = 10_000
 #: Functions of :data:`.CHANGING` that a query may call: a rule may compare results with the time of its run.
@@ -56,8 +56,6 @@ def _conditions_in(condition: object) -> Iterator[str]:
 
 def query_problem(query: str) -> str | None:
     """Why ``query`` is not one SELECT over ``{batch}`` by functions of Spark SQL, and the remedy; null if it is one."""
-    import sqlglot
-
     if len(query) > _LONGEST:
         return f"{len(query)} characters; expected at most {_LONGEST}"
     text = _over_batch(query)
@@ -89,8 +87,6 @@ def _over_batch(query: str) -> str | None:
 
 
 def _tree_problem(tree: exp.Expr) -> str | None:
-    from sqlglot import exp
-
     for node in tree.walk():
         if isinstance(node, exp.QueryTransform):
             return "TRANSFORM … USING starts a program; a rule only reads"

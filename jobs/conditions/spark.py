@@ -17,9 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.jobs.conditions.checks import OF_ONE_ROW
-from windowmill.jobs.conditions.syntax import columns_of
-from windowmill.jobs.conditions.truths import every_condition, may_fail, outside_problem, value_of
+from windowmill.jobs.conditions.truths import columns_of, every_condition, may_fail, outside_problem, value_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -88,6 +86,8 @@ def asks_zone(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> str | Non
 
 
 def _is_about_time(condition: str, types: Mapping[str, pa.DataType]) -> bool:
+    from windowmill.jobs.conditions.checks import OF_ONE_ROW  # loads the parser
+
     named = {name.lower() for name in columns_of(condition)}
     read = " ".join(str(kind) for name, kind in types.items() if name.lower() in named)
     words = set(re.findall(r"\w+", condition.lower())) - (named - OF_ONE_ROW)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
 
 from windowmill.windowing.errors import SpecError, first_line
-
-if TYPE_CHECKING:
-    from sqlglot import exp
 
 #: Calls that have a syntax of their own.
 _OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
@@ -17,8 +18,6 @@ _OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "PO
 @cache
 def dialect(name: str) -> Any:
     """Sqlglot's dialect ``name`` for texts of Spark: since 4.0 a doubled quote within a text is one quote."""
-    from sqlglot.dialects.dialect import Dialect
-
     base: Any = Dialect.get_or_raise(name)
     tokenizer = type("Tokenizer", (base.tokenizer_class,), {"STRING_ESCAPES": ["\\", "'", '"']})
     # sqlglot parses this function as AT TIME ZONE, which Spark does not have.
@@ -47,23 +46,15 @@ def parsed(condition: str, named: str | None = None) -> exp.Expr:
     return _parse(condition, dialect(named) if named else _dialect())
 
 
-def columns_of(condition: str) -> set[str]:
-    """Names of the columns that ``condition`` reads; of a field in a column that of the column."""
-    return set(_columns(condition))
-
-
 @lru_cache(1_000)
-def _columns(condition: str) -> frozenset[str]:
-    from sqlglot import exp
-
+def columns_of(condition: str) -> frozenset[str]:
+    """Names of the columns that ``condition`` reads; of a field in a column that of the column."""
     found = _parse(condition, dialect("spark")).find_all(exp.Column)
     return frozenset(column.parts[0].name for column in found if not _is_parameter(column))
 
 
 def _is_parameter(column: exp.Column) -> bool:
     """Whether ``column`` is a parameter of a lambda in other case, which Spark ignores."""
-    from sqlglot import exp
-
     name, lambda_ = column.parts[0].name.lower(), column.find_ancestor(exp.Lambda)
     while lambda_ is not None:
         if any(parameter.name.lower() == name for parameter in lambda_.expressions):
@@ -73,8 +64,6 @@ def _is_parameter(column: exp.Column) -> bool:
 
 
 def _parse(condition: str, own: Any) -> exp.Expr:
-    import sqlglot
-
     try:
         return sqlglot.parse_one(condition, read=own)
     except (sqlglot.errors.SqlglotError, RecursionError) as err:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -11,14 +11,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.conditions.checks import conditions_by_field, parts_problem
 from windowmill.jobs.conditions.evaluated import NoValueError, OutsideError
-from windowmill.jobs.conditions.syntax import columns_of, parsed
 from windowmill.windowing.errors import SpecError, UnsupportedError
 
 if TYPE_CHECKING:
     from windowmill.jobs.conditions.evaluated import Value
     from windowmill.windowing.spec import Pipeline
+
+
+def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
+    """Every condition on the source's rows, as pairs (path of the field, text)."""
+    if pipeline.source is not None and pipeline.source.filter is not None:
+        yield "source.filter", pipeline.source.filter
+    for index, window in enumerate(pipeline.windows):
+        for name, text in window.conditions().items():
+            yield f"windows.{index}.{name}", text
+    for name, aggregate in pipeline.aggregates.items():
+        if aggregate.where is not None:
+            yield f"aggregates.{name}.where", aggregate.where
+
+
+def columns_of(condition: str) -> frozenset[str]:
+    """Names of the columns that ``condition`` reads; of a field in a column that of the column."""
+    # Loads the parser, which a spec without conditions does without; so do other imports within functions here.
+    from windowmill.jobs.conditions import syntax
+
+    return syntax.columns_of(condition)
 
 
 def every_condition(pipeline: Pipeline) -> tuple[str, ...]:
@@ -94,8 +112,8 @@ def _truth(condition: str, rows: pa.Table) -> Truth:
 
 def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:
     """A condition over ``n`` rows of ``columns``; raises ``OutsideError``, and ``SpecError`` for a constant that cannot be what it must."""
-    # Loads the parser, which a spec without conditions does without.
     from windowmill.jobs.conditions.evaluator import Evaluator
+    from windowmill.jobs.conditions.syntax import parsed
 
     try:
         return Evaluator({name: spark_array(array) for name, array in columns.items()}, n).truth(parsed(condition))
@@ -131,6 +149,9 @@ def spark_kind(kind: pa.DataType) -> pa.DataType:
 
 @lru_cache(1_000)
 def _refusal(condition: str) -> str | None:
+    from windowmill.jobs.conditions.checks import parts_problem
+    from windowmill.jobs.conditions.syntax import parsed
+
     return parts_problem(parsed(condition, "databricks"), condition)
 
 
@@ -184,6 +205,7 @@ def _outside_whatever(condition: str) -> str | None:
 
     from windowmill.jobs.conditions.evaluator import Evaluator
     from windowmill.jobs.conditions.functions import FUNCTIONS
+    from windowmill.jobs.conditions.syntax import parsed
 
     try:
         tree = parsed(condition)

@@ -23,9 +23,7 @@ from pyspark.sql.types import (
 )
 
 from windowmill.jobs.column_names import ADDED, FAILED, FILE, REASON, ROW, TAKEN, UNREAD, URI, VERSION
-from windowmill.jobs.conditions.checks import conditions_by_field
-from windowmill.jobs.conditions.syntax import columns_of
-from windowmill.jobs.conditions.truths import every_condition
+from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.widening import WiderPartials

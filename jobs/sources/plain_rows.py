@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import DateType, IntegralType, StringType, TimestampNTZType, TimestampType
 
 from windowmill.jobs.column_names import CORRUPT
-from windowmill.jobs.conditions.syntax import columns_of
-from windowmill.jobs.conditions.truths import Conditions, Truth, every_condition
+from windowmill.jobs.conditions.truths import Conditions, Truth, columns_of, every_condition
 from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import FAILED, FILE, REASON, ROW, UNREAD, VERSION, Columns
 from windowmill.jobs.sources.event_times import EventTimes
