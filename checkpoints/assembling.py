@@ -13,9 +13,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from windowmill.checkpoints.batches import Batch, Changes, Outcome, Status
-from windowmill.checkpoints.plans import KINDS, BackfillPlan, Plan, RestorePlan
+from windowmill.checkpoints.plans import KINDS, Plan
 from windowmill.checkpoints.records import FORMAT, LedgerRecord
-from windowmill.windowing.counts import Counts, Totals
+from windowmill.windowing.counts import Totals
 from windowmill.windowing.errors import LedgerCorruptError
 
 #: A record of a batch, and one of a ruling on a held batch.
@@ -33,12 +33,7 @@ def status_of(verdict: str) -> Status:
 
 def add_batch(totals: Totals, plan: Plan, outcome: Outcome) -> Totals:
     """The ``totals`` after one more committed batch."""
-    counts, before = outcome.published_counts, totals.counts
-    if isinstance(plan, RestorePlan):
-        counts, before = replace(plan.totals.counts, windows=before.windows), Counts()
-    elif not plan.builds_state or plan.replaces_state:
-        counts = Counts(windows=counts.windows)
-    return Totals(totals.batches + 1, totals.backfills + isinstance(plan, BackfillPlan), before + counts)
+    return plan.totals_after(totals, outcome.published_counts)
 
 
 def stored(plan: Plan) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from windowmill.checkpoints.data_files import DataFile, stored_type
-from windowmill.checkpoints.plans import BackfillPlan, Plan, RestorePlan
+from windowmill.checkpoints.plans import Plan
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.counts import Counts
 
@@ -208,7 +208,7 @@ class Batch:
     @property
     def is_backfill(self) -> bool:
         """Whether it is a backfill."""
-        return isinstance(self.plan, BackfillPlan)
+        return self.plan.range is not None
 
     @property
     def seen(self) -> datetime | int | None:
@@ -237,11 +237,10 @@ def effective_batches(batches: Iterable[Batch], *, restorations: bool = False) -
     for batch in batches:
         if batch.status != "committed":
             continue
-        if isinstance(batch.plan, RestorePlan):
-            kept = batch.plan.kept_batch
+        if (kept := batch.plan.kept_batch) is not None:
             left = [earlier for earlier in left if earlier.number <= kept]
         left.append(batch)
-    return [batch for batch in left if restorations or not isinstance(batch.plan, RestorePlan)]
+    return [batch for batch in left if restorations or not batch.plan.goes_back]
 
 
 def state_plans(batches: Iterable[Batch]) -> list[Plan]:

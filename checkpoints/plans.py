@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, from_us
-from windowmill.windowing.counts import Totals
+from windowmill.windowing.counts import Counts, Totals
 
 #: For each earlier batch, the last source version that it read, and the instant through which windows were closed to its rows.
 FoundClosed = list[tuple[int, int | None]]
@@ -46,6 +46,14 @@ class Plan(ABC):
     """
 
     action: ClassVar[str]
+    #: Whether it is a run, which reads what is new and publishes windows for the first time.
+    advances: ClassVar[bool] = False
+    #: Whether it computes windows from the source's history: attempts share what is finished, and savepoints need what it replaces.
+    recomputes: ClassVar[bool] = False
+    #: Whether it publishes only windows that differ from what the sink shows.
+    restates: ClassVar[bool] = False
+    changes_spec: ClassVar[bool] = False
+    purges: ClassVar[bool] = False
 
     batch: int
     attempt: str
@@ -94,9 +102,104 @@ class Plan(ABC):
         return self.from_version
 
     @property
+    def reads_state(self) -> bool:
+        """Whether it continues from the state of the batches before it."""
+        return not self.replaces_state
+
+    @property
+    def recounts(self) -> bool:
+        """Whether it counts rows of the source in place of those that earlier batches have counted."""
+        return self.replaces_state and not self.changes_spec
+
+    @property
+    def kept_batch(self) -> int | None:
+        """The newest batch that counts afterwards, as all later ones are undone; null if none is."""
+        return None
+
+    @property
     def goes_back(self) -> bool:
         """Whether position and progress after the batch are earlier ones."""
+        return self.kept_batch is not None
+
+    @property
+    def shown_since(self) -> int:
+        """The first batch as of which the sink still has all rows after this one has removed some."""
+        return self.batch
+
+    @property
+    def range(self) -> tuple[int, int] | None:
+        """The window ends (begin, end] that a backfill recomputes; null for any other batch."""
+        return None
+
+    @property
+    def replaced(self) -> tuple[int, int] | None:
+        """The window ends (begin, end] whose rows are replaced, if the plan alone determines them."""
+        return None
+
+    @property
+    def interval_end(self) -> int | None:
+        """End of a run's data interval; null for none."""
+        return None
+
+    @property
+    def found_closed(self) -> FoundClosed | None:
+        """Which windows were closed when earlier batches read the same rows (:attr:`BackfillPlan.found_closed`); null for new rows."""
+        return None
+
+    @property
+    def passes_over(self) -> bool:
+        """Whether it takes up versions that no batch has read, whatever they changed, as rows that they removed are gone."""
         return False
+
+    @property
+    def files(self) -> Sequence[str]:
+        """As :attr:`RestatePlan.files`."""
+        return ()
+
+    @property
+    def fills(self) -> tuple[str, ...]:
+        """As :attr:`ApplyPlan.fills`."""
+        return ()
+
+    @property
+    def history(self) -> int | None:
+        """As :attr:`ApplyPlan.history`."""
+        return None
+
+    @property
+    def redefined(self) -> tuple[str, ...]:
+        """As :attr:`ApplyPlan.redefined`."""
+        return ()
+
+    @property
+    def carried(self) -> dict[str, object] | None:
+        """As :attr:`ApplyPlan.carried`."""
+        return None
+
+    @property
+    def needed_from(self) -> int | None:
+        """As :attr:`ApplyPlan.needed_from`."""
+        return None
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """As :attr:`ApplyPlan.keeps`."""
+        return ()
+
+    @property
+    def keeps_gaps(self) -> tuple[int, ...]:
+        """As :attr:`ApplyPlan.keeps_gaps`."""
+        return ()
+
+    @property
+    def kept_from(self) -> dict[str, object] | None:
+        """As :attr:`ApplyPlan.kept_from`."""
+        return None
+
+    def totals_after(self, before: Totals, counts: Counts) -> Totals:
+        """The totals ``before`` the batch plus its published ``counts``; rows that earlier batches have read count once."""
+        new = counts if self.builds_state and not self.replaces_state else Counts(windows=counts.windows)
+        return Totals(before.batches + 1, before.backfills + (self.range is not None), before.counts + new)
 
     @abstractmethod
     def describe(self, *, instants: bool) -> str:
@@ -127,6 +230,7 @@ class RunPlan(Plan):
     """
 
     action: ClassVar[str] = "run"
+    advances: ClassVar[bool] = True
 
     interval_end: int | None = None
 
@@ -155,6 +259,7 @@ class BackfillPlan(Plan):
     """
 
     action: ClassVar[str] = "backfill"
+    recomputes: ClassVar[bool] = True
 
     range_from: int
     range_to: int
@@ -168,6 +273,14 @@ class BackfillPlan(Plan):
         return self.read_from is not None
 
     @property
+    def reads_state(self) -> bool:
+        return False
+
+    @property
+    def replaced(self) -> tuple[int, int] | None:
+        return (self.range_from, AXIS_END) if self.replaces_state else None
+
+    @property
     def rereads(self) -> bool:
         return self.replaces_state or not self.builds_state
 
@@ -177,7 +290,6 @@ class BackfillPlan(Plan):
 
     @property
     def range(self) -> tuple[int, int]:
-        """The window ends (begin, end] that the backfill recomputes."""
         return self.range_from, self.range_to
 
     def describe(self, *, instants: bool) -> str:
@@ -218,6 +330,7 @@ class RestatePlan(_ReplacingPlan):
     """
 
     action: ClassVar[str] = "restate"
+    restates: ClassVar[bool] = True
 
     changed: tuple[int, int] | None = None
     range_from: int | None = None
@@ -227,8 +340,11 @@ class RestatePlan(_ReplacingPlan):
     files: list[str] = field(default_factory=list)
 
     @property
+    def found_closed(self) -> FoundClosed:
+        return []
+
+    @property
     def passes_over(self) -> bool:
-        """Whether it takes up versions that no batch has read, whatever they changed, as rows that they removed are gone."""
         return self.changed is None and not self.files and self.to_version > self.from_version
 
     def describe(self, *, instants: bool) -> str:
@@ -271,6 +387,8 @@ class ApplyPlan(_ReplacingPlan):
     """
 
     action: ClassVar[str] = "apply"
+    recomputes: ClassVar[bool] = True
+    changes_spec: ClassVar[bool] = True
 
     read_from: int
     fills: tuple[str, ...] = ()
@@ -293,7 +411,6 @@ class ApplyPlan(_ReplacingPlan):
 
     @property
     def replaced(self) -> tuple[int, int] | None:
-        """The window ends (begin, end] whose rows of the windows ``fills`` are replaced; null for none."""
         return None if self.history is None or not self.fills else (self.history, AXIS_END)
 
     def describe(self, *, instants: bool) -> str:
@@ -323,14 +440,13 @@ class RestorePlan(_ReplacingPlan):
     action: ClassVar[str] = "restore"
 
     savepoint: str
-    kept_batch: int
+    kept_batch: int = field()
     spared: list[int] = field(default_factory=list)
     through: int | None = None
     totals: Totals = field(default_factory=Totals)
 
-    @property
-    def goes_back(self) -> bool:
-        return True
+    def totals_after(self, before: Totals, counts: Counts) -> Totals:  # noqa: ARG002 - it publishes no rows
+        return Totals(before.batches + 1, before.backfills, replace(self.totals.counts, windows=before.counts.windows))
 
     def describe(self, *, instants: bool) -> str:  # noqa: ARG002 - it names no instants
         return f"back to the savepoint {self.savepoint} of batch {self.kept_batch}, at source version {self.to_version}"
@@ -353,6 +469,7 @@ class PurgePlan(Plan):
     """
 
     action: ClassVar[str] = "purge"
+    purges: ClassVar[bool] = True
 
     columns: tuple[str, ...]
     keys: int
@@ -361,6 +478,10 @@ class PurgePlan(Plan):
     @property
     def builds_state(self) -> bool:
         return True
+
+    @property
+    def shown_since(self) -> int:
+        return 0  # what it removes must not come back by time travel, and rows of other keys are as they were
 
     def describe(self, *, instants: bool) -> str:  # noqa: ARG002 - it names no instants
         removed = f", whose rows are gone from the source since version {self.to_version}" if self.to_version > self.from_version else ""
@@ -384,6 +505,10 @@ class FoldPlan(Plan):
     @property
     def builds_state(self) -> bool:
         return False
+
+    @property
+    def shown_since(self) -> int:
+        return self.through
 
     def describe(self, *, instants: bool) -> str:  # noqa: ARG002 - it names no instants
         return f"folds the revisions of batches through {self.through}"

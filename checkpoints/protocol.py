@@ -213,10 +213,11 @@ def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[P
 
 def _rewriting(ledger: Ledger, plan: Plan, role: str) -> Callable[[str, DeltaTable], Rewritten] | None:
     """Finds the files with rows that ``plan`` removes; null if it removes none from the table with this ``role``."""
-    if isinstance(plan, RestorePlan) and role in ("sink", "quarantine"):
-        return partial(UndoneFiles.of, undo=Undo.by(plan, role))
-    if isinstance(plan, PurgePlan):
-        return partial(ErasedFiles.of, role=role, keys=KeysFile(ledger.path, plan.attempt).read)
+    match plan:
+        case RestorePlan() if role in ("sink", "quarantine"):
+            return partial(UndoneFiles.of, undo=Undo.by(plan, role))
+        case PurgePlan():
+            return partial(ErasedFiles.of, role=role, keys=KeysFile(ledger.path, plan.attempt).read)
     return None
 
 

@@ -18,7 +18,6 @@ from deltalake.exceptions import DeltaError
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, absolute
-from windowmill.checkpoints.plans import FoldPlan, PurgePlan
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.stores import is_table, table_at
@@ -165,11 +164,8 @@ class PublishedTable:
 
     def _replaces(self, batch: Batch, wanted: int) -> bool:
         """Whether ``batch`` has taken rows from the sink that readers of the table as it stood after ``wanted`` are to see."""
-        # What a purge has removed must not come back by time travel; rows of other keys are as they were.
-        if batch.status != "committed" or batch.verdict == "discarded" or isinstance(batch.plan, PurgePlan):
+        if batch.status != "committed" or batch.verdict == "discarded" or wanted >= batch.plan.shown_since:
             return False
-        if isinstance(batch.plan, FoldPlan):
-            return wanted < batch.plan.through
         changes = Ledger(self.ledger).changes_of(batch).get("sink")
         return changes is not None and bool(changes.removes)
 
@@ -182,10 +178,9 @@ class PublishedTable:
         except (SourceRangeGoneError, DeltaError) as err:
             what = f"its log is gone ({err})".splitlines()[0]
         if what is not None:
-            first = replacing.plan.through if isinstance(replacing.plan, FoldPlan) else replacing.number
             raise SinkError(
                 f"sink {self.path}: batch {replacing.number} ({replacing.action}) has replaced rows since, and version {version} of the "
-                f"table, from before, is no longer kept: {what}; ask for batch {first} or later"
+                f"table, from before, is no longer kept: {what}; ask for batch {replacing.plan.shown_since} or later"
             )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from windowmill.checkpoints.batches import Changes, state_plans
 from windowmill.checkpoints.ledger import NEW_SINK, Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, RestatePlan
+from windowmill.checkpoints.plans import ApplyPlan, Plan
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import purged_since_read, refuse_uncounted
@@ -90,8 +90,8 @@ def next_apply(
     source = planning.source_of(runnable, ledger)
     planning.check_tables(runnable, ledger, planning.Acceptance(changes=accept_changes, code=True))
     before = state_plans(ledger.batches())
-    if history == AXIS_BEGIN and isinstance(before[0], BackfillPlan):
-        history = before[0].range_from  # what came before was never shown
+    if history == AXIS_BEGIN and before[0].range is not None:
+        history = before[0].range[0]  # what came before was never shown
     state, fills = _from_state(runnable, ledger, source, changes, history, before), () if history is None else changes.filled
     reach, reading, needed_from = Reach(last.plan.to_version, last.plan.to_version), Reading(()), None
     keeps, gaps = tuple[str, ...](), tuple[int, ...]()
@@ -159,7 +159,7 @@ def _from_state(
     runnable: Runnable, ledger: Ledger, source: SourceTable, changes: SpecChanges, history: int | None, before: Sequence[Plan]
 ) -> FromState | NotStoredError:
     def begin() -> int | None:
-        if any(isinstance(plan, RestatePlan) for plan in before):
+        if any(plan.restates for plan in before):
             return None
         try:  # by the log alone: files may be gone
             reading = reading_of(runnable, source, backfill_reach(runnable, source, before, "log"))

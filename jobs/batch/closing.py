@@ -12,7 +12,7 @@ from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import Batch, Changes
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan, RunPlan
+from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.state.base import is_overgrown, is_scattered
 from windowmill.checkpoints.state.compaction import compact_entries, overgrown_from
 from windowmill.checkpoints.state.partials import NeededRows, compact_partials
@@ -80,7 +80,7 @@ def validate(job: Job, computed: ComputedBatch, changes: Mapping[str, Changes], 
 
 
 def _past(runnable: Runnable, ledger: Ledger, plan: Plan, rows: ResultFiles, seen: int | None) -> PastBatches | None:
-    return PastBatches(runnable, ledger, plan, rows.here, seen) if isinstance(plan, RunPlan) else None
+    return PastBatches(runnable, ledger, plan, rows.here, seen) if plan.advances else None
 
 
 def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Progress) -> CommittedBatch:

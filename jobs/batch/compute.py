@@ -17,7 +17,7 @@ from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile, remove
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import delta_rs_can_write
-from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan
+from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.base import order_of
 from windowmill.checkpoints.state.compaction import joint_schema
@@ -89,7 +89,6 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
 def compute_from_state(job: Job, step: Step) -> ComputedBatch:
     """Compute the batch of a changed spec in this process, from the stored state alone."""
     plan, runnable = job.plan, job.runnable
-    assert isinstance(plan, ApplyPlan)
     assert plan.carried is not None
     before = runnable.pipeline.meaning_as(plan.carried)
     changed = {window.name for window in runnable.pipeline.windows if window not in before.windows}
@@ -115,7 +114,7 @@ def _with_read(job: Job, output: Output, surveyed: BatchSurvey[Any]) -> Output:
 def _keep_state(job: Job, writer: OutputWriter) -> Output:
     """Write what the batch of a changed spec keeps of the state as it is stored."""
     plan, runnable = job.plan, job.runnable
-    if not isinstance(plan, ApplyPlan) or plan.kept_from is None:
+    if plan.kept_from is None:
         return Output()
     before, kept = runnable.pipeline.meaning_as(plan.kept_from), list[CarriedPart]()
     for own, only in ((runnable, plan.keeps), (with_gaps(runnable, plan.keeps_gaps), ("sessions",))):
@@ -189,7 +188,7 @@ def _targets(job: Job, parts: Sequence[Part]) -> Targets:
             "refused": Target(quarantine, REFUSED_SCHEMA),
         },
         job.options,
-        Published(job.plan.fills, AXIS_END if job.plan.history is None else job.plan.history) if isinstance(job.plan, ApplyPlan) else None,
+        Published(job.plan.fills, AXIS_END if job.plan.history is None else job.plan.history) if job.plan.changes_spec else None,
     )
 
 
@@ -231,16 +230,12 @@ def _replaced(job: Job, emission: Emission) -> ReplacedRange | None:
 
 def _replaced_windows(job: Job) -> tuple[str, ...] | None:
     """Names of the windows whose rows the batch replaces; null for all that the sink holds."""
-    return job.plan.fills if isinstance(job.plan, ApplyPlan) else job.windows
+    return job.plan.fills if job.plan.changes_spec else job.windows
 
 
 def _replaced_ends(plan: Plan, emission: Emission) -> tuple[int, int] | None:
     """The range (begin, end] of window ends whose published rows the batch replaces; null for none."""
-    if isinstance(plan, ApplyPlan):
-        return plan.replaced
-    if isinstance(plan, BackfillPlan) and plan.replaces_state:
-        return plan.range_from, AXIS_END
-    return None if plan.builds_state else (emission.after, emission.through)
+    return plan.replaced if plan.builds_state else (emission.after, emission.through)
 
 
 def _keep(job: Job, replaced: ReplacedRange, paths: Sequence[str]) -> tuple[DataFile, ...]:
@@ -283,7 +278,7 @@ def _computed(
     changes = {role: Changes.of(targets.of[role].schema, output.files[role]) for role in ("state", "quarantine") if output.files.get(role)}
     results, schema = output.files.get("sink", ()), targets.of["sink"].schema
     kept = (*kept, *output.files.get("retracted", ()))
-    ends, applies = _replaced_ends(plan, emission), isinstance(plan, ApplyPlan)
+    ends, applies = _replaced_ends(plan, emission), plan.changes_spec
     widens = applies or (job.input.revises and _lacks_retracted(job))
     if ends is not None or applies:
         removes = () if replaced is None else replaced.files

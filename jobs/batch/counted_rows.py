@@ -9,7 +9,7 @@ import pyarrow as pa
 from windowmill.checkpoints.batches import effective_batches
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, PurgePlan, RestatePlan
+from windowmill.checkpoints.plans import BackfillPlan, Plan, PurgePlan, RestatePlan
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.layouts.lateness import TOO_LATE
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable
@@ -25,21 +25,27 @@ def were_missed(ledger: Ledger) -> bool:
     Behind a changed spec rows that arrived in time for all windows of then may be too late for those of now.
     """
     batches = effective_batches(ledger.batches())
-    whole = [place for place, batch in enumerate(batches, 1) if isinstance(batch.plan, RestatePlan) and _is_whole(batch.plan)]
+    whole = [place for place, batch in enumerate(batches, 1) if _is_whole(batch.plan)]
     since = batches[max(whole, default=0) :]
     return any(batch.counts.late_missed and batch.plan.builds_state for batch in since if batch.status == "committed")
 
 
-def _is_whole(plan: RestatePlan) -> bool:
+def _is_whole(plan: Plan) -> bool:
     """Whether it has computed all windows that rows may have missed."""
-    return plan.late or (plan.changed is None and plan.range_from is None and plan.range_to is None and not plan.files)
+    match plan:
+        case RestatePlan(late=True) | RestatePlan(changed=None, range_from=None, range_to=None, files=[]):
+            return True
+    return False
 
 
 def _is_of_all_rows(plan: Plan) -> bool:
     """Whether the state behind it is that of all rows of the source as it was then."""
-    if isinstance(plan, RestatePlan):
-        return plan.changed is None and plan.range_to is None and not plan.late and not plan.files
-    return isinstance(plan, BackfillPlan) and plan.replaces_state and plan.snapshot is not None
+    match plan:
+        case RestatePlan(changed=None, range_to=None, late=False, files=[]):
+            return True
+        case BackfillPlan(read_from=int(), snapshot=int()):
+            return True
+    return False
 
 
 def uncounted_changes(building: Sequence[Plan], source: SourceTable, through: int, *, ahead: bool = True) -> list[LoggedVersion]:
@@ -56,28 +62,25 @@ def uncounted_changes(building: Sequence[Plan], source: SourceTable, through: in
     begin, counted = building[0].from_version, list[tuple[int, int]]()
     for plan in building:
         read = -1 if plan.snapshot is None else plan.snapshot
-        if plan is building[0]:
-            begin = max(begin, read)
-        elif _is_of_all_rows(plan):
-            begin, counted = read if ahead else min(read, plan.to_version), []
-        elif isinstance(plan, PurgePlan) and not plan.ignores_others:
-            begin = plan.to_version
-        elif isinstance(plan, RestatePlan):
-            # One without versions has read the table as it was behind all that it passed over, but not what a backfill has read ahead.
-            begin = min(begin, read)
-            counted.append(plan.changed or (plan.from_version + 1, plan.to_version))
+        match plan:
+            case _ if plan is building[0]:
+                begin = max(begin, read)
+            case _ if _is_of_all_rows(plan):
+                begin, counted = read if ahead else min(read, plan.to_version), []
+            case PurgePlan() if not plan.ignores_others:
+                begin = plan.to_version
+            case RestatePlan():
+                # One without versions has read the table as it was behind all that it passed over, but not what a backfill has read ahead.
+                begin = min(begin, read)
+                counted.append(plan.changed or (plan.from_version + 1, plan.to_version))
     changed = [version for version in source.versions(begin, through) if version.changes] if through > begin else []
     return [each for each in changed if not any(first <= each.version <= last for first, last in counted)]
 
 
-def purged_since_read(before: Sequence[Plan]) -> PurgePlan | None:
+def purged_since_read(before: Sequence[Plan]) -> Plan | None:
     """The last purge behind all plans that have read the source anew; null if there is none."""
-    for plan in reversed(before):
-        if isinstance(plan, PurgePlan):
-            return plan
-        if plan.replaces_state and not isinstance(plan, ApplyPlan):
-            return None
-    return None
+    last = next((plan for plan in reversed(before) if plan.purges or plan.recounts), None)
+    return last if last is not None and last.purges else None
 
 
 def refuse_uncounted(

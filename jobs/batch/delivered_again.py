@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from windowmill.checkpoints.batches import effective_batches
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import RestatePlan
 from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.windowing.errors import OutOfTurnError, UnsupportedError
@@ -50,4 +49,4 @@ def corrected(
 
 def restated_files(ledger: Ledger) -> set[str]:
     """Paths of the files that restatements have read, or left out, as they were delivered again, or taken away."""
-    return {path for batch in effective_batches(ledger.batches()) if isinstance(batch.plan, RestatePlan) for path in batch.plan.files}
+    return {path for batch in effective_batches(ledger.batches()) for path in batch.plan.files}

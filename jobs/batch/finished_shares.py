@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from windowmill.checkpoints.data_files import missing, remove
 from windowmill.checkpoints.finished import Notes
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan
+from windowmill.checkpoints.plans import Plan
 from windowmill.jobs.layouts.output import Output, Role
 from windowmill.jobs.layouts.returning import decoded, encoded
 
@@ -33,7 +33,7 @@ class FinishedShares:
     @classmethod
     def of(cls, runnable: Runnable, plan: Plan, say: OnFinished) -> FinishedShares | None:
         """Those of a batch that reads all its rows from the source, as they were read before; null for any other."""
-        return cls(Notes(runnable.places.finished), plan, say) if isinstance(plan, BackfillPlan | ApplyPlan) else None
+        return cls(Notes(runnable.places.finished), plan, say) if plan.recomputes else None
 
     def outputs(self, shares: Mapping[str, Callable[[], Output]], tables: Mapping[Role, str]) -> list[Output]:
         """What ``shares`` compute, by their names, one after the other; ``tables`` are the places of the tables of their files."""

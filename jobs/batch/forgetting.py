@@ -11,7 +11,6 @@ from windowmill.checkpoints import savepoints
 from windowmill.checkpoints.erasing import ErasedKeys, KeysFile, forget_bounds
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, Runnable, local_path
-from windowmill.checkpoints.plans import PurgePlan
 from windowmill.checkpoints.stores import remote_store_of, remove_folder
 from windowmill.expectations.docs import Folder, remove_pages
 
@@ -34,7 +33,7 @@ class Forgotten:
 def forget(runnable: Runnable, ledger: Ledger) -> Forgotten | None:
     """Finish the purge that is the newest batch of ``ledger``, whose commits have been made; null if nothing is left to do."""
     newest = ledger.newest
-    if newest is None or not isinstance(newest.plan, PurgePlan):
+    if newest is None or not newest.plan.purges:
         return None
     file = KeysFile(ledger.path, newest.plan.attempt)
     if not file.is_there:

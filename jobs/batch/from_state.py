@@ -13,7 +13,7 @@ from windowmill.checkpoints.batches import Batch, effective_batches
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import RestatePlan, format_instant
+from windowmill.checkpoints.plans import format_instant
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.checkpoints.state.readers import DeltaState
@@ -275,7 +275,7 @@ class _SliceCheck:
             if len(ends) and (np.min([other.first_end_after(ends - 1) for other in self.old.grids], axis=0) != ends).any():
                 raise NotStoredError(f"rows were late, and window {name} ends where no window ended")
         times = self._too_late()
-        if len(times) and any(isinstance(batch.plan, RestatePlan) for batch in self.batches):
+        if len(times) and any(batch.plan.restates for batch in self.batches):
             raise NotStoredError("rows are in quarantine as too late, which count in new windows after a restatement")
         if len(times):
             new, old = (np.max([grid.last_end_holding(times) for grid in grids.grids], axis=0) for grids in (self.new, self.old))

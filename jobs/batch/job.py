@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, Plan, RestatePlan
+from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.stores import Options, options_of
 from windowmill.jobs.layouts.emission import Emission
 from windowmill.jobs.layouts.input import TableInput
@@ -74,7 +74,7 @@ class Job:
     @property
     def paths(self) -> tuple[str, ...]:
         """The path of each file that the batch reads, by which quarantine names it; none for files of its own."""
-        return () if isinstance(self.plan, RestatePlan) else tuple(file.path for file in self.reading.files)
+        return () if self.plan.restates else tuple(file.path for file in self.reading.files)
 
     @cached_property
     def input(self) -> TableInput:
@@ -100,8 +100,7 @@ class Job:
 
     def computed(self, parts: Sequence[Part]) -> list[Part]:
         """Those of ``parts`` that the batch computes: all but those of which a changed spec keeps what the state has stored."""
-        keeps = self.plan.keeps if isinstance(self.plan, ApplyPlan) else ()
-        return [part for part in parts if part.way not in keeps]
+        return [part for part in parts if part.way not in self.plan.keeps]
 
 
 @returnable

@@ -15,7 +15,7 @@ from windowmill.checkpoints.finished import Notes
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, PurgePlan, RestatePlan
+from windowmill.checkpoints.plans import Plan, RestatePlan
 from windowmill.checkpoints.writers import check_conditional_writes, lease
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.catalog import ask_locations, register_new
@@ -124,7 +124,7 @@ def backfill(
     as far as it has only appended; those that earlier batches read; or those of the table in event-time order.
     """
     with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
-        if done and isinstance(done[0].plan, BackfillPlan) and done[0].plan.range == (begin, end):
+        if done and done[0].plan.range == (begin, end):
             return done[0]
         planned = _Planned(runnable)
         plan = planning.next_backfill(
@@ -237,7 +237,7 @@ def apply(
         If the pipeline has moved past ``expected``, or a batch is held.
     """
     with leased(pipeline, progress, changes=accept_changes) as (runnable, ledger, done):
-        if done and isinstance(done[0].plan, ApplyPlan) and pipeline.means(done[0].plan.definition, done[0].plan.meaning):
+        if done and done[0].plan.changes_spec and pipeline.means(done[0].plan.definition, done[0].plan.meaning):
             return done[0]
         found = _application(runnable, ledger, history, accept_changes=accept_changes)
         if found is not None and expected not in (None, Expected.of(ledger)):
@@ -301,7 +301,7 @@ def leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> 
             progress.say(f"{runnable.name}: batch {newest.number} was recorded by an earlier run; made the {made} commits that it lacked")
             if newest.status == "committed":
                 done.append(CommittedBatch(newest.plan, newest.outcome))
-        if newest is not None and isinstance(newest.plan, PurgePlan):
+        if newest is not None and newest.plan.purges:
             from windowmill.jobs.batch.forgetting import forget  # loads what other runs do not need
 
             forget(runnable, ledger)
@@ -339,7 +339,7 @@ def _attempted(
 ) -> CommittedBatch | None:
     """Execute ``plan``, by its ``restatement`` if it is one; null if that changes nothing."""
     progress.timings.clear()
-    if isinstance(plan, BackfillPlan | ApplyPlan):
+    if plan.recomputes:
         plan = Notes(runnable.places.finished).resumed(plan)
     progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=not runnable.pipeline.time.integer_axis)}")
     from windowmill.jobs.batch.steps import run_batch  # imports Spark; a run that finds nothing new does not need it

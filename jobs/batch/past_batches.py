@@ -99,8 +99,7 @@ class PastBatches:
 
 def _time_of(plan: Plan) -> int:
     """The time for which a run was made: the end of its data interval, or when it was planned."""
-    interval_end = plan.interval_end if isinstance(plan, RunPlan) else None
-    return plan.now_us if interval_end is None else interval_end
+    return plan.now_us if plan.interval_end is None else plan.interval_end
 
 
 def _tuples(table: pa.Table) -> Iterator[tuple[Any, ...]]:

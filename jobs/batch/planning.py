@@ -238,7 +238,7 @@ def next_restatement(
         changed=changed,
         range_from=ends[0],
         range_to=ends[1],
-        shown_after=first.range_from if isinstance(first, BackfillPlan) else None,
+        shown_after=None if first.range is None else first.range[0],
         late=late,
     )
     check_plan(runnable, ledger, source, plan)

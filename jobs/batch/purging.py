@@ -276,7 +276,7 @@ def _refuse_unknown(runnable: Runnable, ledger: Ledger, plan: PurgePlan, keys: E
     # Versions that it passes over, unless all are ignored, have changed rows of these keys alone.
     if any(files.rows for files in found.values()) or (passes_over and runnable.source.changes != "ignore"):
         return
-    if newest is not None and isinstance(newest.plan, PurgePlan):
+    if newest is not None and newest.plan.purges:
         return
     first = keys.values.to_pylist()[0].items()
     shown = ", ".join(f"{name}={f'0x{value.hex()}' if isinstance(value, bytes) else value}" for name, value in first)

@@ -12,7 +12,7 @@ from windowmill.checkpoints import protocol, savepoints
 from windowmill.checkpoints.batches import Batch, Changes, Outcome, effective_batches
 from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of
-from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, FoldPlan, Plan, PurgePlan, RestatePlan, RestorePlan
+from windowmill.checkpoints.plans import BackfillPlan, FoldPlan, Plan, PurgePlan, RestatePlan, RestorePlan
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.savepoints import Savepoint, replaced_files
 from windowmill.checkpoints.state.replacement import replacing
@@ -187,9 +187,9 @@ def _planned(
     meant = _meant(pipeline, ledger, own)
     undone = [batch for batch in effective_batches(batches) if batch.number > entry.batch]
     _check_undone(meant, entry, undone)
-    applied = min((batch.number for batch in undone if isinstance(batch.plan, ApplyPlan)), default=ledger.count)
+    applied = min((batch.number for batch in undone if batch.plan.changes_spec), default=ledger.count)
     # Rows of later ones mean something else: what these have replaced comes back instead.
-    backfills = [batch.number for batch in undone if isinstance(batch.plan, BackfillPlan) and batch.number < applied]
+    backfills = [batch.number for batch in undone if batch.is_backfill and batch.number < applied]
     source = planning.source_of(runnable, ledger)
     planning.check_tables(runnable, ledger, accepted)
     _check_source(runnable, source, entry, last.plan.to_version, progress)
@@ -203,7 +203,7 @@ def _planned(
         through=entry.emitted,
         totals=entry.totals,
     )
-    later = [batch for batch in undone if isinstance(batch.plan, ApplyPlan | BackfillPlan) and batch.number >= applied]
+    later = [batch for batch in undone if batch.plan.recomputes and batch.number >= applied]
     return plan, entry, later
 
 
@@ -237,28 +237,32 @@ def _check_savepoint(ledger: Ledger, entry: Savepoint, batches: list[Batch]) -> 
 
 def _check_undone(pipeline: Pipeline, entry: Savepoint, undone: list[Batch]) -> None:
     """Refuse to go back over batches whose rows cannot be told from those that they replaced."""
+    plain = pipeline.emit == "final" and all(window.on_grid for window in pipeline.windows)
     for batch in undone:
-        if isinstance(batch.plan, PurgePlan):
-            raise SavepointError(
-                f"savepoint {entry.name}: batch {batch.number} has purged keys since, whose rows a restoration would bring back; drop it, "
-                "and restore a later one"
-            )
-        if isinstance(batch.plan, FoldPlan) and batch.plan.through > entry.batch:
-            raise SavepointError(
-                f"savepoint {entry.name}: batch {batch.number} has folded revisions of batches through {batch.plan.through} since, so rows "
-                "that it would show again are gone; restore a later one"
-            )
-        if isinstance(batch.plan, RestatePlan) and batch.plan.late:
-            raise SavepointError(
-                f"savepoint {entry.name}: batch {batch.number} has restated rows that were quarantined as too late (--late), which "
-                "the savepoint does not hold; restore a later one, or rebuild in a new sink"
-            )
-        plain = pipeline.emit == "final" and all(window.on_grid for window in pipeline.windows)
-        if isinstance(batch.plan, BackfillPlan) and not plain:
-            raise SavepointError(
-                f"savepoint {entry.name}: the backfill of batch {batch.number} has replaced rows that were published before, and which of "
-                "them is not known where windows are not on a grid, or are revised; restore a later savepoint, or rebuild in a new sink"
-            )
+        match batch.plan:
+            case PurgePlan():
+                why = (
+                    f"batch {batch.number} has purged keys since, whose rows a restoration would bring back; drop it, and restore a "
+                    "later one"
+                )
+            case FoldPlan(through=through) if through > entry.batch:
+                why = (
+                    f"batch {batch.number} has folded revisions of batches through {through} since, so rows that it would show again are "
+                    "gone; restore a later one"
+                )
+            case RestatePlan(late=True):
+                why = (
+                    f"batch {batch.number} has restated rows that were quarantined as too late (--late), which the savepoint does not "
+                    "hold; restore a later one, or rebuild in a new sink"
+                )
+            case BackfillPlan() if not plain:
+                why = (
+                    f"the backfill of batch {batch.number} has replaced rows that were published before, and which of them is not known "
+                    "where windows are not on a grid, or are revised; restore a later savepoint, or rebuild in a new sink"
+                )
+            case _:
+                continue
+        raise SavepointError(f"savepoint {entry.name}: {why}")
 
 
 def _check_source(runnable: Runnable, source: SourceTable, entry: Savepoint, through: int, progress: Progress) -> None:

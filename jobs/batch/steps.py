@@ -21,7 +21,7 @@ from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, RunPlan
+from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.savepoints import keep_replaced
 from windowmill.checkpoints.state.reading import open_state
 from windowmill.checkpoints.state.replacement import replacing
@@ -96,14 +96,14 @@ class _Steps:
         self.restated: Restated | None = None
         if restatement is None:
             reading = reading_of(runnable, source, plan)
-            if isinstance(plan, ApplyPlan) and plan.needed_from is not None:
+            if plan.needed_from is not None:
                 reading = times_from(source, reading, pipeline.time, plan.needed_from)
         else:
             with progress.step("select", "the rows to compute anew"):
                 source, reading = restatement.write_rows()
         state = ledger.written().get("state")
         check = open_state(places.state, left_at=None if state is None else state.version)
-        others = isinstance(plan, BackfillPlan) and has_dropped_windows(pipeline, ledger)
+        others = plan.range is not None and has_dropped_windows(pipeline, ledger)
         windows = tuple(window.name for window in pipeline.windows) if others else None
         self.job = Job.of(runnable, plan, source, reading, check, windows)
         widen_tables(self.job, ledger, progress)
@@ -134,7 +134,7 @@ class _Steps:
             self.progress.say(f"  {self.restated.describe()}")
         elif self.plan.replaces_state:
             self._replace_state()
-        elif "sink" in self.changes and isinstance(self.plan, RunPlan):
+        elif "sink" in self.changes and self.plan.advances:
             from windowmill.jobs.batch.revisions import going_on
 
             self.changes["sink"] = going_on(self.runnable, self.ledger, self.plan, self.job.input.sink_schema, self.changes["sink"])
@@ -167,7 +167,7 @@ class _Steps:
             closing.import_engine(self.pipeline)
 
     def _computed(self) -> ComputedBatch:
-        if isinstance(self.plan, ApplyPlan) and self.plan.carried is not None:
+        if self.plan.carried is not None:
             from windowmill.jobs.batch.compute import compute_from_state
 
             self.engine = {"engine": "local"}
@@ -239,7 +239,7 @@ class _Steps:
             if quality is not None:
                 self.changes["quality"] = quality
             outcome = self._outcome(computed, verdict.status)
-            if isinstance(self.plan, ApplyPlan | BackfillPlan) and "sink" in self.changes:
+            if self.plan.recomputes and "sink" in self.changes:
                 folder, replaced = self.runnable.places.savepoints, self.changes["sink"].removes
                 keep_replaced(folder, self.runnable.sink_path, replaced, batch=self.plan.batch)
             changes, self.changes = self.changes, {}  # from here on the protocol decides which files are left over

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from windowmill.checkpoints.batches import Batch, effective_batches
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, RestatePlan, RestorePlan
-from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
+from windowmill.checkpoints.plans import Plan
+from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.spec import Pipeline
 
@@ -34,12 +34,12 @@ def left_out(pipeline: Pipeline, ledger: Ledger) -> Mapping[str, Sequence[Stretc
     found: dict[str, Sequence[Stretch]] = {}
     before: Mapping[str, _Meaning] | None = None
     for plan, windows in _windows_of(ledger):
-        if before is not None and isinstance(plan, ApplyPlan):
+        if before is not None and plan.changes_spec:
             brought = [name for name, window in windows.items() if before.get(name) != window]
             found |= {name: [(AXIS_BEGIN, _shown_after(pipeline, plan, name))] for name in brought}
-        elif isinstance(plan, BackfillPlan):
-            end = AXIS_END if plan.replaces_state else plan.range_to
-            found = {name: list(_without(stretches, plan.range_from, end)) for name, stretches in found.items()}
+        elif plan.range is not None:
+            begin, end = plan.replaced or plan.range
+            found = {name: list(_without(stretches, begin, end)) for name, stretches in found.items()}
         before = windows
     return found
 
@@ -79,9 +79,9 @@ def check_discarded(pipeline: Pipeline, ledger: Ledger, held: Batch) -> None:
 def _numbered_anew(ledger: Ledger, held: Plan) -> set[str]:
     """Windows with policies whose published triggers the held batch of this plan renumbers."""
     meaning: Mapping[str, Any] = held.definition
-    if isinstance(held, RestatePlan):
+    if held.restates:
         return {window["name"] for window in meaning["windows"] if "evict" in window}
-    return numbered_otherwise(meaning, held.redefined, ledger) if isinstance(held, ApplyPlan) else set()
+    return numbered_otherwise(meaning, held.redefined, ledger) if held.changes_spec else set()
 
 
 def redefined_by(batches: Iterable[Batch]) -> Mapping[int, Mapping[str, int]]:
@@ -92,9 +92,9 @@ def redefined_by(batches: Iterable[Batch]) -> Mapping[int, Mapping[str, int]]:
     after: dict[int, Mapping[str, int]] = {}
     now: Mapping[str, int] = {}
     for batch in batches:
-        if batch.status == "committed" and isinstance(batch.plan, RestorePlan):
+        if batch.status == "committed" and batch.plan.kept_batch is not None:
             now = after.get(batch.plan.kept_batch, {})
-        elif batch.status == "committed" and isinstance(batch.plan, ApplyPlan) and batch.plan.redefined:
+        elif batch.status == "committed" and batch.plan.redefined:
             now = {**now, **dict.fromkeys(batch.plan.redefined, batch.number)}
         after[batch.number] = now
     return after
@@ -116,13 +116,13 @@ def _windows_of(ledger: Ledger) -> Iterator[tuple[Plan, Mapping[str, _Meaning]]]
     redefined = redefined_by(batches)
     for batch in effective_batches(batches):
         meaning: Mapping[str, Any] = batch.plan.definition
-        if not isinstance(batch.plan, BackfillPlan) or batch.verdict != "discarded":
+        if not batch.is_backfill or batch.verdict != "discarded":
             since = redefined[batch.number]
             windows = ((window["name"], window) for window in meaning.get("windows", ()))
             yield batch.plan, {name: _Meaning(since.get(f"windows.{name}"), window) for name, window in windows}
 
 
-def _shown_after(pipeline: Pipeline, plan: ApplyPlan, name: str) -> int:
+def _shown_after(pipeline: Pipeline, plan: Plan, name: str) -> int:
     if plan.emitted is None:
         return AXIS_BEGIN
     window, shown = next((each for each in pipeline.windows if each.name == name), None), plan.emitted

@@ -16,7 +16,6 @@ from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places, Runnable
-from windowmill.checkpoints.plans import ApplyPlan
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.expectations import history as validations
 from windowmill.expectations.past import is_of_past
@@ -65,7 +64,7 @@ def planned(pipeline: Pipeline, history: int | None, spec: str) -> Answer:
 def held_change(pipeline: Pipeline, ledger: Ledger, spec: str) -> Answer | None:
     """The answer where a quality rule holds the batch that carried out the change; null if none does."""
     held = ledger.held_batch
-    if held is None or not isinstance(held.plan, ApplyPlan):
+    if held is None or not held.plan.changes_spec:
         return None
     one, other = rulings(ledger, held.plan)
     text = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from windowmill.checkpoints.plans import BackfillPlan, Plan, RestatePlan, RunPlan
+from windowmill.checkpoints.plans import Plan
 from windowmill.jobs.layouts.returning import returnable
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.spec import Pipeline
@@ -35,7 +35,7 @@ class Emission:
 
         Sessions and live rows need it, because their windows may close or trigger later than they end.
         """
-        if not isinstance(plan, BackfillPlan):
+        if plan is None or plan.range is None:
             return None
         return self.after, AXIS_END if plan.builds_state else self.through
 
@@ -49,30 +49,30 @@ def emission_of(pipeline: Pipeline, plan: Plan, seen: int | None, *, stops_at_ra
     if plan.replaces_state:
         # All that earlier batches have shown, as they would show it now; neither moves on.
         through = AXIS_BEGIN if plan.emitted is None else plan.emitted
-        if isinstance(plan, BackfillPlan):
-            return Emission(plan.seen, plan.emitted, plan.range_from, max(plan.range_from, through))
-        if isinstance(plan, RestatePlan) and plan.passes_over:  # rows that were appended, too
+        if plan.range is not None:
+            return Emission(plan.seen, plan.emitted, plan.range[0], max(plan.range[0], through))
+        if plan.passes_over:  # rows that were appended, too
             return Emission(max((at for at in (plan.seen, seen) if at is not None), default=None), plan.emitted, AXIS_BEGIN, through)
         return Emission(plan.seen, plan.emitted, AXIS_BEGIN, through)
-    if isinstance(plan, BackfillPlan) and not plan.builds_state:
-        return _of_recomputed(pipeline, plan)
+    if plan.range is not None and not plan.builds_state:
+        return _of_recomputed(pipeline, plan, plan.range)
     emitted = _emitted(pipeline, plan, seen)
-    if isinstance(plan, BackfillPlan):
-        return _of_backfill(plan, seen, emitted, stops_at_range=stops_at_range)
+    if plan.range is not None:
+        return _of_backfill(plan.range, seen, emitted, stops_at_range=stops_at_range)
     after = AXIS_BEGIN if plan.emitted is None else plan.emitted
     return Emission(seen, plan.emitted if emitted is None else emitted, after, after if emitted is None else emitted)
 
 
-def _of_recomputed(pipeline: Pipeline, plan: BackfillPlan) -> Emission:
+def _of_recomputed(pipeline: Pipeline, plan: Plan, ends: tuple[int, int]) -> Emission:
     """The emission of a backfill of a running pipeline: it recomputes what has been shown, by the progress of that pipeline."""
-    begin, end = plan.range
+    begin, end = ends
     shown = begin if plan.emitted is None else plan.emitted + pipeline.time.lateness.elapsed()
     return Emission(plan.seen, plan.emitted, begin, max(begin, min(end, shown)))
 
 
-def _of_backfill(plan: BackfillPlan, seen: int | None, emitted: int | None, *, stops_at_range: bool) -> Emission:
+def _of_backfill(ends: tuple[int, int], seen: int | None, emitted: int | None, *, stops_at_range: bool) -> Emission:
     """The emission of a backfill that is a pipeline's first batch."""
-    begin, end = plan.range
+    begin, end = ends
     if not stops_at_range:
         return Emission(seen, emitted, begin, begin if emitted is None else max(begin, emitted))
     through = begin if emitted is None else max(begin, min(end, emitted))
@@ -83,7 +83,7 @@ def _emitted(pipeline: Pipeline, plan: Plan, seen: int | None) -> int | None:
     """The instant through which windows are complete; it never moves back."""
     time = pipeline.time
     complete = None if seen is None else seen - time.disorder.elapsed() - time.lateness.elapsed()
-    if isinstance(plan, RunPlan) and time.watermark == "data_interval_end":
+    if plan.advances and time.watermark == "data_interval_end":
         # A batch that leaves a backlog vouches for nothing, so ``emitted`` does not change.
         complete = plan.emitted if plan.interval_end is None else plan.interval_end - time.lateness.elapsed()
     return complete if plan.emitted is None or complete is None else max(plan.emitted, complete)

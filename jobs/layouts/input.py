@@ -10,7 +10,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, Plan, RestatePlan
+from windowmill.checkpoints.plans import Plan
 from windowmill.jobs.layouts.emission import Emission, emission_of
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
@@ -213,7 +213,7 @@ class TableInput(SourceInput):
             size_bytes=reading.size_bytes,
             latest=latest,
             check=check,
-            kept_gaps=plan.keeps_gaps if isinstance(plan, ApplyPlan) else (),
+            kept_gaps=plan.keeps_gaps,
             runnable=runnable,
             plan=plan,
             source=source,
@@ -233,11 +233,11 @@ class TableInput(SourceInput):
     @property
     def restores(self) -> bool:
         """Whether the batch reads state; a backfill, and a batch that replaces the state, read only the source."""
-        return super().restores and not isinstance(self.plan, BackfillPlan) and not self.plan.replaces_state
+        return super().restores and self.plan.reads_state
 
     @property
     def recomputes_range(self) -> bool:
-        return isinstance(self.plan, BackfillPlan) and not self.builds_state
+        return self.plan.range is not None and not self.builds_state
 
     @property
     def is_limited(self) -> bool:
@@ -260,7 +260,7 @@ class TableInput(SourceInput):
 
     @property
     def _watermark_before(self) -> int | None:
-        return None if isinstance(self.plan, BackfillPlan) else super()._watermark_before
+        return None if self.plan.range is not None else super()._watermark_before
 
     def ends(self, emission: Emission) -> tuple[int, int] | None:
         return emission.ends(self.plan)
@@ -268,9 +268,7 @@ class TableInput(SourceInput):
 
 def _closed_by_file(plan: Plan, reading: Reading) -> tuple[int, ...]:
     """For each file, the instant through which windows were closed when its rows arrived; if they are reread, when they first arrived."""
-    if isinstance(plan, RestatePlan):
-        return (AXIS_BEGIN,) * len(reading.files)
-    if not isinstance(plan, BackfillPlan | ApplyPlan):
+    if plan.found_closed is None:
         return (AXIS_BEGIN if plan.emitted is None else plan.emitted,) * len(reading.files)
     if not plan.found_closed:
         return (AXIS_BEGIN,) * len(reading.files)

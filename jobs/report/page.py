@@ -17,7 +17,6 @@ from markupsafe import Markup
 
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.places import Places, local_path
-from windowmill.checkpoints.plans import RunPlan
 from windowmill.jobs.batch.engine import describe_briefly
 from windowmill.jobs.batch.progress import late_missed, missed_windows, warnings_of
 from windowmill.jobs.report.cost import Month, bytes_of, cost_bars, seconds_of, timings_of, trend_of
@@ -168,7 +167,7 @@ def _watermark(pipeline: Pipeline, last: Batch | None) -> datetime | int | None:
     if last is None:
         return None
     if pipeline.time.watermark == "data_interval_end":
-        asserted = last.plan.interval_end if isinstance(last.plan, RunPlan) else None
+        asserted = last.plan.interval_end
         return None if asserted is None else instant(asserted)
     disorder = pipeline.time.disorder.elapsed()
     return (

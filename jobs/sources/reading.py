@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, Plan, PurgePlan
+from windowmill.checkpoints.plans import Plan
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
@@ -126,7 +126,7 @@ def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Pla
         return _first(runnable, source, "event_time" if history == "event_time" else "log", Limits())
     first, through = before[0], before[-1].to_version
     as_arrived = Reach(first.from_version, through, None if first.snapshot is None else unchanged_since(source, first.snapshot))
-    rebuilt = next((plan for plan in reversed(before) if plan.replaces_state and not isinstance(plan, ApplyPlan)), None)
+    rebuilt = next((plan for plan in reversed(before) if plan.recounts), None)
     if history == "counted" and rebuilt is not None and rebuilt.snapshot is not None:
         return Reach(-1, through, unchanged_since(source, rebuilt.snapshot))
     if history in ("log", "counted"):
@@ -159,7 +159,7 @@ def restated_reach(source: SourceTable, after: int, through: int | None, *, goes
 
 def refuse_purged(runnable: Runnable, before: Sequence[Plan], history: History) -> None:
     """Refuse to read the rows that the earlier plans ``before`` have read, if one of them has purged some."""
-    purged = next((plan for plan in before if isinstance(plan, PurgePlan)), None)
+    purged = next((plan for plan in before if plan.purges), None)
     if purged is not None and history == "log":
         raise UnsupportedError(
             f"pipeline {runnable.name}: batch {purged.batch} has purged keys, whose rows --as-arrived would bring back; leave it out"

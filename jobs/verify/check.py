@@ -17,7 +17,6 @@ from windowmill.checkpoints.batches import effective_batches
 from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.plans import BackfillPlan, RestatePlan
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.checkpoints.stores import write_table
 from windowmill.checkpoints.writers import lease
@@ -117,7 +116,7 @@ def verify(
     rows = RereadRows(partial(_started, pipeline, progress), runnable, files, time.time_ns() // 1_000)
     late = sum(batch.counts.rows_late for batch in committed if batch.plan.builds_state) > 0
     # A backfill from the table counts rows that are in quarantine because they came too late.
-    late = late or ("too_late" in rows.refused and any(isinstance(plan, BackfillPlan) and plan.snapshot is not None for plan in plans))
+    late = late or ("too_late" in rows.refused and any(plan.range is not None and plan.snapshot is not None for plan in plans))
     plain = Plain(rows)
     comparing = _Comparing(plain, chosen, lacking, comparison, late, progress)
     if chosen.rows:
@@ -168,7 +167,7 @@ def _started(pipeline: Pipeline, progress: Progress, brief: bool) -> SparkSessio
 
 def _missed(committed: Sequence[Batch]) -> Mapping[str, int]:
     """As :attr:`Verification.missed`; of rows before a restatement it is not known which still do, so they are left out."""
-    restated = (place for place, batch in enumerate(committed, 1) if isinstance(batch.plan, RestatePlan))
+    restated = (place for place, batch in enumerate(committed, 1) if batch.plan.restates)
     return late_missed(committed[max(restated, default=0) :])
 
 

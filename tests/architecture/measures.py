@@ -96,6 +96,15 @@ class Product:
         }
         return list(found.values())
 
+    def checks_of_plans(self) -> list[str]:
+        """Where code looks for the kind of a plan, in place of asking the plan."""
+        return [
+            f"{name}:{node.lineno} {ast.unparse(node)}"
+            for name, tree in self.trees.items()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and re.match(r"isinstance\(([\w.\[\]]*\.)?plan,", ast.unparse(node))
+        ]
+
     def class_names_used_twice(self) -> list[str]:
         places = defaultdict(list)
         for name, tree in self.trees.items():

@@ -19,6 +19,7 @@ CEILINGS: Mapping[str, tuple[Callable[[Product], list[str]], int, int]] = {
     "imports inside functions": (Product.imports_inside_functions, 348, 120),
     "class names used twice": (Product.class_names_used_twice, 3, 3),
     "module names used twice": (Product.module_names_used_twice, 15, 12),
+    "isinstance checks of plans": (Product.checks_of_plans, 2, 10),
     "modules that name the column LEVEL": (lambda product: product.naming(r"\bLEVEL\b"), 24, 8),
     "modules that import pyspark": (lambda product: product.naming(PYSPARK.pattern), 59, 20),
     "private words": (Product.private_words, 230, 250),
@@ -57,7 +58,7 @@ def test_measures_count_what_they_name():
             "jobs/a.py": "from windowmill.jobs.b import B\n",
             "jobs/b.py": "from pyspark import sql\nimport windowmill.jobs.c\nclass B:\n    def x(self):\n        import json\n",
             "jobs/c.py": "from windowmill.jobs import b\n\ndef f():\n    def g():\n        import json\n",
-            "dags/c.py": '"""What we are told of LEVEL."""\nclass B: ...\n',
+            "dags/c.py": '"""What we are told of LEVEL."""\nclass B: ...\nisinstance(B.plan, B)\n',
         }
     )
     assert made.small_modules_with_one_importer() == ["jobs/c.py, 5 lines, imported by jobs/b.py"]
@@ -65,6 +66,7 @@ def test_measures_count_what_they_name():
     assert made.imports_inside_functions() == ["jobs/b.py:5 import json", "jobs/c.py:5 import json"]
     assert made.class_names_used_twice() == ["B: jobs/b.py, dags/c.py"]
     assert made.module_names_used_twice() == ["c: jobs/c.py, dags/c.py"]
+    assert made.checks_of_plans() == ["dags/c.py:3 isinstance(B.plan, B)"]
     assert made.naming(r"\bLEVEL\b") == ["dags/c.py"]
     assert made.naming(PYSPARK.pattern) == ["jobs/b.py"]
     assert made.private_words() == ["dags/c.py:1 told"]

@@ -24,7 +24,7 @@ MUTANTS = {
         ("windows-of-another-meaning-restated", "jobs.batch.restating:Restatement._restated", instead("_1 & ~_.to_numpy()", "_1")),
     ],
     f"{CHANGED}a_restatement_computes_rows_of_another_meaning_that_a_backfill_has_brought": [
-        ("backfilled-windows-not-restated", "jobs.batch.window_history:left_out", never("isinstance(_, BackfillPlan)")),
+        ("backfilled-windows-not-restated", "jobs.batch.window_history:left_out", never("_.range is not None")),
     ],
     f"{CHANGED}triggers_of_another_meaning_are_replaced_as_a_whole_or_the_changed_spec_is_refused": [
         ("triggers-numbered-again", "jobs.batch.applying:_check_windows", never("again and history != AXIS_BEGIN")),
@@ -37,7 +37,7 @@ MUTANTS = {
         (
             "backfilled-by-rows-that-are-left",
             "jobs.layouts.emission:emission_of",
-            never("isinstance(_, BackfillPlan) and not _.builds_state"),
+            never("_.range is not None and not _.builds_state"),
         ),
     ],
     f"{DAYS}sessions_go_on_from_the_rows_that_a_backfill_has_counted": [
@@ -107,8 +107,8 @@ MUTANTS = {
     f"{CHANGED}a_changed_spec_behind_a_purge_counts_no_change_that_the_batches_have_ignored": [
         ("purge-counts-ignored-changes", "jobs.batch.counted_rows:refuse_uncounted", never("purge is not None and change is not None")),
         ("changes-of-other-keys-purged", "jobs.batch.purging:_ignores_others", instead("not all(_)", "False")),
-        ("purged-changes-uncounted", "jobs.batch.counted_rows:uncounted_changes", never("_ and not plan.ignores_others")),
-        ("restatement-behind-a-purge-unknown", "jobs.batch.counted_rows:purged_since_read", never("_ and not _")),
+        ("purged-changes-uncounted", "jobs.batch.counted_rows:uncounted_changes", never("not plan.ignores_others")),
+        ("restatement-behind-a-purge-unknown", "jobs.batch.counted_rows:purged_since_read", without("_.recounts")),
     ],
     f"{DAYS}a_row_that_was_moved_ahead_of_all_counts_behind_a_backfill_that_read_its_change": [
         ("rows-moved-ahead-in-no-state", "jobs.batch.counted_rows:uncounted_changes", instead("_1 if ahead else min(_, _)", "_1")),
@@ -148,7 +148,7 @@ MUTANTS = {
         ("empty-windows-begin-somewhere", "jobs.verify.by_reference:reaches", instead("row.end + 1", "max(row.start, row.end) + 1")),
     ],
     f"{DAYS}a_batch_that_numbers_published_triggers_anew_is_not_discarded": [
-        ("triggers-of-discarded-batches-numbered-again", "jobs.batch.window_history:_numbered_anew", never("isinstance(_, RestatePlan)")),
+        ("triggers-of-discarded-batches-numbered-again", "jobs.batch.window_history:_numbered_anew", never("held.restates")),
     ],
     f"{CHANGED}a_trigger_of_a_tuple_at_the_watermark_of_a_changed_spec_is_revised": [
         (

@@ -20,7 +20,11 @@ MUTANTS = {
         ("future-rows-taken-by-a-changed-spec", "jobs.layouts.input:TableInput.of", never("plan.rereads and _")),
     ],
     f"{CHANGES}vouched_intervals_close_windows_to_the_rows_that_they_closed_them_to": [
-        ("closed-as-by-the-last-batch", "jobs.layouts.input:_closed_by_file", instead("BackfillPlan | ApplyPlan", "BackfillPlan")),
+        (
+            "closed-as-by-the-last-batch",
+            "jobs.layouts.input:_closed_by_file",
+            instead("plan.found_closed is None", "plan.found_closed is None or plan.changes_spec"),
+        ),
     ],
     f"{CHANGES}edited_code_is_a_change_of_what_uses_it": [
         ("edited-code-kept", "windowing.changes:compare", instead("_ or _.get(...)", "reason")),
