@@ -181,6 +181,16 @@ class FileWriter:
         self._footer.clear()
 
 
+def write_files(
+    table: str, schema: pa.Schema, parts: Iterable[pa.Table], *, batch: int, attempt: str, task: int = 0, order: Sequence[str] = ()
+) -> tuple[DataFile, ...]:
+    """Write the rows of ``parts`` as :class:`FileWriter` does; returns the files."""
+    with FileWriter(table, schema, batch=batch, attempt=attempt, task=task, order=order) as writer:
+        for rows in parts:
+            writer.write(rows)
+    return writer.close()
+
+
 def rows_of(table: str, paths: Iterable[str], schema: pa.Schema) -> Iterator[pa.Table]:
     """The rows of the files ``paths`` of ``table``, a part at a time, with the columns of ``schema``: null where a file lacks one.
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from windowmill.checkpoints.assembling import CHANGES, MANIFEST
-from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of
+from windowmill.checkpoints.data_files import DataFile, rows_of, write_files
 from windowmill.checkpoints.ledger import read_manifest, remove_manifest, write_manifest
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import LedgerRecord
@@ -216,10 +216,8 @@ class ErasedFiles:
     def keep(self, *, batch: int, attempt: str) -> tuple[DataFile, ...]:
         """Write the rows that stay to files of their own."""
         order = order_of(self.schema.names) if self.role == "state" else ()
-        with FileWriter(self.table, self.schema, batch=batch, attempt=attempt, task=0, order=order) as writer:
-            for rows in rows_of(self.table, self.files, self.schema):
-                writer.write(self.keys.without(self.role, rows))
-        return writer.close()
+        staying = (self.keys.without(self.role, rows) for rows in rows_of(self.table, self.files, self.schema))
+        return write_files(self.table, self.schema, staying, batch=batch, attempt=attempt, order=order)
 
 
 def forget_bounds(ledger: str) -> int:

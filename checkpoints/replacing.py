@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of
+from windowmill.checkpoints.data_files import DataFile, rows_of, write_files
 from windowmill.checkpoints.state.base import files_of
 from windowmill.windowing.axis import to_us
 
@@ -69,10 +69,8 @@ class ReplacedRange:
 
     def keep(self, paths: Sequence[str], *, batch: int, attempt: str, task: int) -> tuple[DataFile, ...]:
         """Write the rows of the files ``paths`` that are not in the range to files of their own; runs in an executor, too."""
-        with FileWriter(self.table, self.schema, batch=batch, attempt=attempt, task=task) as writer:
-            for rows in rows_of(self.table, paths, self.schema):
-                writer.write(rows.filter(pc.invert(self.within(rows))))
-        return writer.close()
+        staying = (rows.filter(pc.invert(self.within(rows))) for rows in rows_of(self.table, paths, self.schema))
+        return write_files(self.table, self.schema, staying, batch=batch, attempt=attempt, task=task)
 
     def within(self, rows: pa.Table) -> pa.ChunkedArray:
         """Mask of the ``rows`` that are in the range, and whose window is meant."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of
+from windowmill.checkpoints.data_files import DataFile, rows_of, write_files
 from windowmill.checkpoints.plans import RestorePlan
 from windowmill.checkpoints.state.base import files_of
 
@@ -66,10 +66,8 @@ class UndoneFiles:
 
     def keep(self, *, batch: int, attempt: str) -> tuple[DataFile, ...]:
         """Write the rows that stay to files of their own."""
-        with FileWriter(self.table, self.schema, batch=batch, attempt=attempt, task=0) as writer:
-            for rows in rows_of(self.table, self.partly, self.schema):
-                writer.write(rows.filter(self.stays(rows)))
-        return writer.close()
+        staying = (rows.filter(self.stays(rows)) for rows in rows_of(self.table, self.partly, self.schema))
+        return write_files(self.table, self.schema, staying, batch=batch, attempt=attempt)
 
     def stays(self, rows: pa.Table) -> pa.ChunkedArray:
         """Mask of the ``rows`` that stay."""

@@ -6,15 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from windowmill.checkpoints.batches import Changes, state_plans
+from windowmill.checkpoints.committer import refuse_misfit
+from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import NEW_SINK, Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, Plan
+from windowmill.checkpoints.state.compaction import joint_schema
+from windowmill.checkpoints.state.memory import MemoryState
+from windowmill.checkpoints.stores import is_table
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import purged_since_read, refuse_uncounted
 from windowmill.jobs.batch.from_state import FromState, changed_windows, from_state, kept_gaps, kept_of_source, kept_ways
 from windowmill.jobs.batch.window_history import numbered_otherwise
 from windowmill.jobs.layouts.carried import NotStoredError
+from windowmill.jobs.layouts.choose import parts_of
+from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.reading import History, Reach, backfill_reach, check_readable, reading_of
@@ -22,6 +29,7 @@ from windowmill.jobs.sources.time_bounds import first_time, times_from
 from windowmill.jobs.spec_checks import problems_of
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.changes import SpecChanges, compare
+from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
     OutOfTurnError,
@@ -206,15 +214,6 @@ def _reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -> t
 
 def _check_columns(runnable: Runnable, plan: ApplyPlan) -> None:
     """Refuse a spec whose results or state have a column that is of another type in their table."""
-    from windowmill.checkpoints.committer import refuse_misfit
-    from windowmill.checkpoints.delta_tables import newest
-    from windowmill.checkpoints.state.compaction import joint_schema
-    from windowmill.checkpoints.state.memory import MemoryState
-    from windowmill.checkpoints.stores import is_table
-    from windowmill.jobs.layouts.choose import parts_of
-    from windowmill.jobs.layouts.input import Input
-    from windowmill.windowing.columnar.results import result_schema
-
     pipeline, types = runnable.pipeline, Columns.of(plan.source_schema).arrow
     parts = parts_of(Input(pipeline=pipeline, types=types, builds_state=True), MemoryState())
     schemas = {"sink": result_schema(pipeline, types), "state": joint_schema(pipeline, [part.schema for part in parts])}

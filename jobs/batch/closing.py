@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import QueryBuilder
+
 from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import Batch, Changes
+from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan
+from windowmill.checkpoints.plans import Plan, RunPlan
+from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.base import is_overgrown, is_scattered
 from windowmill.checkpoints.state.compaction import compact_entries, overgrown_from
 from windowmill.checkpoints.state.partials import NeededRows, compact_partials
@@ -20,11 +27,10 @@ from windowmill.checkpoints.stores import is_table
 from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.expectations import history
 from windowmill.expectations.gate import Verdict
-from windowmill.expectations.gx import load
+from windowmill.expectations.gx import load, plain
 from windowmill.expectations.suites import rules
 from windowmill.jobs.batch import engine, losses
 from windowmill.jobs.batch.job import ComputedBatch, Job
-from windowmill.jobs.batch.past_batches import PastBatches
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.validating import (
@@ -42,6 +48,7 @@ from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.session import spark_session
 from windowmill.windowing.columnar.results import result_schema
+from windowmill.windowing.durations import SECOND_US
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +58,10 @@ if TYPE_CHECKING:
 __all__ = ["compact_tables", "held_error", "import_engine", "quality_changes", "report", "validate", "validate_again", "write_docs"]
 #: Interval in batches at which the quality and quarantine tables are compacted if they have many small files.
 MERGED_EVERY = 16
+#: Runs for times that differ by at most so much are of the same time.
+_SAME_TIME_US = 1_800 * SECOND_US
+#: Batches looked at first.
+_FEW = 64
 
 
 def import_engine(pipeline: Pipeline) -> None:
@@ -202,3 +213,84 @@ class _State:
         if self._ways == ["positions"]:
             return overgrown_from(self._path, lay_out=self._beyond_process)
         return 0 if is_overgrown(self._path) else None
+
+
+@dataclass(frozen=True)
+class PastBatches:
+    """What rules ask of the batches before that of ``plan``.
+
+    Attributes
+    ----------
+    rows
+        Gives its own result rows with some columns.
+    seen
+        The greatest event time through it.
+    """
+
+    runnable: Runnable
+    ledger: Ledger
+    plan: Plan
+    rows: Callable[[Sequence[str]], pa.Table]
+    seen: int | None
+
+    def volumes(self, batches: int) -> list[int]:
+        """As in :class:`windowmill.expectations.past.Past`."""
+        return [run.counts.rows_read for run in self._last(batches)]
+
+    def volumes_ago(self, ago_us: int) -> list[int]:
+        """As in :class:`windowmill.expectations.past.Past`."""
+        then, found = _time_of(self.plan) - ago_us, []
+        for run in self._runs():
+            if _time_of(run.plan) < then - _SAME_TIME_US:
+                break
+            if _time_of(run.plan) <= then + _SAME_TIME_US:
+                found.append(run.counts.rows_read)
+        return found
+
+    def keys(self, batches: int, window: str | None) -> tuple[int, Sequence[Mapping[str, Any]]]:
+        """As in :class:`windowmill.expectations.past.Past`."""
+        keys = list(self.runnable.pipeline.keys)
+        own = self.rows([*keys, "window"])
+        if window is not None:
+            own = own.filter(pc.equal(own["window"], window))
+        runs = [run.number for run in self._last(batches)]
+        if not own.num_rows or not runs or not is_table(self.runnable.sink_path):
+            return 0, ()
+        there = set(_tuples(own.select(keys).group_by(keys).aggregate([])))
+        known = list(_tuples(self._published(keys, runs, window)))
+        missing = [dict(zip(keys, key, strict=True)) for key in known if key not in there]
+        return len(known), sorted(missing, key=str)
+
+    def age_us(self) -> int | None:
+        """As in :class:`windowmill.expectations.past.Past`."""
+        return None if self.seen is None else self.plan.now_us - self.seen
+
+    def _published(self, keys: Sequence[str], runs: Sequence[int], window: str | None) -> pa.Table:
+        columns = ", ".join(map(quoted, keys))
+        within = f"batch IN ({', '.join(map(str, runs))})"
+        if window is not None:
+            within += f" AND \"window\" = '{window}'"  # a window's name has no quotes
+        reader = QueryBuilder().register("sink", newest(self.runnable.sink_path))
+        return pa.table(reader.execute(f"SELECT DISTINCT {columns} FROM sink WHERE {within}").read_all())
+
+    def _last(self, count: int) -> list[Batch]:
+        return [run for run, _ in zip(self._runs(), range(count), strict=False)]
+
+    def _runs(self) -> Iterator[Batch]:
+        """Published runs before this batch, the newest first."""
+        before, span = self.plan.batch, _FEW
+        while before > 0:
+            first = max(0, before - span)
+            batches = [batch for batch in self.ledger.since(first) if batch.number < before]
+            yield from (batch for batch in reversed(batches) if batch.action == RunPlan.action and batch.status == "committed")
+            before, span = first, 4 * span
+
+
+def _time_of(plan: Plan) -> int:
+    """The time for which a run was made: the end of its data interval, or when it was planned."""
+    return plan.now_us if plan.interval_end is None else plan.interval_end
+
+
+def _tuples(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """Its rows in values of JSON, in which NaN equals itself."""
+    return zip(*(map(plain, column.to_pylist()) for column in table.columns), strict=True)

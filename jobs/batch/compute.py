@@ -23,7 +23,7 @@ from windowmill.checkpoints.state.base import order_of
 from windowmill.checkpoints.state.compaction import joint_schema
 from windowmill.checkpoints.stores import is_table, use_options
 from windowmill.jobs.batch.from_state import carried_of, with_gaps
-from windowmill.jobs.batch.job import ComputedBatch, Job, Step, untimed
+from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job, Step, untimed
 from windowmill.jobs.layouts.base import BatchSurvey, Part
 from windowmill.jobs.layouts.carried import CarriedPart, carry
 from windowmill.jobs.layouts.emission import Emission
@@ -53,7 +53,6 @@ from windowmill.windowing.counts import Counts
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from windowmill.jobs.batch.finished_shares import FinishedShares
     from windowmill.jobs.schedulers.spark.keyed_pass import KeyedFrames
     from windowmill.jobs.schedulers.spark.packed_pass import PackedFrames
 

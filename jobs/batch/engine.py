@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, cast, get_args
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from windowmill.checkpoints.places import Runnable
 from windowmill.expectations.suites import needs_spark, rules
@@ -14,6 +15,14 @@ from windowmill.jobs.spark.spark_settings import is_short_run
 from windowmill.windowing.errors import LocalComputeError, SourceError, SpecError, WindowmillError, first_line
 from windowmill.windowing.settings import COMPUTE, MASTER
 from windowmill.windowing.spec import Compute, Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from windowmill.jobs.batch.progress import Progress
+    from windowmill.jobs.sources.delta_log import DeltaSource
+    from windowmill.jobs.sources.folder import FolderSource
+    from windowmill.jobs.sources.table_rows import TableRows
 
 #: The variable that spark-submit sets for its driver.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -123,6 +132,40 @@ def describe_briefly(compute: Mapping[str, Any]) -> str:
 
 def _counted(n: int, name: str) -> str:
     return f"{n:,} {name if n != 1 else name.removesuffix('s')}"
+
+
+def start_spark(pipeline: Pipeline, progress: Progress, *, brief: bool = False) -> SparkSession:
+    """Start Spark, or connect to it, for tasks of ``pipeline``; ``brief`` is whether it has little to do."""
+    from windowmill.jobs.spark.access import access_to
+    from windowmill.jobs.spark.session import spark_session
+    from windowmill.jobs.spark.shipping import shipment_of
+
+    with progress.step("start", "Spark"):
+        shipment = shipment_of(pipeline)  # what it holds decides which session of a server is used
+        name = f"windowmill {pipeline.pipeline}"
+        spark = spark_session(name, brief=brief, shipment=shipment, say=lambda what: progress.say(f"  {what}"))
+        access_to(spark).ship(shipment)
+    return spark
+
+
+def table_rows(pipeline: Pipeline, source: DeltaSource | FolderSource, progress: Progress) -> TableRows:
+    """The rows of ``source``, for corrections and purges; Spark is started where only it reads them as runs do.
+
+    Reading them raises ``LocalComputeError`` then, if ``compute`` is ``local``.
+    """
+    from windowmill.jobs.sources.table_rows import TableRows  # imports numba
+
+    start = cache(partial(start_spark, pipeline, progress))
+
+    def needed(why: str) -> SparkSession:
+        if compute_of(pipeline) == "local":
+            raise LocalComputeError(
+                f"pipeline {pipeline.pipeline}: source {source.path}: {why}; compute is local, which never uses Spark: set it to auto or "
+                f"spark ({COMPUTE.name} too)"
+            )
+        return start()
+
+    return TableRows.of(pipeline, source, needed)
 
 
 def is_sure_to_use_spark(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:

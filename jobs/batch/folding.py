@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -15,16 +16,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.committer import beyond_delta_rs
-from windowmill.checkpoints.data_files import FileWriter, rows_of
+from windowmill.checkpoints.data_files import rows_of, write_files
 from windowmill.checkpoints.delta_tables import newest
-from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.plans import FoldPlan, Plan
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.stores import is_table
+from windowmill.jobs.batch.loop import rewrite
 from windowmill.jobs.sources.changed_rows import queried
 from windowmill.windowing.columnar.added_columns import RETRACTED
 
@@ -101,23 +101,18 @@ def _superseded(runnable: Runnable, table: DeltaTable, through: int) -> pa.Table
 
 def _carried_out(runnable: Runnable, ledger: Ledger, table: DeltaTable, gone: pa.Table, through: int) -> Folded:
     """Record and publish the batch that removes the rows ``gone``, by replacing the range of window ends that holds them."""
-    plan, tables, last = _plan(ledger, through), own_tables(runnable), ledger.last_commit
-    assert last is not None
+    plan = _plan(ledger, through)
     bounds = pc.min_max(gone.column("window_end").cast(pa.int64())).as_py()
     replaced = ReplacedRange.of(runnable.sink_path, table, (bounds["min"] - 1, bounds["max"]))
-    changes = {}
-    try:
-        with FileWriter(runnable.sink_path, replaced.schema, batch=plan.batch, attempt=plan.attempt, task=0) as writer:
-            for rows in _staying(replaced, gone):
-                writer.write(rows)
-        changes["sink"] = Changes(writer.close())
+
+    def changes() -> Iterator[tuple[str, Changes]]:
+        adds = write_files(runnable.sink_path, replaced.schema, _staying(replaced, gone), batch=plan.batch, attempt=plan.attempt)
+        yield "sink", Changes(adds)
         kept = replaced.keep(replaced.partly, batch=plan.batch, attempt=plan.attempt, task=1)
-        changes["sink"] = Changes(changes["sink"].adds, kept, replaced.files, (replaced.begin, replaced.end))
-    except BaseException:
-        protocol.discard_files(changes, tables)
-        raise
-    protocol.record(ledger, plan, Outcome(plan.seen, plan.emitted, "passed"), changes, tables, datetime.now(UTC))
-    protocol.publish_pending(ledger, tables)
+        yield "sink", Changes(adds, kept, replaced.files, (replaced.begin, replaced.end))
+
+    outcome = Outcome(plan.seen, plan.emitted, "passed")
+    rewrite(runnable, ledger, plan, outcome, changes(), "revisions", lambda *_: nullcontext())
     return Folded(plan.batch, len(gone), through)
 
 

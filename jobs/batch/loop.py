@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from windowmill.checkpoints import protocol
+from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.delta_tables import tables_kept
 from windowmill.checkpoints.finished import Notes
 from windowmill.checkpoints.ledger import Ledger
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from windowmill.jobs.batch.applying import Application
     from windowmill.jobs.batch.restating import Restatement
 
+#: Times a step; takes its name and what it does.
+Step = Callable[[str, str], AbstractContextManager[object]]
 #: How long a run waits for another run of the same pipeline on this machine.
 LEASE_WAIT_SECONDS = 600.0
 
@@ -327,6 +330,37 @@ class _Planned:
             self._source.remember(plan.to_version)
 
 
+def rewrite(
+    runnable: Runnable, ledger: Ledger, plan: Plan, outcome: Outcome, changes: Iterable[tuple[str, Changes]], doing: str, step: Step
+) -> CommittedBatch:
+    """Execute ``plan``, which takes rows out of tables and computes none; the lease must be held.
+
+    Parameters
+    ----------
+    changes
+        Writes the files, table by table: the role of each, and its changes; later ones of a role replace earlier ones.
+    doing
+        What that does, for messages.
+    """
+    tables, written = tables_of(runnable), dict[str, Changes]()
+    try:
+        with step("restore" if plan.goes_back else "rewrite", doing):
+            written.update(changes)
+    except BaseException:
+        protocol.discard_files(written, tables)
+        raise
+    with step("record", f"batch {plan.batch}"):
+        protocol.record(ledger, plan, outcome, written, tables, datetime.now(UTC))
+    with step("publish", ", ".join(written) or "nothing"):
+        protocol.publish_pending(ledger, tables)
+    return CommittedBatch(plan, outcome)
+
+
+def announce(runnable: Runnable, plan: Plan, progress: Progress) -> None:
+    """Say what the batch of ``plan`` does."""
+    progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=not runnable.pipeline.time.integer_axis)}")
+
+
 def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> CommittedBatch:
     """Execute ``plan``, which changes something: it reads versions that no batch has read, or replaces rows."""
     done = _attempted(runnable, plan, ledger, progress, _restatement(runnable, plan, ledger, progress))
@@ -341,7 +375,7 @@ def _attempted(
     progress.timings.clear()
     if plan.recomputes:
         plan = Notes(runnable.places.finished).resumed(plan)
-    progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=not runnable.pipeline.time.integer_axis)}")
+    announce(runnable, plan, progress)
     from windowmill.jobs.batch.steps import run_batch  # imports Spark; a run that finds nothing new does not need it
 
     try:

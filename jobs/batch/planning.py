@@ -160,7 +160,7 @@ def next_backfill(
     reach = backfill_reach(runnable, source, before, history)
     others = bool(before) and _counts_others(runnable, source, before, reach)
     if others:
-        from windowmill.jobs.batch.parted_history import check_range  # loads what a run without new rows does not need
+        from windowmill.jobs.batch.counted_rows import check_range  # loads what a run without new rows does not need
 
         check_range(runnable, begin, end, reach)
     if reach.why is not None:
@@ -222,7 +222,7 @@ def next_restatement(
         raise _never_ran(runnable)
     refuse_held(runnable, ledger, "restate")
     if files or isinstance(source, FolderSource):
-        from windowmill.jobs.batch.delivered_again import corrected  # loads what other batches do not need
+        from windowmill.jobs.batch.restating import corrected  # loads what other batches do not need
 
         source, files, through = corrected(runnable, ledger, source, files, last.plan.to_version, ends)
     after = last.plan.to_version

@@ -6,29 +6,28 @@ Other keys keep their results and state. Old versions of the tables hold the key
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import Changes, Outcome, state_plans
 from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.erasing import ErasedFiles, ErasedKeys, KeysFile
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan, PurgePlan
 from windowmill.checkpoints.savepoints import savepoint_names
 from windowmill.checkpoints.state.inspection import key_value
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import uncounted_changes
+from windowmill.jobs.batch.engine import table_rows
 from windowmill.jobs.batch.forgetting import Forgotten, forget
-from windowmill.jobs.batch.loop import leased, run_to_change
+from windowmill.jobs.batch.loop import announce, leased, rewrite, run_to_change
 from windowmill.jobs.batch.progress import CommittedBatch
-from windowmill.jobs.batch.row_reader import table_rows
-from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.changed_rows import changed_rows
 from windowmill.jobs.sources.columns import Columns
@@ -134,7 +133,7 @@ def _carried_out(
     while True:
         before += run_to_change(runnable, ledger, progress, accepted)
         plan, ignored = _planned(runnable, ledger, source, keys, progress)
-        progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=True)}")
+        announce(runnable, plan, progress)
         rows.update(_run_batch(runnable, ledger, plan, keys, ignored, progress))
         with progress.step("forget", "savepoints, pages and statistics of the ledger that name the keys"):
             forgotten = forgotten.and_then(forget(runnable, ledger))
@@ -291,25 +290,22 @@ def _run_batch(
     runnable: Runnable, ledger: Ledger, plan: PurgePlan, keys: ErasedKeys, ignored: int, progress: Progress
 ) -> Mapping[str, int]:
     """Record the batch and make its commits; returns the rows that have gone, by role."""
-    last, file = ledger.last_commit, KeysFile(ledger.path, plan.attempt)
-    assert last is not None
-    tables, changes = tables_of(runnable), dict[str, Changes]()
     found = _found(runnable, plan, keys, progress)
     _refuse_unknown(runnable, ledger, plan, keys, found)
+    outcome = Outcome(plan.seen, plan.emitted, "passed", Counts(rows_ignored=ignored))
+    doing = f"{sum(len(files.files) for files in found.values()):,} files"
+    rewrite(runnable, ledger, plan, outcome, _changes(ledger, plan, keys, found), doing, progress.step)
+    return {role: files.rows for role, files in found.items()}
+
+
+def _changes(ledger: Ledger, plan: PurgePlan, keys: ErasedKeys, found: Mapping[str, ErasedFiles]) -> Iterator[tuple[str, Changes]]:
+    file = KeysFile(ledger.path, plan.attempt)
     file.write(keys)
     try:
-        with progress.step("rewrite", f"{sum(len(files.files) for files in found.values()):,} files"):
-            for role, files in found.items():
-                if files.files:
-                    changes[role] = Changes(kept=files.keep(batch=plan.batch, attempt=plan.attempt), removes=files.files)
+        for role, files in found.items():
+            if files.files:
+                yield role, Changes(kept=files.keep(batch=plan.batch, attempt=plan.attempt), removes=files.files)
     except BaseException:
-        protocol.discard_files(changes, tables)
         with suppress(OSError):  # the first error is reported; the next purge removes it
             file.remove()
         raise
-    outcome = Outcome(last.outcome.seen, last.outcome.emitted, "passed", Counts(rows_ignored=ignored))
-    with progress.step("record", f"batch {plan.batch}"):
-        protocol.record(ledger, plan, outcome, changes, tables, datetime.now(UTC))
-    with progress.step("publish", f"{', '.join(changes) or 'nothing'}"):
-        protocol.publish_pending(ledger, tables)
-    return {role: files.rows for role, files in found.items()}

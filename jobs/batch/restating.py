@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.batches import Changes, state_plans
-from windowmill.checkpoints.data_files import DataFile, FileWriter, remove
+from windowmill.checkpoints.batches import Changes, effective_batches, state_plans
+from windowmill.checkpoints.data_files import DataFile, remove, write_files
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import RestatePlan
@@ -22,7 +22,7 @@ from windowmill.checkpoints.state.replacement import keep, replacing
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.corrections import Corrections, corrections
 from windowmill.jobs.batch.counted_rows import uncounted_changes, were_missed
-from windowmill.jobs.batch.delivered_again import restated_files
+from windowmill.jobs.batch.engine import table_rows
 from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.restated_rows import (
     Known,
@@ -35,7 +35,6 @@ from windowmill.jobs.batch.restated_rows import (
     touched_rows,
     write_rows,
 )
-from windowmill.jobs.batch.row_reader import table_rows
 from windowmill.jobs.batch.window_history import Stretch, left_out
 from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.sources.base import Reading, SourceTable
@@ -49,7 +48,7 @@ from windowmill.windowing.columnar.added_columns import RETRACTED, TIME
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.counts import WindowRows
-from windowmill.windowing.errors import SourceRangeGoneError, UnsupportedError
+from windowmill.windowing.errors import OutOfTurnError, SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -251,17 +250,14 @@ class Restatement:
         return rows.filter(pa.array(chosen))
 
     def _written(self, rows: pa.Table) -> tuple[DataFile, ...]:
-        with FileWriter(self.runnable.sink_path, rows.schema, batch=self.plan.batch, attempt=self.plan.attempt, task=0) as writer:
-            writer.write(rows)
-        return writer.close()
+        return write_files(self.runnable.sink_path, rows.schema, [rows], batch=self.plan.batch, attempt=self.plan.attempt)
 
     def _quarantine(self, added: tuple[DataFile, ...]) -> Changes:
         """The quarantine without the rows that count from now on, and with those that the batch has ``added``."""
         place = self.runnable.places.quarantine
         rows, paths = remaining_quarantine(place, self.rows, read_as_of(self.plan), Counter(self.taken))
-        with FileWriter(place, rows.schema, batch=self.plan.batch, attempt=self.plan.attempt, task=0) as writer:
-            writer.write(rows)
-        return Changes.of(rows.schema, added, kept=writer.close(), removes=paths)
+        kept = write_files(place, rows.schema, [rows], batch=self.plan.batch, attempt=self.plan.attempt)
+        return Changes.of(rows.schema, added, kept=kept, removes=paths)
 
 
 def _uncounted(source: SourceTable, ledger: Ledger, through: int) -> list[int] | None:
@@ -301,3 +297,43 @@ def _windows(found: Corrections) -> dict[str, WindowRows]:
     ]
     grouped = pa.concat_tables(columns).group_by("window").aggregate([("end", "count"), ("end", "min"), ("end", "max")])
     return {row["window"]: WindowRows(row["end_count"], row["end_min"], row["end_max"]) for row in grouped.to_pylist()}
+
+
+def corrected(
+    runnable: Runnable, ledger: Ledger, source: SourceTable, files: Sequence[str], after: int, ends: tuple[int | None, int | None]
+) -> tuple[FolderSource, Sequence[str], int]:
+    """The source, the paths of ``files`` in it, and the last version that changed one; ``after`` is the last one that has been read.
+
+    Raises
+    ------
+    UnsupportedError
+        If it is no folder, or windows that are recomputed would lose rows of other files that are gone. ``ends`` say of which windows
+        the user wants that.
+    OutOfTurnError
+        If other versions that have not been read come before.
+    """
+    if not isinstance(source, FolderSource):
+        raise UnsupportedError(
+            f"pipeline {runnable.name}: --file names files of a folder, and the source {source.path} is none; `windowmill restate` by "
+            "--versions, or without options, takes up what versions of a table changed"
+        )
+    through, paths = after, list[str]()
+    if files:
+        source, paths, through = source.corrected(files, after)
+    other = next((file for file in source.seen[after + 1 : through + 1] if file.path not in paths and file.event != "forgotten"), None)
+    if other is not None:
+        first = "name it by --file, too" if other.event in ("changed", "removed") else "`windowmill run --max-batches 1` reads it"
+        raise OutOfTurnError(f"pipeline {runnable.name}: {other.path} ({other.event}) comes before; {first}, then restate")
+    lost = sorted(source.removed(through) - {*paths, *restated_files(ledger)})
+    if lost and ends == (None, None):
+        more = f" and {len(lost) - 1:,} more" if len(lost) > 1 else ""
+        raise UnsupportedError(
+            f"pipeline {runnable.name}: {lost[0]}{more} of {source.path} were removed after batches had read them, and windows that hold "
+            "their rows would lose these; name such files by --file if that is right, or the windows to recompute by --from and --to"
+        )
+    return source, paths, through
+
+
+def restated_files(ledger: Ledger) -> set[str]:
+    """Paths of the files that restatements have read, or left out, as they were delivered again, or taken away."""
+    return {path for batch in effective_batches(ledger.batches()) for path in batch.plan.files}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from windowmill.checkpoints import protocol, savepoints
+from windowmill.checkpoints import savepoints
 from windowmill.checkpoints.batches import Batch, Changes, Outcome, effective_batches
 from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of
@@ -19,10 +19,9 @@ from windowmill.checkpoints.state.replacement import replacing
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.checkpoints.undoing import Undo, UndoneFiles
 from windowmill.jobs.batch import planning
-from windowmill.jobs.batch.loop import leased
+from windowmill.jobs.batch.engine import table_rows
+from windowmill.jobs.batch.loop import announce, leased, rewrite
 from windowmill.jobs.batch.progress import CommittedBatch
-from windowmill.jobs.batch.row_reader import table_rows
-from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.changed_rows import changed_rows
 from windowmill.jobs.sources.delta_log import DeltaSource
@@ -147,20 +146,10 @@ def restore(
     """
     with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, _):
         plan, entry, applied = _planned(runnable, ledger, name, accepted, progress)
-        progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=not pipeline.time.integer_axis)}")
-        tables, changes = tables_of(runnable), dict[str, Changes]()
-        try:
-            with progress.step("restore", f"the state and position of batch {entry.batch}"):
-                changes |= _changes(runnable, ledger, plan, entry, applied)
-        except BaseException:
-            protocol.discard_files(changes, tables)
-            raise
+        announce(runnable, plan, progress)
         outcome = Outcome(seen=entry.seen, emitted=entry.emitted, verdict="passed", compute={"engine": "local"})
-        with progress.step("record", f"batch {plan.batch}"):
-            protocol.record(ledger, plan, outcome, changes, tables, datetime.now(UTC))
-        with progress.step("publish", f"{', '.join(changes) or 'nothing'}"):
-            protocol.publish_pending(ledger, tables)
-        return CommittedBatch(plan, outcome)
+        changes, doing = _changes(runnable, ledger, plan, entry, applied), f"the state and position of batch {entry.batch}"
+        return rewrite(runnable, ledger, plan, outcome, changes, doing, progress.step)
 
 
 def _named(runnable: Runnable, name: str) -> Savepoint:
@@ -302,18 +291,19 @@ def _check_versions(runnable: Runnable, source: SourceTable, after: int, through
         check_readable(runnable, source, Reach(after, after, after), again=False)
 
 
-def _changes(runnable: Runnable, ledger: Ledger, plan: RestorePlan, entry: Savepoint, applied: list[Batch]) -> dict[str, Changes]:
-    places, changes = runnable.places, dict[str, Changes]()
+def _changes(
+    runnable: Runnable, ledger: Ledger, plan: RestorePlan, entry: Savepoint, applied: list[Batch]
+) -> Iterator[tuple[str, Changes]]:
+    places = runnable.places
     built = savepoints.restored(places.savepoints, entry, places.state, batch=plan.batch, attempt=plan.attempt)
     state = replacing(places.state, built)
     if state is not None and (state.files or state.removes):
-        changes["state"] = state
+        yield "state", state
     for role, path in (("sink", runnable.sink_path), ("quarantine", places.quarantine)):
         own = {} if role != "sink" else {each.number: found for each in applied if (found := ledger.changes_of(each).get("sink"))}
         undone = _undone(role, path, plan, places.savepoints, own)
         if undone is not None:
-            changes[role] = undone
-    return changes
+            yield role, undone
 
 
 def _undone(role: str, path: str, plan: RestorePlan, folder: str, replacing: Mapping[int, Changes]) -> Changes | None:

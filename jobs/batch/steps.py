@@ -7,17 +7,21 @@ crash leaves files that no one reads, after it only commits are to be made, by w
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING
 
+import psutil
+import pyarrow as pa
+from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import SparkSession
 
 from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import Changes, Outcome
+from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
@@ -27,10 +31,8 @@ from windowmill.checkpoints.state.reading import open_state
 from windowmill.checkpoints.state.replacement import replacing
 from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.engine import has_brief_use
-from windowmill.jobs.batch.finished_shares import FinishedShares
-from windowmill.jobs.batch.job import ComputedBatch, Job
+from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
-from windowmill.jobs.batch.resources import Resources
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.task import compute_in_a_task
 from windowmill.jobs.batch.widening import widen_tables
@@ -40,9 +42,7 @@ from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.sources.time_bounds import times_from
 from windowmill.jobs.spark import failures
-from windowmill.jobs.spark.access import access_to
-from windowmill.jobs.spark.session import import_client, spark_session
-from windowmill.jobs.spark.shipping import shipment_of
+from windowmill.jobs.spark.session import import_client
 from windowmill.jobs.spark.usage import Usage
 from windowmill.windowing.errors import ServerGoneError, WindowmillError, first_line
 
@@ -111,16 +111,10 @@ class _Steps:
     def _start_spark(self) -> SparkSession:
         if engine.compute_of(self.pipeline) == "local":
             raise engine.refused_rules(self.pipeline, self.plan.batch)
-        with self.progress.step("start", "Spark"):
-            brief = has_brief_use(self.runnable, self.job.source, self.job.reading)
-            shipment = shipment_of(self.pipeline)  # what it holds decides which session of a server is used
-            spark = spark_session(f"windowmill {self.pipeline.pipeline}", brief=brief, shipment=shipment, say=self._warn)
-            access_to(spark).ship(shipment)
+        brief = has_brief_use(self.runnable, self.job.source, self.job.reading)
+        spark = engine.start_spark(self.pipeline, self.progress, brief=brief)
         self.usage.watch(spark)
         return spark
-
-    def _warn(self, what: str) -> None:
-        self.progress.say(f"  {what}")
 
     def compute(self) -> ComputedBatch:
         """Compute the batch into files, which :attr:`changes` lists from then on."""
@@ -135,9 +129,9 @@ class _Steps:
         elif self.plan.replaces_state:
             self._replace_state()
         elif "sink" in self.changes and self.plan.advances:
-            from windowmill.jobs.batch.revisions import going_on
+            from windowmill.jobs.batch.corrections import renumbered
 
-            self.changes["sink"] = going_on(self.runnable, self.ledger, self.plan, self.job.input.sink_schema, self.changes["sink"])
+            self.changes["sink"] = renumbered(self.runnable, self.ledger, self.plan, self.job.input.sink_schema, self.changes["sink"])
         return computed
 
     def _replace_state(self) -> None:
@@ -320,3 +314,53 @@ def _forget_server() -> None:
     from windowmill.jobs.spark import remote  # loads what speaks to servers
 
     remote.detach()
+
+
+class Resources:
+    """Counts from its creation on."""
+
+    def __init__(self) -> None:
+        self._begun = processor_seconds()
+
+    def used(self, bytes_read: int, changes: Mapping[str, Changes], state: str, *, elsewhere: bool) -> dict[str, float]:
+        """What the batch has used, as its record says it.
+
+        Parameters
+        ----------
+        bytes_read
+            Size of the source's files that it read.
+        changes
+            Its files by role of their table.
+        state
+            Path of the state table, to which its files are not committed yet.
+        elsewhere
+            Whether Spark computed it in processes that this one did not start. Then the processor time is that of its client alone, which
+            is no measure of the batch.
+        """
+        return {
+            f"{'client_' if elsewhere else ''}processor_seconds": round(processor_seconds() - self._begun, 2),
+            "bytes_read": bytes_read,
+            "bytes_written": sum(file.size for each in changes.values() for file in each.files),
+            "state_bytes": _state_bytes(state, changes.get("state", Changes())),
+        }
+
+
+def processor_seconds() -> float:
+    """Processor time of this process and of its children and theirs: Spark's JVM and workers, if the session is of this process."""
+    total = 0.0
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def _state_bytes(path: str, changes: Changes) -> int:
+    """Size of the state table at ``path`` with ``changes``."""
+    sizes: dict[str, int] = {}
+    with suppress(TableNotFoundError):
+        files = pa.table(newest(path).get_add_actions(flatten=True)).select(["path", "size_bytes"])  # without statistics: no pandas
+        sizes = {file["path"]: file["size_bytes"] for file in files.to_pylist()}
+    left = sum(size for name, size in sizes.items() if name not in changes.removes)
+    return left + sum(file.size for file in changes.files)

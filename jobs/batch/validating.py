@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.batches import Changes
-from windowmill.checkpoints.data_files import DataFile, FileWriter
+from windowmill.checkpoints.data_files import DataFile, write_files
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan
@@ -155,9 +155,7 @@ def quality_changes(runnable: Runnable, plan: Plan, verdict: Verdict, attempt: s
     rows = history.rows_of(verdict, pipeline=runnable.name, generation=plan.generation, batch=plan.batch, attempt=attempt, at=at)
     if not rows.num_rows:
         return None
-    with FileWriter(runnable.places.quality, history.SCHEMA, batch=plan.batch, attempt=plan.attempt, task=0) as writer:
-        writer.write(rows)
-    return Changes.of(history.SCHEMA, writer.close())
+    return Changes.of(history.SCHEMA, write_files(runnable.places.quality, history.SCHEMA, [rows], batch=plan.batch, attempt=plan.attempt))
 
 
 def write_docs(runnable: Runnable, plan: Plan, verdict: Verdict, at: datetime, progress: Progress) -> None:

@@ -44,7 +44,7 @@ MUTANTS = {
         ("state-not-of-backfilled-rows", "jobs.batch.planning:next_backfill", never("_ and not all(...)")),
     ],
     f"{DAYS}empty_windows_of_a_key_that_comes_again_go_on_from_what_a_backfill_has_published": [
-        ("empty-windows-behind-a-backfill-from-zero", "jobs.batch.revisions:going_on", instead("_ if _ else []", "[]")),
+        ("empty-windows-behind-a-backfill-from-zero", "jobs.batch.corrections:renumbered", instead("_ if _ else []", "[]")),
     ],
     f"{CHANGED}a_changed_spec_counts_no_change_that_the_batches_have_ignored": [
         ("ignored-changes-counted", "jobs.sources.reading:backfill_reach", never("_ == 'counted' and _ is not None and _ is not None")),
