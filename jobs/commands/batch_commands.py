@@ -19,11 +19,11 @@ from windowmill.jobs.commands.terminal import (
     AsJson,
     By,
     Spec,
-    as_written,
-    errors,
+    acceptance,
     exit_code_of,
     instant_of,
     load_pipeline,
+    new_progress,
     report,
     show,
 )
@@ -53,9 +53,7 @@ def run(
 
     An error of one pipeline does not stop the others. The exit code is that of the first one that failed.
     """
-    from windowmill.jobs.batch.planning import Acceptance
-
-    accepted = Acceptance(changes=accept_changes, code=accept_code)
+    accepted = acceptance(accept_changes, accept_code)
     advance = partial(
         _advance, max_batches=max_batches, interval_end=data_interval_end, arrival=arrival, accepted=accepted, as_json=as_json
     )
@@ -74,9 +72,8 @@ def _advance(
     spec: Path, *, max_batches: int | None, interval_end: datetime | None, arrival: Arrival, accepted: Acceptance, as_json: bool
 ) -> None:
     from windowmill.jobs.batch import loop
-    from windowmill.jobs.batch.progress import Progress
 
-    pipeline, progress = load_pipeline(spec), Progress(errors, as_written)
+    pipeline, progress = load_pipeline(spec), new_progress()
     with _told_in_json(pipeline, progress, as_json):
         done = loop.run(pipeline, progress, max_batches=max_batches, interval_end=interval_end, arrival=arrival, accepted=accepted)
     _show_summary(pipeline, done, as_json)
@@ -103,8 +100,6 @@ def backfill(
     as_json: AsJson = False,
 ) -> None:
     """Recompute the windows that end in (from, to] from the rows that the source holds now, as one batch."""
-    from windowmill.jobs.batch.planning import Acceptance
-
     pipeline = load_pipeline(spec)
     first, last = instant_of("--from", begin, pipeline), instant_of("--to", end, pipeline)
     if first >= last:
@@ -112,16 +107,15 @@ def backfill(
     if as_arrived and arrival == "event_time":
         raise SpecError("--as-arrived and --arrival event_time contradict each other; give one of them")
     history: History = "log" if as_arrived else arrival or "current"
-    accepted = Acceptance(changes=accept_changes, code=accept_code)
+    accepted = acceptance(accept_changes, accept_code)
     if dry_run:
         from windowmill.jobs.commands.previews import backfill_preview
 
         show(backfill_preview(pipeline, first, last, history=history, accepted=accepted), as_json)
         return
     from windowmill.jobs.batch import loop
-    from windowmill.jobs.batch.progress import Progress
 
-    progress = Progress(errors, as_written)
+    progress = new_progress()
     with _told_in_json(pipeline, progress, as_json):
         done = loop.backfill(pipeline, progress, begin=first, end=last, history=history, accepted=accepted)
     _show_summary(pipeline, [done], as_json)
@@ -139,11 +133,9 @@ def _ruling(ruling: Ruling, about: str) -> Callable[..., None]:
         as_json: AsJson = False,
     ) -> None:
         from windowmill.jobs.batch import loop
-        from windowmill.jobs.batch.planning import Acceptance
-        from windowmill.jobs.batch.progress import Progress
 
-        pipeline, progress = load_pipeline(spec), Progress(errors, as_written)
-        accepted = Acceptance(changes=accept_changes, code=accept_code)
+        pipeline, progress = load_pipeline(spec), new_progress()
+        accepted = acceptance(accept_changes, accept_code)
         _show_summary(pipeline, loop.run(pipeline, progress, ruling=ruling, held=batch, by=by, accepted=accepted), as_json)
 
     command.__name__, command.__doc__ = ruling, about
@@ -157,10 +149,9 @@ discard = _ruling("discard", "Commit the held batch without publishing its rows;
 def abandon(spec: Spec, as_json: AsJson = False) -> None:
     """Drop the held batch, of which nothing has been published; the next run makes a new plan."""
     from windowmill.jobs.batch import loop
-    from windowmill.jobs.batch.progress import Progress
 
     pipeline = load_pipeline(spec)
-    plan = loop.abandon(pipeline, Progress(errors, as_written))
+    plan = loop.abandon(pipeline, new_progress())
     data = {"pipeline": pipeline.pipeline, "status": "abandoned", "batch": plan.batch, "action": plan.action}
     show(Answer(data, f"{pipeline.pipeline}: batch {plan.batch} ({plan.action}) is abandoned; no row was published"), as_json)
 
@@ -174,12 +165,10 @@ def savepoint(
     as_json: AsJson = False,
 ) -> None:
     """Make, list or drop a named state of the pipeline, or go back to one: the next run reads what came after it."""
-    from windowmill.jobs.batch.planning import Acceptance
-    from windowmill.jobs.batch.progress import Progress
     from windowmill.jobs.commands.savepoint_commands import savepoint_of
 
-    accepted = Acceptance(changes=accept_changes, code=accept_code)
-    show(savepoint_of(load_pipeline(spec), Progress(errors, as_written), action, name, accepted), as_json)
+    accepted = acceptance(accept_changes, accept_code)
+    show(savepoint_of(load_pipeline(spec), new_progress(), action, name, accepted), as_json)
 
 
 @contextmanager

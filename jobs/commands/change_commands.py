@@ -18,10 +18,10 @@ from windowmill.jobs.commands.terminal import (
     AsJson,
     By,
     Spec,
-    as_written,
-    errors,
+    acceptance,
     instant_of,
     load_pipeline,
+    new_progress,
     range_of,
     show,
 )
@@ -89,7 +89,6 @@ def apply(
     """
     from windowmill.checkpoints.ledger import Ledger
     from windowmill.jobs.batch import loop
-    from windowmill.jobs.batch.progress import Progress
     from windowmill.jobs.commands.summaries import summary_of
 
     kept = _kept(spec)
@@ -102,7 +101,7 @@ def apply(
             raise OutOfTurnError(f"plan {spec}: the spec {place} has changed since; make another plan by `windowmill plan`")
         spec, expected = place, loop.Expected(kept["generation"], kept["batch"])
     pipeline = load_pipeline(spec)
-    progress, instant = Progress(errors, as_written), _instant(history, pipeline)
+    progress, instant = new_progress(), _instant(history, pipeline)
     done = loop.apply(pipeline, progress, history=instant, expected=expected, accept_changes=accept_changes, by=by)
     if done is not None:
         show(summary_of(pipeline, [done]), as_json)
@@ -166,19 +165,17 @@ def restate(
     alone, all windows, or those of the range, are compared with the source as it is now.
     """
     from windowmill.jobs.batch import loop
-    from windowmill.jobs.batch.planning import Acceptance
-    from windowmill.jobs.batch.progress import Progress
 
     pipeline = load_pipeline(spec)
     ends = range_of(begin, end, pipeline, "recomputed")
     done = loop.restate(
         pipeline,
-        Progress(errors, as_written),
+        new_progress(),
         changed=None if versions is None else _versions(versions),
         ends=ends,
         late=late,
         files=files or (),
-        accepted=Acceptance(changes=accept_changes, code=accept_code),
+        accepted=acceptance(accept_changes, accept_code),
     )
     show(answer_of(pipeline, done), as_json)
 
@@ -231,13 +228,11 @@ def purge(
     source had never had their rows. Some of the key columns are enough: all keys with these values go.
     """
     from windowmill.jobs.batch import purging
-    from windowmill.jobs.batch.planning import Acceptance
-    from windowmill.jobs.batch.progress import Progress
 
     pipeline = load_pipeline(spec)
     given = _given(key or [], keys)
-    accepted = Acceptance(changes=accept_changes, code=accept_code)
-    done = purging.purge(pipeline, Progress(errors, as_written), given, dry_run=dry_run, accepted=accepted)
+    accepted = acceptance(accept_changes, accept_code)
+    done = purging.purge(pipeline, new_progress(), given, dry_run=dry_run, accepted=accepted)
     show(_answer(pipeline, done, str(spec), dry_run=dry_run), as_json)
 
 

@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, duration_of, errors, load_pipeline, range_of, show
+from windowmill.jobs.commands.terminal import (
+    Answer,
+    AsJson,
+    Last,
+    Spec,
+    duration_of,
+    load_pipeline,
+    new_progress,
+    range_of,
+    show,
+)
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.settings import PRICE_PER_HOUR
@@ -128,12 +138,11 @@ def verify(
     as_json: AsJson = False,
 ) -> int:
     """Recompute random published rows from the source as it is now, by Spark SQL, and compare; exit code 1 if one differs."""
-    from windowmill.jobs.batch.progress import Progress
     from windowmill.jobs.commands.verify import verification_of
 
     pipeline = load_pipeline(spec)
     ends, chosen = range_of(begin, end, pipeline, "verified"), random.randrange(1 << 31) if seed is None else seed
-    answer, agrees = verification_of(pipeline, Progress(errors, as_written), number=sample, seed=chosen, ends=ends)
+    answer, agrees = verification_of(pipeline, new_progress(), number=sample, seed=chosen, ends=ends)
     show(answer, as_json)
     return 0 if agrees else 1
 
@@ -157,11 +166,10 @@ def maintain(
     as_json: AsJson = False,
 ) -> None:
     """Drop expired slices, compact and vacuum the pipeline's own tables."""
-    from windowmill.jobs.batch.progress import Progress
     from windowmill.jobs.commands.maintenance_command import maintain as maintain_tables
 
     fold = None if fold_revisions is None else duration_of("--fold-revisions", fold_revisions)
-    show(maintain_tables(load_pipeline(spec), Progress(errors, as_written), now=now, fold=fold), as_json)
+    show(maintain_tables(load_pipeline(spec), new_progress(), now=now, fold=fold), as_json)
 
 
 def views(
