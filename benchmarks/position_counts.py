@@ -23,7 +23,7 @@ from windowmill.windowing.columnar.positions import PositionStage, PositionState
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.watermark import Clock
+from windowmill.windowing.watermark import BEFORE, Clock
 
 _NO_LIMIT = ReadLimit(1 << 60, 1 << 60, 1 << 60)
 
@@ -70,7 +70,7 @@ class Counting:
         self._pipeline, self._path, self._m = parse_pipeline(spec), str(folder), m
         self._layout = Layout.of(self._pipeline, _TYPES)
         self._state = PositionState(self._pipeline, _TYPES, self._layout)
-        self._clock, self._batch, self._rows = Clock.of(self._pipeline), 0, 0
+        self._batch = self._rows = 0
         create(self._path, str(Changes.of(self._state.stored_schema).schema), "state", {})
         # So many tuples that the window is full, and that its front is at no round number.
         self._take(length + length // 3 // m * m + m)
@@ -84,17 +84,17 @@ class Counting:
 
     def _take(self, n: int) -> tuple[int, int, int]:
         times = np.arange(self._rows, self._rows + n)
-        self._clock, _ = self._clock.arrive(times, np.ones(n, np.bool_), times)
+        clock = Clock(0, self._rows + n - 1, self._rows + n - 1, self._rows - 1 if self._rows else BEFORE)
         columns = {"k": np.zeros(n, np.int64), "v": times / 8, TIME: times, NUMBER_OF: times}
         cells = [pa.array(columns[f.name]) if f.name in columns else pa.nulls(n, f.type) for f in self._state.rows]
         rows = pa.table(cells, schema=self._state.rows)
         results, check = result_schema(self._pipeline, _TYPES), RowCheck(self._path)
-        stage = PositionStage(self._pipeline, self._layout, self._state, self._batch, self._clock, None, True, results, check)
+        stage = PositionStage(self._pipeline, self._layout, self._state, self._batch, clock, None, True, results, check)
         restored = PositionTable(self._path, self._state.stored_schema, check).read(stage, rows, _NO_LIMIT)
         assert restored is not None
         before = Counted.combines
         done = advance(stage, rows, restored)
         assert done.state is not None
         write_deltalake(self._path, done.state, mode="append")
-        self._clock, self._batch, self._rows = self._clock.passed(), self._batch + 1, self._rows + n
+        self._batch, self._rows = self._batch + 1, self._rows + n
         return len(restored), len(done.state), Counted.combines - before

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.layouts import lateness
+from windowmill.jobs.reasons import TOO_LATE
 from windowmill.jobs.schedulers.spark import numbered_rows as numbering
 from windowmill.jobs.schedulers.spark.packed_pass import Judge
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
@@ -77,7 +78,7 @@ class Arrived:
         commits = (
             rows.groupBy(F.col(backquoted(arrival)).alias(_VALUE))
             .agg(F.min(NUMBER_OF).alias(_FIRST), F.min(usable).alias("_low"), F.max(usable).alias("_high"), F.count("*").alias("_rows"))
-            .withColumns({_COMMIT: F.row_number().over(in_order).cast("long"), WATERMARK_OF: seen - F.lit(batch.disorder)})
+            .withColumns({_COMMIT: F.row_number().over(in_order).cast("long"), WATERMARK_OF: seen - F.lit(batch.rule.disorder)})
         )
         late = F.max(F.col("_low") < F.col(WATERMARK_OF))
         n_rows, greatest, is_late = commits.agg(F.sum("_rows"), F.max("_high"), late).collect()[0]
@@ -90,7 +91,7 @@ class Arrived:
 
     def judge(self, batch: Input, grids: Sequence[WindowGrid]) -> Judge | None:
         """What judges the rows for windows on ``grids``; null if none of them is late."""
-        return partial(lateness.for_slices, rule=lateness.LatenessRule.of(batch), grids=grids) if self.late else None
+        return partial(lateness.for_slices, rule=batch.rule, grids=grids) if self.late else None
 
     def too_late(self, batch: Input, grids: Sequence[WindowGrid], label: str) -> DataFrame:
         """``label`` and reason of the rows that are too late for windows on ``grids``."""
@@ -107,7 +108,7 @@ def _too_late(
     for batch in batches:
         rows = lateness.marked(pa.Table.from_batches([batch]), lateness_of)
         late = rows.filter(pc.is_in(rows.column(NUMBER_OF), pa.array(lateness.too_late_among(rows, None, grids))))
-        yield from late.append_column(REASON, pa.repeat(lateness.TOO_LATE, late.num_rows)).select(schema.names).cast(schema).to_batches()
+        yield from late.append_column(REASON, pa.repeat(TOO_LATE, late.num_rows)).select(schema.names).cast(schema).to_batches()
 
 
 def numbered(rows: DataFrame) -> DataFrame:

@@ -14,5 +14,5 @@ CORRUPT = "_corrupt_record"
 #: Column names that a source must not have: those above, and those that :mod:`.delta_rows` and :mod:`windowmill.jobs.layouts` add.
 TAKEN = (
     *(*ADDED, URI, FAILED, UNREAD, NUMBER_OF, UNTIL_OF, WATERMARK_OF, CLOSED, LATE, ARRIVAL, ORDER),
-    *("_told", "_refused", "_block", "_before", "_seen"),
+    *("_of_file", "_refused", "_block", "_before", "_seen"),
 )

@@ -16,8 +16,8 @@ from windowmill.jobs.arrival_order import Arrived, numbered
 from windowmill.jobs.conditions.spark import asks_zone
 from windowmill.jobs.conditions.truths import columns_of
 from windowmill.jobs.layouts.input import SourceInput
-from windowmill.jobs.layouts.lateness import TOO_LATE
 from windowmill.jobs.layouts.slices import Slicing
+from windowmill.jobs.reasons import TOO_LATE
 from windowmill.jobs.schedulers.files.scan import FileScan
 from windowmill.jobs.schedulers.local.new_rows import columns_read
 from windowmill.jobs.schedulers.spark.bounded_pass import REFUSED, BoundedPass, results_in

@@ -28,7 +28,7 @@ ORIGIN: Position = (0, ())
 
 
 class AlgebraError(WindowmillError, TypeError):
-    """A declaration is inconsistent, or an engine needs a property that the aggregate does not have."""
+    """A declaration is inconsistent."""
 
     exit_code = 2
 
@@ -130,23 +130,6 @@ class Aggregate(Generic[P]):
                 f"aggregate {self.name!r}: deduct on inexact partials would leave the rounding errors of evicted events behind; "
                 "declare no deduct, and an engine that only combines is chosen"
             )
-
-    @property
-    def invertible(self) -> bool:
-        """Whether the partial of the oldest events can be removed exactly."""
-        return self.deduct is not None
-
-    def require(self, properties: Iterable[str], user: str) -> None:
-        """Check that the aggregate has all ``properties``; messages name ``user`` as the part that needs them.
-
-        Raises
-        ------
-        AlgebraError
-            Names the first missing property.
-        """
-        for wanted in properties:
-            if not getattr(self, wanted):
-                raise AlgebraError(f"{user} needs an aggregate that is {wanted}; {self.name!r} is not. Choose an engine that only combines")
 
     def fold(self, partials: Iterable[P]) -> P:
         """Combine n partials from the left; the identity if there are none. n - 1 combines, or one ``unite``."""

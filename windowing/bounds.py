@@ -64,7 +64,7 @@ def check_lengths(pipeline: Pipeline) -> None:
         If one event would be in more than ``MAX_WINDOWS_OF_EVENT`` windows.
     """
     name, (least, greatest) = f"pipeline {pipeline.pipeline}", accepted_times(pipeline)
-    delay = pipeline.time.disorder.elapsed() + pipeline.time.lateness.elapsed()
+    delay = pipeline.time.delay
     if least > greatest or delay > _REACH:
         where = "windows" if least > greatest else "time: disorder and lateness"
         raise SpecError(f"{name}: {where}: lengths reach beyond the time axis; make them shorter")

@@ -273,7 +273,7 @@ def _of_slices(part: Slices, window: Window) -> Described:
     longest = max(pipeline.windows, key=lambda other: by_name[other.name].longest)
     size, span = longest.spacing().size, by_name[longest.name].longest
     assert size is not None
-    delay = pipeline.time.disorder.elapsed() + pipeline.time.lateness.elapsed()
+    delay = pipeline.time.delay
     # Grids of fixed lengths have as many slices in any stretch of time; of others the most in the longest window are counted.
     even = all_hopping(grids.grids) is not None
     density = new / grid.hop if even and isinstance(grid, Grid) else count_slices(grids.edges, by_name[longest.name])[0] / span

@@ -61,6 +61,11 @@ class Time(SpecMapping):
         """What a value of a column of times is multiplied by to be on the axis; 1 unless it counts milliseconds or seconds of instants."""
         return TICKS_US[self.unit or "us"] if self.axis == "instants" else 1
 
+    @property
+    def delay(self) -> int:
+        """How long after its time an event still counts, in ticks of the axis."""
+        return self.disorder.elapsed() + self.lateness.elapsed()
+
     def latest(self, now_us: int, *, by_default: bool = True) -> int | None:
         """The greatest event time on the axis that is accepted at ``now_us``, in ticks of the axis; ``None`` for no bound.
 

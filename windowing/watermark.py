@@ -1,4 +1,4 @@
-"""Progress on the axis: the watermark at each row's arrival, and the instant through which windows have been emitted.
+"""The watermark: all arithmetic between event times, the watermark, and the instant through which windows are closed.
 
 The watermark at a row's arrival is the greatest event time of the *commits before its own*, minus the disorder: rows of one commit arrive
 together, and the order in which they are stored says nothing. Windows that end at or before the watermark are complete. Windows that end at
@@ -7,19 +7,20 @@ or before ``closed`` = watermark − lateness take no more rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.axis import AXIS_BEGIN
 
 if TYPE_CHECKING:
+    from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.spec import Pipeline
 
 #: Instants before and after all others: the watermark before the first row, and after the end of the input. A length subtracted from an
 #: instant gives at least BEFORE.
-BEFORE, AFTER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+BEFORE, AFTER = -(1 << 63), (1 << 63) - 1
 #: Number of low bits of a row's number that count the rows of its commit; the bits above are the number of the commit.
 COMMIT_SHIFT = 33
 
@@ -30,68 +31,113 @@ def commits_of(numbers: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
-    """Progress after some rows; all fields but the flags are in ticks of the axis.
+class LatenessRule:
+    """A pipeline's rule of which rows are late, and which windows are closed; picklable.
 
     Attributes
     ----------
-    moves
-        Whether rows advance the watermark; they do not if the orchestrator asserts intervals.
-    seen
-        Greatest event time so far; ``BEFORE`` if there is none.
-    ended
-        Whether the input has ended; the watermark is then ``AFTER``.
-    since
-        Watermark through which windows have been emitted before.
+    disorder, lateness
+        In ticks of the axis.
+    revises
+        Whether late rows bring revisions.
+    asserted
+        Whether the orchestrator asserts the watermark; events do not advance it then.
     """
 
     disorder: int
     lateness: int
-    moves: bool = True
-    seen: int = BEFORE
-    ended: bool = False
-    since: int = BEFORE
+    revises: bool = False
+    asserted: bool = False
 
     @classmethod
-    def of(cls, pipeline: Pipeline) -> Clock:
-        """The clock before the first row."""
+    def of(cls, pipeline: Pipeline) -> LatenessRule:
         time = pipeline.time
-        return cls(time.disorder.elapsed(), time.lateness.elapsed(), time.watermark == "max_event_time")
+        return cls(time.disorder.elapsed(), time.lateness.elapsed(), pipeline.emit == "revise", time.watermark == "data_interval_end")
 
     @property
-    def watermark(self) -> int:
-        if self.ended:
-            return AFTER
-        return max(BEFORE, self.seen - self.disorder) if self.moves else BEFORE
+    def ahead(self) -> int:
+        """How far the windows that have been shown are ahead of closed ones: those that late rows revise are shown at the watermark."""
+        return self.lateness if self.revises else 0
+
+    def watermark(self, seen: int) -> int:
+        """The watermark after event times through ``seen``."""
+        return max(BEFORE, seen - self.disorder)
+
+    def closed(self, watermark: int) -> int:
+        """The instant through which windows are closed at ``watermark``."""
+        return max(BEFORE, watermark - self.lateness)
+
+    def closed_after(self, seen: int) -> int:
+        """The instant through which windows are closed after event times through ``seen``."""
+        return self.closed(self.watermark(seen))
+
+    def watermark_of(self, closed: int | None) -> int:
+        """The watermark at which windows are closed through ``closed``; null for none."""
+        return BEFORE if closed is None else closed + self.lateness
+
+    def at_arrival(self, commits: Ints, highs: Ints, seen: int | None) -> Ints:
+        """The watermark that each of several groups of rows finds; int64, shape (n_groups,); parameters as of :func:`seen_before`.
+
+        >>> commits, highs = np.array([0, 1, 1, 2]), np.array([10, 7, 12, 3])
+        >>> LatenessRule(disorder=2, lateness=0).at_arrival(commits, highs, None)[1:]
+        array([ 8,  8, 10])
+        """
+        return np.maximum(seen_before(commits, highs, seen), AXIS_BEGIN + self.disorder) - self.disorder
+
+
+def seen_before(commits: Ints, highs: Ints, seen: int | None) -> Ints:
+    """The greatest event time before the commit of each group of rows, ``BEFORE`` for none; int64, shape (n_groups,); O(n_groups).
+
+    Parameters
+    ----------
+    commits
+        The number of each group's commit, ascending.
+    highs
+        The greatest event time of each group; ``BEFORE`` for none.
+    seen
+        That of all earlier batches; null for none.
+    """
+    so_far = np.maximum.accumulate(np.concatenate(([BEFORE if seen is None else seen], highs)))
+    return np.asarray(so_far[first_of_commit(commits)])
+
+
+def first_of_commit(commits: Ints) -> Ints:
+    """For each group of rows, the number of groups of earlier commits; int64, shape (n_groups,)."""
+    begins = np.append(True, commits[1:] != commits[:-1])[: len(commits)]
+    return np.asarray(np.maximum.accumulate(np.where(begins, np.arange(len(commits)), 0)), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Progress with a batch, in ticks of the axis.
+
+    Attributes
+    ----------
+    lateness
+        As of :class:`LatenessRule`.
+    seen
+        Greatest event time so far; ``BEFORE`` for none.
+    watermark
+        After the batch; ``AFTER`` once the input has ended.
+    since
+        The watermark through which earlier batches have emitted windows.
+    """
+
+    lateness: int
+    seen: int = BEFORE
+    watermark: int = BEFORE
+    since: int = BEFORE
+
+    @property
+    def ended(self) -> bool:
+        """Whether the input has ended."""
+        return self.watermark == AFTER
 
     @property
     def closed(self) -> int:
-        return int(self.closed_at(np.array([self.watermark]))[0])
+        """The instant through which windows are closed after the batch."""
+        return AFTER if self.ended else max(BEFORE, self.watermark - self.lateness)
 
     def closed_at(self, watermark: Ints) -> Ints:
         """Instants through which windows are closed at each ``watermark``; int64, same shape."""
         return np.where(watermark == AFTER, AFTER, np.maximum(watermark, BEFORE + self.lateness) - self.lateness)
-
-    def arrive(self, times: Ints, usable: Bools, numbers: Ints) -> tuple[Clock, Ints]:
-        """The clock after n rows with these ``times``, and the watermark at each row's arrival (int64, shape (n,)); O(n).
-
-        Rows that are not ``usable`` do not advance the clock. ``numbers`` ascend; no commit is split between two calls.
-
-        >>> times, usable, commits = np.array([10, 7, 12, 3]), np.full(4, True), np.array([0, 1, 1, 2])
-        >>> Clock(disorder=2, lateness=0).arrive(times, usable, commits << COMMIT_SHIFT)[1][1:]
-        array([ 8,  8, 10])
-        """
-        so_far = np.maximum.accumulate(np.concatenate(([self.seen], np.where(usable, times, BEFORE))))
-        commits = commits_of(numbers)
-        # Index of the first row of each row's commit.
-        begins = np.append(True, commits[1:] != commits[:-1])[: len(commits)]
-        before = so_far[np.maximum.accumulate(np.where(begins, np.arange(len(commits)), 0))]
-        at_arrival = np.maximum(before, BEFORE + self.disorder) - self.disorder if self.moves else np.full(len(times), BEFORE, np.int64)
-        return replace(self, seen=int(so_far[-1])), at_arrival
-
-    def end(self) -> Clock:
-        return replace(self, ended=True)
-
-    def passed(self) -> Clock:
-        """The clock after all windows through its watermark have been emitted."""
-        return replace(self, since=max(self.since, self.watermark))

@@ -27,10 +27,10 @@ from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job, Step, 
 from windowmill.jobs.layouts.base import BatchSurvey, Part
 from windowmill.jobs.layouts.carried import CarriedPart, carry
 from windowmill.jobs.layouts.emission import Emission
-from windowmill.jobs.layouts.lateness import TOO_LATE
 from windowmill.jobs.layouts.output import Output, Published, check_balance, counted
 from windowmill.jobs.layouts.quarantine import quarantine_schema, quarantined
 from windowmill.jobs.layouts.returning import RETURNED, returned, taken
+from windowmill.jobs.reasons import TOO_LATE
 from windowmill.jobs.schedulers.files.quarantine import Quarantining
 from windowmill.jobs.schedulers.files.rows import FileRows
 from windowmill.jobs.schedulers.local import parts as local_parts

@@ -12,7 +12,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import BackfillPlan, Plan, PurgePlan, RestatePlan
 from windowmill.checkpoints.stores import is_table, table_at
-from windowmill.jobs.layouts.lateness import TOO_LATE
+from windowmill.jobs.reasons import TOO_LATE
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable
 from windowmill.jobs.sources.changed_rows import ends_in_sql, queried
 from windowmill.jobs.sources.reading import Reach, backfill_reach

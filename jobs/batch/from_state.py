@@ -22,7 +22,7 @@ from windowmill.jobs import user_code
 from windowmill.jobs.layouts.carried import CarriedPart, NotStoredError, carried_parts
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input
-from windowmill.jobs.layouts.lateness import TOO_LATE
+from windowmill.jobs.reasons import TOO_LATE
 from windowmill.jobs.sources.changed_rows import queried
 from windowmill.jobs.sources.columns import Columns
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, Edges

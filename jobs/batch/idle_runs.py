@@ -12,6 +12,7 @@ from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import LatenessRule
 
 
 def asserted_through(pipeline: Pipeline, interval_end: datetime | None) -> int | None:
@@ -44,8 +45,7 @@ def lags_behind(pipeline: Pipeline, last: Batch | None) -> bool:
     if last is None or not last.plan.replaces_state or pipeline.time.watermark == "data_interval_end":
         return False
     seen, emitted = last.outcome.seen, last.outcome.emitted
-    behind = pipeline.time.disorder.elapsed() + pipeline.time.lateness.elapsed()
-    return seen is not None and (emitted is None or emitted < seen - behind)
+    return seen is not None and (emitted is None or emitted < LatenessRule.of(pipeline).closed_after(seen))
 
 
 def moves_on(pipeline: Pipeline, ledger: Ledger, asserted: int | None) -> bool:
@@ -53,11 +53,11 @@ def moves_on(pipeline: Pipeline, ledger: Ledger, asserted: int | None) -> bool:
     last = ledger.last_commit
     if asserted is None or last is None or last.outcome is None:
         return False
-    emitted, lateness = last.outcome.emitted, pipeline.time.lateness.elapsed()
+    emitted, rule = last.outcome.emitted, LatenessRule.of(pipeline)
     if emitted is None:
         return True
     # Revised rows first appear when the watermark passes a window's end, final rows when the window is closed.
-    shown = (emitted + lateness, asserted) if pipeline.emit == "revise" else (emitted, asserted - lateness)
+    shown = (rule.watermark_of(emitted), asserted) if rule.revises else (emitted, rule.closed(asserted))
     try:
         grids = Grids.of(pipeline)
     except UnsupportedError:

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.expectations.rule import Loss
-from windowmill.jobs.layouts.lateness import TOO_LATE
-from windowmill.jobs.layouts.quarantine import BAD_CONDITION
+from windowmill.jobs.reasons import BAD_CONDITION, TOO_LATE, remedies_of
 from windowmill.windowing.durations import DAY_US, SECOND_US
 from windowmill.windowing.redaction import redacted
+from windowmill.windowing.watermark import LatenessRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,15 +34,6 @@ _STILL_LATE = 0.001
 _MAX_EXAMPLES, _SHOWN = 5, 80
 #: Units of a delay that a person would write; the largest is taken of which the delay has at least three.
 _UNITS = (("day", DAY_US), ("hour", 3_600 * SECOND_US), ("minute", 60 * SECOND_US), ("second", SECOND_US))
-
-_REMEDIES = {
-    "null_time": "null_time: fill {column} in the source, or leave such rows out (source.filter: {column} is not null)",
-    "bad_time": "bad_time: {column} is not everywhere a timestamp; correct the source, say how texts of files and messages are written "
-    "(source.options.timestampFormat), or name another column in time.column",
-    "time_out_of_range": "time_out_of_range: correct {column} in the source, or time.unit",
-    "end_before_time": "end_before_time: correct {end} in the source, or name another column in time.end",
-    "future_time": "future_time: correct {column} in the source (its unit, its time zone), or raise time.max_future_skew",
-}
 
 
 def loss_of(parts: Iterable[pa.RecordBatch], pipeline: Pipeline, *, rows_read: int, seen: int | None, first: bool) -> Loss:
@@ -77,12 +68,6 @@ def loss_of(parts: Iterable[pa.RecordBatch], pipeline: Pipeline, *, rows_read: i
     return Loss(dict(reasons), tuple(remedy for remedy in remedies if remedy), tuple(examples))
 
 
-def remedies_of(reasons: Mapping[str, int], pipeline: Pipeline) -> list[str]:
-    """What to do about rows that are quarantined for these reasons, by themselves and not by when they came."""
-    fields = {"column": pipeline.time.column, "end": pipeline.time.end}
-    return [text.format(**fields) for reason, text in _REMEDIES.items() if reasons.get(reason)]
-
-
 @dataclass
 class Lags:
     """How much later each late row came than it may, in three digits rounded up: a thousand counts at most for each power of ten.
@@ -101,13 +86,12 @@ class Lags:
         late = part.filter(pc.and_(pc.equal(part.column("reason"), TOO_LATE), pc.is_valid(part.column("event_time"))))
         if not late.num_rows:
             return
-        time = pipeline.time
-        lateness = 0 if _by_policies_alone(pipeline) else time.lateness.elapsed()
+        rule = LatenessRule.of(pipeline)
         known = late.column("watermark").cast(pa.int64())
-        watermark = pc.fill_null(known, (seen or 0) - time.disorder.elapsed()).to_numpy(zero_copy_only=False)
+        watermark = pc.fill_null(known, rule.watermark(seen or 0)).to_numpy(zero_copy_only=False)
         lags = watermark - late.column("event_time").cast(pa.int64()).to_numpy(zero_copy_only=False)
         if not self.asserted:
-            lags = lags + time.disorder.elapsed() - lateness
+            lags = lags + rule.disorder - (0 if _by_policies_alone(pipeline) else rule.lateness)
         grain = 10 ** np.maximum(np.floor(np.log10(np.maximum(lags, 1))).astype(np.int64) - 2, 0)
         values, counts = np.unique(-(-np.maximum(lags, 1) // grain) * grain, return_counts=True)
         self.counts.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))

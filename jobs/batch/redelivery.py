@@ -20,6 +20,7 @@ from windowmill.jobs.sources.time_bounds import first_time
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import LatenessRule
 
 
 def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, int], seen: int | None) -> int:
@@ -32,7 +33,7 @@ def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, 
     last, rows = change[1], TableRows.of(pipeline, source, _refuse)
     if seen is None:
         return last
-    watermark = seen - pipeline.time.disorder.elapsed()
+    watermark = LatenessRule.of(pipeline).watermark(seen)
     try:
         gone = _timed(pipeline, rows, changed_rows(rows, *change, _columns(pipeline), only="before"))
         for version in source.versions(last, source.version) if len(gone) else ():

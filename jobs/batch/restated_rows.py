@@ -24,7 +24,7 @@ from windowmill.checkpoints.state.replacement import rows_numbered
 from windowmill.checkpoints.stores import filesystem_of, is_local, is_table, table_at
 from windowmill.jobs.batch.redelivery import appended_rows
 from windowmill.jobs.json_lines import spark_form
-from windowmill.jobs.layouts.lateness import TOO_LATE
+from windowmill.jobs.reasons import TOO_LATE
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.changed_rows import Side, changed_rows, queried
 from windowmill.jobs.sources.columns import REASON, ROW, UNREAD, Columns

@@ -11,6 +11,7 @@ from windowmill.checkpoints.plans import Plan
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import LatenessRule
 
 #: Ends of windows in (first, last].
 Stretch = tuple[int, int]
@@ -125,10 +126,11 @@ def _windows_of(ledger: Ledger) -> Iterator[tuple[Plan, Mapping[str, _Meaning]]]
 def _shown_after(pipeline: Pipeline, plan: Plan, name: str) -> int:
     if plan.emitted is None:
         return AXIS_BEGIN
-    window, shown = next((each for each in pipeline.windows if each.name == name), None), plan.emitted
+    window = next((each for each in pipeline.windows if each.name == name), None)
+    shown = LatenessRule.of(pipeline).watermark_of(plan.emitted)
     if window is not None and window.follows_policies:
         # A tuple at the watermark itself triggers once the watermark is past it.
-        shown += pipeline.time.lateness.elapsed() - window.policies().triggers_by_tuples
-    elif pipeline.emit == "revise":
-        shown += pipeline.time.lateness.elapsed()
+        shown -= window.policies().triggers_by_tuples
+    elif pipeline.emit == "final":
+        shown = plan.emitted
     return min(plan.history, shown) if plan.history is not None and name in plan.fills else shown

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from windowmill.checkpoints.stores import is_table
-from windowmill.jobs.batch.losses import remedies_of
 from windowmill.jobs.column_names import REASON, UNREAD
+from windowmill.jobs.reasons import OF_TIME, remedies_of
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.event_times import on_axis
@@ -369,7 +369,6 @@ def check_column(look: Look, flag: str, name: str) -> None:
 _MEASURED_ROWS, _MEASURED_FILES = 100_000, 16
 #: Values of the time column that are shown, and characters of one.
 _EXAMPLES, _SHOWN = 3, 60
-_OF_TIMES = ("null_time", "bad_time", "time_out_of_range", "future_time", "end_before_time")
 
 
 @dataclass(frozen=True)
@@ -420,7 +419,7 @@ class Measured:
         worst = max(self.reasons, key=lambda reason: self.reasons[reason])
         what = f"{share} of {self.rows:,} rows that were read cannot be used, more than {percentage(most)} (quarantine.hold)"
         remedies = "".join(f"; {remedy}" for remedy in remedies_of(self.reasons, pipeline))
-        return "time.column" if worst in _OF_TIMES else "source", f"{what}: {self._reasons()}{remedies}"
+        return "time.column" if worst in OF_TIME else "source", f"{what}: {self._reasons()}{remedies}"
 
     def _reasons(self) -> str:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
@@ -469,7 +468,7 @@ def _measured_sample(plain: PlainRows, pipeline: Pipeline) -> pa.Table:
 def _of_rows(pipeline: Pipeline, rows: pa.Table, files: int) -> Measured:
     reason = rows.column(REASON)
     reasons = Counter({each["values"]: each["counts"] for each in reason.drop_null().value_counts().to_pylist()})
-    axis, timed = (pipeline.time.column, pipeline.time.end), pc.invert(pc.is_in(reason, pa.array(_OF_TIMES)))
+    axis, timed = (pipeline.time.column, pipeline.time.end), pc.invert(pc.is_in(reason, pa.array(OF_TIME)))
     readable = {}
     for name in _columns(pipeline, dict.fromkeys(rows.column_names)):
         known = pc.is_valid(rows.column(name))

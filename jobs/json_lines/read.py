@@ -24,6 +24,7 @@ import pyarrow as pa
 from windowmill.jobs.column_uses import columns_used
 from windowmill.jobs.instants import instant_us, instants
 from windowmill.jobs.json_lines.block_reader import JsonLines, read_blocks
+from windowmill.jobs.reasons import BAD_TIME, CANNOT_CAST
 from windowmill.jobs.sources.text_lines import check_depth, deep_recursion
 from windowmill.jobs.sources.text_values import EXACT, ISO, MAY_BE_LONG, TextTimes, WrittenFloat, number_type
 from windowmill.windowing.errors import SourceSchemaError
@@ -168,7 +169,7 @@ def _column(name: str, values: list[Any], use: str | None, wrong: dict[int, tupl
             cells.append(None if value is None else cast(value))
         except (ValueError, OverflowError):
             cells.append(None)
-            reason = "bad_time" if use in ("instant", "integer") else "cannot_cast"
+            reason = BAD_TIME if use in ("instant", "integer") else CANNOT_CAST
             wrong.setdefault(index, (reason, f"{name}: got {json.dumps(value)}; expected {wanted}"))
     return _numbers(cells) if kind is None else pa.array(cells, kind)
 
@@ -190,7 +191,7 @@ def _by_pattern(name: str, values: list[Any], times: TextTimes, wrong: dict[int,
     for index, (value, is_read) in enumerate(zip(values, found.is_valid().to_pylist(), strict=True)):
         if value is not None and not is_read:
             expected = " or ".join(filter(None, (times.timestamp, times.date)))
-            wrong.setdefault(index, ("bad_time", f"{name}: got {json.dumps(value)}; expected a text such as {expected}"))
+            wrong.setdefault(index, (BAD_TIME, f"{name}: got {json.dumps(value)}; expected a text such as {expected}"))
     return found.cast(pa.timestamp("us"))
 
 

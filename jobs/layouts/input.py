@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
 
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan
-from windowmill.jobs.layouts.emission import Emission, emission_of
+from windowmill.jobs.layouts.emission import Emission, emission_of, emitted_after
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.event_times import EventTimes
@@ -20,7 +20,7 @@ from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.watermark import BEFORE, Clock
+from windowmill.windowing.watermark import AFTER, BEFORE, LatenessRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,20 +102,20 @@ class Input:
         """Whether the batch reads state: that of earlier batches, if there are any."""
         return self.batch > 0
 
+    @cached_property
+    def rule(self) -> LatenessRule:
+        """The pipeline's rule of which rows are late."""
+        return LatenessRule.of(self.pipeline)
+
     @property
     def revises(self) -> bool:
         """Whether late rows bring revisions."""
-        return self.pipeline.emit == "revise"
-
-    @property
-    def disorder(self) -> int:
-        """Disorder in ticks of the axis."""
-        return self.pipeline.time.disorder.elapsed()
+        return self.rule.revises
 
     @property
     def lateness(self) -> int:
         """Lateness in ticks of the axis."""
-        return self.pipeline.time.lateness.elapsed()
+        return self.rule.lateness
 
     @property
     def recomputes_range(self) -> bool:
@@ -140,27 +140,12 @@ class Input:
     def emission(self, seen: int | None) -> Emission:
         """The emission of this batch, after which ``seen`` is the greatest event time so far."""
         after = AXIS_BEGIN if self.emitted is None else self.emitted
+        since = self.rule.watermark_of(self.emitted)
         if self.ended:
-            return Emission(seen, AXIS_END, after, AXIS_END)
-        if seen is None or self.pipeline.time.watermark == "data_interval_end":
-            emitted = self.emitted
-        else:
-            emitted = max(after, seen - self.disorder - self.lateness)
-        return Emission(seen, emitted, after, after if emitted is None else emitted)
-
-    def clock(self, emission: Emission) -> Clock:
-        """The clock after this batch, with the emission ``emission``."""
-        seen, since = (BEFORE if instant is None else instant for instant in (emission.seen, self._watermark_before))
-        return replace(Clock.of(self.pipeline), seen=seen, since=since, ended=self.ended)
-
-    @property
-    def _watermark_before(self) -> int | None:
-        """The watermark through which earlier batches have emitted windows; null for none."""
-        return None if self.emitted is None else self.emitted + self.lateness
-
-    def ends(self, emission: Emission) -> tuple[int, int] | None:
-        """The range (begin, end] of window ends that the batch emits, where it does not follow from the clock; null for all."""
-        return emission.ends(None)
+            return Emission(seen, AXIS_END, after, AXIS_END, AFTER, since)
+        emitted = self.emitted if self.rule.asserted else emitted_after(self.rule, self.emitted, seen)
+        watermark = BEFORE if self.rule.asserted or seen is None else self.rule.watermark(seen)
+        return Emission(seen, emitted, after, after if emitted is None else emitted, watermark, since)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,25 +230,7 @@ class TableInput(SourceInput):
 
     def emission(self, seen: int | None, *, stops_at_range: bool = True) -> Emission:
         """The emission of this batch; see :func:`.emission_of`."""
-        return emission_of(self.pipeline, self.plan, seen, stops_at_range=stops_at_range)
-
-    def clock(self, emission: Emission) -> Clock:
-        clock = super().clock(emission)
-        if self.closed_by_file is None:
-            if (self.plan.rereads or self.plan.replaces_state) and emission.emitted is not None:
-                # A restatement may have moved the watermark ahead of what has been shown: the next run shows what it completes.
-                return replace(clock, seen=min(clock.seen, emission.emitted + self.lateness + self.disorder))
-            return clock
-        # Not the interval's own end: an earlier batch may have vouched for a later one.
-        vouched = BEFORE if emission.emitted is None else emission.emitted + self.lateness
-        return replace(clock, disorder=0, moves=True, seen=vouched)
-
-    @property
-    def _watermark_before(self) -> int | None:
-        return None if self.plan.range is not None else super()._watermark_before
-
-    def ends(self, emission: Emission) -> tuple[int, int] | None:
-        return emission.ends(self.plan)
+        return emission_of(self.rule, self.plan, seen, stops_at_range=stops_at_range)
 
 
 def _closed_by_file(plan: Plan, reading: Reading) -> tuple[int, ...]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.column_names import FILE, REASON, ROW
 from windowmill.jobs.layouts.row_numbers import numbers_of
+from windowmill.jobs.reasons import with_too_late
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
 from windowmill.windowing.columnar.added_columns import (
     ARRIVAL,
@@ -26,36 +26,14 @@ from windowmill.windowing.columnar.added_columns import (
     WATERMARK_OF,
 )
 from windowmill.windowing.grids import closing_of
-from windowmill.windowing.watermark import BEFORE, commits_of
+from windowmill.windowing.watermark import BEFORE, LatenessRule, commits_of
 
 if TYPE_CHECKING:
     from windowmill.jobs.layouts.input import Input
     from windowmill.windowing.kernels.combine import Ints
 
-TOO_LATE = "too_late"
 #: Columns of a new row that tell whether it is too late.
 JUDGED_BY = pa.schema([*((name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, CLOSED)), (LATE, pa.bool_())])
-
-
-@dataclass(frozen=True, slots=True)
-class LatenessRule:
-    """What decides which rows are late; picklable.
-
-    Attributes
-    ----------
-    lateness
-        In ticks of the axis.
-    revises
-        Whether late rows bring revisions.
-    """
-
-    lateness: int
-    revises: bool
-
-    @classmethod
-    def of(cls, batch: Input) -> Self:
-        """The rule for the rows of ``batch``."""
-        return cls(batch.lateness, batch.revises)
 
 
 def seen_after(rows: pa.Table, seen: int | None) -> int | None:
@@ -98,22 +76,8 @@ def watermarks_at_arrival(files: Ints, commits: Ints, highs: Ints, batch: Input)
         The greatest event time of each group; ``BEFORE`` for none.
     """
     if batch.closed_by_file is not None:
-        return np.asarray(np.array(batch.closed_by_file, np.int64)[files] + batch.lateness)
-    found = seen_before(commits, highs, batch)
-    watermark = np.maximum(found, AXIS_BEGIN + batch.disorder) - batch.disorder
-    return np.asarray(np.where(files < batch.snapshot_files, AXIS_BEGIN, watermark))
-
-
-def seen_before(commits: Ints, highs: Ints, batch: Input) -> Ints:
-    """The greatest event time before the commit of each group of rows, ``BEFORE`` for none; parameters as of the watermark."""
-    seen = np.maximum.accumulate(np.concatenate(([BEFORE if batch.seen is None else batch.seen], highs)))
-    return np.asarray(seen[first_of_commit(commits)])
-
-
-def first_of_commit(commits: Ints) -> Ints:
-    """For each group of rows, the number of groups of earlier commits; int64, shape (n_groups,)."""
-    begins = np.append(True, commits[1:] != commits[:-1])[: len(commits)]
-    return np.asarray(np.maximum.accumulate(np.where(begins, np.arange(len(commits)), 0)), np.int64)
+        return np.asarray(np.array(batch.closed_by_file, np.int64)[files] + batch.rule.lateness)
+    return np.asarray(np.where(files < batch.snapshot_files, AXIS_BEGIN, batch.rule.at_arrival(commits, highs, batch.seen)))
 
 
 def marked(rows: pa.Table, lateness: int) -> pa.Table:
@@ -132,7 +96,7 @@ def judged(rows: pa.Table, batch: Input, grids: Sequence[WindowGrid]) -> pa.Tabl
     own = arrived(rows, batch)
     if not pc.any(pc.less(usable_times(own), own.column(WATERMARK_OF))).as_py():
         return rows
-    return judged_at(own, LatenessRule.of(batch), grids)
+    return judged_at(own, batch.rule, grids)
 
 
 def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -> pa.Table:
@@ -163,8 +127,7 @@ def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -
         shut[behind], edges[behind] = found.first_end <= watermark[behind], watermark[behind]
     else:
         shut[behind], edges[behind] = found.first_end <= closed[behind], found.edge
-    reason = pc.if_else(pa.array(too_late), TOO_LATE, rows.column(REASON))
-    done = rows.set_column(rows.schema.get_field_index(REASON), REASON, reason).drop_columns([NUMBER_OF, WATERMARK_OF])
+    done = with_too_late(rows, pa.array(too_late)).drop_columns([NUMBER_OF, WATERMARK_OF])
     done = done.append_column(LATE, pa.array(late)).append_column(CLOSED, pa.array(edges, mask=~shut))
     done = done.append_column(REFUSED, pa.array(too_late))
     for index, missed in enumerate(found.missed):

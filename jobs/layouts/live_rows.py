@@ -113,9 +113,9 @@ class LiveRowPart(KeyedPart):
 
     def keyed(self, emission: Emission) -> Keyed:
         batch, reading = self.batch, self.reading
-        clock, schema = batch.clock(emission), batch.sink_schema
+        clock, schema = emission.clock(batch.rule), batch.sink_schema
         task = PartitionTask(batch.pipeline, reading.log, schema, clock, batch.batch, keep=batch.builds_state)
-        own = partial(advance, reading, task, batch.ends(emission), batch.check)
+        own = partial(advance, reading, task, emission.ends, batch.check)
         return Keyed(reading, reading.schema, self.schema, reading.log.keys, own)
 
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> EntriesWanted | None:  # noqa: ARG002
@@ -125,7 +125,7 @@ class LiveRowPart(KeyedPart):
             return None
         # A user's function sees all columns of the source, also those added later.
         whole = any(window.reads_whole_rows for window in batch.pipeline.windows)
-        return EntriesWanted(log.schema, log.columns_of_rows if whole else (), log.keys, batch.batch, batch.clock(emission).watermark)
+        return EntriesWanted(log.schema, log.columns_of_rows if whole else (), log.keys, batch.batch, emission.watermark)
 
 
 def advance(

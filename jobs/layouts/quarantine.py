@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.json_lines.spark_form import to_json
-from windowmill.jobs.layouts.lateness import TOO_LATE
+from windowmill.jobs.reasons import REASONS, TOO_LATE
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, UNREAD, VERSION
 from windowmill.jobs.sources.unread_rows import details_of, with_texts
 from windowmill.windowing.bounds import PRINTABLE
@@ -21,18 +21,8 @@ if TYPE_CHECKING:
     from windowmill.checkpoints.plans import Plan
     from windowmill.windowing.spec import Pipeline
 
-BAD_CONDITION = "bad_condition"
 #: Columns of a row to quarantine: the sentence about the condition that fails on it, and the row as JSON.
 FAILURE, JSON = "_failure", "_json"
-
-DETAILS = {
-    "null_time": "the time column is null",
-    "bad_time": "the time column cannot be read as a timestamp",
-    "time_out_of_range": "the row's windows would begin or end beyond the years 1 to 9999, or on an integer axis beyond ±2^62",
-    "end_before_time": "the event ends before it begins",
-    "future_time": "later than max_future_skew after the run's own time",
-    TOO_LATE: "every window that holds the row had been closed, or its place in the order had been passed, when it arrived",
-}
 
 
 def quarantine_schema(pipeline: Pipeline) -> pa.Schema:
@@ -61,9 +51,9 @@ def quarantined(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Pl
     conditions = Conditions.of(every_condition(pipeline), {name: rows.schema.field(name).type for name in columns})
     failures = [pc.if_else(truth.failed, failure_of(text), pa.scalar(None, pa.string())) for text, truth in conditions.over(rows).items()]
     failure = pc.coalesce(*failures) if failures else pa.nulls(rows.num_rows, pa.string())
-    told = rows.select([name for name in (REASON, VERSION, FILE, ROW, TIME, WATERMARK_OF, UNREAD) if name in rows.column_names])
-    told = told.append_column(FAILURE, failure).append_column(JSON, pa.array(to_json(rows.select(columns)), pa.string()))
-    return entries(told, pipeline, plan, paths)
+    chosen = rows.select([name for name in (REASON, VERSION, FILE, ROW, TIME, WATERMARK_OF, UNREAD) if name in rows.column_names])
+    chosen = chosen.append_column(FAILURE, failure).append_column(JSON, pa.array(to_json(rows.select(columns)), pa.string()))
+    return entries(chosen, pipeline, plan, paths)
 
 
 def failure_of(condition: str) -> str:
@@ -92,7 +82,7 @@ def entries(rows: pa.Table, pipeline: Pipeline, plan: Plan, paths: Sequence[str]
         return pc.if_else(printable, points, pa.scalar(None, pa.int64())).cast(pa.timestamp("us", "UTC"))
 
     n, reason = rows.num_rows, rows.column(REASON)
-    known = pa.array(DETAILS.values()).take(pc.index_in(reason, pa.array(DETAILS)).combine_chunks())
+    known = pa.array([each.detail for each in REASONS.values()]).take(pc.index_in(reason, pa.array(REASONS)).combine_chunks())
     row, unread = rows.column(JSON), pa.nulls(n, pa.string())
     if UNREAD in rows.column_names:
         unread = pa.array(details_of(rows.column(UNREAD)), pa.string())

@@ -46,7 +46,7 @@ class SessionPart(KeyedPart):
 
     def keyed(self, emission: Emission) -> Keyed:
         closed = BEFORE if emission.emitted is None else emission.emitted
-        stage = replace(self._stage, closed=closed, ends=self.batch.ends(emission))
+        stage = replace(self._stage, closed=closed, ends=emission.ends)
         own = partial(advance, stage)
         if self.batch.kept_gaps:
             own = partial(_leaving, self.batch.kept_gaps, own)
@@ -80,7 +80,7 @@ def stage_of(batch: Input, sessions: Sessions) -> SessionStage:
         batch=batch.batch,
         closed_before=BEFORE if batch.emitted is None else batch.emitted,
         closed=BEFORE,
-        ahead=batch.lateness if batch.revises else 0,
+        ahead=batch.rule.ahead,
         ends=None,
         keep=batch.builds_state,
         rows=row_schema(pipeline, batch.types, layout),

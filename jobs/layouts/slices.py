@@ -108,11 +108,8 @@ class Slicing:
         if batch.recomputes_range:
             closed = emission.after if emission.emitted is None else max(emission.after, emission.emitted)
             return emission.after, emission.through if batch.revises else min(emission.through, closed)
-        if not batch.revises:
-            return emission.after, emission.through
-        # Windows are shown at the watermark, which is ahead of the instant through which they are closed.
-        after = emission.after if batch.emitted is None else batch.emitted + batch.lateness
-        return after, after if emission.emitted is None else max(after, emission.emitted + batch.lateness)
+        after = emission.after if batch.emitted is None else batch.emitted + batch.rule.ahead
+        return after, after if emission.emitted is None else max(after, emission.emitted + batch.rule.ahead)
 
     def window_stage(self, emission: Emission) -> WindowStage:
         """Settings for combining slices into windows and into new state."""
@@ -124,7 +121,7 @@ class Slicing:
             keep_from = AXIS_BEGIN if emission.emitted is None else grids.first_slice_after(emission.emitted)
             if self.nodes is not None and emission.emitted is not None:
                 before, now = AXIS_BEGIN if batch.emitted is None else batch.emitted, emission.emitted
-                ahead = batch.lateness if batch.revises else 0
+                ahead = batch.rule.ahead
                 nodes = NodeStage(self.nodes, before + ahead, now + ahead, closed_before=before, closed_through=now)
         return WindowStage(self.stage, grids.named, after, through, keep_from, batch.sink_schema, nodes, revising, batch.restores)
 
@@ -170,7 +167,7 @@ class SlicePart:
 
     def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
         loaded = load(rows, stored, self._slicing, emission)
-        # Rows that are late for a window are told apart by marks on slices.
+        # Rows that are late for a window are distinguished by marks on slices.
         if self.batch.is_bounded and self._slicing.slices.grids.intervals and rows is not None and LATE not in rows.column_names:
             return replace(loaded, advance=partial(advance_events, self._slicing.window_stage(emission), self.batch.pipeline))
         return loaded

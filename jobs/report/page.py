@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -29,6 +29,7 @@ from windowmill.windowing.counts import Totals
 from windowmill.windowing.durations import DAY_US
 from windowmill.windowing.redaction import holds_credentials, redacted
 from windowmill.windowing.spec import AssetSchedule, Pipeline
+from windowmill.windowing.watermark import LatenessRule
 
 #: Verdict or status -> (tone of its badge, words).
 _VERDICTS = {
@@ -169,14 +170,10 @@ def _watermark(pipeline: Pipeline, last: Batch | None) -> datetime | int | None:
     if pipeline.time.watermark == "data_interval_end":
         asserted = last.plan.interval_end
         return None if asserted is None else instant(asserted)
-    disorder = pipeline.time.disorder.elapsed()
-    return (
-        last.seen - timedelta(microseconds=disorder)
-        if isinstance(last.seen, datetime)
-        else None
-        if last.seen is None
-        else last.seen - disorder
-    )
+    if last.outcome.seen is None:
+        return None
+    watermark = LatenessRule.of(pipeline).watermark(last.outcome.seen)
+    return watermark if last.integer_axis else instant(watermark)
 
 
 def _window_ends(batch: Batch) -> str:

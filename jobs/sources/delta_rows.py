@@ -101,7 +101,7 @@ def _with_file_columns(rows: DataFrame, root: str, files: Sequence[AddedFile], f
     rows = rows.selectExpr("*", f"_metadata.file_path AS {URI}", f"_metadata.row_index AS {ROW}")
     by_file = _file_columns(uris, files, first)
     if by_file.num_rows <= _FEW_FILES:
-        rows = rows.selectExpr("*", f"{_lookup_sql(by_file)} AS _told").select("*", "_told.*")
+        rows = rows.selectExpr("*", f"{_lookup_sql(by_file)} AS _of_file").select("*", "_of_file.*")
     else:
         rows = rows.join(F.broadcast(rows.sparkSession.createDataFrame(without_empty_chunks(by_file))), URI, "left")
     stray = f"raise_error(concat('windowmill: a row of a file that the plan does not name: ', {URI}))"

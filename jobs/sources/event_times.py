@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.column_names import FAILED, REASON, UNREAD
+from windowmill.jobs.reasons import why_unusable
 from windowmill.jobs.sources.text_values import TextTimes
 from windowmill.jobs.sources.unread_rows import reasons_of
 from windowmill.windowing.axis import AXIS_END
@@ -73,32 +74,12 @@ class EventTimes:
         unread = rows.column(UNREAD) if self.has_unread and rows.column(UNREAD).null_count < rows.num_rows else None
         has_failed = failed is not None and pc.any(failed).as_py()
         if len(raw) > 1 or unread is not None or has_failed or not _are_all_within(time, least, latest):
-            added[REASON] = self._reasons(raw, (time, until), failed)
+            added[REASON] = why_unusable(self.pipeline, self.latest, (raw[0], raw[-1]), (time, until), failed)
         if unread is not None:
             added[REASON] = pc.coalesce(reasons_of(unread), added[REASON])
         for name, column in added.items():
             rows = rows.append_column(name, column)
         return rows if failed is None else rows.drop_columns([FAILED])
-
-    def _reasons(
-        self,
-        raw: list[pa.ChunkedArray],
-        points: tuple[pa.ChunkedArray, pa.ChunkedArray],
-        failed: pa.ChunkedArray | None,
-    ) -> pa.ChunkedArray | pa.Array:
-        low, high = (pa.scalar(bound, pa.int64()) for bound in accepted_times(self.pipeline))
-        time, until = points
-        within = [pc.and_(pc.greater_equal(at, low), pc.less_equal(at, high)) for at in points]
-        reasons = {
-            "bad_condition": pa.repeat(False, len(time)) if failed is None else failed,
-            "null_time": pc.or_(pc.is_null(raw[0]), pc.is_null(raw[-1])),
-            "bad_time": pc.or_(pc.is_null(time), pc.is_null(until)),
-            "time_out_of_range": pc.invert(pc.and_(*within)),
-            "end_before_time": pc.less(until, time),
-        }
-        if self.latest is not None:
-            reasons["future_time"] = pc.greater(time, pa.scalar(self.latest, pa.int64()))
-        return pc.case_when(pc.make_struct(*map(_in_one_chunk, reasons.values()), field_names=list(reasons)), *map(pa.scalar, reasons))
 
 
 def _are_all_within(time: pa.ChunkedArray, least: int, greatest: int) -> bool:
@@ -133,7 +114,3 @@ def _begins(dates: pa.Array) -> pa.Array:
 
 def _by_chunk(column: pa.ChunkedArray, function: Callable[[pa.Array], pa.Array]) -> pa.ChunkedArray:
     return pa.chunked_array([function(chunk) for chunk in column.chunks], pa.int64())
-
-
-def _in_one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

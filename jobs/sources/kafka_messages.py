@@ -119,8 +119,8 @@ class Brokers:
     """Asks the brokers for topics and offsets; ``source`` names the source in messages."""
 
     def __init__(self, settings: Settings, source: str) -> None:
-        self._source, self._told = source, ClientErrors(source)
-        self._admin = _made("admin", settings, {}, self._told)
+        self._source, self._client_errors = source, ClientErrors(source)
+        self._admin = _made("admin", settings, {}, self._client_errors)
 
     def topics(self, names: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
         """For each topic its id, which another topic of that name does not have, and its partitions.
@@ -171,7 +171,7 @@ class Brokers:
             raise SourceMissingError(f"source {self._source}: there is no topic {topic!r}; make it, or correct source.options.subscribe")
         if error.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001
             self._admin.poll(0)  # for the callback
-            raise self._told.error(f"no broker has answered within {_REQUEST_SECONDS:.0f} s")
+            raise self._client_errors.error(f"no broker has answered within {_REQUEST_SECONDS:.0f} s")
         raise failure_of(self._source, error)
 
 

@@ -40,7 +40,7 @@ def read_rows(
 ) -> DataFrame:
     """The rows of the files in ``reading`` that ``select`` leaves, with the columns of ``ADDED``; events that last also with their end.
 
-    ``_reason`` is null for a usable row, else a key of :data:`windowmill.jobs.layouts.quarantine.DETAILS`.
+    ``_reason`` is null for a usable row, else a key of :data:`windowmill.jobs.reasons.REASONS`.
     """
     columns = Columns.of(table.schema_json)
     clash = columns.taken

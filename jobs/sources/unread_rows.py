@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.column_names import CORRUPT
+from windowmill.jobs.reasons import BAD_ROW, BAD_TIME, CANNOT_CAST
 from windowmill.jobs.sources.folder_options import ddl_of
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def unread_of(
     where, lines
         Where a row is, and its bytes, by its index.
     """
-    found = {index: _told("bad_row", where(index), why, {CORRUPT: lines(index).decode(errors="replace")}) for index, why in bad.items()}
+    found = {index: _reject(BAD_ROW, where(index), why, {CORRUPT: lines(index).decode(errors="replace")}) for index, why in bad.items()}
     wrong: dict[int, dict[str, str]] = {}
     for name in expected.names:
         if texts[name].null_count == values[name].null_count:
@@ -86,14 +87,14 @@ def unread_of(
     for index, own in wrong.items():
         name, text = next(iter(own.items()))
         said = f"{name}: got {json.dumps(text[:_SHOWN], ensure_ascii=False)}; expected {ddl_of(values[name].type)}"
-        found[index] = _told("bad_time" if name in expected.times else "cannot_cast", where(index), said, own)
+        found[index] = _reject(BAD_TIME if name in expected.times else CANNOT_CAST, where(index), said, own)
     if not found:
         return None
     n_rows = len(next(iter(texts.values()))) if texts else 1 + max(found)
     return pa.array([found.get(index) for index in range(n_rows)], pa.string())
 
 
-def _told(reason: str, where: str, what: str, texts: Mapping[str, str]) -> str:
+def _reject(reason: str, where: str, what: str, texts: Mapping[str, str]) -> str:
     return f"{reason} {json.dumps({'detail': f'{where}: {what}', 'texts': texts}, ensure_ascii=False)}"
 
 

@@ -38,6 +38,7 @@ from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.errors import SourceFileError, SourceRangeGoneError, SpecError, UnsupportedError
 from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.watermark import LatenessRule
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -134,11 +135,11 @@ class SourceFiles:
         time = self.pipeline.time
         if time.watermark == "data_interval_end":
             return [None if commit is None else next(p.emitted for p in self.plans if commit <= p.to_version) for commit in self.commits]
-        behind = time.disorder.elapsed() + time.lateness.elapsed()
+        rule = LatenessRule.of(self.pipeline)
         closed: dict[int | None, int | None] = {None: None}
         seen = greatest.get(None)
         for version in sorted({commit for commit in self.commits if commit is not None}):
-            closed[version] = None if seen is None else seen - behind
+            closed[version] = None if seen is None else rule.closed_after(seen)
             seen = max((time for time in (seen, greatest.get(version)) if time is not None), default=None)
         return [closed[commit] for commit in self.commits]
 

@@ -30,7 +30,7 @@ from windowmill.jobs.schedulers.local.memory import MemoryBatch, MemoryWriter
 from windowmill.jobs.schedulers.local.new_rows import NewRows
 from windowmill.jobs.schedulers.local.parts import compute_parts, load
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
-from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
+from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.known_spans import marks_of
@@ -205,10 +205,10 @@ class Run:
 
     def _emission(self, batch: Input, new: NewRows | None, vouched: int | None) -> Emission:
         seen = self.seen if new is None else seen_after(new.table, self.seen)
-        assert seen is not None
-        watermark = seen - batch.disorder if vouched is None else vouched
-        through = AXIS_END if new is None else max(self._after, watermark - batch.lateness)
-        return Emission(seen, through, self._after, through)
+        if vouched is None:
+            return batch.emission(seen)
+        through = max(self._after, batch.rule.closed(vouched))
+        return Emission(seen, through, self._after, through, batch.rule.watermark_of(through), batch.rule.watermark_of(self.emitted))
 
     def _keep(self, tables: Sequence[pa.Table], parts: Sequence[Part]) -> None:
         if self.path is None:

@@ -13,10 +13,11 @@ from tests.jobs.batches import Run, check
 from tests.jobs.drawn import NUMBERS, OBJECTS, at, cuts, inputs, pipeline_of, some, streams
 from tests.strategies import shared
 from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, MINUTE, ODD, WINDOWS
-from windowmill.jobs.layouts.lateness import LatenessRule, judged_at, with_arrival
+from windowmill.jobs.layouts.lateness import judged_at, with_arrival
 from windowmill.jobs.sources.columns import REASON
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, SLICE, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.grids import Grids
+from windowmill.windowing.watermark import LatenessRule
 
 BEGINNINGS = st.tuples(st.sampled_from(ODD), st.integers(-2_000, 2_000).map(lambda minutes: minutes * MINUTE)).map(sum)
 ADVANCES = st.sampled_from([0, 10 * MINUTE, 3 * HOUR, 11 * HOUR, DAY, 3 * DAY, 20 * DAY])
@@ -73,7 +74,7 @@ def test_a_month_is_stored_as_one_slice_and_read_when_it_ends():
 def test_a_row_counts_in_the_windows_that_end_after_the_edge_through_which_they_were_closed():
     grids = Grids.of(pipeline_of(["day", "growing_days"])).grids
     time, closed = ODD[0] + HOUR, ODD[0] + 3 * DAY
-    rule = LatenessRule(lateness=0, revises=False)
+    rule = LatenessRule(disorder=0, lateness=0)
     columns = {TIME: pa.array([None, time, time, time + DAY]), REASON: pa.array(["null_time", None, None, None])}
     rows = with_arrival(pa.table(columns), np.arange(4), None)
     watermarks = pa.array([closed, closed, None, closed], pa.int64())

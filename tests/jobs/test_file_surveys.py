@@ -20,7 +20,7 @@ from windowmill.jobs.sources.plain_files import FilePart, Form
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.watermark import BEFORE
+from windowmill.windowing.watermark import BEFORE, LatenessRule
 
 _START = 1_700_000_000_000_000
 _TYPES = {"t": pa.timestamp("us", "UTC"), "i": pa.int64()}
@@ -29,13 +29,17 @@ _TYPES = {"t": pa.timestamp("us", "UTC"), "i": pa.int64()}
 class _Batch:
     """A batch of files, of which each has some parts of rows with these event times."""
 
-    def __init__(self, files: list[list[list[int]]], commits: list[int], *, disorder: int = 5_000, stats: bool = True, **own: Any) -> None:
+    def __init__(
+        self, files: list[list[list[int]]], commits: list[int], *, disorder: int = 5_000, lateness: int = 0, stats: bool = True, **own: Any
+    ) -> None:
         spec = a_spec(windows=[{"name": "w", "type": "tumbling", "size": "1 minute"}])
         pipeline = parse_pipeline(spec)
         added = [AddedFile(f"{n}", commits[n], 1, None, stats=_stats([*chain(*parts)]) if stats else None) for n, parts in enumerate(files)]
-        given = {"seen": None, "snapshot_files": 0, "closed_by_file": None, "latest": None, "lateness": 0} | own
+        given = {"seen": None, "snapshot_files": 0, "closed_by_file": None, "latest": None} | own
         numbered = {"commits": tuple(commits), "first_row": 0}
-        self.input: Any = SimpleNamespace(pipeline=pipeline, files=added, types=_TYPES, disorder=disorder, **numbered, **given)
+        self.input: Any = SimpleNamespace(
+            pipeline=pipeline, files=added, types=_TYPES, rule=LatenessRule(disorder, lateness), **numbered, **given
+        )
         self.parts, self.times = [], []
         for index, parts in enumerate(files):
             first, file = 0, PlainFile(f"{index}", {"t": "t"}, {})
@@ -91,11 +95,11 @@ def test_statistics_and_the_files_read_tell_what_all_rows_tell(seed):
     lows = []
     for number, (part, times) in enumerate(zip(batch.parts, batch.times, strict=True)):
         seen, watermark = batch.seen_before(number), found.watermarks[number]
-        if seen > BEFORE and min(times) < seen - batch.input.disorder and part.index >= batch.input.snapshot_files:
+        if seen > BEFORE and min(times) < seen - batch.input.rule.disorder and part.index >= batch.input.snapshot_files:
             lows.append(min(times))
             assert watermark is not None, "a part with late rows"
         if watermark is not None and part.index >= batch.input.snapshot_files and seen > BEFORE:
-            assert watermark == seen - batch.input.disorder
+            assert watermark == seen - batch.input.rule.disorder
     assert not lows or found.low <= min(lows)
 
 

@@ -60,7 +60,7 @@ MUTANTS = {
         ("late-rows-on-time", "jobs.layouts.lateness:judged_at", instead("_1 = _2 < _3", "_1 = _2 < _3 - 1")),
         (
             "rows-of-a-commit-late-to-one-another",
-            "windowing.watermark:Clock.arrive",
+            "windowing.watermark:first_of_commit",
             instead("np.maximum.accumulate(np.where(_, _1, 0))", "_1"),
         ),
         ("files-of-a-commit-late-to-one-another", "jobs.layouts.row_numbers:starts_of", instead("_ or _1", "_1")),

@@ -33,10 +33,10 @@ MUTANTS = {
         ("dropped-windows-replaced", "jobs.batch.window_history:has_dropped_windows", never("any(_)")),
     ],
     f"{DAYS}a_backfill_gives_revised_windows_that_are_shown_but_not_closed": [
-        ("open-windows-not-backfilled", "jobs.layouts.emission:_of_recomputed", without("_.time.lateness.elapsed()")),
+        ("open-windows-not-backfilled", "jobs.layouts.emission:_windows_of", instead("rule.watermark_of(plan.emitted)", "plan.emitted")),
         (
             "backfilled-by-rows-that-are-left",
-            "jobs.layouts.emission:emission_of",
+            "jobs.layouts.emission:_windows_of",
             never("_.range is not None and not _.builds_state"),
         ),
     ],
@@ -50,10 +50,10 @@ MUTANTS = {
         ("ignored-changes-counted", "jobs.sources.reading:backfill_reach", never("_ == 'counted' and _ is not None and _ is not None")),
     ],
     f"{CHANGED}a_changed_spec_behind_a_restatement_that_moved_the_watermark_shows_what_has_been_shown": [
-        ("shown-ahead-of-a-lagging-run", "jobs.layouts.input:TableInput.clock", never("(_ or _) and _ is not None")),
+        ("shown-ahead-of-a-lagging-run", "jobs.layouts.emission:emission_of", never("(_ or _) and _ is not None")),
     ],
     f"{DAYS}a_restatement_behind_one_that_moved_the_watermark_shows_what_has_been_shown": [
-        ("shown-ahead-by-a-restatement", "jobs.layouts.input:TableInput.clock", instead("_1 or self.plan.replaces_state", "_1")),
+        ("shown-ahead-by-a-restatement", "jobs.layouts.emission:emission_of", instead("_1 or plan.replaces_state", "_1")),
     ],
     f"{DAYS}a_row_that_the_filter_leaves_out_does_not_move_the_watermark": [
         (

@@ -453,7 +453,7 @@ def test_a_users_aggregate_gets_the_same_checks():
 
 def test_a_users_aggregate_is_built_from_a_spec():
     aggregate = aggregate_for(parse_aggregate({"use": f"{HERE}:Spread", "args": ["x"]}), ["int64"])
-    assert aggregate.invertible
+    assert aggregate.deduct is not None
     assert aggregate.lower(aggregate.of([(3,), (None,), (4,)])) == 18
     assert aggregate.lower(aggregate.identity) is None
 

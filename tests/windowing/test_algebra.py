@@ -119,12 +119,6 @@ def test_identity_and_fields_must_fit():
         total(fields=(Field("n", "int64"), Field("n", "int64")), identity=(0, 0))
 
 
-def test_require_names_the_missing_property():
-    total().require(["invertible", "commutative"], "some engine")
-    with pytest.raises(AlgebraError, match="some engine needs an aggregate that is idempotent; 'total' is not"):
-        total().require(["invertible", "idempotent"], "some engine")
-
-
 def test_fold_of_nothing_is_the_identity_and_of_one_is_that_one():
     assert total().fold([]) == (0,)
     assert total().of([(4,)]) == (4,)

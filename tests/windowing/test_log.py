@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -24,9 +25,10 @@ from windowmill.windowing.columnar.partition_task import PartitionTask
 from windowmill.windowing.columnar.results import result_schema, with_retracted
 from windowmill.windowing.columnar.state_log import GONE, ROW, StateLog
 from windowmill.windowing.errors import StateError
+from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
-from windowmill.windowing.watermark import COMMIT_SHIFT, Clock
+from windowmill.windowing.watermark import AFTER, BEFORE, COMMIT_SHIFT, Clock, LatenessRule, commits_of
 
 TYPES = {field.name: field.type for field in SCHEMA}
 CONDITION = "v > 2"
@@ -43,11 +45,19 @@ def places(numbers: np.ndarray[Any, Any]) -> list[int]:
     return [number & ((1 << COMMIT_SHIFT) - 1) for number in numbers.tolist()]
 
 
+def arrive(spec: Pipeline, clock: Clock, times: Ints, numbers: Ints) -> tuple[Clock, Ints]:
+    """The clock after a batch of rows with these ``times`` and ``numbers``, and the watermark at each row's arrival."""
+    rule, seen = LatenessRule.of(spec), max([clock.seen, *times.tolist()])
+    return Clock(rule.lateness, seen, BEFORE if rule.asserted else rule.watermark(seen), clock.watermark), (
+        np.full(len(times), BEFORE) if rule.asserted else rule.at_arrival(commits_of(numbers), times, clock.seen)
+    )
+
+
 class Logged:
     """A pipeline whose state is a log; each batch reads the keys that it touches and those that are due, nothing else."""
 
     def __init__(self, spec: Pipeline) -> None:
-        self.spec, self.clock = spec, Clock.of(spec)
+        self.spec, self.clock = spec, Clock(spec.time.lateness.elapsed())
         self.log = StateLog(spec, TYPES, (CONDITION,))
         self.entries = self.log.schema.empty_table()
         self.results: list[pa.Table] = []
@@ -61,7 +71,7 @@ class Logged:
         usable = [(number, row) for number, row in numbered if row.t is not None and (row.e is not None or not self.spec.time.end)]
         usable = [(number, row) for number, row in usable if not self.spec.time.end or row.e >= row.t]
         times, numbers = (np.array(column, np.int64) for column in ([row.t for _, row in usable], [number for number, _ in usable]))
-        self.clock, met = self.clock.arrive(times, np.ones(len(times), np.bool_), numbers)
+        self.clock, met = arrive(self.spec, self.clock, times, numbers)
         own = [
             {
                 "_number": number,
@@ -75,11 +85,8 @@ class Logged:
             for (number, row), watermark in zip(usable, met.tolist(), strict=True)
         ]
         fresh = pa.Table.from_pylist(own, schema=self.log.fresh_schema)
-        self._work(
-            fresh,
-            PartitionTask(self.spec, self.log, result_schema(self.spec, TYPES), self.clock.end() if final else self.clock, self.batches),
-        )
-        self.clock = self.clock.passed()
+        clock = replace(self.clock, watermark=AFTER) if final else self.clock
+        self._work(fresh, PartitionTask(self.spec, self.log, result_schema(self.spec, TYPES), clock, self.batches))
         self.batches += 1
 
     def _work(self, fresh: pa.Table, task: PartitionTask) -> None:
@@ -190,7 +197,7 @@ def kept_sessions(types: dict[str, pa.DataType], batches: list[list[dict[str, An
     window: dict[str, Any] = {"name": "w", "type": "session", "gap": 2}
     written: dict[str, Any] = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", "unit": "none"}, "windows": [window]}
     spec = parse_pipeline({**written, "aggregates": {"n": {"count": "*"}}, **changes})
-    log, schema, clock, results = StateLog(spec, types, ()), result_schema(spec, types), Clock.of(spec), []
+    log, schema, clock, results = StateLog(spec, types, ()), result_schema(spec, types), Clock(spec.time.lateness.elapsed()), []
     entries, number = log.schema.empty_table(), 0
     for batch, rows in enumerate(batches):
         own = []
@@ -199,10 +206,10 @@ def kept_sessions(types: dict[str, pa.DataType], batches: list[list[dict[str, An
             own[-1] |= {label: row.get(name) for name, label in log.columns_of_fresh()}
             number += 1
         times, numbers = (np.array([row[name] for row in own], np.int64) for name in ("_time", "_number"))
-        clock, _ = clock.arrive(times, np.ones(len(rows), np.bool_), numbers)
+        clock, _ = arrive(spec, clock, times, numbers)
         worked = PartitionTask(spec, log, schema, clock, batch).work(entries, pa.Table.from_pylist(own, schema=log.fresh_schema))
         assert worked.changes is not None
-        entries, clock = pa.concat_tables([entries, worked.changes]), clock.passed()
+        entries = pa.concat_tables([entries, worked.changes])
         results += [row for table in worked.results() for row in table.to_pylist()]
     return results
 

@@ -22,7 +22,7 @@ def _live_rows() -> None:
     from windowmill.windowing.columnar.keyed import KeyedWindows
     from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK
     from windowmill.windowing.specfile import parse_pipeline
-    from windowmill.windowing.watermark import AFTER, Clock
+    from windowmill.windowing.watermark import AFTER, Clock, LatenessRule
 
     pipeline = parse_pipeline(
         {
@@ -33,12 +33,13 @@ def _live_rows() -> None:
             "aggregates": _AGGREGATES,
         }
     )
-    clock, stored = Clock.of(pipeline), dict[str, pa.Table]()
+    rule, clock, stored = LatenessRule.of(pipeline), Clock(1), dict[str, pa.Table]()
     for first in (0, 20):
         keyed, times = KeyedWindows(pipeline), np.arange(first, first + 9)
         if stored:
             keyed.restore(stored)
-        clock, watermarks = clock.arrive(times, np.ones(9, np.bool_), times)
+        watermarks = rule.at_arrival(times, times, clock.seen)
+        clock = Clock(rule.lateness, first + 8, rule.watermark(first + 8), clock.watermark)
         own = {
             ROW_KEY: keyed.learn({"k": pa.array(["a", "b", "a"] * 3)}, 9),
             ROW_NUMBER: times,
@@ -47,8 +48,8 @@ def _live_rows() -> None:
             ROW_WATERMARK: watermarks,
         }
         keyed.advance(pa.table({"v": np.arange(9.0)} | own), first, clock)
-        clock, stored = clock.passed(), keyed.snapshot()
-    keyed.advance(None, AFTER, clock.end())
+        stored = keyed.snapshot()
+    keyed.advance(None, AFTER, replace(clock, watermark=AFTER))
 
 
 def _slice(*, revises: bool) -> None:
@@ -126,7 +127,7 @@ def _positions() -> None:
     state = PositionState(pipeline, types, layout)
     stored: pa.Table = state.stored_schema.empty_table()
     for batch in range(2):
-        clock, first = Clock(0, 0, seen=8 * batch + 9, since=8 * batch), 8 * batch
+        clock, first = Clock(0, 8 * batch + 9, 8 * batch + 9, 8 * batch), 8 * batch
         own = {added.CLOSED: None, added.LATE: False}
         rows = [{"v": 1.0, added.TIME: at, added.NUMBER_OF: at} | own for at in range(first, first + 8)]
         stage = PositionStage(pipeline, layout, state, batch, clock, None, True, result_schema(pipeline, types))

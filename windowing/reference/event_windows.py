@@ -225,14 +225,14 @@ class Customs:
         self._events: list[Event] = []
         self._closed: set[int] = set()
         self._passed: float = BEFORE
-        self._told: tuple[Any, ...] | None = None  # order of the last event that the function has taken for good
+        self._taken: tuple[Any, ...] | None = None  # order of the last event that the function has taken for good
 
     complete = staticmethod(_passed)
     in_turn = staticmethod(_in_order)
     clips = staticmethod(_never)
 
     def accept(self, event: Event) -> bool:
-        in_order = self._told is None or event.order > self._told
+        in_order = self._taken is None or event.order > self._taken
         if in_order:
             self._events.append(event)
         return in_order
@@ -260,7 +260,7 @@ class Customs:
 
     def close(self, closed: float) -> list[EventWindow]:
         self._passed = max(self._passed, closed)
-        self._told = max((event.order for event in self._events if event.time < self._passed), default=None)
+        self._taken = max((event.order for event in self._events if event.time < self._passed), default=None)
         ended = {number: span for number, span in self._numbered().items() if span.end <= closed and number not in self._closed}
         self._closed |= set(ended)
         return list(ended.values())

@@ -220,10 +220,10 @@ class CustomSlicer:
     def snapshot(self) -> dict[str, pa.Table]:
         progress = pa.array([each.dump() for each in self._progress], pa.string())
         rows = {"held": pa.table({"number": self._held}), "waiting": pa.table({"number": self._waiting})}
-        return {"keys": pa.table({"told": progress, "last": self._last}), **rows}
+        return {"keys": pa.table({"function_state": progress, "last": self._last}), **rows}
 
     def restore(self, tables: dict[str, pa.Table]) -> None:
         keys = tables["keys"]
-        self._progress = [FunctionProgress.load(text) for text in keys.column("told").to_pylist()]
+        self._progress = [FunctionProgress.load(text) for text in keys.column("function_state").to_pylist()]
         self._last = keys.column("last").to_numpy().copy()
         self._held, self._waiting = (tables[name].column("number").to_numpy() for name in ("held", "waiting"))

@@ -142,7 +142,7 @@ class PolicySettings:
             return _NONE
         age = int(self.array[kernel.AGE])
         longest = 366 * 86_400_000_000 * (1 + self._steps.step.months // 12)
-        through = max(clock.seen, *instants) + (age if age < AFTER else 0) + 2 * longest
+        through = max(clock.seen, BEFORE if clock.ended else clock.watermark, *instants) + (age if age < AFTER else 0) + 2 * longest
         return np.array(self._steps.between(min(instants) - 1, through), np.int64)
 
     def run(self, listed: Ints, tuples: kernel.Tuples, keys: kernel.KeyStates, clock: Clock, whole: tuple[bool, bool]) -> Triggers:

@@ -146,8 +146,8 @@ class RevisedSlicer:
                 {
                     "mark": pa.array([mark for mark, _, _ in marks], pa.int64()),
                     "last": pa.array([last for _, last, _ in marks], pa.int64()),
-                    "told": pa.array([progress for _, _, progress in marks], pa.string()),
-                    "shown": pa.array(shown, _SHOWN),
+                    "function_state": pa.array([progress for _, _, progress in marks], pa.string()),
+                    "emitted": pa.array(shown, _SHOWN),
                 }
             ),
             "rows": pa.table({"number": self._rows}),
@@ -159,10 +159,10 @@ class RevisedSlicer:
         self._n_keys = tables["keys"].num_rows
         self._marks, self._shown = {}, {}
         for key, row in enumerate(tables["keys"].to_pylist()):
-            if row["mark"] > BEFORE or row["last"] >= 0 or row["told"]:
-                self._marks[key] = (row["mark"], row["last"], row["told"])
-            if row["shown"]:
-                self._shown[key] = [(version["revision"], version["start"], version["end"], version["numbers"]) for version in row["shown"]]
+            if row["mark"] > BEFORE or row["last"] >= 0 or row["function_state"]:
+                self._marks[key] = (row["mark"], row["last"], row["function_state"])
+            if row["emitted"]:
+                self._shown[key] = [(each["revision"], each["start"], each["end"], each["numbers"]) for each in row["emitted"]]
 
 
 def _windows(emitted: list[tuple[int, int, Version]]) -> list[Windows]:

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.json_lines import spark_form
-from windowmill.jobs.layouts.lateness import JUDGED_BY, TOO_LATE, marked, too_late_among, usable
+from windowmill.jobs.layouts.lateness import JUDGED_BY, marked, too_late_among, usable
 from windowmill.jobs.layouts.output import Output
 from windowmill.jobs.layouts.quarantine import quarantined
 from windowmill.jobs.layouts.returning import RETURNED, returned
+from windowmill.jobs.reasons import with_too_late
 from windowmill.jobs.schedulers.files.passes import numbers_of_tasks
 from windowmill.jobs.schedulers.files.rows import FileRows, examined_all, numbers_in
 from windowmill.jobs.schedulers.spark.task_output import OutputWriter, Targets, output_of, read_files
@@ -89,8 +90,7 @@ class Quarantining:
         rows, late = marked(arrived, self.new.rule.lateness), np.empty(0, np.int64)
         if self.refusing is not None and rows.column(WATERMARK_OF).null_count < rows.num_rows:
             late = too_late_among(usable(rows).select(JUDGED_BY.names), self.refused, self.grids)
-        too_late = pc.is_in(rows.column(NUMBER_OF), pa.array(late))
-        rows = rows.set_column(rows.schema.get_field_index(REASON), REASON, pc.if_else(too_late, TOO_LATE, rows.column(REASON)))
+        rows = with_too_late(rows, pc.is_in(rows.column(NUMBER_OF), pa.array(late)))
         return rows.select([ROW, REASON, WATERMARK_OF]).filter(pc.is_valid(rows.column(REASON)))
 
 

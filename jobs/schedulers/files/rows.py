@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from windowmill.checkpoints.stores import Options, options_of, use_options
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.layouts.lateness import LatenessRule, for_slices, marked, to_lift, usable, with_arrival
+from windowmill.jobs.layouts.lateness import for_slices, marked, to_lift, usable, with_arrival
 from windowmill.jobs.layouts.returning import RETURNED, returnable, returned, taken
 from windowmill.jobs.schedulers.files.survey import Survey, Times, bounds, surveyed, times_of, undecided
 from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.sources.plain_files import FilePart
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.slices import Reading
+    from windowmill.windowing.watermark import LatenessRule
 
 
 for _kind in (CheckedFile, RowGroup, Times):
@@ -85,7 +86,7 @@ class FileRows:
                 times[number] = read
         survey = surveyed(batch, files, times, every=every)
         places = np.cumsum([0, *map(len, tasks)])[:-1].tolist()
-        return cls(plain, batch.latest, tasks, places, survey, LatenessRule.of(batch), options)
+        return cls(plain, batch.latest, tasks, places, survey, batch.rule, options)
 
     def shares(self) -> list[FileRows]:
         """These rows by shares of the keys."""

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.layouts import row_numbers
-from windowmill.jobs.layouts.lateness import first_of_commit, seen_before, watermarks_at_arrival
+from windowmill.jobs.layouts.lateness import watermarks_at_arrival
 from windowmill.jobs.sources.columns import REASON, ROW
 from windowmill.jobs.sources.statistics import span as span_of
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.added_columns import TIME
-from windowmill.windowing.watermark import BEFORE
+from windowmill.windowing.watermark import BEFORE, first_of_commit, seen_before
 
 if TYPE_CHECKING:
     from windowmill.jobs.layouts.input import TableInput
@@ -146,7 +146,7 @@ def undecided(batch: TableInput, files: Sequence[int], times: Sequence[Times], *
     asked = (most == AXIS_END) | (most > max([BEFORE if batch.seen is None else batch.seen, *least.tolist()]))
     if batch.closed_by_file is None:
         late = (_column(times, "low") < watermarks_at_arrival(index, commits, most, batch)) | (every & (index >= batch.snapshot_files))
-        first, seen = first_of_commit(commits), seen_before(commits, least, batch)
+        first, seen = first_of_commit(commits), seen_before(commits, least, batch.seen)
         for number in np.flatnonzero(late).tolist():
             asked[: first[number]] |= most[: first[number]] > seen[number]
     return [int(number) for number in np.flatnonzero(asked)]

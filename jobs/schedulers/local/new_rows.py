@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.layouts import lateness, limits
-from windowmill.jobs.layouts.lateness import TOO_LATE
 from windowmill.jobs.layouts.row_numbers import numbers_of
+from windowmill.jobs.reasons import with_too_late
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
 from windowmill.jobs.sources.plain_files import NotPlainError
 from windowmill.windowing.columnar.added_columns import ORDER, TIME, UNTIL_OF, WATERMARK_OF
@@ -50,8 +50,7 @@ class NewRows:
     def without(self, too_late: Ints, batch: Input) -> Self:
         """These rows, with the reason ``too_late`` for those of these numbers, and the watermark that they found."""
         late = np.isin(numbers_of(self.table, batch), too_late)
-        reasons = pc.if_else(pa.array(late), TOO_LATE, self.table.column(REASON))
-        table = self.table.set_column(self.table.schema.get_field_index(REASON), REASON, reasons)
+        table = with_too_late(self.table, pa.array(late))
         if late.any():
             table = table.append_column(WATERMARK_OF, lateness.arrived(self.table, batch).column(WATERMARK_OF))
         return replace(self, table=table)

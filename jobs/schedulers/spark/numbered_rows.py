@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.json_lines import spark_form
-from windowmill.jobs.layouts.lateness import LatenessRule, marked, usable, usable_times
+from windowmill.jobs.layouts.lateness import marked, usable, usable_times
 from windowmill.jobs.schedulers.files.survey import Survey, Times, surveyed
 from windowmill.jobs.sources.columns import FAILED, FILE, ROW, VERSION, Columns
 from windowmill.jobs.sources.event_times import EventTimes
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from windowmill.jobs.layouts.input import Input, SourceInput, TableInput
     from windowmill.windowing.columnar.slices import Reading
+    from windowmill.windowing.watermark import LatenessRule
 
 #: Columns of a survey: file, least and greatest event time, number of rows and of usable ones, greatest index.
 _FILES = pa.schema([(FILE, pa.int32()), *((name, pa.int64()) for name in ("low", "high", "rows", "usable", "last"))])
@@ -90,7 +91,7 @@ class NumberedRows:
     @property
     def rule(self) -> LatenessRule | None:
         """What decides which of the rows are late; null if none can be late."""
-        return LatenessRule.of(self.batch) if self.survey.has_late else None
+        return self.batch.rule if self.survey.has_late else None
 
     def frame(self, spark: SparkSession, stage: Reading, schema: pa.Schema) -> DataFrame:  # noqa: ARG002 - as of FileRows
         """The usable rows as a DataFrame, with the columns of ``schema``."""

@@ -16,10 +16,11 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import use_options
 from windowmill.jobs.conditions.spark import failing
 from windowmill.jobs.conditions.truths import every_condition
-from windowmill.jobs.layouts.lateness import TOO_LATE, marked, too_late_among
+from windowmill.jobs.layouts.lateness import marked, too_late_among
 from windowmill.jobs.layouts.output import Output
-from windowmill.jobs.layouts.quarantine import BAD_CONDITION, FAILURE, JSON, entries, failure_of
+from windowmill.jobs.layouts.quarantine import FAILURE, JSON, entries, failure_of
 from windowmill.jobs.layouts.returning import RETURNED, returned
+from windowmill.jobs.reasons import BAD_CONDITION, TOO_LATE
 from windowmill.jobs.schedulers.spark.task_output import REFUSED_SCHEMA, OutputWriter, Targets, output_of, read_files
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, UNREAD, VERSION, Columns
 from windowmill.jobs.spark.access import map_in_arrow
