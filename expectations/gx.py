@@ -24,11 +24,13 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from windowmill.expectations.rule import Rule
 
 if TYPE_CHECKING:
     import pandas
-    import pyarrow
     import pyspark.sql
 
 
@@ -224,7 +226,7 @@ ALONG = ("expect_column_values_to_be_increasing", "expect_column_values_to_be_de
 ALONG_OF = "_along"
 
 
-def to_pandas(table: pyarrow.Table, objects: Collection[str] = ()) -> pandas.DataFrame:
+def to_pandas(table: pa.Table, objects: Collection[str] = ()) -> pandas.DataFrame:
     """Convert without loss: integers with nulls stay integers, and NaN stays distinct from null, as in Spark; O(n).
 
     Only within lists and structs, pandas makes floats of integers with nulls. Columns of ``objects`` hold Python's values.
@@ -237,15 +239,12 @@ def to_pandas(table: pyarrow.Table, objects: Collection[str] = ()) -> pandas.Dat
     )
 
 
-def across(rule_type: str, arguments: Mapping[str, Any], table: pyarrow.Table) -> tuple[pyarrow.Table, set[str]] | None:
+def across(rule_type: str, arguments: Mapping[str, Any], table: pa.Table) -> tuple[pa.Table, set[str]] | None:
     """For a rule that compares or adds values of a row, the rows on which pandas says what Spark says, and columns of Python's values.
 
     Null where the rows are right as they are. Pandas has no answer where a value is null of a type that knows nulls, takes a null for
     one that breaks a bound, and has no sum of one; to Spark a null breaks no bound, and adds nothing.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if rule_type in ALONG and arguments["column"] in table.column_names:
         return table.filter(_follows(table.column(arguments["column"]))), set()
     if rule_type not in (_SUM, _GREATER, *_EQUAL):
@@ -273,11 +272,8 @@ def across(rule_type: str, arguments: Mapping[str, Any], table: pyarrow.Table) -
     return table, {name for name, kind in kinds.items() if any(holds(kind) for holds in knowing)}
 
 
-def _follows(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+def _follows(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Which values are compared with the one before: neither nulls nor NaN."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     valid = column.is_valid()
     return pc.and_(valid, pc.invert(pc.is_nan(column)).fill_null(False)) if pa.types.is_floating(column.type) else valid
 
@@ -294,22 +290,17 @@ def along(frame: pyspark.sql.DataFrame, column: str) -> pyspark.sql.DataFrame:
     return rows.withColumn(ALONG_OF, F.unix_micros(own.cast("timestamp")) if kind.startswith("timestamp") else own)
 
 
-def _adds(kind: pyarrow.DataType) -> bool:
-    import pyarrow as pa
-
+def _adds(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def columns_with_nan(table: pyarrow.Table) -> set[str]:
+def columns_with_nan(table: pa.Table) -> set[str]:
     """Names of floating-point columns with a NaN, which Spark orders above every number and pandas does not order."""
     return {name for name, column in zip(table.column_names, table.columns, strict=True) if _has_nan(column)}
 
 
-def ordered(table: pyarrow.Table, columns: Collection[str]) -> pyarrow.Table:
+def ordered(table: pa.Table, columns: Collection[str]) -> pa.Table:
     """``table`` with infinity in place of each NaN of ``columns``, so that pandas orders them as Spark does."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     for name in columns:
         column = table.column(name)
         infinite = pc.if_else(pc.is_nan(column), pa.scalar(math.inf, column.type), column)
@@ -333,17 +324,12 @@ def unordered(row: Mapping[str, Any], columns: Collection[str]) -> dict[str, Any
     return {name: math.nan if name in columns and cell == math.inf else cell for name, cell in row.items()}
 
 
-def _has_nan(column: pyarrow.ChunkedArray) -> bool:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _has_nan(column: pa.ChunkedArray) -> bool:
     return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
 
 
-def _series(column: pyarrow.ChunkedArray) -> pandas.Series:
+def _series(column: pa.ChunkedArray) -> pandas.Series:
     import pandas as pd
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     kind, types = column.type, pa.types
     if types.is_timestamp(kind) and kind.tz is None:
@@ -357,10 +343,8 @@ def _series(column: pyarrow.ChunkedArray) -> pandas.Series:
     return column.to_pandas()
 
 
-def kinds_of_table(schema: pyarrow.Schema) -> Kinds:
+def kinds_of_table(schema: pa.Schema) -> Kinds:
     """Time columns of an Arrow table; timestamps without a zone count as UTC, as in :func:`to_pandas`."""
-    import pyarrow as pa
-
     kinds: dict[str, Literal["instant", "wall", "day", "decimal"]] = {}
     for each in schema:
         if pa.types.is_decimal(each.type):

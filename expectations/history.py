@@ -6,18 +6,17 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import TableNotFoundError
 
 from windowmill.expectations.gate import RuleResult, Verdict
 from windowmill.expectations.gx import plain
 from windowmill.expectations.rule import Origin, Rule
 from windowmill.expectations.suites import is_sql
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 SCHEMA = pa.schema(
     [
@@ -61,8 +60,6 @@ def read(
 
     The log's statistics exclude files that hold only batches before ``first_batch``.
     """
-    from deltalake import QueryBuilder
-
     opened = _opened(os.fspath(path), storage_options)
     if opened is None:
         return []
@@ -99,8 +96,6 @@ def holds_again(verdict: Verdict, suite: Sequence[Rule]) -> bool:
 
 def newest_batches(path: str | os.PathLike[str], count: int, storage_options: Mapping[str, str] | None = None) -> list[int]:
     """Numbers of the ``count`` newest validated batches, ascending; batches without rules have no rows."""
-    from deltalake import QueryBuilder
-
     opened = _opened(os.fspath(path), storage_options)
     if opened is None:
         return []
@@ -118,9 +113,6 @@ def newest_batches(path: str | os.PathLike[str], count: int, storage_options: Ma
 
 
 def _opened(place: str, storage_options: Mapping[str, str] | None) -> DeltaTable | None:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
-
     try:
         return DeltaTable(place, storage_options=None if storage_options is None else dict(storage_options))
     except TableNotFoundError:
