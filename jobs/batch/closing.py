@@ -48,6 +48,7 @@ from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.session import spark_session
 from windowmill.windowing.columnar.results import result_schema
+from windowmill.windowing.counts import Counts
 from windowmill.windowing.durations import SECOND_US
 
 if TYPE_CHECKING:
@@ -82,16 +83,28 @@ def validate(job: Job, computed: ComputedBatch, changes: Mapping[str, Changes], 
     ledger
         The batches before it.
     """
-    pipeline, runnable, first = job.runnable.pipeline, job.runnable, ledger.last_commit is None
-    lost = read_files(runnable.places.quarantine, changes.get("quarantine", Changes()).adds, losses.COLUMNS)
-    loss = partial(losses.loss_of, lost, pipeline, rows_read=computed.counts.rows_read, seen=computed.emission.seen, first=first)
-    rows = ResultFiles(runnable.sink_path, changes.get("sink", Changes()).adds, job.input.sink_schema)
-    past = _past(runnable, ledger, job.plan, rows, computed.emission.seen)
-    return validate_files(rows, pipeline, computed.counts.rows_read, computed.counts.rows_quarantined, loss, spark, past)
+    runnable, sink = job.runnable, changes.get("sink", Changes())
+    rows = ResultFiles(runnable.sink_path, sink.adds, job.input.sink_schema)
+    return _verdict(runnable, ledger, job.plan, rows, runnable.places.quarantine, changes, computed.counts, computed.emission.seen, spark)
 
 
-def _past(runnable: Runnable, ledger: Ledger, plan: Plan, rows: ResultFiles, seen: int | None) -> PastBatches | None:
-    return PastBatches(runnable, ledger, plan, rows.here, seen) if plan.advances else None
+def _verdict(
+    runnable: Runnable,
+    ledger: Ledger,
+    plan: Plan,
+    rows: ResultFiles,
+    quarantine: str,
+    changes: Mapping[str, Changes],
+    counts: Counts,
+    seen: int | None,
+    spark: Callable[[], Any],
+) -> Verdict:
+    """The verdict on the result ``rows`` of ``plan``, whose quarantined rows are in the folder ``quarantine``."""
+    lost = read_files(quarantine, changes.get("quarantine", Changes()).adds, losses.COLUMNS)
+    first = ledger.last_commit is None
+    loss = partial(losses.loss_of, lost, runnable.pipeline, rows_read=counts.rows_read, seen=seen, first=first)
+    past = PastBatches(runnable, ledger, plan, rows.here, seen) if plan.advances else None
+    return validate_files(rows, runnable.pipeline, counts.rows_read, counts.rows_quarantined, loss, spark, past)
 
 
 def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Progress) -> CommittedBatch:
@@ -118,7 +131,9 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
 
     tables, plan, at = tables_of(runnable, spark), held.plan, datetime.now(UTC)
     with progress.step("validate", f"the rows of batch {plan.batch}, which is held, against the expectations"):
-        verdict = _validated_again(runnable, ledger, held, spark)
+        changes, outcome, held_files = ledger.changes_of(held), held.outcome, runnable.places.held
+        rows = ResultFiles(held_files, changes.get("sink", Changes()).adds, _schema_of(runnable.pipeline, plan))
+        verdict = _verdict(runnable, ledger, plan, rows, f"{held_files}/_quarantine", changes, outcome.counts, outcome.seen, spark)
     report(verdict, progress)
     quality = quality_changes(runnable, plan, verdict, str(held.holds), at)
     held_again = verdict.status == "held"
@@ -143,19 +158,6 @@ def _known_verdict(runnable: Runnable, held: Batch) -> Verdict | None:
 
 def _schema_of(pipeline: Pipeline, plan: Plan) -> pa.Schema:
     return result_schema(pipeline, Columns.of(plan.source_schema).arrow)
-
-
-def _validated_again(runnable: Runnable, ledger: Ledger, held: Batch, spark: Callable[[], Any]) -> Verdict:
-    outcome, changes, pipeline = held.outcome, ledger.changes_of(held), runnable.pipeline
-    assert outcome is not None
-    quarantine = changes.get("quarantine", Changes())
-    lost = read_files(f"{runnable.places.held}/_quarantine", quarantine.adds, losses.COLUMNS)
-    first = ledger.last_commit is None
-    loss = partial(losses.loss_of, lost, pipeline, rows_read=outcome.counts.rows_read, seen=outcome.seen, first=first)
-    added = changes["sink"].adds if "sink" in changes else ()
-    rows = ResultFiles(runnable.places.held, added, _schema_of(pipeline, held.plan))
-    past = _past(runnable, ledger, held.plan, rows, outcome.seen)
-    return validate_files(rows, pipeline, outcome.counts.rows_read, outcome.counts.rows_quarantined, loss, spark, past)
 
 
 def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> None:

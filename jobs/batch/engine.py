@@ -78,10 +78,12 @@ def _running_master() -> str | None:
 
 def refused_locally(pipeline: Pipeline, batch: int, why: str) -> LocalComputeError:
     """The error for a ``batch`` that only Spark could compute, where ``compute`` is ``local``."""
-    return LocalComputeError(
-        f"pipeline {pipeline.pipeline}: batch {batch}: {why}; compute is local, which never uses Spark: set it to auto or spark "
-        f"({COMPUTE.name} too)"
-    )
+    return never_spark(f"pipeline {pipeline.pipeline}: batch {batch}: {why}")
+
+
+def never_spark(why: str) -> LocalComputeError:
+    """The error where only Spark could do what ``why`` says, and ``compute`` is ``local``."""
+    return LocalComputeError(f"{why}; compute is local, which never uses Spark: set it to auto or spark ({COMPUTE.name} too)")
 
 
 def failed_locally(pipeline: Pipeline, batch: int, err: Exception) -> WindowmillError:
@@ -159,10 +161,7 @@ def table_rows(pipeline: Pipeline, source: DeltaSource | FolderSource, progress:
 
     def needed(why: str) -> SparkSession:
         if compute_of(pipeline) == "local":
-            raise LocalComputeError(
-                f"pipeline {pipeline.pipeline}: source {source.path}: {why}; compute is local, which never uses Spark: set it to auto or "
-                f"spark ({COMPUTE.name} too)"
-            )
+            raise never_spark(f"pipeline {pipeline.pipeline}: source {source.path}: {why}")
         return start()
 
     return TableRows.of(pipeline, source, needed)

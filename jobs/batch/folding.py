@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -24,7 +23,7 @@ from windowmill.checkpoints.plans import FoldPlan, Plan
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.stores import is_table
-from windowmill.jobs.batch.loop import rewrite
+from windowmill.jobs.batch.loop import Turn
 from windowmill.jobs.sources.changed_rows import queried
 from windowmill.windowing.columnar.added_columns import RETRACTED
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from windowmill.checkpoints.ledger import Ledger
     from windowmill.checkpoints.places import Runnable
-    from windowmill.jobs.batch.progress import Progress
     from windowmill.windowing.durations import Duration
 
 _PLACE = ("window", "window_start", "window_end", "trigger", "revision", "batch")
@@ -56,11 +54,12 @@ class Folded:
         return f"revisions: {self.rows:,} row{'' if self.rows == 1 else 's'} folded (batch {self.batch}), of batches through {self.through}"
 
 
-def fold_revisions(runnable: Runnable, ledger: Ledger, age: Duration | None, progress: Progress) -> Folded | None:
-    """Remove rows that were superseded before ``age``; null if there are none, or none are to be folded. The lease must be held.
+def fold_revisions(turn: Turn, age: Duration | None) -> Folded | None:
+    """Remove rows that were superseded before ``age``; null if there are none, or none are to be folded.
 
     None are while a batch is held, and from a sink that delta-rs cannot write.
     """
+    runnable, ledger, progress = turn.runnable, turn.ledger, turn.progress
     through = None if age is None or ledger.held_batch is not None else _last_before(ledger, age)
     if through is None or not is_table(runnable.sink_path):
         return None
@@ -73,7 +72,7 @@ def fold_revisions(runnable: Runnable, ledger: Ledger, age: Duration | None, pro
         return None
     with progress.step("fold", f"revisions of batches through {through}"):
         gone = _superseded(runnable, table, through)
-        return _carried_out(runnable, ledger, table, gone, through) if len(gone) else None
+        return _carried_out(turn, table, gone, through) if len(gone) else None
 
 
 def _last_before(ledger: Ledger, age: Duration) -> int | None:
@@ -99,20 +98,19 @@ def _superseded(runnable: Runnable, table: DeltaTable, through: int) -> pa.Table
     return shown.take(superseded(runnable.pipeline, shown)).select(names)
 
 
-def _carried_out(runnable: Runnable, ledger: Ledger, table: DeltaTable, gone: pa.Table, through: int) -> Folded:
+def _carried_out(turn: Turn, table: DeltaTable, gone: pa.Table, through: int) -> Folded:
     """Record and publish the batch that removes the rows ``gone``, by replacing the range of window ends that holds them."""
-    plan = _plan(ledger, through)
+    plan, sink = _plan(turn.ledger, through), turn.runnable.sink_path
     bounds = pc.min_max(gone.column("window_end").cast(pa.int64())).as_py()
-    replaced = ReplacedRange.of(runnable.sink_path, table, (bounds["min"] - 1, bounds["max"]))
+    replaced = ReplacedRange.of(sink, table, (bounds["min"] - 1, bounds["max"]))
 
     def changes() -> Iterator[tuple[str, Changes]]:
-        adds = write_files(runnable.sink_path, replaced.schema, _staying(replaced, gone), batch=plan.batch, attempt=plan.attempt)
+        adds = write_files(sink, replaced.schema, _staying(replaced, gone), batch=plan.batch, attempt=plan.attempt)
         yield "sink", Changes(adds)
         kept = replaced.keep(replaced.partly, batch=plan.batch, attempt=plan.attempt, task=1)
         yield "sink", Changes(adds, kept, replaced.files, (replaced.begin, replaced.end))
 
-    outcome = Outcome(plan.seen, plan.emitted, "passed")
-    rewrite(runnable, ledger, plan, outcome, changes(), "revisions", lambda *_: nullcontext())
+    turn.rewrite(plan, Outcome(plan.seen, plan.emitted, "passed"), changes(), quietly=True)
     return Folded(plan.batch, len(gone), through)
 
 

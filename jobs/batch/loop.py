@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -33,11 +33,8 @@ from windowmill.windowing.errors import OutOfTurnError, ServerGoneError
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from windowmill.jobs.batch.applying import Application
     from windowmill.jobs.batch.restating import Restatement
 
-#: Times a step; takes its name and what it does.
-Step = Callable[[str, str], AbstractContextManager[object]]
 #: How long a run waits for another run of the same pipeline on this machine.
 LEASE_WAIT_SECONDS = 600.0
 
@@ -53,6 +50,139 @@ class Expected:
     def of(cls, ledger: Ledger) -> Expected:
         """Where it is now."""
         return cls(ledger.generation, ledger.count)
+
+
+class Turn:
+    """A process's turn at a pipeline, through which each command that changes its tables goes.
+
+    The lease is held, and the commits that the last batch lacked have been made. ``done`` begins with that batch then.
+    """
+
+    def __init__(self, runnable: Runnable, ledger: Ledger, progress: Progress, done: list[CommittedBatch] | None = None) -> None:
+        self.runnable, self.pipeline, self.ledger, self.progress = runnable, runnable.pipeline, ledger, progress
+        self.done = [] if done is None else done
+        self._source: SourceTable | None = None
+
+    def reads(self, source: SourceTable, reading: Reading) -> None:
+        """Called with what a plan will read: begins to start Spark where the batch is sure to use it."""
+        self._source = source
+        if is_sure_to_use_spark(self.runnable, source, reading):
+            launch.begin(brief=has_brief_use(self.runnable, source, reading))
+
+    def execute(self, plan: Plan) -> CommittedBatch | None:
+        """Compute, validate, record and publish the batch of ``plan``; null if it would change nothing."""
+        source, self._source = self._source, None
+        if source is not None:
+            source.remember(plan.to_version)  # fixes the versions that it reads, before any work
+        restatement = self._restatement(plan)
+        if restatement is not None and restatement.touches_nothing:
+            return None
+        self.progress.timings.clear()
+        if plan.recomputes:
+            plan = Notes(self.runnable.places.finished).resumed(plan)
+        self.announce(plan)
+        from windowmill.jobs.batch.steps import run_batch  # imports Spark; a run that finds nothing new does not need it
+
+        try:
+            done = run_batch(self.runnable, plan, self.ledger, self.progress, restatement)
+        except ServerGoneError as err:
+            # Another attempt, as a new run would make it; where no server answers it starts Spark in this process.
+            self.progress.say(f"  {err}; batch {plan.batch} begins anew")
+            self.progress.timings.clear()
+            plan = replace(plan, attempt=uuid.uuid4().hex[:12])
+            done = run_batch(self.runnable, plan, self.ledger, self.progress, self._restatement(plan))
+        if done is not None:
+            self._warn(done)
+        return done
+
+    def rewrite(
+        self, plan: Plan, outcome: Outcome, changes: Iterable[tuple[str, Changes]], doing: str = "", *, quietly: bool = False
+    ) -> CommittedBatch:
+        """Execute ``plan``, which takes rows out of tables and computes none.
+
+        Parameters
+        ----------
+        changes
+            Writes the files, table by table: the role of each, and its changes; later ones of a role replace earlier ones.
+        doing
+            What that does, for messages; ``quietly`` leaves these out.
+        """
+        tables, written = tables_of(self.runnable), dict[str, Changes]()
+        step: Callable[[str, str], AbstractContextManager[None]] = (lambda *_: nullcontext()) if quietly else self.progress.step
+        try:
+            with step("restore" if plan.goes_back else "rewrite", doing):
+                written.update(changes)
+        except BaseException:
+            protocol.discard_files(written, tables)
+            raise
+        with step("record", f"batch {plan.batch}"):
+            protocol.record(self.ledger, plan, outcome, written, tables, datetime.now(UTC))
+        with step("publish", ", ".join(written) or "nothing"):
+            protocol.publish_pending(self.ledger, tables)
+        return CommittedBatch(plan, outcome)
+
+    def rule(self, ruling: Ruling | None, accepted: planning.Acceptance, by: str | None) -> CommittedBatch:
+        """Publish or drop the held batch's results: as ``ruling`` says, else as another validation by the present rules."""
+        held = self.ledger.held_batch
+        assert held is not None
+        self.ledger.check_meaning(self.pipeline)
+        planning.check_tables(self.runnable, self.ledger, accepted)
+        self.progress.timings.clear()
+        self.announce(held.plan, " is held")
+        if ruling:
+            verdict = {"release": "released", "discard": "discarded"}[ruling]
+            done = CommittedBatch(held.plan, protocol.rule(self.ledger, verdict, tables_of(self.runnable), datetime.now(UTC), by=by))
+        else:
+            from windowmill.jobs.batch.closing import validate_again
+
+            check_expectations(self.pipeline)
+            done = validate_again(self.runnable, held, self.ledger, self.progress)
+        self._warn(done)
+        return done
+
+    def announce(self, plan: Plan, is_held: str = "") -> None:
+        """Say what the batch of ``plan`` does."""
+        what = plan.describe(instants=not self.pipeline.time.integer_axis)
+        self.progress.say(f"{self.runnable.name}: batch {plan.batch}{is_held}: {what}")
+
+    def _restatement(self, plan: Plan) -> Restatement | None:
+        """What ``plan`` computes anew, if it is a restatement."""
+        if not isinstance(plan, RestatePlan):
+            return None
+        from windowmill.jobs.batch.restating import Restatement  # imports numba
+        from windowmill.jobs.sources.kinds import open_source
+
+        return Restatement.of(self.runnable, plan, open_source(self.pipeline), self.ledger, self.progress)
+
+    def _warn(self, done: CommittedBatch) -> None:
+        for line in warnings_of(done.outcome.counts, self.pipeline, self.runnable.places):
+            self.progress.say(f"  warning: {line}")
+
+
+@contextmanager
+def leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> Iterator[Turn]:
+    """Hold the pipeline's lease, open its ledger, and finish the batch of a run that died after its record.
+
+    ``changes`` is whether to go on although others have changed rows of the pipeline's tables.
+    """
+    ask_locations(pipeline, progress.say)
+    runnable = runnable_of(pipeline)
+    check_conditional_writes(runnable.places.root, [runnable.sink_path, runnable.places.root], progress.say)
+    with lease(runnable.places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():
+        ledger = Ledger.open(pipeline)
+        planning.check_owner(pipeline, ledger)
+        made, newest = protocol.publish_pending(ledger, tables_of(runnable), accept_changes=changes), ledger.newest
+        done = progress.committed = []
+        if made and newest is not None:
+            progress.say(f"{runnable.name}: batch {newest.number} was recorded by an earlier run; made the {made} commits that it lacked")
+            if newest.status == "committed":
+                done.append(CommittedBatch(newest.plan, newest.outcome))
+        if newest is not None and newest.plan.purges:
+            from windowmill.jobs.batch.forgetting import forget  # loads what other runs do not need
+
+            forget(runnable, ledger)
+        yield Turn(runnable, ledger, progress, done)
+        register_new(pipeline, progress.say)
 
 
 def run(
@@ -89,26 +219,26 @@ def run(
     HeldError
         If a critical expectation failed; nothing of that batch is published.
     """
-    with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
-        if ruling or ledger.held_batch:
+    with leased(pipeline, progress, changes=accepted.changes) as turn:
+        done = turn.done
+        if ruling or turn.ledger.held_batch:
             if ruling:
-                _check_held(runnable, ledger, ruling, held)
-            done.append(_rule(runnable, ledger, progress, ruling, accepted, by))
-        else:
-            done.extend(_changed(runnable, ledger, progress))
+                _check_held(turn, ruling, held)
+            done.append(turn.rule(ruling, accepted, by))
+        elif (applied := _changed(turn)) is not None:
+            done.append(applied)
         while not ruling and (max_batches is None or len(done) < max_batches):
             plan = planning.next_run(
-                runnable,
-                ledger,
+                turn.runnable,
+                turn.ledger,
                 interval_end=interval_end,
                 arrival="log" if done else arrival,
                 accepted=replace(accepted, changes=False) if done else accepted,
-                on_reading=(planned := _Planned(runnable)),
+                on_reading=turn.reads,
             )
-            if plan is None:
+            if plan is None or (batch := turn.execute(plan)) is None:
                 break
-            planned.remember(plan)
-            done.append(_execute(runnable, plan, ledger, progress))
+            done.append(batch)
     return done
 
 
@@ -126,22 +256,22 @@ def backfill(
     ``history`` says which rows count, and in which order: those that the table holds now, in the order in which earlier batches read them
     as far as it has only appended; those that earlier batches read; or those of the table in event-time order.
     """
-    with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
-        if done and done[0].plan.range == (begin, end):
-            return done[0]
-        planned = _Planned(runnable)
+    with leased(pipeline, progress, changes=accepted.changes) as turn:
+        if turn.done and turn.done[0].plan.range == (begin, end):
+            return turn.done[0]
         plan = planning.next_backfill(
-            runnable,
-            ledger,
+            turn.runnable,
+            turn.ledger,
             begin=begin,
             end=end,
             history=history,
             accepted=accepted,
-            on_reading=planned,
-            on_other_rows=lambda why: progress.say(f"{runnable.name}: {why}; --as-arrived reads what earlier batches read"),
+            on_reading=turn.reads,
+            on_other_rows=lambda why: progress.say(f"{turn.runnable.name}: {why}; --as-arrived reads what earlier batches read"),
         )
-        planned.remember(plan)
-        return _execute(runnable, plan, ledger, progress)
+        backfilled = turn.execute(plan)
+        assert backfilled is not None  # it replaces rows
+        return backfilled
 
 
 def restate(
@@ -170,44 +300,34 @@ def restate(
     files
         Files of a folder that were delivered again, or taken away, and count as they are now.
     """
-    with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, done):
+    with leased(pipeline, progress, changes=accepted.changes) as turn:
+        runnable, ledger, done = turn.runnable, turn.ledger, turn.done
         if changed is None and ends == (None, None) and not late and not files:
             through = planning.last_change(runnable, ledger)
             while through is not None and ledger.last_commit is not None and ledger.last_commit.to_version < through:
-                plan = planning.next_run(runnable, ledger, restates=True, accepted=accepted)
-                assert plan is not None
-                done.append(_execute(runnable, plan, ledger, progress))
+                done.append(_advanced(turn, accepted))
             return done
-        planned = _Planned(runnable)
         plan = planning.next_restatement(
-            runnable, ledger, changed=changed, ends=ends, late=late, files=files, accepted=accepted, on_reading=planned
+            runnable, ledger, changed=changed, ends=ends, late=late, files=files, accepted=accepted, on_reading=turn.reads
         )
-        planned.remember(plan)
-        restatement = _restatement(runnable, plan, ledger, progress)
-        if restatement is None or restatement.touches_nothing:
-            return done
-        restated = _attempted(runnable, plan, ledger, progress, restatement)
+        restated = turn.execute(plan)
         return done if restated is None else [*done, restated]
 
 
-def run_to_change(runnable: Runnable, ledger: Ledger, progress: Progress, accepted: planning.Acceptance) -> list[CommittedBatch]:
-    """Run batches over what the source has appended before its first unread version that changed rows; the lease must be held."""
+def run_to_change(turn: Turn, accepted: planning.Acceptance) -> list[CommittedBatch]:
+    """Run batches over what the source has appended before its first unread version that changed rows."""
     done: list[CommittedBatch] = []
-    while planning.reads_before_change(runnable, ledger):
-        plan = planning.next_run(runnable, ledger, restates=True, accepted=accepted)
-        assert plan is not None
-        done.append(_execute(runnable, plan, ledger, progress))
+    while planning.reads_before_change(turn.runnable, turn.ledger):
+        done.append(_advanced(turn, accepted))
     return done
 
 
-def _restatement(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> Restatement | None:
-    """What ``plan`` computes anew, if it is a restatement."""
-    if not isinstance(plan, RestatePlan):
-        return None
-    from windowmill.jobs.batch.restating import Restatement  # imports numba
-    from windowmill.jobs.sources.kinds import open_source
-
-    return Restatement.of(runnable, plan, open_source(runnable.pipeline), ledger, progress)
+def _advanced(turn: Turn, accepted: planning.Acceptance) -> CommittedBatch:
+    """The next batch of a source that has unread versions, whether it runs or restates."""
+    plan = planning.next_run(turn.runnable, turn.ledger, restates=True, accepted=accepted)
+    done = None if plan is None else turn.execute(plan)
+    assert done is not None
+    return done
 
 
 def apply(
@@ -239,160 +359,51 @@ def apply(
     OutOfTurnError
         If the pipeline has moved past ``expected``, or a batch is held.
     """
-    with leased(pipeline, progress, changes=accept_changes) as (runnable, ledger, done):
+    from windowmill.jobs.batch.applying import next_apply
+
+    with leased(pipeline, progress, changes=accept_changes) as turn:
+        ledger, done = turn.ledger, turn.done
         if done and done[0].plan.changes_spec and pipeline.means(done[0].plan.definition, done[0].plan.meaning):
             return done[0]
-        found = _application(runnable, ledger, history, accept_changes=accept_changes)
+        found = next_apply(turn.runnable, ledger, history=history, accept_changes=accept_changes, on_reading=turn.reads)
         if found is not None and expected not in (None, Expected.of(ledger)):
             raise OutOfTurnError(
                 f"pipeline {pipeline.pipeline}: has moved past the plan, which was not made for batch {ledger.count}, the next one; "
                 "make another plan by `windowmill plan`"
             )
         ledger.asked_by = by
-        return None if found is None else _execute(runnable, found.plan, ledger, progress)
+        return None if found is None else turn.execute(found.plan)
 
 
-def _changed(runnable: Runnable, ledger: Ledger, progress: Progress) -> list[CommittedBatch]:
+def _changed(turn: Turn) -> CommittedBatch | None:
     """Say what a changed spec means, and carry it out if the spec allows that (``apply: auto``); otherwise planning refuses it."""
-    pipeline, last = runnable.pipeline, ledger.newest_kept
+    pipeline, last = turn.pipeline, turn.ledger.newest_kept
     if last is None or pipeline.means(last.plan.definition, last.plan.meaning):
-        return []
+        return None
     from windowmill.jobs.batch import applying
 
-    changes = applying.changes_of(pipeline, ledger)
+    changes = applying.changes_of(pipeline, turn.ledger)
     assert changes is not None
     for line in applying.lines_of(changes):
-        progress.say(f"  {line}")
+        turn.progress.say(f"  {line}")
     if pipeline.apply != "auto" or not changes.only_add:
-        return []
-    found = _application(runnable, ledger, AXIS_BEGIN)
-    return [] if found is None else [_execute(runnable, found.plan, ledger, progress)]
-
-
-def _application(runnable: Runnable, ledger: Ledger, history: int | None, *, accept_changes: bool = False) -> Application | None:
-    from windowmill.jobs.batch import applying
-
-    planned = _Planned(runnable)
-    found = applying.next_apply(runnable, ledger, history=history, accept_changes=accept_changes, on_reading=planned)
-    if found is not None:
-        planned.remember(found.plan)
-    return found
+        return None
+    found = applying.next_apply(turn.runnable, turn.ledger, history=AXIS_BEGIN, on_reading=turn.reads)
+    return None if found is None else turn.execute(found.plan)
 
 
 def abandon(pipeline: Pipeline, progress: Progress) -> Plan:
     """Abandon the held batch; raises ``OutOfTurnError`` if none is held, as the rows of every other batch have been published."""
-    with leased(pipeline, progress) as (runnable, ledger, _):
-        held = ledger.held_batch
+    with leased(pipeline, progress) as turn:
+        held = turn.ledger.held_batch
         if held is None:
             raise OutOfTurnError(f"pipeline {pipeline.pipeline}: no batch is held, so there is nothing to abandon; see `windowmill status`")
-        protocol.rule(ledger, "abandoned", own_tables(runnable), datetime.now(UTC))
+        protocol.rule(turn.ledger, "abandoned", own_tables(turn.runnable), datetime.now(UTC))
         return held.plan
 
 
-@contextmanager
-def leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> Iterator[tuple[Runnable, Ledger, list[CommittedBatch]]]:
-    """Hold the pipeline's lease, open its ledger, and finish the batch of a run that died after its record; also gives that batch."""
-    ask_locations(pipeline, progress.say)
-    runnable = runnable_of(pipeline)
-    check_conditional_writes(runnable.places.root, [runnable.sink_path, runnable.places.root], progress.say)
-    with lease(runnable.places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():
-        ledger = Ledger.open(pipeline)
-        planning.check_owner(pipeline, ledger)
-        made, newest = protocol.publish_pending(ledger, tables_of(runnable), accept_changes=changes), ledger.newest
-        done = progress.committed = []
-        if made and newest is not None:
-            progress.say(f"{runnable.name}: batch {newest.number} was recorded by an earlier run; made the {made} commits that it lacked")
-            if newest.status == "committed":
-                done.append(CommittedBatch(newest.plan, newest.outcome))
-        if newest is not None and newest.plan.purges:
-            from windowmill.jobs.batch.forgetting import forget  # loads what other runs do not need
-
-            forget(runnable, ledger)
-        yield runnable, ledger, done
-        register_new(pipeline, progress.say)
-
-
-class _Planned:
-    """Called with the source that a plan will read: keeps it, and begins to start Spark where the batch is sure to use it."""
-
-    def __init__(self, runnable: Runnable) -> None:
-        self._runnable = runnable
-        self._source: SourceTable | None = None
-
-    def __call__(self, source: SourceTable, reading: Reading) -> None:
-        self._source = source
-        if is_sure_to_use_spark(self._runnable, source, reading):
-            launch.begin(brief=has_brief_use(self._runnable, source, reading))
-
-    def remember(self, plan: Plan) -> None:
-        """Fix the versions that ``plan`` reads, before any work."""
-        if self._source is not None:
-            self._source.remember(plan.to_version)
-
-
-def rewrite(
-    runnable: Runnable, ledger: Ledger, plan: Plan, outcome: Outcome, changes: Iterable[tuple[str, Changes]], doing: str, step: Step
-) -> CommittedBatch:
-    """Execute ``plan``, which takes rows out of tables and computes none; the lease must be held.
-
-    Parameters
-    ----------
-    changes
-        Writes the files, table by table: the role of each, and its changes; later ones of a role replace earlier ones.
-    doing
-        What that does, for messages.
-    """
-    tables, written = tables_of(runnable), dict[str, Changes]()
-    try:
-        with step("restore" if plan.goes_back else "rewrite", doing):
-            written.update(changes)
-    except BaseException:
-        protocol.discard_files(written, tables)
-        raise
-    with step("record", f"batch {plan.batch}"):
-        protocol.record(ledger, plan, outcome, written, tables, datetime.now(UTC))
-    with step("publish", ", ".join(written) or "nothing"):
-        protocol.publish_pending(ledger, tables)
-    return CommittedBatch(plan, outcome)
-
-
-def announce(runnable: Runnable, plan: Plan, progress: Progress) -> None:
-    """Say what the batch of ``plan`` does."""
-    progress.say(f"{runnable.name}: batch {plan.batch}: {plan.describe(instants=not runnable.pipeline.time.integer_axis)}")
-
-
-def _execute(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress) -> CommittedBatch:
-    """Execute ``plan``, which changes something: it reads versions that no batch has read, or replaces rows."""
-    done = _attempted(runnable, plan, ledger, progress, _restatement(runnable, plan, ledger, progress))
-    assert done is not None
-    return done
-
-
-def _attempted(
-    runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, restatement: Restatement | None
-) -> CommittedBatch | None:
-    """Execute ``plan``, by its ``restatement`` if it is one; null if that changes nothing."""
-    progress.timings.clear()
-    if plan.recomputes:
-        plan = Notes(runnable.places.finished).resumed(plan)
-    announce(runnable, plan, progress)
-    from windowmill.jobs.batch.steps import run_batch  # imports Spark; a run that finds nothing new does not need it
-
-    try:
-        done = run_batch(runnable, plan, ledger, progress, restatement)
-    except ServerGoneError as err:
-        # Another attempt, as a new run would make it; where no server answers it starts Spark in this process.
-        progress.say(f"  {err}; batch {plan.batch} begins anew")
-        progress.timings.clear()
-        plan = replace(plan, attempt=uuid.uuid4().hex[:12])
-        done = run_batch(runnable, plan, ledger, progress, _restatement(runnable, plan, ledger, progress))
-    if done is not None:
-        _warn(runnable, done, progress)
-    return done
-
-
-def _check_held(runnable: Runnable, ledger: Ledger, ruling: Ruling, number: int | None) -> None:
-    held = ledger.held_batch
+def _check_held(turn: Turn, ruling: Ruling, number: int | None) -> None:
+    runnable, ledger, held = turn.runnable, turn.ledger, turn.ledger.held_batch
     if held is None:
         ruled = next((batch for batch in ledger.batches() if batch.number == number and batch.verdict in ("released", "discarded")), None)
         by = f" by {ruled.ruled_by}" if ruled and ruled.ruled_by else ""
@@ -404,30 +415,3 @@ def _check_held(runnable: Runnable, ledger: Ledger, ruling: Ruling, number: int 
         )
     if ruling == "discard":
         check_discarded(runnable.pipeline, ledger, held)
-
-
-def _rule(
-    runnable: Runnable, ledger: Ledger, progress: Progress, ruling: Ruling | None, accepted: planning.Acceptance, by: str | None
-) -> CommittedBatch:
-    """Publish or drop the held batch's results: as ``ruling`` says, else as another validation by the present rules."""
-    held = ledger.held_batch
-    assert held is not None
-    ledger.check_meaning(runnable.pipeline)
-    planning.check_tables(runnable, ledger, accepted)
-    progress.timings.clear()
-    progress.say(f"{runnable.name}: batch {held.number} is held: {held.plan.describe(instants=not runnable.pipeline.time.integer_axis)}")
-    if ruling:
-        verdict = {"release": "released", "discard": "discarded"}[ruling]
-        done = CommittedBatch(held.plan, protocol.rule(ledger, verdict, tables_of(runnable), datetime.now(UTC), by=by))
-    else:
-        from windowmill.jobs.batch.closing import validate_again
-
-        check_expectations(runnable.pipeline)
-        done = validate_again(runnable, held, ledger, progress)
-    _warn(runnable, done, progress)
-    return done
-
-
-def _warn(runnable: Runnable, done: CommittedBatch, progress: Progress) -> None:
-    for line in warnings_of(done.outcome.counts, runnable.pipeline, runnable.places):
-        progress.say(f"  warning: {line}")

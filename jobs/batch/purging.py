@@ -26,7 +26,7 @@ from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import uncounted_changes
 from windowmill.jobs.batch.engine import table_rows
 from windowmill.jobs.batch.forgetting import Forgotten, forget
-from windowmill.jobs.batch.loop import announce, leased, rewrite, run_to_change
+from windowmill.jobs.batch.loop import Turn, leased, run_to_change
 from windowmill.jobs.batch.progress import CommittedBatch
 from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.changed_rows import changed_rows
@@ -102,41 +102,42 @@ def purge(
             f"pipeline {pipeline.pipeline}: has no keys, so rows of the source cannot be told in its results; delete them in the source, "
             "and `windowmill restate` it"
         )
-    with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, _):
-        source = _source(runnable, ledger, accepted)
+    with leased(pipeline, progress, changes=accepted.changes) as turn:
+        source = _source(turn.runnable, turn.ledger, accepted)
         keys = _typed(pipeline, source, given)
         with progress.step("check", f"that the source has no rows of {'the key' if len(keys.values) == 1 else 'the keys'}"):
             _refuse_present(table_rows(pipeline, source, progress), keys)
         if dry_run:
-            return _previewed(runnable, ledger, source, keys, progress)
-        return _carried_out(runnable, ledger, source, keys, progress, accepted)
+            return _previewed(turn, source, keys)
+        return _carried_out(turn, source, keys, accepted)
 
 
-def _previewed(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: ErasedKeys, progress: Progress) -> Purged:
+def _previewed(turn: Turn, source: DeltaSource, keys: ErasedKeys) -> Purged:
     """What a purge would do."""
-    plan, _ = _planned(runnable, ledger, source, keys, progress)
-    found = _found(runnable, plan, keys, progress)
-    _refuse_unknown(runnable, ledger, plan, keys, found)
+    plan, _ = _planned(turn, source, keys)
+    found = _found(turn, plan, keys)
     return Purged(
         plan,
         {role: files.rows for role, files in found.items()},
-        waits=planning.reads_before_change(runnable, ledger, source),
-        forgotten=Forgotten(savepoint_names(runnable.places.savepoints)),
+        waits=planning.reads_before_change(turn.runnable, turn.ledger, source),
+        forgotten=Forgotten(savepoint_names(turn.runnable.places.savepoints)),
     )
 
 
-def _carried_out(
-    runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: ErasedKeys, progress: Progress, accepted: planning.Acceptance
-) -> Purged:
+def _carried_out(turn: Turn, source: DeltaSource, keys: ErasedKeys, accepted: planning.Acceptance) -> Purged:
     """Carry the purge out, in one batch; in more if the source has deleted rows of the keys, appended rows, and deleted some again."""
     before, rows, forgotten = list[CommittedBatch](), Counter[str](), Forgotten()
     while True:
-        before += run_to_change(runnable, ledger, progress, accepted)
-        plan, ignored = _planned(runnable, ledger, source, keys, progress)
-        announce(runnable, plan, progress)
-        rows.update(_run_batch(runnable, ledger, plan, keys, ignored, progress))
-        with progress.step("forget", "savepoints, pages and statistics of the ledger that name the keys"):
-            forgotten = forgotten.and_then(forget(runnable, ledger))
+        before += run_to_change(turn, accepted)
+        plan, ignored = _planned(turn, source, keys)
+        turn.announce(plan)
+        found = _found(turn, plan, keys)
+        outcome = Outcome(plan.seen, plan.emitted, "passed", Counts(rows_ignored=ignored))
+        n_files = sum(len(files.files) for files in found.values())
+        turn.rewrite(plan, outcome, _changes(turn.ledger, plan, keys, found), f"{n_files:,} files")
+        rows.update({role: files.rows for role, files in found.items()})
+        with turn.progress.step("forget", "savepoints, pages and statistics of the ledger that name the keys"):
+            forgotten = forgotten.and_then(forget(turn.runnable, turn.ledger))
         if next_change(source, plan.to_version) is None:
             return Purged(plan, dict(rows), before, forgotten=forgotten)
 
@@ -194,9 +195,10 @@ def _refuse_present(table: TableRows, keys: ErasedKeys) -> None:
         )
 
 
-def _planned(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: ErasedKeys, progress: Progress) -> tuple[PurgePlan, int]:
+def _planned(turn: Turn, source: DeltaSource, keys: ErasedKeys) -> tuple[PurgePlan, int]:
     """The plan, and the number of changed rows that it passes over as the spec ignores them."""
-    last = ledger.last_commit
+    runnable, ledger, last = turn.runnable, turn.ledger, turn.ledger.last_commit
+    table = table_rows(runnable.pipeline, source, turn.progress)
     assert last is not None
     after, through, ignored = last.plan.to_version, last.plan.to_version, 0
     change = next_change(source, after)
@@ -205,14 +207,13 @@ def _planned(runnable: Runnable, ledger: Ledger, source: DeltaSource, keys: Eras
         if runnable.source.changes == "ignore":
             ignored = sum(version.rows_changed for version in source.versions(after, through))
         else:
-            _refuse_others(runnable, table_rows(runnable.pipeline, source, progress), keys, change)
-    building = state_plans(ledger.batches())
+            _refuse_others(runnable, table, keys, change)
     plan = PurgePlan(
         **planning.pinned(runnable.pipeline, ledger, source, Reach(after, through)),
         seen=last.outcome.seen,
         columns=tuple(keys.values.column_names),
         keys=len(keys.values),
-        ignores_others=_ignores_others(runnable, building, table_rows(runnable.pipeline, source, progress), keys, through),
+        ignores_others=_ignores_others(runnable, state_plans(ledger.batches()), table, keys, through),
     )
     planning.check_plan(runnable, ledger, source, plan)
     return plan, ignored
@@ -249,11 +250,11 @@ def _refuse_others(runnable: Runnable, table: TableRows, keys: ErasedKeys, chang
         )
 
 
-def _found(runnable: Runnable, plan: PurgePlan, keys: ErasedKeys, progress: Progress) -> dict[str, ErasedFiles]:
-    """By role, the files of the tables that name one of the ``keys``."""
-    places, found = runnable.places, dict[str, ErasedFiles]()
+def _found(turn: Turn, plan: PurgePlan, keys: ErasedKeys) -> dict[str, ErasedFiles]:
+    """By role, the files of the tables that name one of the ``keys``; refuses keys that none names."""
+    runnable, places, found = turn.runnable, turn.runnable.places, dict[str, ErasedFiles]()
     tables = {name: getattr(places, name) for name in ("quality", "quarantine", "state", "held")}
-    with progress.step("search", "results, state, quarantine, held results and quality history"):
+    with turn.progress.step("search", "results, state, quarantine, held results and quality history"):
         for role, path in ({"sink": runnable.sink_path} | tables).items():
             if not is_table(path):
                 continue
@@ -266,6 +267,7 @@ def _found(runnable: Runnable, plan: PurgePlan, keys: ErasedKeys, progress: Prog
                     f"purge again; batch {plan.batch} has not begun"
                 )
             found[role] = files
+    _refuse_unknown(runnable, turn.ledger, plan, keys, found)
     return found
 
 
@@ -284,18 +286,6 @@ def _refuse_unknown(runnable: Runnable, ledger: Ledger, plan: PurgePlan, keys: E
         f"pipeline {runnable.name}: none of its tables has rows of {shown}{others}; give keys as the source has them (bytes as 0x00ff), "
         "nothing has been changed"
     )
-
-
-def _run_batch(
-    runnable: Runnable, ledger: Ledger, plan: PurgePlan, keys: ErasedKeys, ignored: int, progress: Progress
-) -> Mapping[str, int]:
-    """Record the batch and make its commits; returns the rows that have gone, by role."""
-    found = _found(runnable, plan, keys, progress)
-    _refuse_unknown(runnable, ledger, plan, keys, found)
-    outcome = Outcome(plan.seen, plan.emitted, "passed", Counts(rows_ignored=ignored))
-    doing = f"{sum(len(files.files) for files in found.values()):,} files"
-    rewrite(runnable, ledger, plan, outcome, _changes(ledger, plan, keys, found), doing, progress.step)
-    return {role: files.rows for role, files in found.items()}
 
 
 def _changes(ledger: Ledger, plan: PurgePlan, keys: ErasedKeys, found: Mapping[str, ErasedFiles]) -> Iterator[tuple[str, Changes]]:

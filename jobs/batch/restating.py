@@ -135,8 +135,9 @@ class Restatement:
 
     @property
     def touches_nothing(self) -> bool:
-        """Whether no row of its own makes it necessary."""
-        return self.scope.touched is not None and not self.scope.touched.num_rows
+        """Whether neither a row of its own nor a version that it reads makes it necessary."""
+        unread = self.plan.to_version > self.plan.from_version and not self.plan.late
+        return self.scope.touched is not None and not self.scope.touched.num_rows and not unread
 
     def changes_nothing(self, finished: ComputedBatch) -> bool:
         """Whether the ``finished`` batch leaves the pipeline's tables, and its progress, as they are."""

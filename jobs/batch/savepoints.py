@@ -20,7 +20,7 @@ from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.checkpoints.undoing import Undo, UndoneFiles
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.engine import table_rows
-from windowmill.jobs.batch.loop import announce, leased, rewrite
+from windowmill.jobs.batch.loop import Turn, leased
 from windowmill.jobs.batch.progress import CommittedBatch
 from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.changed_rows import changed_rows
@@ -55,10 +55,10 @@ def create(pipeline: Pipeline, progress: Progress, name: str) -> Savepoint:
         If no batch has been committed, or one is held.
     """
     savepoints.check_name(name)
-    with leased(pipeline, progress) as (runnable, ledger, _):
-        if name in savepoints.savepoint_names(runnable.places.savepoints):
-            raise SavepointError(f"savepoint {name}: {runnable.name} has one of this name; drop it, or choose another name")
-        return _create(runnable, ledger, name)
+    with leased(pipeline, progress) as turn:
+        if name in savepoints.savepoint_names(turn.runnable.places.savepoints):
+            raise SavepointError(f"savepoint {name}: {turn.runnable.name} has one of this name; drop it, or choose another name")
+        return _create(turn.runnable, turn.ledger, name)
 
 
 def keep_periodic(runnable: Runnable, ledger: Ledger) -> tuple[list[str], list[str]]:
@@ -125,9 +125,9 @@ def damaged(runnable: Runnable) -> Mapping[str, str]:
 
 def drop(pipeline: Pipeline, progress: Progress, name: str) -> Savepoint | None:
     """Remove the savepoint ``name``; returns what it was, null if it was damaged."""
-    with leased(pipeline, progress) as (runnable, _, _):
-        entry = None if name in damaged(runnable) else _named(runnable, name)
-        savepoints.drop(runnable.places.savepoints, name)
+    with leased(pipeline, progress) as turn:
+        entry = None if name in damaged(turn.runnable) else _named(turn.runnable, name)
+        savepoints.drop(turn.runnable.places.savepoints, name)
         return entry
 
 
@@ -144,12 +144,12 @@ def restore(
     SavepointError
         If there is no such savepoint, or the pipeline cannot go back to it.
     """
-    with leased(pipeline, progress, changes=accepted.changes) as (runnable, ledger, _):
-        plan, entry, applied = _planned(runnable, ledger, name, accepted, progress)
-        announce(runnable, plan, progress)
+    with leased(pipeline, progress, changes=accepted.changes) as turn:
+        plan, entry, applied = _planned(turn, name, accepted)
+        turn.announce(plan)
         outcome = Outcome(seen=entry.seen, emitted=entry.emitted, verdict="passed", compute={"engine": "local"})
-        changes, doing = _changes(runnable, ledger, plan, entry, applied), f"the state and position of batch {entry.batch}"
-        return rewrite(runnable, ledger, plan, outcome, changes, doing, progress.step)
+        changes = _changes(turn.runnable, turn.ledger, plan, entry, applied)
+        return turn.rewrite(plan, outcome, changes, f"the state and position of batch {entry.batch}")
 
 
 def _named(runnable: Runnable, name: str) -> Savepoint:
@@ -162,11 +162,9 @@ def _named(runnable: Runnable, name: str) -> Savepoint:
     return found[name]
 
 
-def _planned(
-    runnable: Runnable, ledger: Ledger, name: str, accepted: planning.Acceptance, progress: Progress
-) -> tuple[RestorePlan, Savepoint, list[Batch]]:
+def _planned(turn: Turn, name: str, accepted: planning.Acceptance) -> tuple[RestorePlan, Savepoint, list[Batch]]:
     """The plan, the savepoint, and the batches whose replaced rows come back."""
-    pipeline = runnable.pipeline
+    runnable, pipeline, ledger = turn.runnable, turn.pipeline, turn.ledger
     entry, last = _named(runnable, name), ledger.last_commit
     planning.refuse_held(runnable, ledger, "restore")
     batches = ledger.batches()
@@ -181,7 +179,7 @@ def _planned(
     backfills = [batch.number for batch in undone if batch.is_backfill and batch.number < applied]
     source = planning.source_of(runnable, ledger)
     planning.check_tables(runnable, ledger, accepted)
-    _check_source(runnable, source, entry, last.plan.to_version, progress)
+    _check_source(runnable, source, entry, last.plan.to_version, turn.progress)
     pinned = planning.pinned(meant, ledger, source, Reach(last.plan.to_version, entry.to_version))
     plan = RestorePlan(
         **pinned | {"meaning": own.meaning, "definition": own.definition, "modules": entry.modules, "source_schema": own.source_schema},

@@ -16,11 +16,10 @@ from windowmill.checkpoints.own_tables import OwnTable, own_tables
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import spark_text
 from windowmill.checkpoints.stores import is_table, table_at
-from windowmill.jobs.batch.engine import compute_of
+from windowmill.jobs.batch.engine import compute_of, never_spark
 from windowmill.jobs.spark.object_storage import literal_path
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, from_us
-from windowmill.windowing.errors import LocalComputeError, SinkRefusedError
-from windowmill.windowing.settings import COMPUTE
+from windowmill.windowing.errors import SinkRefusedError
 
 #: Prefix of properties of a table that hold its constraints.
 _CONSTRAINT = "delta.constraints."
@@ -89,10 +88,7 @@ class WithoutSpark:
     def check(self, place: str, role: str, changes: Changes) -> None:
         """As :meth:`windowmill.checkpoints.committer.Committer.check`."""
         reason = beyond_delta_rs(role, table_at(place) if is_table(place) else None, changes)
-        raise LocalComputeError(
-            f"{role} {place}: {reason}, so only Spark can write it; compute is local, which never uses Spark: set it to auto or spark "
-            f"({COMPUTE.name} too)"
-        )
+        raise never_spark(f"{role} {place}: {reason}, so only Spark can write it")
 
     def commit(self, place: str, publication: Publication) -> None:
         """As :meth:`windowmill.checkpoints.committer.Committer.commit`."""

@@ -27,7 +27,7 @@ from windowmill.checkpoints.stores import is_table, remedy, table_at
 from windowmill.checkpoints.writers import check_conditional_writes, lease
 from windowmill.jobs.batch.folding import fold_revisions
 from windowmill.jobs.batch.forgetting import forget
-from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
+from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS, Turn
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.savepoints import keep_periodic
@@ -76,7 +76,7 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
             progress.say("  variables in the spec have other values than when the state was made, so none of the state expires")
             folded = None
         else:
-            folded = fold_revisions(replace(runnable, pipeline=stored), ledger, fold or pipeline.fold_revisions, progress)
+            folded = fold_revisions(Turn(replace(runnable, pipeline=stored), ledger, progress), fold or pipeline.fold_revisions)
         held = ledger.held_batch
         kept = {file.path for each in ledger.changes_of(held).values() for file in each.files} if held else set()
         for name, path in (("state", places.state), ("sink", runnable.sink_path), *_own(places)):

@@ -14,7 +14,7 @@ FOLDERS = "tests/jobs/test_folders.py::test_"
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
     f"{FOLDERS}a_run_that_dies_reads_no_file_twice_and_none_less": [
-        ("files-numbered-anew-after-a-crash", "jobs.batch.loop:_Planned.remember", without("self._source.remember(_)")),
+        ("files-numbered-anew-after-a-crash", "jobs.batch.loop:Turn.execute", without("source.remember(_)")),
     ],
     f"{FOLDERS}files_are_versions_in_the_order_in_which_they_were_first_seen": [
         ("files-in-order-of-path", "jobs.sources.folder:_events", instead('(_.mtime_ns, _1, _.size, "added")', '(0, _1, 1, "added")')),
