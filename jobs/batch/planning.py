@@ -1,4 +1,4 @@
-"""Plans the next batch. Writes nothing. No JVM: a run that finds nothing new ends here."""
+"""Plans the next batch, and says what waits for it. Writes nothing. No JVM: a run that finds nothing new ends here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from importlib.metadata import version as distribution_version
 from typing import Any
 
 from windowmill.checkpoints.batches import state_plans
+from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.committer import error_of
 from windowmill.checkpoints.features import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
@@ -21,10 +22,10 @@ from windowmill.checkpoints.stores import forbidden_folder
 from windowmill.checkpoints.verification import refuse_committed, verify, verify_table_versions
 from windowmill.jobs import user_code
 from windowmill.jobs.batch.idle_runs import asserted_through, lags_behind, moves_on
-from windowmill.jobs.sources.base import Reading, SourceTable
+from windowmill.jobs.sources.base import LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.folder import FolderSource
-from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.kinds import is_located, open_source
 from windowmill.jobs.sources.own_results import refuse_own_results
 from windowmill.jobs.sources.reading import (
     Arrival,
@@ -41,9 +42,11 @@ from windowmill.jobs.sources.reading import (
 from windowmill.jobs.spec_checks import check_conditions, check_expectations, check_functions, check_rule_types
 from windowmill.windowing.errors import (
     OutOfTurnError,
+    SourceError,
     SourceReplacedError,
     SpecChangedError,
     UnsupportedError,
+    WindowmillError,
 )
 from windowmill.windowing.spec import Pipeline
 
@@ -57,7 +60,6 @@ class Acceptance:
 
 
 NOTHING_ACCEPTED = Acceptance()
-
 #: Called with the source and what a batch will read of it, before its plan is checked.
 OnReading = Callable[[SourceTable, Reading], None]
 
@@ -399,3 +401,45 @@ def _check_writable(runnable: Runnable) -> None:
     check_writable_features(runnable.sink_path)
     for path in (runnable.places.ledger, runnable.places.quality):
         check_appendable(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The versions of a source that no batch has read.
+
+    Attributes
+    ----------
+    n
+        Their number; null if it is not known.
+    source
+        The table that has them; null where a first batch reads it as it is, or where nothing is known.
+    """
+
+    n: int | None = None
+    source: SourceTable | None = None
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, ledger: Ledger) -> Waiting:
+        """Those of the source of ``pipeline``."""
+        last, pipeline = ledger.last_commit, located(pipeline)
+        if not is_located(pipeline.source):
+            return cls()
+        try:
+            source = open_source(pipeline)
+        except WindowmillError:
+            return cls()
+        if last is None:
+            return cls(source.version + 1)
+        if last.plan.source_id != source.table_id or source.version < last.to_version:
+            return cls()
+        return cls(source.version - last.to_version, source)
+
+    def changing(self) -> tuple[LoggedVersion, ...]:
+        """Those that update or remove rows; none where some are gone, which the run's own error says."""
+        if not self.n or self.source is None:
+            return ()
+        through = self.source.version
+        try:
+            return tuple(version for version in self.source.versions(through - self.n, through) if version.changes)
+        except SourceError:
+            return ()

@@ -23,8 +23,8 @@ from windowmill.checkpoints.protocol import outstanding
 from windowmill.checkpoints.stores import options_of, use_options_of
 from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.batch.engine import compute_of, refused_locally
+from windowmill.jobs.batch.planning import Waiting
 from windowmill.jobs.batch.progress import CommittedBatch, missed_windows, warnings_of
-from windowmill.jobs.batch.waiting import Waiting
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.commands.terminal import Answer, as_written
 from windowmill.jobs.layouts import limits

@@ -9,7 +9,7 @@ from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import use_options_of
-from windowmill.jobs.batch.waiting import Waiting
+from windowmill.jobs.batch.planning import Waiting
 from windowmill.jobs.report import page
 from windowmill.jobs.report.curves import ChartSelection, Curves, read_curves
 from windowmill.jobs.report.docs_pages import docs_pages, write_page

@@ -10,7 +10,7 @@ from typing import Any
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch.engine import describe_briefly
-from windowmill.jobs.batch.waiting import Waiting
+from windowmill.jobs.batch.planning import Waiting
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.report.cost import COMPARED, Month, median_seconds, trend_of
 from windowmill.jobs.report.docs_pages import write_page
