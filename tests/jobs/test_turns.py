@@ -51,7 +51,7 @@ COMMANDS: dict[str, Callable[[Pipeline], Any]] = {
 @pytest.mark.covers("P7")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_whatever_writes_waits_for_the_run_that_is_under_way(pipeline, taken, monkeypatch, command):
-    monkeypatch.setattr(loop, "_execute", lambda *_: pytest.fail("it did not wait"))
+    monkeypatch.setattr(loop.Turn, "execute", lambda *_: pytest.fail("it did not wait"))
     with pytest.raises(LeaseTakenError, match="another run is under way"):
         COMMANDS[command](pipeline)
 
@@ -74,7 +74,7 @@ def recorded(pipeline: Pipeline, verdict: str) -> Ledger:
 @pytest.mark.parametrize("ruling", ["release", "discard"])
 def test_only_a_batch_that_is_held_is_ruled_on(pipeline, monkeypatch, ruling):
     recorded(pipeline, "passed")
-    monkeypatch.setattr(loop, "_execute", lambda *_: pytest.fail("no batch is held"))
+    monkeypatch.setattr(loop.Turn, "execute", lambda *_: pytest.fail("no batch is held"))
     with pytest.raises(LedgerError, match=f"no batch is held, so there is nothing to {ruling}"):
         loop.run(pipeline, quiet(), ruling=ruling)
 
@@ -92,5 +92,5 @@ def test_a_held_batch_is_ruled_on_once(pipeline, first, second):
 def test_a_ruling_is_on_one_batch(pipeline, monkeypatch):
     """What comes after a held batch has not been looked at by whoever ruled."""
     recorded(pipeline, "held")
-    monkeypatch.setattr(loop, "_execute", lambda *_: pytest.fail("another batch"))
+    monkeypatch.setattr(loop.Turn, "execute", lambda *_: pytest.fail("another batch"))
     assert [done.plan.batch for done in loop.run(pipeline, quiet(), ruling="release")] == [0]

@@ -10,7 +10,8 @@ from deltalake import DeltaTable
 from tests.spark.harness import BASE, MINUTE, Bench, quiet
 from windowmill import aggregate
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs.batch import loop, steps
+from windowmill.jobs.batch import loop
+from windowmill.jobs.spark import session
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import SourceSchemaError
 
@@ -84,7 +85,7 @@ def test_a_small_batch_of_padded_texts_needs_no_spark(spark, tmp_path, monkeypat
     bench.run()
     _land(bench, spark, 30, 30)
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
-    monkeypatch.setattr(steps, "spark_session", lambda *_, **__: pytest.fail("Spark was started"))
+    monkeypatch.setattr(session, "spark_session", lambda *_, **__: pytest.fail("Spark was started"))
     [done] = bench.run()
     assert done.outcome.counts.rows_published
 

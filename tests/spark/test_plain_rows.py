@@ -37,6 +37,7 @@ from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.spark_rows import read_rows
+from windowmill.jobs.spark import session
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.settings import COMPUTE
@@ -357,8 +358,8 @@ def test_batches_read_from_plain_files_give_the_rows_of_the_reference(spark, tmp
     if changes == _LASTING:
         rows = lasting(rows, 3)
     started: list[str] = []
-    start = steps.spark_session
-    monkeypatch.setattr(steps, "spark_session", lambda *args, **options: started.append("") or start(*args, **options))
+    start = session.spark_session
+    monkeypatch.setattr(session, "spark_session", lambda *args, **options: started.append("") or start(*args, **options))
     run_over(bench, 9, rows, 3)
     assert not started or lowered, "no batch starts Spark"
     kept = [
@@ -393,8 +394,8 @@ def test_few_partials_and_results_of_many_rows_keys_and_windows_need_no_spark(sp
     bench.run()
     monkeypatch.setattr(limits, limit, most)
     started: list[str] = []
-    start = steps.spark_session
-    monkeypatch.setattr(steps, "spark_session", lambda *args, **options: started.append("") or start(*args, **options))
+    start = session.spark_session
+    monkeypatch.setattr(session, "spark_session", lambda *args, **options: started.append("") or start(*args, **options))
     bench.land(rows[100:])
     bench.run()
     assert bool(started) == starts
@@ -412,7 +413,7 @@ def test_rules_in_sql_and_over_nan_ask_for_a_session(spark, tmp_path, monkeypatc
     bench.land(rows[:1])
     bench.run()
     monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda cls: None))
-    monkeypatch.setattr(steps, "spark_session", lambda *_, **__: spark)
+    monkeypatch.setattr(session, "spark_session", lambda *_, **__: spark)
     bench.land(rows[1:])
     [done] = bench.run()
     assert done.outcome.verdict == "passed"
