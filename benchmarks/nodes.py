@@ -31,8 +31,9 @@ from benchmarks.spark_ways import session
 from windowmill.checkpoints.state.partials import SORTED_ROWS, PartialTable, slice_schema
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.base import PartialsWanted
-from windowmill.jobs.layouts.slices import advance
-from windowmill.jobs.schedulers.spark import packed_pass
+from windowmill.jobs.layouts.slices import SliceMapReduce, advance
+from windowmill.jobs.schedulers.spark.bounded import windows_of
+from windowmill.jobs.schedulers.spark.exchange import Exchange
 from windowmill.jobs.schedulers.spark.state_rows import restored
 from windowmill.windowing.columnar.added_columns import BATCH, LEVEL, SLICE
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
@@ -190,7 +191,7 @@ class FullState:
 
     @property
     def table(self) -> PartialTable:
-        return PartialTable(self.path, self.stage(self.after).slices.storing.schema, RowCheck(self.path))
+        return PartialTable(self.path, self.stage(self.after).slices.stored_schema, RowCheck(self.path))
 
     @property
     def through(self) -> int:
@@ -248,7 +249,8 @@ class FullState:
     def windows_by_spark(self, restored: DataFrame) -> pa.Table:
         """The next windows, by key."""
         stage = self.stage(self.through)
-        return _by_key(packed_pass.windows(packed_pass.pack(restored, stage.slices), stage, 2).toArrow())
+        work = SliceMapReduce(stage, self.grids.grids, None)
+        return _by_key(windows_of(Exchange(session(), work, None, restored, 2), work).toArrow())
 
 
 def _by_key(windows: pa.Table) -> pa.Table:

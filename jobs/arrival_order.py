@@ -16,7 +16,6 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.layouts import lateness
 from windowmill.jobs.reasons import TOO_LATE
 from windowmill.jobs.schedulers.spark import numbered_rows as numbering
-from windowmill.jobs.schedulers.spark.packed_pass import Judge
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.spark.access import mapped
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
@@ -88,10 +87,6 @@ class Arrived:
         joined = rows.join(found, F.col(backquoted(arrival)).eqNullSafe(F.col(backquoted(_VALUE))))
         number = F.shiftleft(F.col(backquoted(_COMMIT)), COMMIT_SHIFT) + F.col(NUMBER_OF) - F.col(backquoted(_FIRST))
         return cls(joined.withColumn(NUMBER_OF, number).drop(_VALUE, _FIRST, _COMMIT), n_rows, greatest, late=True)
-
-    def judge(self, batch: Input, grids: Sequence[WindowGrid]) -> Judge | None:
-        """What judges the rows for windows on ``grids``; null if none of them is late."""
-        return partial(lateness.for_slices, rule=batch.rule, grids=grids) if self.late else None
 
     def too_late(self, batch: Input, grids: Sequence[WindowGrid], label: str) -> DataFrame:
         """``label`` and reason of the rows that are too late for windows on ``grids``."""

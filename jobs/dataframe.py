@@ -16,13 +16,12 @@ from windowmill.jobs.arrival_order import Arrived, numbered
 from windowmill.jobs.conditions.spark import asks_zone
 from windowmill.jobs.conditions.truths import columns_of
 from windowmill.jobs.layouts.input import SourceInput
-from windowmill.jobs.layouts.slices import Slicing
+from windowmill.jobs.layouts.slices import SliceMapReduce, Slicing
 from windowmill.jobs.reasons import TOO_LATE
 from windowmill.jobs.schedulers.files.scan import FileScan
 from windowmill.jobs.schedulers.local.new_rows import columns_read
-from windowmill.jobs.schedulers.spark.bounded_pass import REFUSED, BoundedPass, results_in
+from windowmill.jobs.schedulers.spark.bounded import REFUSED, BoundedWork, results_in, windows_of_files, windows_of_frame
 from windowmill.jobs.schedulers.spark.numbered_rows import without_watermark
-from windowmill.jobs.schedulers.spark.packed_pass import SlicesOfFiles, lift, windows
 from windowmill.jobs.schedulers.spark.partitioning import partitions_for, shuffle_partitions
 from windowmill.jobs.sources.columns import REASON, Columns
 from windowmill.jobs.sources.spark_rows import with_event_times
@@ -183,16 +182,13 @@ def _of_files(df: DataFrame, batch: SourceInput, slicing: Slicing | None, latest
     """The result rows if ``df`` is a scan of files that tasks can read by Arrow; ``None`` if only Spark can read its rows."""
     pipeline, spark = batch.pipeline, df.sparkSession
     if slicing is not None:
-        stage = slicing.stage
-        scan = FileScan.of(df, batch, [*stage.keys, *stage.ties, *stage.source_columns], latest)
-        own = slicing.window_stage(batch.emission(None))
-        if scan is None:
-            return None
-        return _with_retracted(SlicesOfFiles(scan, stage, scan.usable).windows(spark, own, shuffle_partitions(batch, spark)), batch)
+        work = SliceMapReduce.of(slicing, batch.emission(None), None)
+        scan = FileScan.of(df, batch, columns_read(work.reading), latest)
+        return None if scan is None else _with_retracted(windows_of_files(spark, scan, work, shuffle_partitions(batch, spark)), batch)
     if pipeline.time.end is not None or (final and _ticks_past_tuples(pipeline)):
         return None
-    bounded = BoundedPass.of(batch)
-    scan = FileScan.of(df, batch, columns_read(*bounded.readings), latest)
+    bounded = BoundedWork.of(batch)
+    scan = FileScan.of(df, batch, bounded.reading.source_columns, latest)
     return None if scan is None else bounded.results_of_files(spark, scan, shuffle_partitions(batch, spark))
 
 
@@ -208,22 +204,22 @@ class _Bounded:
 
     def by_slices(self, slicing: Slicing) -> Evaluated:
         batch, arrived, grids = self.batch, self.arrived, slicing.slices.grids.grids
-        judge = None if arrived is None else arrived.judge(batch, grids)
-        stage = slicing.window_stage(batch.emission(None if arrived is None else arrived.seen))
-        results = windows(lift(self.rows, slicing.stage, batch.times, judge), stage, shuffle_partitions(batch, self.rows.sparkSession))
+        rule = batch.rule if arrived is not None and arrived.late else None
+        work = SliceMapReduce.of(slicing, batch.emission(None if arrived is None else arrived.seen), rule)
+        results = windows_of_frame(self.rows, work, batch.times, shuffle_partitions(batch, self.rows.sparkSession))
         results = _with_retracted(results, batch)
         if self.label is None:
             return Evaluated(results, None)
         refused = _unusable(self.rows, self.label)
         return Evaluated(
-            results, refused if arrived is None or judge is None else refused.unionByName(arrived.too_late(batch, grids, self.label))
+            results, refused if arrived is None or rule is None else refused.unionByName(arrived.too_late(batch, grids, self.label))
         )
 
     def by_keys(self) -> Evaluated:
         batch, arrived = self.batch, self.arrived
         partitions = shuffle_partitions(batch, self.rows.sparkSession)
         rows = without_watermark(numbered(self.rows)) if arrived is None else self.rows
-        bounded = BoundedPass.of(batch, self._seen())
+        bounded = BoundedWork.of(batch, self._seen())
         if self.label is None:
             return Evaluated(bounded.results(rows, partitions * _PARTITIONS_OF_UNKNOWN), None)
         outcome = bounded.outcome(rows, partitions_for(1 if arrived is None else arrived.n_rows, partitions)).persist()

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
-    from windowmill.windowing.aggregates.values import Builder
-    from windowmill.windowing.kernels.recipes import Recipe
-
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -83,8 +80,8 @@ class Declaration:
     """
 
     name: str
-    algebra: Builder | str | None = None
-    recipe: Recipe | str | None = None
+    algebra: Callable[..., Any] | str | None = None
+    recipe: Any = None
     plain: Callable[..., Any] | str | None = None
     form: str = "a column"
     columns: tuple[str, ...] = ("column",)

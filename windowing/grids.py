@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windowmill.windowing.axis import Edges, Grid, WindowGrid, to_us
+from windowmill.windowing.axis import CumulativeGrid, Edges, Grid, WindowGrid, to_us
+from windowmill.windowing.errors import UnsupportedError
+from windowmill.windowing.slicing.calendar_grid import CalendarGrid
+from windowmill.windowing.slicing.calendars import origin_of, zone_named
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.windows.rules import GridRules, RuledWindow
 
 if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Bools, Ints
+    from windowmill.windowing.windows.base import Window
 
 #: Edges of a window up to which they are counted one by one; beyond, the sequences of edges are added up.
 _COUNTED_EDGES = 20_000
@@ -22,6 +27,21 @@ _COUNTED_EDGES = 20_000
 _WINDOWS = 24
 #: Where edges have no short period, those of some windows are counted from this instant on, and at most so many.
 _SAMPLED_FROM, _SAMPLED_EDGES = to_us(datetime(2024, 1, 1, tzinfo=UTC)), 1 << 17
+
+
+def grid_of(window: Window) -> WindowGrid:
+    """The windows of ``window`` along the axis; raises ``UnsupportedError`` if they are on no grid."""
+    rules = window.rules() if isinstance(window, RuledWindow) else None
+    if not isinstance(rules, GridRules):
+        raise UnsupportedError(f"window {window.name}: {window.type} windows are no fixed grid")
+    zone = zone_named(rules.timezone)
+    origin = origin_of(rules.origin, rules.hop, zone, isinstance(rules.origin, int))
+    lengths = [length for length in (rules.size, rules.hop, rules.step) if length is not None]
+    if any(length.months or (length.days and zone.key != "UTC") for length in lengths):
+        return CalendarGrid(rules.size, rules.hop, rules.step, origin, zone.key)
+    if rules.step is not None:
+        return CumulativeGrid(rules.size.elapsed(), rules.step.elapsed(), origin)
+    return Grid(rules.size.elapsed(), rules.hop.elapsed(), origin)
 
 
 @dataclass(frozen=True)
@@ -38,7 +58,7 @@ class Grids:
     @classmethod
     def of(cls, pipeline: Pipeline) -> Grids:
         """Grids of all windows except sessions; raises ``UnsupportedError`` if any other window is not on a grid."""
-        named = tuple((window.name, window.grid()) for window in pipeline.windows if not window.joins_by_gap)
+        named = tuple((window.name, grid_of(window)) for window in pipeline.windows if not window.joins_by_gap)
         known = tuple(window.name for window in pipeline.windows if window.fills_gaps)
         return cls(named, known, pipeline.time.end is not None)
 

@@ -28,7 +28,6 @@ import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHED, REACHING, SLICE, SUM
 from windowmill.windowing.columnar.known_spans import columns_of
-from windowmill.windowing.columnar.packing import BLOCK, BUCKET, LATE_ROWS, PLACE, ROWS
 from windowmill.windowing.columnar.session_fragments import own_columns
 from windowmill.windowing.columnar.slices import GRID
 from windowmill.windowing.errors import SpecError
@@ -180,7 +179,7 @@ def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | 
     own: tuple[str, ...] = ()
     if slices:
         spans = map(str.lower, columns_of(slices.grids.known))
-        own = (SLICE, LEVEL, CLOSED, ARRIVAL, ORDER, GRID, BUCKET, PLACE, ROWS, LATE_ROWS, BLOCK, *spans)
+        own = (SLICE, LEVEL, CLOSED, ARRIVAL, ORDER, GRID, *spans)
         own += (REACHING, REACHED) if slices.grids.intervals else ()
     if sessions:
         own += sessions.own_columns

@@ -30,6 +30,7 @@ from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.layouts import Positions, Rows, Sessions, Slices, WayName, divide, why_rows
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.slicing.calendar_grid import CalendarGrid
+from windowmill.windowing.slicing.slicers import slicer_of
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
 
@@ -463,7 +464,7 @@ def _combines_of_positions(n: int | None, t: int | None, flushes: bool, from_any
 
 def _of_rows(part: Rows, window: Window, types: Mapping[str, pa.DataType]) -> Described:
     pipeline = part.pipeline
-    engine = window.slicer(pipeline).engine
+    engine = slicer_of(window, pipeline).engine
     shape = Shape(
         "rows",
         f"rows of a key are kept in order of time, and a window is a {'list' if engine == 'recompute' else 'range'} of them",

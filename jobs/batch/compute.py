@@ -53,8 +53,7 @@ from windowmill.windowing.counts import Counts
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from windowmill.jobs.schedulers.spark.keyed_pass import KeyedFrames
-    from windowmill.jobs.schedulers.spark.packed_pass import PackedFrames
+    from windowmill.jobs.schedulers.spark.exchange import Exchange
 
 
 def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untimed) -> ComputedBatch:
@@ -157,9 +156,7 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
     return _computed(job, targets, surveyed, output, replaced, kept)
 
 
-def _by_shares(
-    finished: FinishedShares, parts: Sequence[Part], loaded: Sequence[Sequence[PackedFrames | KeyedFrames]], targets: Targets
-) -> list[Output]:
+def _by_shares(finished: FinishedShares, parts: Sequence[Part], loaded: Sequence[Sequence[Exchange]], targets: Targets) -> list[Output]:
     """The output of each of ``parts``, which are loaded for each share of the keys."""
     names = [
         f"{part.way} {number} of {len(shares)}" for part, shares in zip(parts, loaded, strict=True) for number in range(1, len(shares) + 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.layouts.input import Input
     from windowmill.jobs.schedulers.local.new_rows import NewRows
     from windowmill.windowing.axis import WindowGrid
+    from windowmill.windowing.columnar.buckets import Share
     from windowmill.windowing.columnar.positions import PositionStage
     from windowmill.windowing.columnar.slices import Reading
     from windowmill.windowing.kernels.combine import Ints
@@ -119,6 +120,58 @@ class EntriesWanted:
 StateWanted = PartialsWanted | PositionsWanted | EntriesWanted
 
 
+class Lifted(NamedTuple):
+    """What map makes of some new rows for the task that reduces them: rows, and counts that it adds up."""
+
+    rows: pa.Table
+    counts: tuple[int, ...] = ()
+
+
+class MapReduce(Protocol):
+    """What is computed of a part in a batch: map takes new rows, wherever they are, and reduce all rows of some keys; picklable."""
+
+    @property
+    def reading(self) -> Reading:
+        """What it reads of a new row."""
+        ...
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """Name of each key column in new rows -> its name in stored rows."""
+        ...
+
+    @property
+    def stored(self) -> pa.Schema:
+        """Columns of stored rows."""
+        ...
+
+    @property
+    def width(self) -> int | None:
+        """How many numbers are kept of a new row; null if there is no bound."""
+        ...
+
+    @property
+    def most_readers(self) -> int:
+        """How many tasks may read all rows, each for its share of the keys, beyond one for each core."""
+        ...
+
+    def are_few(self, n_rows: int) -> bool:
+        """Whether one task should read and reduce ``n_rows`` new rows."""
+        ...
+
+    def judged(self, rows: pa.Table) -> pa.Table:
+        """What map takes of ``rows``, as of :func:`.lateness.with_arrival`: the usable ones, judged by the watermark at their arrival."""
+        ...
+
+    def map(self, rows: Iterable[pa.Table], share: Share | None) -> Iterator[Lifted]:
+        """Map judged ``rows`` in order of arrival; only those of a ``share`` of the keys, if given."""
+        ...
+
+    def reduce(self, lifted: Sequence[Lifted], stored: pa.Table | None) -> Iterator[Advanced]:
+        """Windows and new state of all rows of some keys."""
+        ...
+
+
 class Part(Protocol):
     """The windows of a pipeline that go one way; each way has its own kind of state."""
 
@@ -176,6 +229,10 @@ class Part(Protocol):
         revised_after
             An instant such that every window that late rows of the batch revise ends after it; null if they revise none.
         """
+        ...
+
+    def map_reduce(self, emission: Emission, *, has_late: bool) -> MapReduce:
+        """What is computed of rows of which some are late only if ``has_late``."""
         ...
 
     def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:

@@ -29,7 +29,7 @@ from windowmill.windowing.columnar import slices
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, GAP, KIND, LEVEL, SLICE, SUM
 from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.checksums import with_checksums
-from windowmill.windowing.columnar.grid_windows import combined_parts
+from windowmill.windowing.columnar.grid_windows import advanced
 from windowmill.windowing.columnar.positions import SEQUENCE
 from windowmill.windowing.columnar.state_log import GONE, ROW
 from windowmill.windowing.counts import Counts
@@ -211,7 +211,7 @@ def _kept(each: CarriedPart, rows: pa.Table) -> pa.Table:
 
 def _cut_anew(each: CarriedPart, path: str, check: RowCheck, emission: Emission, writer: RowWriter, fills: Collection[str]) -> Output:
     part = cast("SlicePart", each.part)
-    stage = part.window_stage(emission)
+    stage = part.map_reduce(emission, has_late=False).stage
     stage = replace(stage, grids=tuple((name, grid) for name, grid in stage.grids if name in fills))
     done = Output()
     n_rows = sum(len(_own(each, rows)) for rows in stored_rows(path, check))
@@ -221,8 +221,7 @@ def _cut_anew(each: CarriedPart, path: str, check: RowCheck, emission: Emission,
         tables = [_cut(each, share.rows(_own(each, rows), stage.slices.keys)) for rows in stored_rows(path, check)]
         whole = pa.concat_tables(tables or [stage.slices.schema.empty_table()]).combine_chunks()
         parts = list(slices.restored(stage.slices, whole.to_batches()))
-        for combined in combined_parts(stage, parts):
-            done += written(writer, combined.advanced(stage))
+        done += sum((written(writer, each) for each in advanced(stage, parts)), Output())
         done += Output(counts=Counts(state_restored=restored_kinds(whole)))
     return done
 

@@ -128,11 +128,6 @@ class Input:
         return False
 
     @property
-    def has_all_keys(self) -> bool:
-        """Whether this process has all keys of the batch, and not only those that Spark has brought to it."""
-        return True
-
-    @property
     def is_bounded(self) -> bool:
         """Whether this is all of a bounded input, and not a batch among others."""
         return False

@@ -1,22 +1,23 @@
 """Parts that advance the state of whole keys: sessions, positions, and live rows.
 
 They differ in what they store of a key and in how they advance it. How the new rows of a key meet its stored ones is the same for all: in
-this process both are tables, and on Spark one shuffle brings them together (:mod:`windowmill.jobs.schedulers.spark.keyed_pass`).
+this process both are tables, and on Spark one shuffle brings them together (:mod:`windowmill.jobs.schedulers.spark.exchange`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.layouts.base import Loaded
+from windowmill.jobs.layouts.base import Lifted, Loaded
+from windowmill.jobs.layouts.lateness import marked, usable
 from windowmill.windowing.columnar.advanced import Advanced
-from windowmill.windowing.columnar.buckets import Share, in_buckets
+from windowmill.windowing.columnar.buckets import BITS_WITHIN, Share, in_buckets
 
 if TYPE_CHECKING:
     from windowmill.jobs.layouts.emission import Emission
@@ -47,6 +48,8 @@ class Keyed:
         Name of each key column in new rows -> its name in stored rows.
     advance
         Applies the new rows of some keys to their stored ones.
+    lateness
+        The pipeline's, in ticks of the axis.
     """
 
     reading: Reading
@@ -54,19 +57,35 @@ class Keyed:
     stored: pa.Schema
     keys: Mapping[str, str]
     advance: AdvanceKeys
+    lateness: int
+    most_readers: ClassVar[int] = limits.MAX_READINGS
 
-    def advance_at_once(self, rows: pa.Table, stored: pa.Table) -> Iterator[Advanced]:
-        """Advance all keys."""
-        yield self.advance(rows, stored)
+    @property
+    def width(self) -> int:
+        return len(self.rows)
+
+    def are_few(self, n_rows: int) -> bool:  # noqa: ARG002 - as of slices
+        return False
+
+    def judged(self, rows: pa.Table) -> pa.Table:
+        return usable(marked(rows, self.lateness)).select(self.rows.names).cast(self.rows)
+
+    def map(self, rows: Iterable[pa.Table], share: Share | None) -> Iterator[Lifted]:
+        return (Lifted(table if share is None else share.rows(table, list(self.keys))) for table in rows)
+
+    def reduce(self, lifted: Sequence[Lifted], stored: pa.Table | None) -> Iterator[Advanced]:
+        """Advance all keys; if they have many rows, a share of the keys at a time."""
+        rows = pa.concat_tables([self.rows.empty_table(), *(each.rows for each in lifted)]).combine_chunks()
+        return self.advance_shares(rows, self.stored.empty_table() if stored is None else stored)
 
     def advance_shares(self, rows: pa.Table, stored: pa.Table) -> Iterator[Advanced]:
-        """Advance all keys; if they have many rows, a share of the keys at a time."""
+        """As :meth:`reduce`."""
         n_shares = 1 + (rows.num_rows + stored.num_rows) // SHARE_ROWS
         every, (new, old) = Share.every(n_shares), (list(names) for names in (self.keys, self.keys.values()))
         if n_shares == 1 or not new:
             yield self.advance(rows, stored)
             return
-        of_rows, of_stored = dict(in_buckets(rows, new, every)), dict(in_buckets(stored, old, every))
+        of_rows, of_stored = (dict(in_buckets(table, keys, every, BITS_WITHIN)) for table, keys in ((rows, new), (stored, old)))
         for number in range(n_shares):
             if number in of_rows or number in of_stored:
                 yield self.advance(of_rows.get(number, rows.slice(0, 0)), of_stored.get(number, stored.slice(0, 0)))
@@ -103,6 +122,9 @@ class KeyedPart(ABC):
     def keyed(self, emission: Emission) -> Keyed:
         """How the part advances keys in this batch."""
 
+    def map_reduce(self, emission: Emission, *, has_late: bool) -> Keyed:  # noqa: ARG002 - each row is judged
+        return self.keyed(emission)
+
     def judged(self, new: NewRows | None) -> pa.Table:
         """The usable rows, with the columns ``rows``; none for null."""
         if new is None:
@@ -112,6 +134,4 @@ class KeyedPart(ABC):
         return new.usable(self.batch, self.rows)
 
     def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
-        keyed = self.keyed(emission)
-        advance = keyed.advance_shares if self.batch.has_all_keys else keyed.advance_at_once
-        return Loaded(rows, self.schema.empty_table() if stored is None else stored, advance)
+        return Loaded(rows, self.schema.empty_table() if stored is None else stored, self.keyed(emission).advance_shares)

@@ -116,7 +116,7 @@ class LiveRowPart(KeyedPart):
         clock, schema = emission.clock(batch.rule), batch.sink_schema
         task = PartitionTask(batch.pipeline, reading.log, schema, clock, batch.batch, keep=batch.builds_state)
         own = partial(advance, reading, task, emission.ends, batch.check)
-        return Keyed(reading, reading.schema, self.schema, reading.log.keys, own)
+        return Keyed(reading, reading.schema, self.schema, reading.log.keys, own, batch.lateness)
 
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> EntriesWanted | None:  # noqa: ARG002
         """All entries of the keys that have new rows or are due by the watermark."""

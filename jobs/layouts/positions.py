@@ -64,7 +64,7 @@ class PositionPart(KeyedPart):
 
     def keyed(self, emission: Emission) -> Keyed:
         stage = self._stage(emission)
-        return Keyed(stage, self.rows, self.schema, {key: key for key in stage.keys}, partial(advance, stage))
+        return Keyed(stage, self.rows, self.schema, {key: key for key in stage.keys}, partial(advance, stage), self.batch.lateness)
 
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> PositionsWanted | None:  # noqa: ARG002
         """Rows of the keys that have new rows or are due."""

@@ -50,7 +50,7 @@ class SessionPart(KeyedPart):
         own = partial(advance, stage)
         if self.batch.kept_gaps:
             own = partial(_leaving, self.batch.kept_gaps, own)
-        return Keyed(stage, stage.rows, self.schema, {key: key for key in stage.keys}, own)
+        return Keyed(stage, stage.rows, self.schema, {key: key for key in stage.keys}, own, self.batch.lateness)
 
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> PartialsWanted | None:  # noqa: ARG002
         """The sessions that were open before the batch."""

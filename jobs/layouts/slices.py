@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -15,20 +15,19 @@ import pyarrow.compute as pc
 from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.checkpoints.state.wanted import WithSpans
 from windowmill.jobs.layouts import lateness, limits
-from windowmill.jobs.layouts.base import Loaded, PartialsWanted
+from windowmill.jobs.layouts.base import Lifted, Loaded, PartialsWanted
 from windowmill.jobs.layouts.emission import Emission
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.sources.columns import REASON
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar import known_spans, slices
-from windowmill.windowing.columnar.added_columns import ARRIVAL, LATE, SLICE, TIME, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import ARRIVAL, LATE, NUMBER_OF, SLICE, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.advanced import Advanced
-from windowmill.windowing.columnar.grid_windows import combined_parts, event_windows
+from windowmill.windowing.columnar.grid_windows import advanced, event_windows
 from windowmill.windowing.columnar.interval_events import IntervalLifting, spans_of
 from windowmill.windowing.columnar.known_spans import marks_of
-from windowmill.windowing.columnar.packing import Sliced
 from windowmill.windowing.columnar.rows import codes_of
-from windowmill.windowing.columnar.slices import NodeStage, Revising, SliceStage, WindowStage
+from windowmill.windowing.columnar.slices import NodeStage, Revising, Sliced, SliceStage, WindowStage
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.layouts import Slices, WayName
@@ -38,6 +37,8 @@ from windowmill.windowing.spec import Pipeline
 if TYPE_CHECKING:
     from windowmill.jobs.schedulers.local.new_rows import NewRows
     from windowmill.windowing.axis import WindowGrid
+    from windowmill.windowing.columnar.buckets import Share
+    from windowmill.windowing.watermark import LatenessRule
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class SlicePart:
 
     @property
     def schema(self) -> pa.Schema:
-        return self._slicing.stage.storing.schema
+        return self._slicing.stage.stored_schema
 
     @property
     def reading(self) -> SliceStage:
@@ -172,9 +173,71 @@ class SlicePart:
             return replace(loaded, advance=partial(advance_events, self._slicing.window_stage(emission), self.batch.pipeline))
         return loaded
 
-    def window_stage(self, emission: Emission) -> WindowStage:
-        """Settings for lifting rows into slices, and for combining these."""
-        return self._slicing.window_stage(emission)
+    def map_reduce(self, emission: Emission, *, has_late: bool) -> SliceMapReduce:
+        return SliceMapReduce.of(self._slicing, emission, self.batch.rule if has_late else None)
+
+
+@dataclass(frozen=True)
+class SliceMapReduce:
+    """What is computed of windows on ``grids``: map lifts rows into slices, which are fewer; reduce combines them. See :class:`.MapReduce`.
+
+    ``rule`` is null if none of the rows is late.
+    """
+
+    stage: WindowStage
+    grids: Sequence[WindowGrid]
+    rule: LatenessRule | None
+    most_readers: ClassVar[int] = 0
+
+    @classmethod
+    def of(cls, slicing: Slicing, emission: Emission, rule: LatenessRule | None) -> Self:
+        """What is computed of the windows of ``slicing``."""
+        return cls(slicing.window_stage(emission), slicing.slices.grids.grids, rule)
+
+    @property
+    def reading(self) -> SliceStage:
+        return self.stage.slices
+
+    @cached_property
+    def keys(self) -> Mapping[str, str]:
+        return {key: key for key in self.reading.keys}
+
+    @property
+    def stored(self) -> pa.Schema:
+        return self.reading.stored_schema
+
+    @property
+    def width(self) -> int | None:
+        layout = self.reading.layout
+        # Partials that are Python objects may be of any size.
+        return None if layout.objects else sum(layout.widths())
+
+    def are_few(self, n_rows: int) -> bool:
+        overlap = sum(grid.most_ends(grid.longest) for grid in self.grids)
+        return n_rows <= limits.MAX_ROWS_OF_A_TASK and n_rows * overlap <= limits.MAX_COUNTED_OF_A_TASK
+
+    def judged(self, rows: pa.Table) -> pa.Table:
+        if self.rule is not None:
+            return lateness.for_slices(rows, self.rule, self.grids)
+        rows = lateness.to_lift(rows)
+        return rows.drop_columns([name for name in (NUMBER_OF, WATERMARK_OF) if name in rows.column_names])
+
+    def map(self, rows: Iterable[pa.Table], share: Share | None) -> Iterator[Lifted]:
+        batches = (batch for table in rows for batch in table.combine_chunks().to_batches())
+        return (Lifted(each.slices, (each.rows, each.late, *each.missed)) for each in slices.sliced(self.reading, batches, share))
+
+    def reduce(self, lifted: Sequence[Lifted], stored: pa.Table | None) -> Iterator[Advanced]:
+        return advanced(self.stage, self.parts(lifted, stored))
+
+    def parts(self, lifted: Sequence[Lifted], stored: pa.Table | None) -> list[Sliced]:
+        """All slices: ``stored`` ones first."""
+        parts = [] if stored is None else list(slices.restored(self.reading, stored.combine_chunks().to_batches()))
+        return [*parts, *(Sliced(each.rows, *_counts_of(each)) for each in lifted)]
+
+
+def _counts_of(lifted: Lifted) -> tuple[int, int, tuple[int, ...]]:
+    rows, late, *missed = lifted.counts or (0, 0)
+    return rows, late, tuple(missed)
 
 
 def load(rows: pa.Table | None, stored: pa.Table | None, slicing: Slicing, emission: Emission) -> Loaded:
@@ -194,7 +257,7 @@ def advance(stage: WindowStage, rows: pa.Table | None, stored: pa.Table | None) 
         parts += slices.restored(stage.slices, stored.combine_chunks().to_batches())
     if rows is not None:
         parts += slices.sliced(stage.slices, lateness.to_lift(rows).combine_chunks().to_batches())
-    return (combined.advanced(stage) for combined in combined_parts(stage, parts))
+    return advanced(stage, parts)
 
 
 def advance_events(stage: WindowStage, pipeline: Pipeline, rows: pa.Table | None, stored: pa.Table | None) -> Iterator[Advanced]:  # noqa: ARG001

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.catalogue import AggregateSpec, Declaration, Option
     from windowmill.windowing.kernels.lower import Partials
     from windowmill.windowing.kernels.recipes import Atom, Recipe, numeric
-    from windowmill.windowing.windows.base import Window
+    from windowmill.windowing.windows.plugged import PluginWindow as Window
 
 F = TypeVar("F", bound="Callable[..., Any]")
 W = TypeVar("W", bound="Window")
@@ -60,8 +60,12 @@ _HOMES = {
     **dict.fromkeys(("AddedFile", "LoggedVersion", "Reading", "SourceTable"), "windowmill.jobs.sources.base"),
     "Partials": "windowmill.windowing.kernels.lower",
     "SourceKind": "windowmill.jobs.sources.kinds",
-    "Window": "windowmill.windowing.windows.base",
+    "Window": "windowmill.windowing.windows.plugged",
 }
+
+
+#: What is called otherwise there.
+_CALLED = {"Window": "PluginWindow"}
 
 
 def register_aggregate(declaration: Declaration) -> Declaration:
@@ -144,7 +148,7 @@ def register_command(name: str) -> Callable[[F], F]:
 def __getattr__(name: str) -> Any:
     # Loaded when asked for: `windowmill validate` reads declarations, and computes nothing.
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        return getattr(import_module(_HOMES[name]), _CALLED.get(name, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,7 +1,7 @@
 """Damage stored bytes at random and read them: ``python -m tests.checkpoints.fuzz_state --examples 1000000``.
 
 Of each example the result must be equal, or an error of windowmill's own; never other rows, another error, or much memory. Of the
-examples 99 in 100 are bytes in memory (packed blocks: tens of microseconds each), one in 100 is a file of a table (about a
+examples 99 in 100 are numbers in memory (a hundred microseconds each), one in 100 is a file of a table (about a
 hundredth of a second each). A failure is told with its seed, and given again by ``--seed``.
 """
 
@@ -30,8 +30,7 @@ from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.checkpoints.state.reading import open_state
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
-from windowmill.windowing.columnar.checksums import row_checksums
-from windowmill.windowing.columnar.packing import BLOCK, Packing, Sliced
+from windowmill.windowing.columnar.checksums import RowCheck, row_checksums
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.nodes import Span
 
@@ -65,19 +64,25 @@ def golden_rows(case: str) -> pa.Table:
     return DeltaTable(HERE / "format-5" / case / "sink.windowmill" / "state").to_pyarrow_table()
 
 
-def fuzz_blocks(examples: int, rng: random.Random) -> Counter[str]:
-    """Blocks of packed slices."""
-    rows = golden_rows("integers")
-    packing = Packing((), rows.schema)
-    packed = packing.pack(Sliced(rows, np.array([0, rows.num_rows]), np.zeros(rows.num_rows, np.int64), 0), 0)
-    whole, _ = packing.unpack(packed)
-    at, block = packed.schema.get_field_index(BLOCK), packed.column(BLOCK)[0].as_py()
+def fuzz_rows(examples: int, rng: random.Random) -> Counter[str]:
+    """Numbers of stored rows, as they are verified after reading."""
+    rows, check = golden_rows("integers"), RowCheck("state")
+    names = [field.name for field in rows.schema if field.type in (pa.int64(), pa.float64())]
     found = Counter[str]()
     for _ in range(examples):
-        other = damaged(block, rng)
-        table = packed.set_column(at, BLOCK, pa.array([other], pa.binary()))
-        found[_outcome(lambda table=table: packing.unpack(table)[0].equals(whole), other == block)] += 1  # type: ignore[misc]
+        at = rows.schema.get_field_index(rng.choice(names))
+        column = rows.column(at).combine_chunks()
+        numbers = column.fill_null(0).view(pa.int64()).to_numpy().tobytes()
+        other = np.frombuffer(damaged(numbers, rng)[: len(numbers)].ljust(len(numbers), b"\0"), np.int64)
+        changed = pa.array(other, mask=column.is_null().to_numpy(zero_copy_only=False)).view(column.type)
+        table = rows.set_column(at, rows.schema.field(at), changed)
+        found[_outcome(lambda table=table: _verified(check, table, rows), table.equals(rows))] += 1  # type: ignore[misc]
     return found
+
+
+def _verified(check: RowCheck, table: pa.Table, rows: pa.Table) -> bool:
+    check.verify(table)
+    return bool(table.equals(rows))
 
 
 def fuzz_files(examples: int, rng: random.Random, folder: Path) -> Counter[str]:
@@ -146,7 +151,7 @@ def _outcome(read: Callable[[], bool], unchanged: bool) -> str:
 def main(examples: int, seed: int, only: str | None = None) -> int:
     """Run them; 1 if anything was wrong."""
     wrong = 0
-    shares = {"files": examples // 100, "blocks": examples - examples // 100}
+    shares = {"files": examples // 100, "rows": examples - examples // 100}
     for part, share in shares.items():
         if only is None and part == "files":
             # On its own: a crash of a library must not end the rest.
@@ -156,7 +161,7 @@ def main(examples: int, seed: int, only: str | None = None) -> int:
             begun, rng = time.perf_counter(), random.Random(f"{part} {seed}")
             with tempfile.TemporaryDirectory() as folder:
                 found = {
-                    "blocks": lambda: fuzz_blocks(share, rng),  # noqa: B023 - called in this round
+                    "rows": lambda: fuzz_rows(share, rng),  # noqa: B023 - called in this round
                     "files": lambda: fuzz_files(share, rng, Path(folder)),  # noqa: B023
                 }[part]()
             print(f"{part}: {share:,} in {time.perf_counter() - begun:.1f} s: {dict(found)}", flush=True)
@@ -168,6 +173,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--examples", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", choices=("blocks", "files"))
+    parser.add_argument("--only", choices=("rows", "files"))
     chosen = parser.parse_args()
     sys.exit(main(chosen.examples, chosen.seed, chosen.only))

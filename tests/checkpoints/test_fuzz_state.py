@@ -11,8 +11,8 @@ from tests.checkpoints import fuzz_state
 pytestmark = pytest.mark.covers("D3")
 
 
-def test_damaged_blocks_are_refused():
-    assert set(fuzz_state.fuzz_blocks(2_000, random.Random(1))) <= {"equal", "refused"}
+def test_damaged_rows_are_refused():
+    assert set(fuzz_state.fuzz_rows(2_000, random.Random(1))) <= {"equal", "refused"}
 
 
 @pytest.mark.covers("X7", "D3")

@@ -15,6 +15,7 @@ from typing import Any
 
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, FoldPlan, PurgePlan, RestatePlan, RestorePlan
+from windowmill.windowing.reference import rows_of
 from windowmill.windowing.reference.events import BEFORE, Course, Event, Record, Tally, ranks
 from windowmill.windowing.reference.plain_values import compute
 from windowmill.windowing.spec import Pipeline
@@ -331,7 +332,7 @@ class Contract:
         course = Course(pipeline.time.integer_axis, pipeline.emit == "revise", watermark, closed, shown)
         found: Shown = {}
         # Reference engines take events in order of arrival.
-        results = window.reference_rows(sorted(events, key=lambda event: (event.commit, event.order)), tally, course) if events else ()
+        results = rows_of(window, sorted(events, key=lambda event: (event.commit, event.order)), tally, course) if events else ()
         for fired in sorted(results, key=lambda fired: fired.revision):
             bounds = (fired.trigger,) if fired.trigger is not None else (fired.span.start, fired.span.end)
             found.pop(bounds, None)

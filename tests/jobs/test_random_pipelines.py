@@ -14,16 +14,14 @@ import pytest
 
 from tests.jobs.batches import Run
 from tests.random_pipelines import CONDITION, Case, Row, differences, examples, random_case
-from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.commands.try_engine import KernelEngine, TryBatch
-from windowmill.jobs.layouts.base import Part
+from windowmill.jobs.layouts.base import Lifted, Part
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import seen_after
 from windowmill.jobs.schedulers.local import memory
-from windowmill.jobs.schedulers.local.new_rows import NewRows
-from windowmill.jobs.schedulers.spark.bounded_pass import BoundedPass, complete, computed
+from windowmill.jobs.schedulers.spark.bounded import BoundedWork
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.planner import plan
@@ -157,12 +155,12 @@ def test_a_bounded_input_gives_what_the_reference_says(seed):
     case.spec["time"]["watermark"] = "max_event_time"
     wanted, table = case.expected(final=True), pa.Table.from_pylist(case.rows, schema=case.schema)
     assert wanted.quarantined == []
-    bounded = BoundedPass.of(Input(pipeline=case.pipeline, types={field.name: field.type for field in case.schema}, ended=True))
+    bounded = BoundedWork.of(Input(pipeline=case.pipeline, types={field.name: field.type for field in case.schema}, ended=True))
     truth = [(row["i"] or 0) > 3 for row in case.rows]
     rows = bounded.batch.times.of(table).append_column(condition_column(CONDITION), pa.array(truth))
     rows = rows.append_column(NUMBER_OF, pa.array(np.arange(len(rows))))
     bounded = replace(bounded, seen=seen_after(rows, None))
-    found = computed(bounded, parts_of(bounded.batch, MemoryState()), NewRows(complete(rows)), [])
+    found = [each for done in bounded.reduce([Lifted(bounded.judged(rows))], None) for each in bounded.tables(done)]
     axis = [name for name in ("window_start", "window_end") if table.schema.field("t").type != pa.int64()]
     shown = [row for each in found for row in as_integers(each.drop_columns(["batch"]), axis).to_pylist()]
     assert differences(sorted(shown, key=case.place), wanted.rows) == []

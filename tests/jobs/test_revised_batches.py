@@ -14,6 +14,7 @@ from tests.jobs.batches import Run, check, place, run_vouched, shown
 from tests.jobs.drawn import COUNT, GRIDS, MINUTE, NUMBERS, OBJECTS, Row, at, cuts, inputs, pipeline_of, some, streams
 from tests.strategies import ARRIVALS, Arrival
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LEVEL
+from windowmill.windowing.grids import grid_of
 from windowmill.windowing.layouts import why_rows
 
 REVISED = {"emit": "revise", "lateness": "1 hour"}
@@ -105,7 +106,7 @@ def compare_vouched(aggregates: dict[str, Any], rows: list[Row], ends: list[int]
     assert run.emitted is not None
     allowed, wanted = lateness * MINUTE, []
     for window in pipeline.windows:
-        grid = window.grid()
+        grid = grid_of(window)
         for key in sorted({found["k"] for found in rows}):
             held: dict[tuple[int, int], list[tuple[float, int]]] = {}
             for found, (watermark, moment) in zip(rows, met, strict=True):

@@ -17,7 +17,7 @@ from windowmill.checkpoints.state.wanted import OpenSessions, condition
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.session_fragments import latest_fragments
 from windowmill.windowing.layouts import divide, why_rows
-from windowmill.windowing.reference import Record
+from windowmill.windowing.reference import Record, rows_of
 from windowmill.windowing.reference.events import Course, Event, Tally
 from windowmill.windowing.spec import Pipeline
 
@@ -148,7 +148,7 @@ def test_an_interval_that_is_vouched_for_makes_its_rows_late(rows, ends, latenes
     wanted = [
         (key, fired.span.end, fired.span.start, fired.revision, len(fired.span.events))
         for key in sorted({row["k"] for row in rows})
-        for fired in run.pipeline.windows[0].reference_rows([event for event in events if event.key == (key,)], tally, course)
+        for fired in rows_of(run.pipeline.windows[0], [event for event in events if event.key == (key,)], tally, course)
     ]
     assert sorted((row["k"], row["window_end"], row["window_start"], row["revision"], row["n"]) for row in run.rows) == sorted(wanted)
     assert run.refused == [(number, "too_late") for number in sorted(tally.refused)]

@@ -4,7 +4,7 @@ from tests.mutants.edits import always, instead, never, without
 
 STEPS = "tests/jobs/test_steps.py::test_"
 FOLDERS = "tests/jobs/test_folders.py::test_"
-STAGES = "tests/jobs/test_stages.py::test_"
+EXCHANGE = "tests/jobs/test_exchange.py::test_"
 SLICES = "tests/windowing/test_slices.py::test_"
 JOBS_ARRIVAL = "tests/jobs/test_arrival.py::test_"
 WINDOWING_ARRIVAL = "tests/windowing/test_arrival.py::test_"
@@ -47,8 +47,12 @@ MUTANTS = {
             without("is_known and (_ > _ or (_ < _ and not may_be_fewer))"),
         ),
     ],
-    f"{STAGES}whole_keys_meet_and_their_slices_in_the_order_of_their_places": [
-        ("slices-sorted-without-their-place", "jobs.schedulers.spark.packed_pass:by_bucket", without("PLACE")),
+    f"{EXCHANGE}blocks_in_any_order_give_to_the_bit_what_rows_together_give": [
+        (
+            "blocks-in-any-order",
+            "jobs.schedulers.spark.exchange:_group_of_blocks",
+            instead('np.argsort(blocks.column(_RANK).to_numpy(), kind="stable").tolist()', "range(blocks.num_rows)"),
+        ),
     ],
     f"{SLICES}where_chunks_are_cut_does_not_depend_on_batches": [
         ("chunks-cut-where-batches-end", "windowing.columnar.slices:_chunks", instead("(_1, _2, CHUNK_ROWS)", "(_1, _2, room)")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +16,11 @@ from windowmill import aggregate
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.input import SourceInput
 from windowmill.jobs.layouts.slices import Slicing
-from windowmill.jobs.schedulers.files import passes as file_passes
 from windowmill.jobs.schedulers.files import scan as file_scan
 from windowmill.jobs.schedulers.files.scan import FileScan
-from windowmill.jobs.schedulers.spark import partitioning
-from windowmill.jobs.schedulers.spark.bounded_pass import BoundedPass
-from windowmill.jobs.schedulers.spark.packed_pass import SlicesOfFiles
+from windowmill.jobs.schedulers.spark import exchange, partitioning
+from windowmill.jobs.schedulers.spark.bounded import BoundedWork
+from windowmill.jobs.schedulers.spark.exchange import Exchange, RowsOfFiles
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.file_parts import number_of_bytes, number_of_rows
 from windowmill.windowing.columnar import slices
@@ -135,6 +135,11 @@ def test_large_files_or_many_cores_are_shuffled(spark, tmp_path, monkeypatch):
     _write(tmp_path / "d")
     scan = _scan(spark.read.parquet(str(tmp_path / "d")))
     cores = spark.sparkContext.defaultParallelism
+
+    def readers(most=0):
+        work = SimpleNamespace(keys={"k": "k"}, width=7, most_readers=most, are_few=lambda _: False)
+        return Exchange(spark, work, None, None, 2)._readers(RowsOfFiles(scan.tasks, scan.usable))
+
     for name, most in (
         ("MAX_READERS", cores),
         ("MAX_SHARED_NUMBERS", 7 * number_of_rows(scan.tasks)),
@@ -143,11 +148,11 @@ def test_large_files_or_many_cores_are_shuffled(spark, tmp_path, monkeypatch):
         with monkeypatch.context() as at_limit:
             at_limit.setattr(limits, "MAX_READERS", cores)
             at_limit.setattr(limits, name, most)
-            assert file_passes.readers_of(spark, scan, 7) == cores
+            assert readers() == cores
             at_limit.setattr(limits, name, most - 1)
-            assert file_passes.readers_of(spark, scan, 7) == 0
-            assert file_passes.readers_of(spark, scan, 7, 2 * cores) == 2 * cores * (name != "MAX_READERS")
-            assert file_passes.readers_of(spark, scan, 7, 2 * cores - 1) == 0
+            assert readers() == 0
+            assert readers(2 * cores) == 2 * cores * (name != "MAX_READERS")
+            assert readers(2 * cores - 1) == 0
 
 
 @pytest.mark.usefixtures("_small_parts")
@@ -186,21 +191,24 @@ def test_a_folder_without_files_has_no_windows(spark, tmp_path, windows):
 def test_blocks_are_short(spark, tmp_path, monkeypatch):
     pq.write_table(_events(5_000), tmp_path / "f.parquet")
     frame, pipeline = spark.read.parquet(str(tmp_path)), parse_pipeline(_SPEC | {"windows": _POLICIES})
-    by_key = BoundedPass.of(SourceInput(pipeline=pipeline, columns=Columns(frame.schema))).rows_by_key(_scan(frame))
+    work = BoundedWork.of(SourceInput(pipeline=pipeline, columns=Columns(frame.schema)))
+    new = work.source_of(_scan(frame))
 
     def blocks():
-        return list(file_passes._blocks(by_key, 2, iter([pa.record_batch({"id": [0]})])))
+        return list(exchange._blocks_of_files(work, new, 2, iter([pa.record_batch({"id": [0]})])))
 
-    monkeypatch.setattr(file_passes, "_BLOCK_BYTES", 1 << 30)
+    monkeypatch.setattr(exchange, "_BLOCK_BYTES", 1 << 30)
     whole = {block.column("partition")[0].as_py(): block for block in blocks()}
     assert sorted(whole) == [0, 1]
-    monkeypatch.setattr(file_passes, "_BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(exchange, "_BLOCK_BYTES", 10_000)
     cut = blocks()
     assert max(len(block.column("rows")[0].as_py()) for block in cut) < 13_000
     for number, block in whole.items():
         pieces = [piece for piece in cut if piece.column("partition")[0].as_py() == number]
-        [(together, stored)] = file_passes._groups_of_blocks(by_key, iter(reversed(pieces)))
+        # First, last and sums of floats depend on the order in which rows meet: it has to be the same in every attempt.
+        [(lifted, stored)] = exchange._group_of_blocks(work, iter(reversed(pieces)))
         assert not len(stored)
+        together = pa.concat_tables([each.rows for each in lifted]).combine_chunks()
         expected = pa.ipc.open_stream(block.column("rows")[0].as_buffer()).read_all()
         assert together.drop_columns(["k", "v"]).equals(expected.drop_columns(["k", "v"]).combine_chunks())  # without NaN
 
@@ -213,7 +221,7 @@ def test_times_beyond_the_latest_do_not_count(spark, tmp_path):
     stage = Slicing(batch, divide(pipeline, batch.types).slices).stage
     scan = FileScan.of(frame, batch, ["k", "s", "v"], _START + 60_000_000)
     assert scan is not None
-    lifted = sum(part.lifted.sum() for part in slices.sliced(stage, SlicesOfFiles(scan, stage, scan.usable).rows(0)))
+    lifted = sum(part.rows for part in slices.sliced(stage, scan.usable(0)))
     times = [time for time in _events(500).column("t").cast(pa.int64()).to_pylist() if time is not None]
     assert lifted == sum(-(1 << 61) < time <= _START + 60_000_000 for time in times)
 

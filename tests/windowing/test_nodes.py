@@ -20,7 +20,6 @@ from windowmill.windowing.axis import Edges, Grid
 from windowmill.windowing.columnar import grid_windows, slices
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SLICE, SUM, TIME
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.packing import BUCKET, PLACE
 from windowmill.windowing.columnar.slices import NodeStage, SliceStage, WindowStage
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.layout import Layout
@@ -131,7 +130,7 @@ class Run:
     def step(self, rows: list[dict[str, Any]], through: int, *, from_source: int | None = None) -> list[dict[str, Any]]:
         """One batch that emits windows through ``through``; as a backfill, those that end after ``from_source``."""
         stage = SliceStage(("k",), ("x",), self.layout, self.grids.edges, self.batch, self.schema, RowCheck("state"))
-        packed = []
+        parts = list[slices.Sliced]()
         state = self.state
         if self.nodes is not None and self.emitted > BEFORE_ALL:
             wanted = self.nodes.selection(self.emitted, through)
@@ -140,21 +139,20 @@ class Run:
             )
         self.restored = state.num_rows
         if state.num_rows:
-            packed += list(slices.packed(stage, state.to_batches(), 0))
+            parts += slices.restored(stage, state.to_batches())
         if rows:
             table = pa.Table.from_pylist(rows, schema=pa.schema([*TYPES.items(), (CLOSED, pa.int64())]))
-            packed += list(slices.lifted(stage, table.append_column(TIME, table["t"]).to_batches(), 1))
+            parts += slices.sliced(stage, table.append_column(TIME, table["t"]).to_batches())
         found: list[dict[str, Any]] = []
-        if packed:
+        if parts:
             names = [("k", TYPES["k"]), ("window", pa.string())]
             names += [(name, pa.int64()) for name in ("window_start", "window_end", "trigger", "revision")]
             names += [*((result.name, result.type) for result in self.layout.results), ("batch", pa.int64())]
             after = self.emitted if from_source is None else from_source
             whole = None if self.nodes is None else NodeStage(self.nodes, self.emitted, through, self.emitted, through)
             keep_from = self.grids.first_slice_after(through)
-            ordered = pa.concat_tables(packed).sort_by([(BUCKET, "ascending"), (PLACE, "ascending")])
             asked = WindowStage(stage, self.grids.named, after, through, keep_from, pa.schema(names), whole)
-            for part in grid_windows.combined(asked, ordered.to_batches()):
+            for part in grid_windows.combined(asked, parts):
                 found += [row for bare in part.windows for row in grid_windows.result_rows(asked, bare).to_pylist()]
                 if part.slices is not None:
                     self.state = pa.concat_tables([self.state, part.slices])

@@ -206,7 +206,7 @@ def test_revisions_of_windows_on_grids_go_by_slices_or_nodes_and_what_they_read_
         assert "a window that late rows revise" in found.windows[0].choices[0].why
 
 
-@pytest.mark.parametrize("key", ["_batch", "_level", "_Place", "_arrival", "_Sum"])
+@pytest.mark.parametrize("key", ["_batch", "_level", "_Closed", "_arrival", "_Sum"])
 def test_a_key_that_is_named_like_a_column_of_slices_is_refused(key):
     pipeline = parse_pipeline(SPEC | RUNNABLE | {"keys": [key], "aggregates": {"s": {"sum": "x"}}})
     with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from tests.strategies import DECIMALS, STRINGS, TAME_FLOATS, WILD_FLOATS
 from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.windowing.catalogue import DECLARED
-from windowmill.windowing.columnar import grid_windows, packing, slices
+from windowmill.windowing.columnar import grid_windows, slices
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, MISSED, REFUSED, SLICE, TIME
 from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.results import result_schema
-from windowmill.windowing.columnar.slices import GRID, SliceStage, WindowStage
+from windowmill.windowing.columnar.slices import Sliced, SliceStage, WindowStage
+from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import AggregateOverflowError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.layout import Layout
@@ -148,9 +149,8 @@ class Case:
         results = result_schema(self.pipeline, TYPES)
         return WindowStage(self.stage(batch), self.grids.named, -EVER, EVER, -EVER if keep else None, results)
 
-    def combined(self, batch: int, packed: list[pa.Table], *, keep: bool) -> list[grid_windows.Combined]:
-        ordered = pa.concat_tables(packed).sort_by([(name, "ascending") for name in (packing.BUCKET, packing.PLACE)])
-        return list(grid_windows.combined(self.window_stage(batch, keep=keep), ordered.to_batches(3)))
+    def combined(self, batch: int, parts: Sequence[Sliced], *, keep: bool) -> list[grid_windows.Combined]:
+        return list(grid_windows.combined(self.window_stage(batch, keep=keep), parts))
 
 
 NUMBERS = Case(AGGREGATES)
@@ -197,25 +197,24 @@ def test_quantiles_of_one_column_share_a_partial():
 
 @pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
 @given(rows=streams(), data=st.data())
-def test_windows_of_packed_slices_are_those_of_the_reference(case, rows, data):
+def test_windows_of_slices_are_those_of_the_reference(case, rows, data):
     keys = case.pipeline.keys
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
     pieces = [rows[a:b] for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True) if a < b]
     first_batch = data.draw(st.integers(0, len(pieces)))
-    packed = []
+    parts = list[list[Sliced]]()
     for batch, part in enumerate((pieces[:first_batch], pieces[first_batch:])):
-        tables = [rows_table(piece) for piece in part]
-        packed.append([out for n, t in enumerate(tables) for out in slices.lifted(case.stage(batch), t.to_batches(4), 1 + n)])
-    if packed[0]:
+        parts.append([each for piece in part for each in slices.sliced(case.stage(batch), rows_table(piece).to_batches(4))])
+    if parts[0]:
         # The first batch goes through the state.
-        kept = [part.slices for part in case.combined(0, packed[0], keep=True)]
+        kept = [whole.slices for whole in case.combined(0, parts[0], keep=True)]
         state = pa.concat_tables([table for table in kept if table is not None])
         assert state.num_rows == state.select([*keys, SLICE]).group_by([*keys, SLICE]).aggregate([]).num_rows
-        packed[0] = list(slices.packed(case.stage(1), state.to_batches(5), 0))
-    parts = case.combined(1, [*packed[0], *packed[1]], keep=False)
-    assert sum(part.rows for part in parts) == sum(map(len, pieces[first_batch:]))
+        parts[0] = list(slices.restored(case.stage(1), state.to_batches(5)))
+    whole = case.combined(1, [*parts[0], *parts[1]], keep=False)
+    assert sum(part.rows for part in parts[1]) == sum(map(len, pieces[first_batch:]))
     stage = case.window_stage(1, keep=False)
-    found = sorted((row for part in parts for bare in part.windows for row in grid_windows.result_rows(stage, bare).to_pylist()), key=place)
+    found = sorted((row for part in whole for bare in part.windows for row in grid_windows.result_rows(stage, bare).to_pylist()), key=place)
     records = [Record(row, frozenset(["f > 2"] if row["f"] is not None and (row["f"] > 2 or row["f"] != row["f"]) else [])) for row in rows]
     wanted = sorted(evaluate(case.pipeline, records, final=True).rows, key=place)
     assert len(found) == len(wanted)
@@ -236,9 +235,9 @@ def test_quantiles_of_many_values_are_those_of_the_reference_however_batches_are
         for t, value in zip(rng.integers(0, 4, 6_000), rng.lognormal(0, 3, 6_000).tolist(), strict=True)
     ]
     pieces = [rows_table(rows[a:b]) for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True) if a < b]
-    packed = [out for number, table in enumerate(pieces) for out in slices.lifted(case.stage(number), table.to_batches(), number)]
+    lifted = [part for number, table in enumerate(pieces) for part in slices.sliced(case.stage(number), table.to_batches())]
     stage = case.window_stage(len(pieces), keep=False)
-    parts = case.combined(len(pieces), packed, keep=False)
+    parts = case.combined(len(pieces), lifted, keep=False)
     found = sorted((row for part in parts for bare in part.windows for row in grid_windows.result_rows(stage, bare).to_pylist()), key=place)
     wanted = sorted(evaluate(case.pipeline, [Record(row, frozenset()) for row in rows], final=True).rows, key=place)
     assert [[row[name] for name in case.pipeline.aggregates] for row in found] == [
@@ -252,33 +251,6 @@ def shown(stage: WindowStage, parts: list[grid_windows.Combined]) -> list[str]:
     return sorted(repr(row) for part in parts for bare in part.windows for row in grid_windows.result_rows(stage, bare).to_pylist())
 
 
-@pytest.mark.parametrize("n_buckets", [1, 3])
-@pytest.mark.parametrize("most", [2, 512])
-@pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
-def test_keys_that_share_a_bucket_have_the_windows_and_slices_of_keys_alone_to_the_bit(monkeypatch, case, n_buckets, most):
-    monkeypatch.setattr(slices, "CHUNK_ROWS", 40)
-    monkeypatch.setattr(grid_windows, "CHUNK_SLICES", 20)
-    rng = np.random.default_rng(6)
-    empty = dict.fromkeys(TYPES, None)
-    names = [*(f"key {n}" for n in range(12)), None]
-    rows = [
-        {**empty, "t": int(t), "k": names[rng.integers(13)], "g": rng.choice([0.0, -0.0, math.nan]), "x": 0, "f": v, "p": v, "s": str(v)}
-        for t, v in zip(rng.integers(0, 30, 150), rng.lognormal(0, 3, 150).tolist(), strict=True)
-    ]
-    stage, batches = case.window_stage(0, keep=True), rows_table(rows).to_batches(9)
-    wanted = case.combined(0, list(slices.lifted(stage.slices, batches, 0)), keep=True)
-    monkeypatch.setattr(packing, "N_BUCKETS", n_buckets)
-    monkeypatch.setattr(packing, "MAX_PACKED", most)
-    packed = list(slices.lifted(stage.slices, batches, 0))
-    assert all(set(table[packing.BUCKET].to_pylist()) <= set(range(n_buckets)) for table in packed)
-    assert most == 2 or [table.num_rows for table in packed] == [n_buckets] * 4
-    found = case.combined(0, packed, keep=True)
-    assert shown(stage, found) == shown(stage, wanted)
-    kept = [sorted(repr(row) for part in parts if part.slices for row in part.slices.to_pylist()) for parts in (found, wanted)]
-    assert kept[0] == kept[1]
-    assert sum(part.rows for part in found) == 150
-
-
 @pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
 def test_shares_of_the_keys_have_the_windows_of_all_keys_to_the_bit(monkeypatch, case):
     monkeypatch.setattr(slices, "CHUNK_ROWS", 7)
@@ -290,12 +262,12 @@ def test_shares_of_the_keys_have_the_windows_of_all_keys_to_the_bit(monkeypatch,
         for t, v in zip(rng.integers(0, 30, 60), rng.lognormal(0, 3, 60).tolist(), strict=True)
     ]
     stage, batches = case.window_stage(0, keep=False), rows_table(rows).to_batches(4)
-    wanted = case.combined(0, list(slices.lifted(stage.slices, batches, 0)), keep=False)
+    wanted = case.combined(0, list(slices.sliced(stage.slices, batches)), keep=False)
     shares = [list(slices.sliced(stage.slices, batches, Share(number, number + 1, 3))) for number in range(3)]
     assert [len(parts) for parts in shares] == [9] * 3, "chunks are cut before shares are taken"
-    found = [part for parts in shares for part in grid_windows.combined_parts(stage, parts)]
+    found = [part for parts in shares for part in grid_windows.combined(stage, parts)]
     assert shown(stage, found) == shown(stage, wanted)
-    assert sum(part.rows for part in found) == 60
+    assert sum(part.rows for parts in shares for part in parts) == 60
     assert len(found) > 3, "keys come in several pieces"
 
 
@@ -307,46 +279,21 @@ def test_rows_that_came_too_late_are_counted_even_where_a_task_lifts_no_others(m
     marks = {LATE: [True, True, False, True], CLOSED: pa.array([None] * 4, pa.int64()), REFUSED: refused}
     for name, column in (marks | {f"{MISSED} {index}": each for index, each in enumerate(missed)}).items():
         rows = rows.append_column(name, [pa.array(column)])
-    lifted = list(slices.lifted(NUMBERS.window_stage(0, keep=False).slices, rows.to_batches(2), 0))
-    assert [table[packing.BUCKET].to_pylist()[0] < 0 for table in lifted] == [True, False, True]
+    stage = NUMBERS.window_stage(0, keep=False)
+    lifted = list(slices.sliced(stage.slices, rows.to_batches(2)))
     names = [name for name, _ in NUMBERS.grids.named]
-    for packed, counts, n_rows in ((lifted, (3, 1), 2), (lifted[:1], (2, 1), 0)):
-        found = NUMBERS.combined(0, packed, keep=False)
-        advanced = [part.advanced(NUMBERS.window_stage(0, keep=False)) for part in found]
-        assert sum((Counter(each.counts.late_missed) for each in advanced), Counter()) == dict(zip(names, counts, strict=False))
-        assert (sum(part.rows for part in found), sum(part.late_rows for part in found)) == (n_rows, n_rows // 2)
-
-
-def test_a_key_of_very_many_slices_is_packed_in_several_rows(monkeypatch):
-    monkeypatch.setattr(packing, "MAX_PACKED", 3)
-    empty = dict.fromkeys(TYPES, None)
-    rows = [{**empty, "t": 4 * n, "k": "a", "x": 0} for n in range(20)]
-    [packed] = slices.lifted(NUMBERS.stage(0), rows_table(rows).to_batches(), 0)
-    assert packed.num_rows == 7
-    [part] = NUMBERS.combined(0, [packed], keep=True)
-    assert part.rows == 20
-    assert part.slices is not None
-    lists = NUMBERS.stage(0).packing.listed(part.slices, part.offsets)
-    assert [len(starts) for starts in lists[SLICE].to_pylist()] == [3] * 6 + [2]
-    assert [table.num_rows for table in part.windows if table[GRID][0].as_py() == NUMBERS.even] == [20]
-
-
-def test_more_columns_than_a_block_has_bits_for_are_lists(monkeypatch):
-    monkeypatch.setattr(packing, "MAX_BLOCK_COLUMNS", 5)
-    empty = dict.fromkeys(TYPES, None)
-    rows = [{**empty, "t": 4 * n, "k": "a", "f": 1.5 * n, "x": 0} for n in range(3)]
-    assert len(NUMBERS.stage(0).packing.numbers) == 5
-    [part] = NUMBERS.combined(0, list(slices.lifted(NUMBERS.stage(0), rows_table(rows).to_batches(), 0)), keep=False)
-    [even] = [table for table in part.windows if table[GRID][0].as_py() == NUMBERS.even]
-    assert even.select(["total", "high"]).to_pylist() == [{"total": 1.5 * n, "high": None} for n in range(3)]
+    for parts, counts, n_rows in ((lifted, (3, 1), 2), (lifted[:1], (2, 1), 0)):
+        found = sum((each.counts for each in grid_windows.advanced(stage, parts)), Counts())
+        assert found.late_missed == dict(zip(names, counts, strict=False))
+        assert (found.rows_applied, found.rows_late) == (n_rows, n_rows // 2)
 
 
 def test_sums_that_do_not_fit_are_errors_of_windows_alone():
     empty = dict.fromkeys(TYPES, None)
     rows = [{**empty, "t": 0, "i": 2**62, "x": 0}] * 3
-    packed = list(slices.lifted(NUMBERS.stage(0), rows_table(rows).to_batches(), 0))
+    lifted = list(slices.sliced(NUMBERS.stage(0), rows_table(rows).to_batches()))
     with pytest.raises(AggregateOverflowError, match=f"is {3 * 2**62}, beyond its type"):
-        list(NUMBERS.combined(0, packed, keep=True))
+        NUMBERS.combined(0, lifted, keep=True)
 
 
 def test_where_chunks_are_cut_does_not_depend_on_batches(monkeypatch):

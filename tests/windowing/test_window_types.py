@@ -14,14 +14,17 @@ from windowmill.windowing.columnar.aggregation import LeafPartials
 from windowmill.windowing.columnar.position_batch import FrontSequence
 from windowmill.windowing.columnar.position_deltas import DeltaSequence
 from windowmill.windowing.errors import PluginError, SpecError, UnsupportedError
-from windowmill.windowing.grids import why_no_partials
+from windowmill.windowing.grids import grid_of, why_no_partials
 from windowmill.windowing.layouts import divide
 from windowmill.windowing.planner import plan
+from windowmill.windowing.reference import rows_of
 from windowmill.windowing.reference.events import Course, Tally
 from windowmill.windowing.slicing.leaves import Engine, Windows
+from windowmill.windowing.slicing.slicers import slicer_of
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.windows.base import TYPES, ColumnUse, Spacing, Window, register
+from windowmill.windowing.windows.plugged import PluginWindow
 from windowmill.windowing.windows.types import Session
 
 PAIRS = "tests.windowing.test_columnar:pairs"
@@ -74,13 +77,13 @@ def test_every_type_has_all_of_its_facts(name, form, emit):
     assert all(isinstance(fact, bool) for fact in facts)
     if window.on_grid or window.follows_policies:
         with pytest.raises(UnsupportedError, match=f"{name} windows are made of partials, and keep no rows"):
-            window.slicer(pipeline)
+            slicer_of(window, pipeline)
     else:
-        slicer = window.slicer(pipeline)
+        slicer = slicer_of(window, pipeline)
         assert slicer.engine in get_args(Engine)
         assert all(callable(getattr(slicer, method)) for method in SLICER_METHODS)
         assert {"keys"} <= set(slicer.snapshot())
-    assert list(window.reference_rows([], Tally(), Course(True, emit == "revise", 0, 0, 0))) == []
+    assert list(rows_of(window, [], Tally(), Course(True, emit == "revise", 0, 0, 0))) == []
 
 
 @pytest.mark.parametrize(("name", "form"), CASES, ids=str)
@@ -96,10 +99,10 @@ def test_a_type_is_made_of_partials_or_says_why_not(name, form):
         with pytest.raises(UnsupportedError, match=f"{name} windows join no rows by a gap"):
             window.session_gap()
     if window.on_grid:
-        assert isinstance(window.grid(), CumulativeGrid if name == "cumulative" else Grid)
+        assert isinstance(grid_of(window), CumulativeGrid if name == "cumulative" else Grid)
     else:
         with pytest.raises(UnsupportedError, match=f"{name} windows are no fixed grid"):
-            window.grid()
+            grid_of(window)
 
 
 @pytest.mark.parametrize(("name", "form"), [(name, form) for name, form in CASES if not {"size", "gap"} & form.keys()], ids=str)
@@ -166,13 +169,13 @@ def test_an_unknown_type_is_refused_with_those_there_are():
 
 
 def test_a_type_that_leaves_something_out_is_not_registered():
-    class Half(Window):
+    class Half(PluginWindow):
         type: Literal["half"]
 
         def describe(self) -> str:
             return "half"
 
-    with pytest.raises(TypeError, match=r"Half: lacks reach, reference_rows, slicer; implement them as .*base\.Window says"):
+    with pytest.raises(TypeError, match=r"Half: lacks reach, reference_rows, slicer; implement them as windowmill\.plugins\.Window says"):
         register(Half)
 
     class Nameless(Session):

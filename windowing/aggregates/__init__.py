@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -44,7 +44,8 @@ def aggregate_for(spec: AggregateSpec, types: Sequence[str]) -> Aggregate[Any]:
     algebra = spec.declaration.algebra
     if algebra is None:
         raise PluginError(f"the aggregate {spec.function!r} has no algebra: kernels compute it by its recipe")
-    return resolve(algebra)(spec, tuple(types))
+    build: Callable[..., Aggregate[Any]] = resolve(algebra)
+    return build(spec, tuple(types))
 
 
 def argument_types(spec: AggregateSpec, types: Mapping[str, pa.DataType], where: str) -> list[pa.DataType]:

@@ -13,8 +13,8 @@ from windowmill.windowing.columnar.checksums import row_checksums
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.slices import by_key
 
-#: Bits of a hash to the right of those by which keys are shared out.
-_BITS_OF_BUCKETS = 48
+#: Bits of a hash to the right of those by which keys are shared out, and of those by which a process divides its keys once more.
+_BITS_OF_BUCKETS, BITS_WITHIN = 48, 24
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,7 @@ class KeyShare:
 
     def rows(self, table: pa.Table, keys: Sequence[str]) -> pa.Table:
         """The rows of ``table`` with these keys, in their order."""
-        # Buckets depend on the remainder of the hash.
-        of_row = (_hashes(table.select(keys)) >> np.uint64(_BITS_OF_BUCKETS)) % np.uint64(self.n)
-        return table.filter(pa.array(of_row == np.uint64(self.number)))
+        return table.filter(pa.array(bucket_numbers(table.select(keys), self.n, _BITS_OF_BUCKETS) == self.number))
 
 
 class KeyFilter:
@@ -73,12 +71,13 @@ class KeyFilter:
         return rows.filter(pa.array(passed))
 
 
-def bucket_numbers(keys: pa.Table, n_buckets: int) -> Ints:
+def bucket_numbers(keys: pa.Table, n_buckets: int, bits: int = 0) -> Ints:
     """The bucket of each row of ``keys``; int64, shape (n_rows,).
 
-    Equal keys have the same bucket in every table, whatever their columns are called there.
+    Equal keys have the same bucket in every table, whatever their columns are called there. Buckets by other ``bits`` of the hash are
+    independent of these.
     """
-    buckets: Ints = (_hashes(keys) % np.uint64(n_buckets)).astype(np.int64)
+    buckets: Ints = ((_hashes(keys) >> np.uint64(bits)) % np.uint64(n_buckets)).astype(np.int64)
     return buckets
 
 
@@ -89,7 +88,7 @@ def _hashes(keys: pa.Table) -> npt.NDArray[np.uint64]:
     return hashes
 
 
-def in_buckets(rows: pa.Table, keys: Sequence[str], share: Share) -> Iterator[tuple[int, pa.Table]]:
+def in_buckets(rows: pa.Table, keys: Sequence[str], share: Share, bits: int = 0) -> Iterator[tuple[int, pa.Table]]:
     """The rows of each bucket of ``share`` that has some, in the order of ``rows``; O(n + n_buckets).
 
     Equal keys have the same bucket in every table. ``keys`` are the names of the key columns; without any, all rows are in bucket 0.
@@ -98,7 +97,7 @@ def in_buckets(rows: pa.Table, keys: Sequence[str], share: Share) -> Iterator[tu
         if rows.num_rows and share.first == 0:
             yield 0, rows
         return
-    buckets = bucket_numbers(rows.select(keys), share.n_buckets)
+    buckets = bucket_numbers(rows.select(keys), share.n_buckets, bits)
     if share.stop - share.first == 1:
         own = rows.filter(pa.array(buckets == share.first))
         if own.num_rows:

@@ -7,14 +7,13 @@ else :mod:`windowmill.windowing.columnar.grid_partials`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windowmill.windowing.axis import Grid, WindowGrid
 from windowmill.windowing.bounds import check_duration, check_key, check_share, count_ends
@@ -25,7 +24,6 @@ from windowmill.windowing.columnar.checksums import with_checksums
 from windowmill.windowing.columnar.grid_partials import SlicePartials, combine_numbers, concatenate, reached_windows, windows_of
 from windowmill.windowing.columnar.interval_events import spans_of
 from windowmill.windowing.columnar.known_spans import NO_SPAN, EmptyStretches, Spans, bounds_before, spans_before, spans_stored, split_off
-from windowmill.windowing.columnar.packing import BUCKET, LATE_ROWS, ROWS, Sliced, count_slices, split_missed
 from windowmill.windowing.columnar.results import Chunk, gives_json, typed
 from windowmill.windowing.columnar.results import result_rows as rows_of
 from windowmill.windowing.columnar.rows import (
@@ -34,7 +32,6 @@ from windowmill.windowing.columnar.rows import (
     ROW_TIME,
     ROW_UNTIL,
     ROW_WATERMARK,
-    first_rows,
     in_order,
     key_codes,
     keys_of,
@@ -50,7 +47,7 @@ from windowmill.windowing.columnar.slice_columns import (
     reached_of,
     reaching_of,
 )
-from windowmill.windowing.columnar.slices import CHUNK_BYTES, CHUNK_SLICES, GRID, NodeStage, Revising, SliceStage, WindowStage
+from windowmill.windowing.columnar.slices import CHUNK_SLICES, GRID, NodeStage, Revising, Sliced, SliceStage, WindowStage
 from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.columns import arenas, int64_of, stored
@@ -63,15 +60,14 @@ from windowmill.windowing.kernels.slice_revisions import SortedSlices, late_wind
 from windowmill.windowing.kernels.slice_windows import hopping_windows
 from windowmill.windowing.kernels.slices import along_axis, by_key, combine_runs, runs
 from windowmill.windowing.slicing.leaves import Windows
-from windowmill.windowing.slicing.leaves import runs as equal_runs
 from windowmill.windowing.slicing.numbering import Numbering, pairs_among
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
 
 
 @dataclass(frozen=True)
-class WholeKeys:
-    """All slices of some keys; those of a key are in the order of the places of their parts.
+class _WholeKeys:
+    """All slices of some keys; those of a key are in the order of the parts that hold them.
 
     Attributes
     ----------
@@ -79,75 +75,11 @@ class WholeKeys:
         Key columns by key index.
     slices, offsets
         Slices without keys; key k's are ``offsets[k]:offsets[k + 1]``, int64, shape (n_keys + 1,).
-    rows, late_rows
-        Numbers of lifted rows, and of late rows among them.
     """
 
     of_key: Mapping[str, pa.Array]
     slices: pa.Table
     offsets: Ints
-    rows: int
-    late_rows: int
-
-
-def of_packed(stage: SliceStage, batches: Iterable[pa.RecordBatch]) -> Iterator[WholeKeys]:
-    """The slices of packed rows, sorted by ``BUCKET`` and ``PLACE``; no key is split between results.
-
-    Raises
-    ------
-    StateCorruptError
-        If a block has changed since it was packed.
-    """
-    for table in _gathered(batches, stage):
-        slices, owners = stage.packing.unpack(table)
-        keys = stage.packing.keys_of(table)
-        # Without key columns all slices belong to one key, and Arrow would report zero rows.
-        codes, n_keys = key_codes([keys.column(key) for key in stage.keys], max(1, keys.num_rows))
-        order, offsets = by_key(codes[owners], n_keys)
-        if (np.diff(order) < 0).any():  # a bucket holds several keys
-            slices = slices.take(pa.array(order))
-        rows, late_rows = (pc.sum(table.column(name)).as_py() for name in (ROWS, LATE_ROWS))
-        yield WholeKeys(_keys(stage, keys, first_rows(codes)), slices, offsets, rows, late_rows)
-
-
-def of_parts(stage: SliceStage, parts: Sequence[Sliced]) -> Iterator[WholeKeys]:
-    """The slices of ``parts``, whose keys come in any order; no key is split between results. O(n) in slices."""
-    if not parts:
-        return
-    table = pa.concat_tables([part.slices for part in parts]).combine_chunks()
-    lifted, late_rows = np.concatenate([part.lifted for part in parts]), sum(part.late for part in parts)
-    codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
-    order, offsets = by_key(codes, n_keys)
-    slices = table.drop_columns(list(stage.keys))
-    cuts = np.searchsorted(offsets, np.arange(0, len(order), CHUNK_SLICES))
-    for first, stop in pairwise(np.unique(np.append(cuts, n_keys)).tolist()):
-        own = order[offsets[first] : offsets[stop]]
-        of_key = _keys(stage, table, order[offsets[first:stop]])
-        yield WholeKeys(of_key, slices.take(pa.array(own)), offsets[first : stop + 1] - offsets[first], int(lifted[own].sum()), late_rows)
-        late_rows = 0
-
-
-def _keys(stage: SliceStage, table: pa.Table, rows: Ints) -> dict[str, pa.Array]:
-    return {key: table.column(key).combine_chunks().take(pa.array(rows)) for key in stage.keys}
-
-
-def _gathered(batches: Iterable[pa.RecordBatch], stage: SliceStage) -> Iterator[pa.Table]:
-    """Gather packed slices into tables that never split a bucket of keys."""
-    waiting: list[pa.RecordBatch] = []
-    gathered = size = 0
-    for batch in batches:
-        waiting.append(batch)
-        gathered, size = gathered + count_slices(batch), size + batch.nbytes
-        if (gathered >= CHUNK_SLICES or size >= CHUNK_BYTES) and stage.keys:
-            table = pa.Table.from_batches(waiting)
-            buckets = table.column(BUCKET).to_numpy()
-            cut = int(np.searchsorted(buckets, buckets[-1]))
-            if cut:
-                yield table.slice(0, cut)
-                waiting = table.slice(cut).to_batches()
-            gathered, size = sum(map(count_slices, waiting)), sum(part.nbytes for part in waiting)
-    if waiting and (table := pa.Table.from_batches(waiting)).num_rows:
-        yield table
 
 
 def whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: SlicePartials, own: Bools) -> list[tuple[int, SlicePartials]]:
@@ -246,69 +178,60 @@ def marked_by_edge(stage: SliceStage, partials: SlicePartials) -> SlicePartials:
 
 @dataclass(frozen=True)
 class Combined:
-    """The result of combining all packed slices of some keys.
+    """The result of combining all slices of some keys.
 
     Attributes
     ----------
     windows
         Bare result rows; each table has rows of one window of the spec.
-    slices, offsets
-        The batch's slices and nodes for the state, with checksums, grouped by key; key k's are ``offsets[k]:offsets[k + 1]``. None if the
-        state keeps none.
-    rows, late_rows
-        Numbers of lifted rows, and of late rows among them.
-    missed
-        As in :class:`.packing.Sliced`.
+    slices
+        The batch's slices and nodes for the state, with checksums, grouped by key. Null if the state keeps none.
     """
 
     windows: list[pa.Table]
     slices: pa.Table | None
-    offsets: Ints
-    rows: int
-    late_rows: int
-    missed: tuple[int, ...] = ()
-
-    @classmethod
-    def of_missed(cls, missed: Sequence[tuple[int, ...]]) -> Iterator[Combined]:
-        """What came too late, if anything did: the sum for each grid."""
-        counts = tuple(map(sum, zip(*filter(None, missed), strict=True)))
-        if counts:
-            yield cls([], None, np.zeros(1, np.int64), 0, 0, counts)
 
     def advanced(self, stage: WindowStage) -> Advanced:
         """The same as whole result rows, completed one table at a time, and state."""
         results = (result_rows(stage, bare) for bare in self.windows)
-        missed = {name: n for (name, _), n in zip(stage.grids, self.missed, strict=False) if n}
-        counts = Counts(rows_applied=self.rows, rows_late=self.late_rows, late_missed=missed)
-        return Advanced(results, self.slices, np.empty(0, np.int64), counts)
+        return Advanced(results, self.slices, np.empty(0, np.int64), Counts())
 
 
-def combined(stage: WindowStage, batches: Iterable[pa.RecordBatch]) -> Iterator[Combined]:
-    """Combine packed slices, sorted by ``BUCKET`` and ``PLACE``, into windows and slices for the state; no key is split between results."""
-    missed: list[tuple[int, ...]] = []
-
-    def slices() -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            packed, counts = split_missed(batch)
-            missed.append(counts)
-            yield packed
-
-    yield from (_combine(stage, whole) for whole in of_packed(stage.slices, slices()))
-    yield from Combined.of_missed(missed)
+def combined(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Combined]:
+    """Combine ``parts``, in their order, into windows and slices for the state; no key is split between results. O(n log n) in slices."""
+    return (_combine(stage, whole) for whole in _whole_keys(stage.slices, parts))
 
 
-def combined_parts(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Combined]:
-    """As :func:`combined`, of slices that no shuffle has brought together; ``parts`` are in the order of their places."""
-    yield from (_combine(stage, whole) for whole in of_parts(stage.slices, parts))
-    yield from Combined.of_missed([part.missed for part in parts])
+def advanced(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Advanced]:
+    """As :func:`combined`, with whole result rows; the last has the counts."""
+    yield from (each.advanced(stage) for each in combined(stage, parts))
+    missed = [sum(counts) for counts in zip(*(part.missed for part in parts if part.missed), strict=True)]
+    by_window = {name: n for (name, _), n in zip(stage.grids, missed, strict=False) if n}
+    counts = Counts(rows_applied=sum(part.rows for part in parts), rows_late=sum(part.late for part in parts), late_missed=by_window)
+    yield Advanced((), None, np.empty(0, np.int64), counts)
 
 
-def _combine(stage: WindowStage, whole: WholeKeys) -> Combined:
+def _whole_keys(stage: SliceStage, parts: Sequence[Sliced]) -> Iterator[_WholeKeys]:
+    """The slices of ``parts``, whose keys come in any order; no key is split between results. O(n) in slices."""
+    if not parts:
+        return
+    table = pa.concat_tables([part.slices for part in parts]).combine_chunks()
+    codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
+    order, offsets = by_key(codes, n_keys)
+    slices = table.drop_columns(list(stage.keys))
+    cuts = np.searchsorted(offsets, np.arange(0, len(order), CHUNK_SLICES))
+    for first, stop in pairwise(np.unique(np.append(cuts, n_keys)).tolist()):
+        own, firsts = order[offsets[first] : offsets[stop]], pa.array(order[offsets[first:stop]])
+        of_key = {key: table.column(key).combine_chunks().take(firsts) for key in stage.keys}
+        yield _WholeKeys(of_key, slices.take(pa.array(own)), offsets[first : stop + 1] - offsets[first])
+
+
+def _combine(stage: WindowStage, whole: _WholeKeys) -> Combined:
     merged = _merged(stage.slices, whole)
     spans, merged = _with_new(stage, merged)
     windows = [bare for number in range(len(stage.grids)) for bare in _windows(stage, number, merged, spans)]
     own = merged.own
-    kept, kept_offsets = None, np.zeros(1, np.int64)
+    kept = None
     if stage.keep_from is not None:
         partials = marked_by_edge(stage.slices, merged.partials) if stage.slices.revises else merged.partials
         stored_rows = [(0, partials.at(own & (partials.starts >= stage.keep_from)))]
@@ -318,8 +241,8 @@ def _combine(stage: WindowStage, whole: WholeKeys) -> Combined:
             leaves = (partials, own) if begun.all() else (partials.at(begun), own[begun])
             stored_rows += whole_nodes(stage, stage.nodes, *leaves)
         keys, columns = spans.rows_of(stage.slices.known, merged.spans)
-        kept, kept_offsets = _kept(stage.slices, merged, stored_rows, keys, columns)
-    return Combined(windows, kept, kept_offsets, whole.rows, whole.late_rows)
+        kept = _kept(stage.slices, merged, stored_rows, keys, columns)
+    return Combined(windows, kept)
 
 
 def event_windows(stage: WindowStage, pipeline: Pipeline, rows: pa.Table) -> Iterator[pa.Table]:
@@ -396,7 +319,7 @@ class _WholeSlices:
         return self.columns.decode(self.partials.objects)
 
 
-def _merged(stage: SliceStage, whole: WholeKeys) -> _WholeSlices:
+def _merged(stage: SliceStage, whole: _WholeKeys) -> _WholeSlices:
     layout = stage.layout
     slices, offsets, spans = split_off(stage.known, whole.slices, whole.offsets)
     starts, reaching, closed = int64_of(slices.column(SLICE).combine_chunks()), reaching_of(slices), closed_of(slices)
@@ -553,8 +476,8 @@ def _kept(
     stored_rows: Sequence[tuple[int, SlicePartials]],
     span_keys: Ints,
     spans: Mapping[str, pa.Array],
-) -> tuple[pa.Table, Ints]:
-    """Slices, nodes and spans with the state's columns, grouped by key, and each key's offset.
+) -> pa.Table:
+    """Slices, nodes and spans with the state's columns, grouped by key.
 
     ``stored_rows`` are partials by level; ``span_keys`` are the keys of the rows of ``spans``.
     """
@@ -573,7 +496,7 @@ def _kept(
     fields |= spans_stored(stage.known, np.where(in_time[:, None], NO_SPAN * len(stage.known), partials.before))
     rows = pa.table([fields[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
     if not len(span_keys):
-        return with_checksums(rows), equal_runs(partials.keys)
+        return with_checksums(rows)
     of_keys = {column: values.take(pa.array(span_keys)) for column, values in merged.of_key.items()}
     given = {**spans, **of_keys, BATCH: pa.repeat(stage.batch, len(span_keys))}
     columns = [
@@ -582,7 +505,7 @@ def _kept(
     keys = np.append(partials.keys, span_keys)
     order = np.argsort(keys, kind="stable")
     whole = pa.concat_tables([rows, pa.table(columns, schema=stage.schema)]).take(pa.array(order)).combine_chunks()
-    return with_checksums(whole), equal_runs(keys[order])
+    return with_checksums(whole)
 
 
 def result_rows(stage: WindowStage, bare: pa.Table) -> pa.Table:

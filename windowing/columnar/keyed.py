@@ -20,6 +20,7 @@ from windowmill.windowing.columnar.rows import Keys, in_order, kept, with_keys
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.slicing.leaves import BatchEffect
+from windowmill.windowing.slicing.slicers import slicer_of
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, Clock
 
@@ -58,7 +59,7 @@ class KeyedWindows:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._slicers = [window.slicer(pipeline) for window in pipeline.windows]
+        self._slicers = [slicer_of(window, pipeline) for window in pipeline.windows]
         self._rows: pa.Table | None = None
         self._aggregation: Aggregation | None = None
         self.keys: Keys | None = None

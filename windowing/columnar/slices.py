@@ -2,11 +2,10 @@
 
 ::
 
-    rows ─ lift ─▶ slices ─ pack ─▶ │ shuffle by bucket │ ─ unpack, merge ─▶ slices of whole keys ─▶ windows
-                                                                             └─▶ the batch's own slices, for the state
+    rows ─ lift ─▶ slices ─▶ │ exchange by key │ ─ merge ─▶ slices of whole keys ─▶ windows
+                                                             └─▶ the batch's own slices, for the state
 
-A *packed* row holds the slices of a bucket of keys (:mod:`windowmill.windowing.columnar.packing`), so that a shuffle moves and sorts
-thousands of rows instead of millions. :mod:`windowmill.windowing.columnar.grid_windows` has the work after the shuffle.
+:mod:`windowmill.windowing.columnar.grid_windows` has the work after the exchange.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.checksums import RowCheck, verify_once, with_checksum_column
 from windowmill.windowing.columnar.interval_events import IntervalLifting
 from windowmill.windowing.columnar.known_spans import columns_of
-from windowmill.windowing.columnar.packing import Packing, Sliced
 from windowmill.windowing.columnar.rows import as_key, key_codes, reordered
 from windowmill.windowing.columnar.slice_columns import IN_TIME, arrivals_of, closed_of, nulled, orders_of, places_of, reaching_of
 from windowmill.windowing.columnar.stored_objects import StoredObjects
@@ -59,9 +57,7 @@ GRID = "_ grid"
 CHUNK_ROWS = 1_000_000
 #: Number of slices gathered before windows are computed; large enough to amortise a call's fixed cost.
 CHUNK_SLICES = 200_000
-#: Bytes of packed slices from which on windows are computed even of fewer: a column of bytes holds at most 2 GB.
-CHUNK_BYTES = 1 << 28
-#: Greatest number of rows, or slices, in an output Arrow batch.
+#: Greatest number of rows in an output Arrow batch.
 BATCH_ROWS = 200_000
 
 
@@ -156,14 +152,29 @@ class SliceStage:
         return StoredObjects(self.layout.objects)
 
     @cached_property
-    def packing(self) -> Packing:
-        """Packs slices for the shuffle."""
-        return Packing(self.keys, self.lifted_schema)
+    def stored_schema(self) -> pa.Schema:
+        """Columns of a slice in the state, with its checksum."""
+        return with_checksum_column(self.schema)
 
-    @cached_property
-    def storing(self) -> Packing:
-        """Lists slices for the state, each with its checksum."""
-        return Packing(self.keys, with_checksum_column(self.schema))
+
+@dataclass(frozen=True)
+class Sliced:
+    """Slices that were lifted, or read from the state, together.
+
+    Attributes
+    ----------
+    slices
+        A row each, in order of (key, start), or as they were stored.
+    rows, late
+        Number of rows lifted into them, and of late ones among those.
+    missed
+        For each grid, the number of rows, lifted or not, that came too late for one of its windows; empty if none is late.
+    """
+
+    slices: pa.Table
+    rows: int = 0
+    late: int = 0
+    missed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -258,20 +269,6 @@ class WindowStage:
         return pa.schema([field.with_nullable(field.name not in (GRID, "window_start", "window_end")) for field in self.bare_schema])
 
 
-def lifted(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
-    """The slices of rows, packed; ``first_place`` ranks them among those of other callers."""
-    for place, part in enumerate(sliced(stage, batches), first_place):
-        if part.slices.num_rows:
-            yield stage.packing.pack(part, place)
-        if any(part.missed):
-            yield stage.packing.pack_missed(part.missed, place)
-
-
-def packed(stage: SliceStage, batches: Iterable[pa.RecordBatch], first_place: int) -> Iterator[pa.Table]:
-    """Slices that are read from the state, packed; ``first_place`` as for :func:`lifted`, errors as for :func:`restored`."""
-    return (stage.packing.pack(part, place) for place, part in enumerate(restored(stage, batches), first_place))
-
-
 def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | None = None) -> Iterator[Sliced]:
     """Lift rows into slices: those of all keys, or of a ``share`` of the keys. O(n log n) in rows."""
     # Shares are taken of chunks, so that the slices of a key are the same whoever lifts them.
@@ -281,11 +278,10 @@ def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | 
     for judged in chunks:
         table, missed = _without_refused(judged)
         late = pc.sum(table.column(LATE)).as_py() or 0 if LATE in table.column_names else 0
-        slices, offsets = _lift(stage, table)
+        slices = _lift(stage, table)
         counts = int64_of(slices.column(stage.layout.fields[0].name).combine_chunks())
         # An event counts once, where it begins.
-        counts[reaching_of(slices) == 1] = 0
-        yield Sliced(slices, offsets, counts, late, missed)
+        yield Sliced(slices, int(counts[reaching_of(slices) != 1].sum()), late, missed)
 
 
 def _without_refused(rows: pa.Table) -> tuple[pa.Table, tuple[int, ...]]:
@@ -303,12 +299,10 @@ def restored(stage: SliceStage, batches: Iterable[pa.RecordBatch]) -> Iterator[S
     """Verify slices that are read from the state; raises ``StateCorruptError`` if one differs from what was stored."""
     for table in _chunks(batches):
         verify_once(stage.check, table)
-        codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
-        order, offsets = by_key(codes, n_keys)
-        rows = table.select(stage.schema.names).take(pa.array(order))
+        rows = table.select(stage.schema.names)
         for name in stage.lifted_schema.names[len(stage.schema) :]:
             rows = rows.append_column(name, pa.nulls(rows.num_rows, pa.int64()))
-        yield Sliced(rows, offsets, np.zeros(len(order), np.int64), 0)
+        yield Sliced(rows)
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -327,8 +321,8 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
-    """Lift ``rows`` into slices in (key, start, reaching, closed, arrival) order; key k's are ``offsets[k]:offsets[k + 1]``."""
+def _lift(stage: SliceStage, rows: pa.Table) -> pa.Table:
+    """Lift ``rows`` into slices in (key, start, reaching, closed, arrival) order."""
     if stage.layout.ordered:
         rows = rows.take(pa.array(by_time(rows, stage.ties)))
     if stage.intervals is not None:
@@ -354,8 +348,7 @@ def _lift(stage: SliceStage, rows: pa.Table) -> tuple[pa.Table, Ints]:
     if REACHED in stage.lifted_schema.names:
         columns[REACHED] = pa.array(np.maximum.reduceat(reached[order], bounds[:-1]) if len(order) else arrivals)
     columns[ARRIVAL] = nulled(arrivals[bounds[:-1]], IN_TIME)
-    table = pa.table([columns[field.name].cast(field.type) for field in stage.lifted_schema], schema=stage.lifted_schema)
-    return table, np.searchsorted(bounds[:-1], offsets).astype(np.int64)
+    return pa.table([columns[field.name].cast(field.type) for field in stage.lifted_schema], schema=stage.lifted_schema)
 
 
 def lifted_groups(stage: Lifting, rows: pa.Table, order: Ints, bounds: Ints) -> dict[str, pa.Array]:

@@ -31,6 +31,7 @@ from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, RO
 from windowmill.windowing.errors import SpecError, StateError
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.slicing.slicers import slicer_of
 from windowmill.windowing.spec import Pipeline
 
 #: For each column of live rows that is not the source's, the log's column.
@@ -111,7 +112,7 @@ class StateLog:
         fields += [(label, pa.bool_()) for label in self._conditions.values()]
         self.tables: list[LogTableOfWindow] = []
         for index, window in enumerate(pipeline.windows):
-            for name, table in window.slicer(pipeline).snapshot().items():
+            for name, table in slicer_of(window, pipeline).snapshot().items():
                 held = "" if name == "keys" else f"_{window.name}__{name}"
                 columns = {
                     column: f"{held or f'_{window.name}'}__{column}" for column in table.column_names if not held or column != "number"

@@ -73,11 +73,11 @@ def _slice(*, revises: bool) -> None:
     rows = pa.table({added.TIME: [3, 1, 3], added.CLOSED: pa.array([None, None, 5], pa.int64()), "v": [1.0, 2.0, 3.0]})
     if revises:
         rows = rows.append_column(added.ARRIVAL, pa.array([None, None, 2], pa.int64()))
-    packed = [batch for table in slices.lifted(stage, rows.to_batches(), 0) for batch in table.to_batches()]
+    parts = list(slices.sliced(stage, rows.to_batches()))
     names = ("window", "window_start", "window_end", "trigger", "revision", "mean", "batch")
     results = pa.schema(list(zip(names, (pa.string(), *[pa.int64()] * 4, pa.float64(), pa.int64()), strict=True)))
     revising = slices.Revising(2, -9) if revises else None
-    list(grid_windows.combined(slices.WindowStage(stage, grids.named, -9, 9, -9, results, revising=revising), packed * 2))
+    list(grid_windows.combined(slices.WindowStage(stage, grids.named, -9, 9, -9, results, revising=revising), parts * 2))
 
 
 def _sessions() -> None:

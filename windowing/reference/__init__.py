@@ -11,10 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from windowmill.windowing.errors import UnsupportedError
+from windowmill.windowing.reference.event_windows import CountWindows, Customs, EventWindows, SessionWindows, Snapshots, event_rows
 from windowmill.windowing.reference.events import AFTER, BEFORE, Course, Event, EventClock, Record, Tally, WindowResult, arrivals, ranks
 from windowmill.windowing.reference.plain_values import compute
+from windowmill.windowing.reference.ruled_windows import grid_rows, policy_rows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
+from windowmill.windowing.windows.plugged import PluginWindow
+from windowmill.windowing.windows.rules import GridRules, RuledWindow
+from windowmill.windowing.windows.types import Count, Custom, Session, Snapshot
 
 __all__ = ["Evaluation", "Record", "WindowResult", "evaluate"]
 
@@ -112,7 +118,33 @@ def _by_key(events: Sequence[Event]) -> Iterator[tuple[tuple[Any, ...], list[Eve
         yield group[0].key, group
 
 
+def rows_of(window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
+    """The result rows of all ``events`` of one key, which are in the order of arrival, before their aggregates are computed.
+
+    ``tally`` receives the numbers of the events that were counted and of those refused as late.
+    """
+    match window:
+        case RuledWindow():
+            rules = window.rules()
+            if isinstance(rules, GridRules):
+                return grid_rows(window, rules, events, tally, course)
+            return policy_rows(window, rules, events, tally, course)
+        case PluginWindow():
+            return window.reference_rows(events, tally, course)
+        case Session():
+            windows: EventWindows = SessionWindows(window)
+        case Snapshot():
+            windows = Snapshots()
+        case Count():
+            windows = CountWindows(window)
+        case Custom():
+            windows = Customs(window)
+        case _:
+            raise UnsupportedError(f"window {window.name}: the reference engine has no {window.type} windows")
+    return event_rows(windows, events, tally, course)
+
+
 def _windows(window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
     for key, group in _by_key(events):
-        for fired in window.reference_rows(group, tally, course):
+        for fired in rows_of(window, group, tally, course):
             yield replace(fired, key=key)

@@ -274,7 +274,7 @@ class Customs:
 
 
 def event_rows(windows: EventWindows, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
-    """The result rows of one key's ``events``; see :meth:`windowmill.windowing.windows.base.Window.reference_rows`."""
+    """The result rows of one key's ``events``; see :func:`windowmill.windowing.reference.rows_of`."""
     shown: list[WindowResult] = []  # emitted rows whose windows still take events, and those that have been retracted
 
     def retract(spans: Sequence[EventWindow]) -> Iterator[WindowResult]:

@@ -136,7 +136,7 @@ class GridWindows:
 
 
 def grid_rows(window: Window, rules: GridRules, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
-    """The result rows of one key's ``events``; see :meth:`windowmill.windowing.windows.base.Window.reference_rows`."""
+    """The result rows of one key's ``events``; see :func:`windowmill.windowing.reference.rows_of`."""
     grid, passed = GridWindows(rules, course.integer_axis), course.watermark if course.revise else course.closed
     held: dict[tuple[int, int], list[Event]] = {}
     counted = []
@@ -177,7 +177,7 @@ def _versions(window: Window, start: int, end: int, inside: list[Event], counted
 
 
 def policy_rows(window: Window, rules: PolicyRules, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
-    """The result rows of one key's ``events``; see :meth:`windowmill.windowing.windows.base.Window.reference_rows`."""
+    """The result rows of one key's ``events``; see :func:`windowmill.windowing.reference.rows_of`."""
     policies = Policies(window, rules, course.integer_axis, course.greatest)
     for together in arriving_together(events):
         yield from policies.advance(together[0].watermark)

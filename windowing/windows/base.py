@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, reduce
@@ -21,10 +21,6 @@ from windowmill.windowing.fields import Name, SpecMapping
 from windowmill.windowing.registry import Registry
 
 if TYPE_CHECKING:
-    from windowmill.windowing.axis import WindowGrid
-    from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
-    from windowmill.windowing.slicing.leaves import Slicer
-    from windowmill.windowing.spec import Pipeline
     from windowmill.windowing.windows.rules import PolicyRules
 
 
@@ -57,7 +53,8 @@ class Window(SpecMapping):
     """One window of a pipeline: the fields that all types share, and what its type decides.
 
     A type is a subclass whose ``type`` is a ``Literal``. It implements the abstract methods, and overrides the others where their
-    defaults do not hold. Modules that load numpy or numba are imported inside methods: a DAG file imports this package.
+    defaults do not hold. What computes its windows is found by its type, in layers above: :func:`.grid_of`, :func:`.slicer_of`,
+    :func:`.rows_of`. So a DAG file, which imports this package, loads neither numpy nor numba.
     """
 
     name: Name
@@ -74,30 +71,6 @@ class Window(SpecMapping):
     def restarts_triggers(self) -> bool:
         """Whether it forgets idle keys, whose triggers are numbered from 0 again."""
         return False
-
-    # -- How it is computed
-
-    @abstractmethod
-    def slicer(self, pipeline: Pipeline) -> Slicer:
-        """What cuts live rows into the windows of this one, for the kernels.
-
-        Raises
-        ------
-        SpecError
-            If a function of the user's cannot be imported.
-        """
-
-    @abstractmethod
-    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
-        """The result rows of one key as the reference engine has them.
-
-        Parameters
-        ----------
-        events
-            All events of the key, in the order of arrival.
-        tally
-            Receives the numbers of the events that were counted and of those refused as late.
-        """
 
     # -- What explain and the report say
 
@@ -123,10 +96,6 @@ class Window(SpecMapping):
     def on_grid(self) -> bool:
         """Whether its windows lie on a grid, and are made of partials of slices."""
         return False
-
-    def grid(self) -> WindowGrid:
-        """Its windows along the axis; ``UnsupportedError`` if its type has no grid."""
-        raise UnsupportedError(f"window {self.name}: {self.type} windows are no fixed grid")
 
     def session_gap(self) -> int:
         """The gap in ticks if it joins rows by a gap; ``UnsupportedError`` otherwise."""
@@ -215,7 +184,7 @@ def register(kind: type[_W]) -> type[_W]:
     place = f"{kind.__module__}.{kind.__qualname__}"
     if isabstract(kind):
         missing = ", ".join(sorted(kind.__abstractmethods__))
-        raise TypeError(f"window type {place}: lacks {missing}; implement them as windowmill.windowing.windows.base.Window says")
+        raise TypeError(f"window type {place}: lacks {missing}; implement them as windowmill.plugins.Window says")
     annotation = kind.model_fields["type"].annotation
     if get_origin(annotation) is not Literal:
         raise TypeError(f'window type {place}: type: got {annotation}; expected the name that specs give it, as in Literal["session"]')

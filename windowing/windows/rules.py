@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from windowmill.windowing.axis import CumulativeGrid, Grid, WindowGrid
 from windowmill.windowing.durations import Duration
-from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.fields import Column, Condition, Number, PositiveDuration, SpecMapping
 from windowmill.windowing.windows.base import ColumnUse, Window
-
-if TYPE_CHECKING:
-    from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
-    from windowmill.windowing.slicing.leaves import Slicer
-    from windowmill.windowing.spec import Pipeline
 
 Kind = Literal["count", "time", "delta", "punctuation"]
 _KINDS: tuple[Kind, ...] = ("count", "time", "delta", "punctuation")
@@ -48,11 +41,6 @@ class GridRules:
     #: A window that the axis alone decides has no trigger.
     numbers_triggers = False
 
-    def reference_rows(self, window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
-        from windowmill.windowing.reference.ruled_windows import grid_rows
-
-        return grid_rows(window, self, events, tally, course)
-
     def reach(self) -> int:
         return self.size.longest + self.hop.longest
 
@@ -61,21 +49,6 @@ class GridRules:
         if self.step is not None:
             return (duration + size - 1) // size * (size // max(1, self.step.shortest)) + 1
         return (size + duration - 1) // max(1, self.hop.shortest) + 1
-
-    def grid(self) -> WindowGrid:
-        """Its windows along the axis."""
-        from windowmill.windowing.slicing.calendars import origin_of, zone_named
-
-        zone = zone_named(self.timezone)
-        origin = origin_of(self.origin, self.hop, zone, isinstance(self.origin, int))
-        lengths = [length for length in (self.size, self.hop, self.step) if length is not None]
-        if any(length.months or (length.days and zone.key != "UTC") for length in lengths):
-            from windowmill.windowing.slicing.calendar_grid import CalendarGrid
-
-            return CalendarGrid(self.size, self.hop, self.step, origin, zone.key)
-        if self.step is not None:
-            return CumulativeGrid(self.size.elapsed(), self.step.elapsed(), origin)
-        return Grid(self.size.elapsed(), self.hop.elapsed(), origin)
 
     def columns(self) -> Mapping[str, ColumnUse]:
         return {}
@@ -168,11 +141,6 @@ class PolicyRules:
     def _policies(self) -> Mapping[str, Policy]:
         return {"evict": self.evict} | ({"trigger": self.trigger} if self.trigger is not None else {})
 
-    def reference_rows(self, window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
-        from windowmill.windowing.reference.ruled_windows import policy_rows
-
-        return policy_rows(window, self, events, tally, course)
-
     def reach(self) -> int:
         """See :meth:`Window.reach`: a tick shows a window up to one period, and the age of its tuples, later."""
         idle = self.idle_after.longest if self.idle_after is not None else 0
@@ -203,12 +171,6 @@ class RuledWindow(Window):
     def restarts_triggers(self) -> bool:
         rules = self.rules()
         return isinstance(rules, PolicyRules) and rules.idle_after is not None
-
-    def slicer(self, pipeline: Pipeline) -> Slicer:  # noqa: ARG002 - as other types
-        raise UnsupportedError(f"window {self.name}: {self.type} windows are made of partials, and keep no rows")
-
-    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
-        return self.rules().reference_rows(self, events, tally, course)
 
     @property
     def on_grid(self) -> bool:

@@ -6,20 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from windowmill.windowing.axis import WindowGrid
 from windowmill.windowing.fields import FixedDuration, Instant, Number, PositiveDuration, Zone
 from windowmill.windowing.windows.base import Spacing, Window, register
 from windowmill.windowing.windows.rules import GridRules, Policy, PolicyRules, RuledWindow
-
-if TYPE_CHECKING:
-    from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
-    from windowmill.windowing.slicing.leaves import Slicer
-    from windowmill.windowing.spec import Pipeline
 
 
 @register
@@ -57,9 +51,6 @@ class Tumbling(RuledWindow):
     def spacing(self) -> Spacing:
         return Spacing(f"every {self.size}", self.size, self.size) if self.size is not None else super().spacing()
 
-    def grid(self) -> WindowGrid:
-        return self._grid().grid() if self.size is not None else super().grid()
-
 
 @register
 class Hopping(RuledWindow):
@@ -86,9 +77,6 @@ class Hopping(RuledWindow):
 
     def spacing(self) -> Spacing:
         return Spacing(f"{self.size} every {self.hop}", self.size, self.hop)
-
-    def grid(self) -> WindowGrid:
-        return self.rules().grid()
 
     @property
     def ends_can_coincide(self) -> bool:
@@ -131,9 +119,6 @@ class Cumulative(RuledWindow):
     def spacing(self) -> Spacing:
         return Spacing(f"up to {self.size} in steps of {self.step}", self.size, self.step)
 
-    def grid(self) -> WindowGrid:
-        return self.rules().grid()
-
 
 @register
 class Session(Window):
@@ -144,23 +129,6 @@ class Session(Window):
     max_size: FixedDuration | None = None
 
     joins_by_gap: ClassVar[bool] = True
-
-    def slicer(self, pipeline: Pipeline) -> Slicer:
-        from windowmill.windowing.slicing.event_slicers import SessionSlicer
-        from windowmill.windowing.slicing.replay import SessionReplay
-        from windowmill.windowing.slicing.revised_slicer import RevisedSlicer
-        from windowmill.windowing.watermark import AFTER
-
-        size = self.greatest_size()
-        gap, longest = self.gap.elapsed(), AFTER if size is None else size
-        if pipeline.emit == "revise":
-            return RevisedSlicer(lambda times, _cells: SessionReplay(times, gap, longest), latest_first=True)
-        return SessionSlicer(gap, longest, pipeline)
-
-    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
-        from windowmill.windowing.reference.event_windows import SessionWindows, event_rows
-
-        return event_rows(SessionWindows(self), events, tally, course)
 
     def describe(self) -> str:
         return f"session: gap {self.gap}" + (f", at most {self.max_size}" if self.max_size else "")
@@ -186,20 +154,6 @@ class Snapshot(Window):
 
     type: Literal["snapshot"]
 
-    def slicer(self, pipeline: Pipeline) -> Slicer:
-        from windowmill.windowing.slicing.event_slicers import SnapshotSlicer
-        from windowmill.windowing.slicing.replay import SnapshotReplay
-        from windowmill.windowing.slicing.revised_slicer import RevisedSlicer
-
-        if pipeline.emit == "revise":
-            return RevisedSlicer(lambda times, _cells: SnapshotReplay(times), clips=True)
-        return SnapshotSlicer(pipeline)
-
-    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
-        from windowmill.windowing.reference.event_windows import Snapshots, event_rows
-
-        return event_rows(Snapshots(), events, tally, course)
-
     def describe(self) -> str:
         return "snapshot"
 
@@ -213,20 +167,6 @@ class Count(Window):
 
     type: Literal["count"]
     count: Number
-
-    def slicer(self, pipeline: Pipeline) -> Slicer:
-        from windowmill.windowing.slicing.event_slicers import CountSlicer
-        from windowmill.windowing.slicing.replay import CountReplay
-        from windowmill.windowing.slicing.revised_slicer import RevisedSlicer
-
-        if pipeline.emit == "revise":
-            return RevisedSlicer(lambda times, _cells: CountReplay(times, self.count))
-        return CountSlicer(self.count, pipeline)
-
-    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
-        from windowmill.windowing.reference.event_windows import CountWindows, event_rows
-
-        return event_rows(CountWindows(self), events, tally, course)
 
     def describe(self) -> str:
         return f"count: {self.count:,} start times"
@@ -246,22 +186,6 @@ class Custom(Window):
 
     type: Literal["custom"]
     function: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
-
-    def slicer(self, pipeline: Pipeline) -> Slicer:
-        from windowmill.windowing.imports import imported_for
-        from windowmill.windowing.slicing.custom_slicer import CustomSlicer
-        from windowmill.windowing.slicing.replay import CustomReplay
-        from windowmill.windowing.slicing.revised_slicer import RevisedSlicer
-
-        function = imported_for("function", self.function)
-        if pipeline.emit == "revise":
-            return RevisedSlicer(lambda times, cells: CustomReplay(times, function, cells.__getitem__), reads_cells=True)
-        return CustomSlicer(function)
-
-    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
-        from windowmill.windowing.reference.event_windows import Customs, event_rows
-
-        return event_rows(Customs(self), events, tally, course)
 
     def describe(self) -> str:
         return f"custom: {self.function}"

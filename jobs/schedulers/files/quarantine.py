@@ -17,8 +17,8 @@ from windowmill.jobs.layouts.output import Output
 from windowmill.jobs.layouts.quarantine import quarantined
 from windowmill.jobs.layouts.returning import RETURNED, returned
 from windowmill.jobs.reasons import with_too_late
-from windowmill.jobs.schedulers.files.passes import numbers_of_tasks
-from windowmill.jobs.schedulers.files.rows import FileRows, examined_all, numbers_in
+from windowmill.jobs.schedulers.files.rows import FileRows, examined_all
+from windowmill.jobs.schedulers.spark.partitioning import numbers_in, numbers_of_tasks
 from windowmill.jobs.schedulers.spark.task_output import OutputWriter, Targets, output_of, read_files
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
 from windowmill.jobs.spark.access import map_in_arrow

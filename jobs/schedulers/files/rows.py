@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from windowmill.checkpoints.stores import Options, options_of, use_options
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.layouts.lateness import for_slices, marked, to_lift, usable, with_arrival
+from windowmill.jobs.layouts.lateness import with_arrival
 from windowmill.jobs.layouts.returning import RETURNED, returnable, returned, taken
 from windowmill.jobs.schedulers.files.survey import Survey, Times, bounds, surveyed, times_of, undecided
-from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION
+from windowmill.jobs.schedulers.spark.exchange import RowsOfFiles
+from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION, numbers_in, numbers_of_tasks
 from windowmill.jobs.sources.columns import ROW
 from windowmill.jobs.sources.file_parts import CheckedFile, Tasks, all_examined, divided, number_of_rows
 from windowmill.jobs.sources.plain_files import RowGroup
@@ -27,9 +28,10 @@ from windowmill.windowing.columnar.buckets import KeyShare
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from windowmill.jobs.layouts.base import MapReduce
     from windowmill.jobs.layouts.input import TableInput
+    from windowmill.jobs.layouts.keyed_parts import Keyed
     from windowmill.jobs.sources.plain_files import FilePart
-    from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.slices import Reading
     from windowmill.windowing.watermark import LatenessRule
 
@@ -93,23 +95,17 @@ class FileRows:
         n = limits.shares_of(number_of_rows(self.tasks)) if self.plain.pipeline.keys else 1
         return [replace(self, share=KeyShare(number, n)) for number in range(n)] if n > 1 else [self]
 
-    def judged(self, task: int, stage: Reading, grids: Sequence[WindowGrid]) -> Iterator[pa.RecordBatch]:
-        """The usable rows of a task, judged for windows on ``grids`` if any row may be late; runs in an executor."""
-        for rows in self._read(task, stage):
-            own = for_slices(rows, self.rule, grids) if self.survey.has_late else to_lift(rows)
-            yield from own.combine_chunks().to_batches()
+    def source(self, work: MapReduce) -> RowsOfFiles:
+        """The rows as ``work`` maps them."""
+        return RowsOfFiles(self.tasks, partial(self._judged, work))
 
-    def marked(self, task: int, stage: Reading, schema: pa.Schema) -> Iterator[pa.Table]:
-        """The usable rows of a task, as :meth:`.NewRows.usable`; runs in an executor."""
-        return (usable(marked(rows, self.rule.lateness)).select(schema.names).cast(schema) for rows in self._read(task, stage))
+    def _judged(self, work: MapReduce, task: int) -> Iterator[pa.Table]:
+        """Runs in an executor."""
+        return map(work.judged, self._read(task, work.reading))
 
-    def frame(self, spark: SparkSession, stage: Reading, schema: pa.Schema) -> DataFrame:
-        """:meth:`marked` of all tasks as a DataFrame."""
-        return map_in_arrow(self.numbers(spark), partial(_frame, self, stage, schema), schema)
-
-    def numbers(self, spark: SparkSession) -> DataFrame:
-        """The numbers of the tasks, each in a Spark partition of its own."""
-        return spark.range(0, len(self.tasks), 1, max(1, len(self.tasks)))
+    def frame(self, spark: SparkSession, work: Keyed) -> DataFrame:
+        """The usable rows as a DataFrame."""
+        return map_in_arrow(numbers_of_tasks(spark, len(self.tasks)), partial(_frame, self, work), work.rows)
 
     def parts(
         self, task: int, columns: Sequence[str] = (), conditions: Sequence[str] = ()
@@ -134,17 +130,11 @@ class FileRows:
             yield from batches if self.share is None else (self.share.rows(rows, stage.keys) for rows in batches)
 
 
-def _frame(new: FileRows, stage: Reading, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _frame(new: FileRows, work: Keyed, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
     for task in numbers_in(batches):
-        for rows in new.marked(task, stage, schema):
+        for rows in new.source(work).tables(task):
             yield from rows.combine_chunks().to_batches()
-
-
-def numbers_in(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-    """The numbers of tasks that a worker receives."""
-    for batch in batches:
-        yield from batch.column(0).to_pylist()
 
 
 def examined_all(spark: SparkSession, plain: PlainRows, columns: Sequence[str], options: Mapping[str, Options]) -> list[CheckedFile] | None:

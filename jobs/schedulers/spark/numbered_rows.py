@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,14 +19,15 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.json_lines import spark_form
-from windowmill.jobs.layouts.lateness import marked, usable, usable_times
+from windowmill.jobs.layouts.lateness import usable_times
 from windowmill.jobs.schedulers.files.survey import Survey, Times, surveyed
-from windowmill.jobs.sources.columns import FAILED, FILE, ROW, VERSION, Columns
+from windowmill.jobs.schedulers.spark.exchange import RowsOfFrame
+from windowmill.jobs.sources.columns import FILE, ROW, VERSION, Columns
 from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.spark_rows import read_rows
 from windowmill.jobs.spark.access import mapped
 from windowmill.windowing.axis import AXIS_END
-from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.watermark import BEFORE
@@ -34,9 +35,10 @@ from windowmill.windowing.watermark import BEFORE
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from windowmill.jobs.layouts.input import Input, SourceInput, TableInput
+    from windowmill.jobs.layouts.base import MapReduce
+    from windowmill.jobs.layouts.input import SourceInput, TableInput
+    from windowmill.jobs.layouts.keyed_parts import Keyed
     from windowmill.windowing.columnar.slices import Reading
-    from windowmill.windowing.watermark import LatenessRule
 
 #: Columns of a survey: file, least and greatest event time, number of rows and of usable ones, greatest index.
 _FILES = pa.schema([(FILE, pa.int32()), *((name, pa.int64()) for name in ("low", "high", "rows", "usable", "last"))])
@@ -88,66 +90,30 @@ class NumberedRows:
         """As ``rows``, of the files that hold rows which are not applied, if any is not."""
         return self.rows.where(F.col(FILE).isin(*{*self._behind, *self.unusable}))
 
-    @property
-    def rule(self) -> LatenessRule | None:
-        """What decides which of the rows are late; null if none can be late."""
-        return self.batch.rule if self.survey.has_late else None
+    def source(self, work: MapReduce) -> RowsOfFrame:
+        """The rows as ``work`` maps them."""
+        return RowsOfFrame(self._read_by(work), partial(judged, self.batch.times, work), self.survey.rows)
 
-    def frame(self, spark: SparkSession, stage: Reading, schema: pa.Schema) -> DataFrame:  # noqa: ARG002 - as of FileRows
-        """The usable rows as a DataFrame, with the columns of ``schema``."""
-        sent = Sent.of(self.batch, schema)
-        return mapped(self.read_by(stage, sent).select(*map(backquoted, sent.schema.names)), partial(_usable, sent), schema)
+    def frame(self, spark: SparkSession, work: Keyed) -> DataFrame:  # noqa: ARG002 - as of FileRows
+        """The usable rows as a DataFrame."""
+        return mapped(self._read_by(work), partial(_judged_batches, self.batch.times, work), work.rows)
 
-    def read_by(self, stage: Reading, sent: Sent) -> DataFrame:
-        """The rows with the columns that ``stage`` reads, and those of ``sent`` that the source does not have."""
-        own = [name for name in (NUMBER_OF, WATERMARK_OF) if name in sent.schema.names]
-        return self.rows.select(*inputs(self.rows, stage, also=sent.times.columns), *own)
+    def _read_by(self, work: MapReduce) -> DataFrame:
+        return self.rows.select(NUMBER_OF, WATERMARK_OF, *inputs(self.rows, work.reading, also=self.batch.times.columns))
 
 
-@dataclass(frozen=True)
-class Sent:
-    """What Spark sends of new rows to tasks that need the columns ``wanted``; picklable.
-
-    Attributes
-    ----------
-    types
-        Arrow types of the source's columns.
-    lateness
-        The pipeline's, in ticks of the axis.
-    """
-
-    wanted: pa.Schema
-    times: EventTimes
-    types: Mapping[str, pa.DataType]
-    lateness: int
-
-    @classmethod
-    def of(cls, batch: Input, wanted: pa.Schema) -> Self:
-        """What is sent of the rows of ``batch``."""
-        return cls(wanted, batch.times, batch.types, batch.lateness)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns that are sent."""
-        made = (TIME, UNTIL_OF, CLOSED, LATE)
-        kinds = {field.name: field.type for field in self.wanted if field.name not in made}
-        kinds |= {name: self.types.get(name, pa.string()) for name in self.times.read} | {FAILED: pa.bool_()}
-        return pa.schema(kinds | ({WATERMARK_OF: pa.int64()} if CLOSED in self.wanted.names else {}))
-
-    def usable(self, rows: pa.Table) -> pa.Table:
-        """The usable ones of the ``rows`` that were sent, with the columns ``wanted``."""
-        rows = usable(self.times.of(rows))
-        if CLOSED in self.wanted.names:
-            rows = marked(rows, self.lateness)
-        elif UNTIL_OF not in rows.column_names:
-            rows = rows.append_column(UNTIL_OF, rows.column(TIME))
-        return rows.select(self.wanted.names).cast(self.wanted)
-
-
-def _usable(sent: Sent, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor."""
+def judged(times: EventTimes, work: MapReduce, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Runs in an executor: the rows that Spark sends, with their event times, as ``work`` maps them."""
+    reading = work.reading
+    needless = [name for name in times.read if name not in (*reading.keys, *reading.ties, *reading.source_columns)]
     for batch in batches:
-        yield from sent.usable(pa.Table.from_batches([batch])).combine_chunks().to_batches()
+        yield work.judged(times.of(pa.Table.from_batches([batch])).drop_columns(needless))
+
+
+def _judged_batches(times: EventTimes, work: MapReduce, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor."""
+    for rows in judged(times, work, batches):
+        yield from rows.combine_chunks().to_batches()
 
 
 def read(batch: TableInput, spark: SparkSession) -> DataFrame:

@@ -1,16 +1,16 @@
-"""Divides rows among Spark partitions by their keys: into how many, and by which columns."""
+"""Divides work among the tasks of Spark: into how many, and which of it a task is given."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
-
-from pyspark.sql import functions as F
 
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.spark_settings import is_short_run
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from windowmill.jobs.layouts.input import Input
 
@@ -23,14 +23,20 @@ def partitions_for(n_rows: int, fewest: int) -> int:
     return max(fewest, -(-n_rows // ROWS_PER_PARTITION))
 
 
+def numbers_of_tasks(spark: SparkSession, n: int) -> DataFrame:
+    """The numbers from 0 to ``n`` − 1, each in a Spark partition of its own."""
+    return spark.range(0, n, 1, max(1, n))
+
+
+def numbers_in(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    """The numbers of tasks that a worker receives."""
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
 def shuffle_partitions(batch: Input, spark: SparkSession) -> int:
     """Number of Spark partitions for windows: the session's shuffle partitions, capped at the core count for small inputs."""
     configured = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
     if batch.size_bytes is None or not is_short_run(batch.size_bytes):
         return configured
     return min(configured, max(2, access_to(spark).cores()))
-
-
-def alike(key: Column, dtype: str) -> Column:
-    """Normalize ``key`` so that equal keys reach one partition: −0.0 becomes 0.0."""
-    return key + F.lit(0.0).cast(dtype) if dtype in ("float", "double") else key

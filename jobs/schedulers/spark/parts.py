@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-import pyarrow as pa
-
-from windowmill.jobs.layouts.base import BatchSurvey, EntriesWanted, Part, PartialsWanted, StateWanted, stops_at_range
-from windowmill.jobs.layouts.keyed_parts import KeyedPart
-from windowmill.jobs.layouts.slices import SlicePart
+from windowmill.checkpoints.state.partials import PartialTable
+from windowmill.jobs.layouts.base import BatchSurvey, Part, PartialsWanted, StateWanted, stops_at_range
 from windowmill.jobs.schedulers.files.rows import FileRows
-from windowmill.jobs.schedulers.spark.keyed_pass import KeyedFrames
+from windowmill.jobs.schedulers.spark.exchange import Exchange
 from windowmill.jobs.schedulers.spark.numbered_rows import NumberedRows, read
-from windowmill.jobs.schedulers.spark.packed_pass import PackedFrames
 from windowmill.jobs.schedulers.spark.partitioning import shuffle_partitions
 from windowmill.jobs.schedulers.spark.state_rows import restored
 
@@ -22,6 +18,7 @@ if TYPE_CHECKING:
 
     from windowmill.jobs.layouts.emission import Emission
     from windowmill.jobs.layouts.input import TableInput
+    from windowmill.jobs.layouts.keyed_parts import KeyedPart
 
 
 def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> BatchSurvey[FileRows | NumberedRows]:
@@ -36,17 +33,18 @@ def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> Bat
     return BatchSurvey(new, new.survey.rows, batch.emission(new.survey.seen, stops_at_range=stops), new.survey.seen)
 
 
-def load(
-    part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: str, spark: SparkSession
-) -> PackedFrames | KeyedFrames:
+def load(part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: str, spark: SparkSession) -> Exchange:
     """Load a batch of any size of a part; ``state`` is the path of the state table."""
-    batch, partitions = part.batch, shuffle_partitions(part.batch, spark)
-    revised_after = new.survey.low if new is not None and batch.revises else None
+    batch, survey = part.batch, None if new is None else new.survey
+    revised_after = survey.low if survey is not None and batch.revises else None
     wanted = part.wanted(emission, has_rows=new is not None, revised_after=revised_after)
     stored = None if wanted is None else _restored(wanted, part, new, emission, state, spark)
-    if isinstance(part, SlicePart):
-        return PackedFrames(spark, new, stored, part.window_stage(emission), part.grids, partitions)
-    return KeyedFrames(spark, new, stored, cast("KeyedPart", part).keyed(emission), partitions)
+    n_stored = 0
+    if stored is not None and isinstance(wanted, PartialsWanted):
+        files = PartialTable(state, wanted.schema).files_with(wanted.wanted)
+        n_stored = sum(int(file["num_records"]) for file in files)
+    work = part.map_reduce(emission, has_late=survey is not None and survey.has_late)
+    return Exchange(spark, work, None if new is None else new.source(work), stored, shuffle_partitions(batch, spark), n_stored)
 
 
 def _restored(
@@ -55,6 +53,4 @@ def _restored(
     """The ``wanted`` rows of the state; null for none."""
     if new is None or isinstance(wanted, PartialsWanted):
         return restored(spark, state, wanted, None, 0)
-    keyed = cast("KeyedPart", part).keyed(emission)
-    rows = pa.schema([keyed.rows.field(key) for key in keyed.keys]) if isinstance(wanted, EntriesWanted) else keyed.rows
-    return restored(spark, state, wanted, new.frame(spark, keyed.reading, rows), new.survey.rows)
+    return restored(spark, state, wanted, new.frame(spark, cast("KeyedPart", part).keyed(emission)), new.survey.rows)
