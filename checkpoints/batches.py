@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 import pyarrow as pa
+from deltalake import Schema
 
 from windowmill.checkpoints.data_files import DataFile, stored_type
 from windowmill.checkpoints.plans import Plan
@@ -61,8 +62,6 @@ class Changes:
         widens: bool = False,
     ) -> Changes:
         """Changes of a table with the columns ``schema``, all nullable."""
-        from deltalake import Schema  # an executor makes no changes
-
         stored = pa.schema([pa.field(field.name, stored_type(field.type)) for field in schema])
         return cls(tuple(adds), tuple(kept), tuple(removes), replaces, Schema.from_arrow(stored).to_json(), windows, widens)
 

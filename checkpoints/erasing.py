@@ -28,6 +28,7 @@ from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import LedgerRecord
 from windowmill.checkpoints.state.base import files_of, order_of
 from windowmill.checkpoints.stores import filesystem_of, make_folder, remove_folder
+from windowmill.windowing.columnar.rows import are_among
 from windowmill.windowing.errors import LedgerCorruptError
 
 _JSON, _KEYS = "_json", b"windowmill.keys"
@@ -67,8 +68,6 @@ class ErasedKeys:
             return np.array([self._cleaned(row) != row for row in rows.select(self.needed(role, columns)).to_pylist()], np.bool_)
         if role == "quarantine":
             return np.array([self._of_json(json.loads(text)) in self._known for text in rows.column("row").to_pylist()], np.bool_)
-        from windowmill.windowing.columnar.rows import are_among  # imports numba, which most commits do not need
-
         names = self._columns(role, columns)
         own = self.values.rename_columns(names).cast(pa.schema([rows.schema.field(name) for name in names]))
         return are_among(rows, own, names)

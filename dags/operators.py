@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, ExceptionRetryPolicy, RetryAction, RetryRule
+from airflow.sdk import BaseHook, BaseOperator, ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from windowmill.checkpoints.places import Places
@@ -305,8 +305,6 @@ def storage_variables(conn_id: str | None) -> dict[str, str]:
     """
     if conn_id is None:
         return {}
-    from airflow.sdk import BaseHook  # not needed for parsing
-
     connection = BaseHook.get_connection(conn_id)
     known = _VARIABLES.get(connection.conn_type or "")
     if known is None:

@@ -6,7 +6,7 @@ import functools
 import os
 from typing import Any
 
-from airflow.sdk import Asset, CronDataIntervalTimetable
+from airflow.sdk import Asset, AssetWatcher, CronDataIntervalTimetable
 from croniter import croniter
 
 from windowmill.dags.specs import Spec, name_of, read_pipeline, redacting
@@ -63,8 +63,6 @@ def new_versions_of(spec: str | os.PathLike[str] | Pipeline, *, cron: str | None
 
 def source_asset(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, cron: str | None = None) -> Asset:
     """As :func:`new_versions_of`, for a ``pipeline`` that has been read."""
-    from airflow.sdk import AssetWatcher
-
     from windowmill.dags.triggers import NewVersionsTrigger, trigger_spec
 
     where = name_of(spec)

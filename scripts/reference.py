@@ -23,7 +23,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import table_at, write_table
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.commands import COMMANDS
+from windowmill.jobs.commands import COMMANDS, command_of
 from windowmill.windowing.aggregates import aggregate_for, argument_types, value_type
 from windowmill.windowing.catalogue import DECLARED, AggregateSpec, Declaration, parse_aggregate
 from windowmill.windowing.errors import SpecError
@@ -299,7 +299,7 @@ def commands_page() -> str:
     ]
     for name in COMMANDS.built_in():
         alone = typer.Typer(add_completion=False)
-        alone.command(name=name)(COMMANDS[name])
+        alone.command(name=name)(command_of(name))
         command = typer.main.get_command(alone)
         arguments = [option for option in command.params if option.param_type_name == "argument"]
         options = [option for option in command.params if option.param_type_name == "option" and option.name != "help"]

@@ -6,7 +6,6 @@ crash leaves files that no one reads, after it only commits are to be made, by w
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -29,7 +28,7 @@ from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.savepoints import keep_replaced
 from windowmill.checkpoints.state.reading import open_state
 from windowmill.checkpoints.state.replacement import replacing
-from windowmill.jobs.batch import engine
+from windowmill.jobs.batch import closing, engine
 from windowmill.jobs.batch.engine import has_brief_use
 from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
@@ -41,10 +40,11 @@ from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.sources.time_bounds import times_from
-from windowmill.jobs.spark import failures
+from windowmill.jobs.spark import failures, remote
 from windowmill.jobs.spark.session import import_client
 from windowmill.jobs.spark.usage import Usage
 from windowmill.windowing.errors import ServerGoneError, WindowmillError, first_line
+from windowmill.windowing.kernels.slice_windows import hopping_windows
 
 if TYPE_CHECKING:
     from windowmill.expectations.gate import Verdict
@@ -140,26 +140,6 @@ class _Steps:
         if replaced is not None:
             self.changes["state"] = replaced
 
-    @contextmanager
-    def _importing_later_steps(self) -> Iterator[None]:
-        """Import what the steps after this one use, while this thread waits for Spark.
-
-        It ends with the imports: two threads that import modules which need one another may see unfinished ones.
-        """
-        thread = threading.Thread(target=self._import_later_steps, name="import later steps", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            thread.join()
-
-    def _import_later_steps(self) -> None:
-        with suppress(Exception):  # the first use imports again, and reports what fails then
-            from windowmill.jobs.batch import closing
-
-            self.job.parts()  # imports their modules
-            closing.import_engine(self.pipeline)
-
     def _computed(self) -> ComputedBatch:
         if self.plan.carried is not None:
             from windowmill.jobs.batch.compute import compute_from_state
@@ -188,13 +168,11 @@ class _Steps:
 
     def _tell_of_compiling(self) -> None:
         """Say why the first batch takes long on a machine that has no compiled kernels yet."""
-        if self.job.input.files:
-            from windowmill.windowing.kernels.slice_windows import hopping_windows
-
-            if not hopping_windows.is_compiled:
-                self.progress.say("  compiling kernels, once on this machine: a minute or more (`windowmill setup` does it beforehand)")
+        if self.job.input.files and not hopping_windows.is_compiled:
+            self.progress.say("  compiling kernels, once on this machine: a minute or more (`windowmill setup` does it beforehand)")
 
     def _computed_by_spark(self, *, in_a_task: bool) -> ComputedBatch:
+        closing.import_engine(self.pipeline)  # while a JVM that a cold run has begun is starting
         if self.job.input.plain is None and self.job.input.files:
             from windowmill.jobs.schedulers.spark.answers import answers_of
 
@@ -202,7 +180,7 @@ class _Steps:
                 self.job = replace(self.job, answers=answers_of(self.job.input, self.spark(), self.job.options))
         if in_a_task:
             spark = self.spark()
-            with suppress(TooLargeError), self._importing_later_steps():
+            with suppress(TooLargeError):
                 return compute_in_a_task(self.job, spark, self.progress.step)
         from windowmill.jobs.batch.compute import compute_by_spark
 
@@ -212,8 +190,6 @@ class _Steps:
     def validate(self, computed: ComputedBatch) -> Verdict:
         """The verdict on the rows to publish."""
         reach("validate.begin")
-        from windowmill.jobs.batch import closing
-
         with self.progress.step("validate", f"{computed.counts.rows_published:,} rows against the expectations"):
             verdict = closing.validate(self.job, computed, self.changes, self.spark, self.ledger)
         closing.report(verdict, self.progress)
@@ -221,8 +197,6 @@ class _Steps:
 
     def record(self, computed: ComputedBatch, verdict: Verdict) -> Outcome:
         """Record the batch and the results of its rules in the ledger: the commit point."""
-        from windowmill.jobs.batch import closing
-
         reach("record.begin")
         with self.progress.step("record", "the batch and its files in the ledger"):
             at = datetime.now(UTC)
@@ -245,8 +219,6 @@ class _Steps:
 
     def publish(self, outcome: Outcome, verdict: Verdict) -> None:
         """One commit to each table, and the page of the verdict; raises ``HeldError`` if the results must not be published."""
-        from windowmill.jobs.batch import closing
-
         reach("publish.begin")
         rows, held = f"{outcome.counts.rows_published} rows", verdict.status == "held"
         with self.progress.step(*("hold", f"{rows}, none of which is published") if held else ("publish", rows)):
@@ -257,8 +229,6 @@ class _Steps:
 
     def compact(self, computed: ComputedBatch) -> None:
         """Compact the tables, so that the cost of reading them does not grow with the number of batches."""
-        from windowmill.jobs.batch import closing
-
         reach("compact.before")
         try:
             closing.compact_tables(self.job, computed, self.progress)
@@ -301,19 +271,13 @@ def _steps(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, r
     except Exception as err:
         ours = failures.typed(err, runnable.places.state)
         if isinstance(ours, ServerGoneError):
-            _forget_server()
+            remote.detach()
         if ours is not None:
             raise ours from err
         raise
     finally:
         if batch is not None:
             batch.release()
-
-
-def _forget_server() -> None:
-    from windowmill.jobs.spark import remote  # loads what speaks to servers
-
-    remote.detach()
 
 
 class Resources:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from windowmill.checkpoints.delta_tables import tables_kept
 from windowmill.checkpoints.stores import use_options
@@ -53,8 +54,6 @@ def _of_task(job: Job, spark: SparkSession, *, given: bool) -> object:
 
 
 def _empty(rows: DataFrame) -> pa.Table:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     return to_arrow_schema(rows.schema, timezone="UTC").empty_table()
 
 

@@ -1,4 +1,4 @@
-"""The commands, a module for those of a kind. Each imports what it needs when it runs.
+"""The commands. Each is imported when it is run, with what it uses: the modules of commands are the only border of that kind.
 
 A command is a function as typer takes it: its docstring is its help, annotations say its arguments and options.
 """
@@ -8,41 +8,84 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from windowmill.jobs.commands import batch_commands, change_commands, spec_commands, table_commands
+from windowmill.windowing.imports import imported
 from windowmill.windowing.registry import Registry
 
-#: In the order in which ``windowmill --help`` lists them.
-COMMANDS: Registry[Callable[..., Any]] = Registry(
-    "command",
-    {
-        "tutorial": spec_commands.tutorial,
-        "setup": spec_commands.setup,
-        "init": spec_commands.init,
-        "validate": spec_commands.validate,
-        "explain": spec_commands.explain,
-        "try": spec_commands.try_,
-        "schema": spec_commands.schema,
-        "run": batch_commands.run,
-        "backfill": batch_commands.backfill,
-        "plan": change_commands.plan,
-        "apply": change_commands.apply,
-        "restate": change_commands.restate,
-        "purge": change_commands.purge,
-        "release": batch_commands.release,
-        "discard": batch_commands.discard,
-        "abandon": batch_commands.abandon,
-        "savepoint": batch_commands.savepoint,
-        "status": table_commands.status,
-        "history": table_commands.history,
-        "cost": table_commands.cost,
-        "quality": table_commands.quality,
-        "suggest": table_commands.suggest,
-        "state": table_commands.state,
-        "report": table_commands.report,
-        "views": table_commands.views,
-        "verify": table_commands.verify,
-        "maintain": table_commands.maintain,
-        "serve": spec_commands.serve,
-        "doctor": spec_commands.doctor,
-    },
+#: Module and function of each of windowmill's own, and the line by which ``windowmill --help`` lists it, in its order.
+_OWN = {
+    "tutorial": ("spec_commands:tutorial", "Show windows, late rows and a held batch on a small shop's orders, in seconds; no JVM."),
+    "setup": (
+        "spec_commands:setup",
+        "Get what Spark and the kernels need and this machine lacks: Delta's jars, an archive of classes, compiled code. Minutes, once.",
+    ),
+    "init": ("spec_commands:init", "Look at a source, ask at most three questions, and write a spec that runs as it is."),
+    "validate": ("spec_commands:validate", "Check specs, with their conditions, functions and expectations; starts nothing."),
+    "explain": ("spec_commands:explain", "Explain what a run reads, keeps and combines for each window; starts nothing."),
+    "try": ("spec_commands:try_", "Run the spec on JSON lines and print its rows as JSON lines. No Airflow, no tables."),
+    "schema": ("spec_commands:schema", "Print the JSON schema of a spec, by which editors complete fields and mark mistakes."),
+    "run": ("batch_commands:run", "Advance pipelines over their sources' new rows, all in one process and Spark session."),
+    "backfill": (
+        "batch_commands:backfill",
+        "Recompute the windows that end in (from, to] from the rows that the source holds now, as one batch.",
+    ),
+    "plan": (
+        "change_commands:plan",
+        "Say what the spec means for the pipeline that runs: what is kept, filled or dropped, and why. Changes nothing.",
+    ),
+    "apply": ("change_commands:apply", "Carry out a changed spec in one batch, which runs wait for."),
+    "restate": ("change_commands:restate", "Recompute windows after rows of the source were corrected, and publish those that differ."),
+    "purge": ("change_commands:purge", "Remove all that is known of keys whose rows have been deleted from the source."),
+    "release": ("batch_commands:release", "Publish the held batch although a critical expectation failed."),
+    "discard": ("batch_commands:discard", "Commit the held batch without publishing its rows; later windows still count its events."),
+    "abandon": ("batch_commands:abandon", "Drop the held batch, of which nothing has been published; the next run makes a new plan."),
+    "savepoint": (
+        "batch_commands:savepoint",
+        "Make, list or drop a named state of the pipeline, or go back to one: the next run reads what came after it.",
+    ),
+    "status": ("table_commands:status", "Show the pipeline's progress and open batch."),
+    "history": ("table_commands:history", "List the pipeline's batches."),
+    "cost": (
+        "table_commands:cost",
+        "Show what the last batches cost, whether that grows, and what it comes to a month at the pipeline's schedule.",
+    ),
+    "quality": ("table_commands:quality", "Show the validation results of the last batches."),
+    "suggest": (
+        "table_commands:suggest",
+        "Propose rules of quality from what the pipeline has published, as YAML to paste, each with the history that it rests on.",
+    ),
+    "state": ("table_commands:state", "Show the stored state; for a key, what the next run would restore, and for which windows."),
+    "report": ("table_commands:report", "Write the HTML report of a pipeline, or an overview of all pipelines of a folder."),
+    "views": (
+        "table_commands:views",
+        "Print the statements of Spark's SQL that make views of the sink: all rows, and the newest revisions.",
+    ),
+    "verify": (
+        "table_commands:verify",
+        "Recompute random published rows from the source as it is now, by Spark SQL, and compare; exit code 1 if one differs.",
+    ),
+    "maintain": ("table_commands:maintain", "Drop expired slices, compact and vacuum the pipeline's own tables."),
+    "serve": (
+        "spec_commands:serve",
+        "Keep Spark warm on this machine, and print the address for SPARK_REMOTE; ends on SIGTERM and Ctrl-C.",
+    ),
+    "doctor": (
+        "spec_commands:doctor",
+        "Check this machine: Java, jars, worker Python, versions, warehouse, disk, ports, the server that SPARK_REMOTE names.",
+    ),
+}
+#: Those of plugins are functions, windowmill's own their names: :func:`command_of` has the function.
+COMMANDS: Registry[Callable[..., Any] | str] = Registry(
+    "command", {name: f"windowmill.jobs.commands.{function}" for name, (function, _) in _OWN.items()}
 )
+
+
+def command_of(name: str) -> Callable[..., Any]:
+    """The function of a command; its module is imported now."""
+    found = COMMANDS[name]
+    function: Callable[..., Any] = imported(found) if isinstance(found, str) else found
+    return function
+
+
+def summary_of(name: str) -> str:
+    """What ``windowmill --help`` says of a command; none of windowmill's own is imported."""
+    return _OWN[name][1] if name in _OWN else (command_of(name).__doc__ or "").strip().partition("\n\n")[0]

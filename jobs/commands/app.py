@@ -1,4 +1,4 @@
-"""The command line by typer. Each command imports what it needs when it runs: ``validate`` and a run with nothing new start no JVM."""
+"""The command line by typer, which imports the module of a command when it is run or its help is asked for."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from importlib.metadata import version as distribution_version
 from typing import Annotated, Any, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from windowmill.jobs.commands import COMMANDS
+from windowmill.jobs.commands import COMMANDS, command_of, summary_of
 from windowmill.jobs.commands.terminal import Debugging, exit_code_of, forget
 
 
@@ -19,7 +19,7 @@ class _Parsers(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         alone = typer.Typer(add_completion=False)
-        alone.command(name=name)(COMMANDS[name])
+        alone.command(name=name)(command_of(name))
         return typer.main.get_command(alone)
 
     def __iter__(self) -> Iterator[str]:
@@ -34,6 +34,10 @@ class _Group(TyperGroup):
         super().__init__(**settings)
         # A view that only reads, as typer does once it has the group.
         self.commands = cast("MutableMapping[str, Any]", _Parsers())
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.commands = {name: TyperCommand(name, help=summary_of(name)) for name in COMMANDS}
+        super().format_help(ctx, formatter)
 
 
 app = typer.Typer(

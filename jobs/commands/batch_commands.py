@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from windowmill.jobs.batch import loop
+from windowmill.jobs.commands.previews import backfill_preview
+from windowmill.jobs.commands.savepoint_commands import savepoint_of
+from windowmill.jobs.commands.summaries import summary_of
 from windowmill.jobs.commands.terminal import (
     AcceptChanges,
     AcceptCode,
@@ -71,8 +75,6 @@ def run(
 def _advance(
     spec: Path, *, max_batches: int | None, interval_end: datetime | None, arrival: Arrival, accepted: Acceptance, as_json: bool
 ) -> None:
-    from windowmill.jobs.batch import loop
-
     pipeline, progress = load_pipeline(spec), new_progress()
     with _told_in_json(pipeline, progress, as_json):
         done = loop.run(pipeline, progress, max_batches=max_batches, interval_end=interval_end, arrival=arrival, accepted=accepted)
@@ -109,12 +111,8 @@ def backfill(
     history: History = "log" if as_arrived else arrival or "current"
     accepted = acceptance(accept_changes, accept_code)
     if dry_run:
-        from windowmill.jobs.commands.previews import backfill_preview
-
         show(backfill_preview(pipeline, first, last, history=history, accepted=accepted), as_json)
         return
-    from windowmill.jobs.batch import loop
-
     progress = new_progress()
     with _told_in_json(pipeline, progress, as_json):
         done = loop.backfill(pipeline, progress, begin=first, end=last, history=history, accepted=accepted)
@@ -132,8 +130,6 @@ def _ruling(ruling: Ruling, about: str) -> Callable[..., None]:
         accept_code: AcceptCode = False,
         as_json: AsJson = False,
     ) -> None:
-        from windowmill.jobs.batch import loop
-
         pipeline, progress = load_pipeline(spec), new_progress()
         accepted = acceptance(accept_changes, accept_code)
         _show_summary(pipeline, loop.run(pipeline, progress, ruling=ruling, held=batch, by=by, accepted=accepted), as_json)
@@ -148,8 +144,6 @@ discard = _ruling("discard", "Commit the held batch without publishing its rows;
 
 def abandon(spec: Spec, as_json: AsJson = False) -> None:
     """Drop the held batch, of which nothing has been published; the next run makes a new plan."""
-    from windowmill.jobs.batch import loop
-
     pipeline = load_pipeline(spec)
     plan = loop.abandon(pipeline, new_progress())
     data = {"pipeline": pipeline.pipeline, "status": "abandoned", "batch": plan.batch, "action": plan.action}
@@ -165,8 +159,6 @@ def savepoint(
     as_json: AsJson = False,
 ) -> None:
     """Make, list or drop a named state of the pipeline, or go back to one: the next run reads what came after it."""
-    from windowmill.jobs.commands.savepoint_commands import savepoint_of
-
     accepted = acceptance(accept_changes, accept_code)
     show(savepoint_of(load_pipeline(spec), new_progress(), action, name, accepted), as_json)
 
@@ -179,13 +171,9 @@ def _told_in_json(pipeline: Pipeline, progress: Progress, as_json: bool) -> Iter
     except WindowmillError as err:
         held = isinstance(err, HeldError)
         if as_json and (held or progress.committed):
-            from windowmill.jobs.commands.summaries import summary_of
-
             show(summary_of(pipeline, progress.committed, "held" if held else "failed"), as_json)
         raise
 
 
 def _show_summary(pipeline: Pipeline, done: list[CommittedBatch], as_json: bool) -> None:
-    from windowmill.jobs.commands.summaries import summary_of
-
     show(summary_of(pipeline, done), as_json)

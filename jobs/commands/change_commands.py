@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.upkeep import RETENTION_HOURS
+from windowmill.jobs.batch import loop, purging
+from windowmill.jobs.commands.planned_changes import held_change, planned
+from windowmill.jobs.commands.summaries import summary_of
 from windowmill.jobs.commands.terminal import (
     AcceptChanges,
     AcceptCode,
@@ -61,8 +66,6 @@ def plan(
 
     Exits with 0 if nothing is to do, with 4 if something is, and with 3 if a quality rule holds the batch that carried the change out.
     """
-    from windowmill.jobs.commands.planned_changes import planned
-
     pipeline = load_pipeline(spec)
     found = planned(pipeline, _instant(history, pipeline), str(spec))
     if out is not None:
@@ -87,10 +90,6 @@ def apply(
 
     Exits with 3 if a quality rule holds the batch.
     """
-    from windowmill.checkpoints.ledger import Ledger
-    from windowmill.jobs.batch import loop
-    from windowmill.jobs.commands.summaries import summary_of
-
     kept = _kept(spec)
     expected = None
     if kept is not None:
@@ -106,8 +105,6 @@ def apply(
     if done is not None:
         show(summary_of(pipeline, [done]), as_json)
         return 0
-    from windowmill.jobs.commands.planned_changes import held_change
-
     nothing = Answer({"pipeline": pipeline.pipeline, "status": "nothing to do"}, f"{pipeline.pipeline}: nothing to do")
     found = held_change(pipeline, Ledger.open(pipeline), str(spec)) or nothing
     show(found, as_json)
@@ -164,8 +161,6 @@ def restate(
     By default these are the windows that the changed rows of unread versions of a Delta table touch. With --file, or with --from or --to
     alone, all windows, or those of the range, are compared with the source as it is now.
     """
-    from windowmill.jobs.batch import loop
-
     pipeline = load_pipeline(spec)
     ends = range_of(begin, end, pipeline, "recomputed")
     done = loop.restate(
@@ -190,8 +185,6 @@ def _versions(text: str) -> tuple[int, int]:
 
 def answer_of(pipeline: Pipeline, done: Sequence[CommittedBatch]) -> Answer:
     """What a restatement has come to: a line of text, and in ``data`` each of its batches, runs among them."""
-    from windowmill.jobs.commands.summaries import summary_of
-
     data: dict[str, Any] = summary_of(pipeline, done).data
     restated = [batch.restated for batch in done if batch.restated is not None]
     if not restated:
@@ -227,8 +220,6 @@ def purge(
     These are results, state, rows in quarantine, held results, savepoints, the report and pages that name them. Runs go on as if the
     source had never had their rows. Some of the key columns are enough: all keys with these values go.
     """
-    from windowmill.jobs.batch import purging
-
     pipeline = load_pipeline(spec)
     given = _given(key or [], keys)
     accepted = acceptance(accept_changes, accept_code)
@@ -266,8 +257,6 @@ def _given(key: list[str], file: Path | None) -> list[dict[str, Any]]:
 
 
 def _answer(pipeline: Pipeline, done: Purged, spec: str, *, dry_run: bool) -> Answer:
-    from windowmill.checkpoints.upkeep import RETENTION_HOURS
-
     plan, left = done.plan, done.forgotten
     until, tidy = datetime.now(UTC) + timedelta(hours=RETENTION_HOURS), f"windowmill maintain {spec}"
     data: dict[str, Any] = {

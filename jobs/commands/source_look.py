@@ -13,6 +13,7 @@ from itertools import groupby
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import ValidationError
@@ -213,8 +214,6 @@ class MeasuredArrivals:
 
     @classmethod
     def of(cls, at: np.ndarray, commits: Sequence[int], tick_us: int, commit: str) -> MeasuredArrivals | None:
-        import numpy as np
-
         known = ~np.isnan(at) if at.dtype.kind == "f" else np.ones(len(at), bool)
         if not known.any():
             return None

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from windowmill.jobs.commands.summaries import history_of, quality_of, status_of
 from windowmill.jobs.commands.terminal import (
     Answer,
     AsJson,
@@ -27,8 +28,6 @@ from windowmill.windowing.settings import PRICE_PER_HOUR
 
 def status(spec: Spec, as_json: AsJson = False) -> None:
     """Show the pipeline's progress and open batch."""
-    from windowmill.jobs.commands.summaries import status_of
-
     show(status_of(load_pipeline(spec)), as_json)
 
 
@@ -39,8 +38,6 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """List the pipeline's batches."""
-    from windowmill.jobs.commands.summaries import history_of
-
     show(history_of(load_pipeline(spec), last, timings=timings), as_json)
 
 
@@ -61,8 +58,6 @@ def cost(
 
 def quality(spec: Spec, last: Last = 5, as_json: AsJson = False) -> None:
     """Show the validation results of the last batches."""
-    from windowmill.jobs.commands.summaries import quality_of
-
     show(quality_of(load_pipeline(spec), last), as_json)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.jobs.commands.terminal import as_written, load_pipeline
-from windowmill.jobs.commands.try_engine import Results, TryBatch, TryEngine
+from windowmill.jobs.commands.try_engine import KernelEngine, Results, TryBatch, TryEngine
 from windowmill.jobs.conditions.truths import evaluate
 from windowmill.jobs.json_lines.read import JsonRows, RefusedRow, read_rows, refused_lines
 from windowmill.jobs.json_lines.write import result_lines
@@ -55,10 +55,6 @@ class ReferenceEngine:
 
 
 def _kernel_engine(pipeline: Pipeline, latest: float) -> TryEngine:
-    from windowmill.jobs.commands.try_engine import (
-        KernelEngine,  # loading the compiled kernels takes a second, for which others need not wait
-    )
-
     return KernelEngine(pipeline, latest)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
 
@@ -560,8 +561,6 @@ def function_problems(names: set[str]) -> Iterator[str]:
     elif names & OF_MANY_ROWS:
         yield f"{name}() needs many rows; a condition reads one row"
     elif not names & OF_ONE_ROW:
-        from difflib import get_close_matches
-
         near = get_close_matches(name, OF_ONE_ROW, n=1, cutoff=0.8)
         yield f"{name}() is no function of Spark SQL over one row" + (
             f"; did you mean {near[0]}()?" if near else "; use one of Spark's own"

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pyspark
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from windowmill.jobs.spark.access import ConnectAccess
 from windowmill.jobs.spark.spark_settings import CONNECT_MODE, DELTA_EXTENSION, EXTENSIONS, RELEASE, SERVER, TOKEN
@@ -94,8 +96,6 @@ def attach(address: str, conf: Mapping[str, str], *, code: str = "") -> SparkSes
 
 def detach() -> None:
     """Forget the session, without a request to its server."""
-    from pyspark.sql import SparkSession
-
     session: Any = SparkSession.getActiveSession()
     if session is not None:
         session.release_session_on_close = False
@@ -149,7 +149,6 @@ def _refusal(shown: str, err: Any) -> MachineError:
 
 def _channel_of(address: str) -> Any:
     """PySpark's reading of an address."""
-    from pyspark.errors import PySparkException
     from pyspark.sql.connect.client import DefaultChannelBuilder
 
     try:

@@ -17,10 +17,15 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from rich.console import Console
 
+from windowmill.jobs.batch import loop
+from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.dataframe import aggregate
+from windowmill.jobs.spark.remote import attach
 from windowmill.jobs.spark.shipment import Shipment
 from windowmill.jobs.spark.spark_settings import RUNTIME_CONF, SERVER
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.settings import COMPUTE
+from windowmill.windowing.specfile import parse_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,11 +46,6 @@ _PIPELINES: dict[str, dict[str, Any]] = {
 
 def warm_up(spark: SparkSession, folder: Path) -> None:
     """Run the pipelines below ``folder`` over a few batches each, and compute their windows on workers."""
-    from windowmill.jobs.batch import loop
-    from windowmill.jobs.batch.progress import Progress
-    from windowmill.jobs.dataframe import aggregate
-    from windowmill.windowing.specfile import parse_pipeline
-
     progress = Progress(Console(file=io.StringIO()))
     for name, shape in _PIPELINES.items():
         spec: dict[str, Any] = {
@@ -66,8 +66,6 @@ def warm_up(spark: SparkSession, folder: Path) -> None:
 
 def main() -> int:
     """Warm up the server; an error is one line."""
-    from windowmill.jobs.spark.remote import attach
-
     try:
         os.environ[COMPUTE.name] = "spark"
         # Runs that ship no modules use this session.

@@ -107,12 +107,11 @@ def test_spark_is_known_in_few_modules():
             "windowmill.testing",
             {*(f"windowmill.{name}" for name in OURS), "numpy", "numba", "pyarrow", "pandas", "pydantic", "hypothesis", "yaml"},
         ),
-        # What only tasks use, and what is imported while they compute.
+        # What only tasks use.
         (
             "windowmill.jobs.batch.steps",
             {
-                *("numba", "duckdb", "sqlglot", "great_expectations", "jinja2", "airflow"),
-                *(f"windowmill.jobs.batch.{name}" for name in ("compute", "closing")),
+                *("numba", "duckdb", "sqlglot", "great_expectations", "airflow", "windowmill.jobs.batch.compute"),
                 *(f"windowmill.jobs.layouts.{name}" for name in ("slices", "positions", "sessions", "live_rows")),
             },
         ),

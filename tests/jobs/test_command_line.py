@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands import COMMANDS
+from windowmill.jobs.commands import COMMANDS, command_of, summary_of
 from windowmill.jobs.sources import plain_files
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.specfile import load_pipeline
@@ -51,6 +52,11 @@ def specs(spec: str, tmp_path: Path) -> list[str]:
 def test_every_command_takes_json(name, capsys):
     assert main([name, "--help"]) == 0
     assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", COMMANDS.built_in())
+def test_the_list_of_commands_has_the_first_paragraph_of_each_ones_help(name):
+    assert summary_of(name) == " ".join((inspect.getdoc(command_of(name)) or "").partition("\n\n")[0].split())
 
 
 def test_what_the_encoding_of_the_locale_lacks_is_written_as_its_code(spec):

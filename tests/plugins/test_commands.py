@@ -7,7 +7,7 @@ import yaml
 
 from tests.plugins.test_aggregates import SPEC
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands import COMMANDS
+from windowmill.jobs.commands import command_of
 from windowmill.plugins import register_command
 from windowmill.windowing.errors import PluginError
 
@@ -62,4 +62,4 @@ def test_one_that_nobody_has_is_refused(plug, capsys):
 def test_windowmills_own_cannot_be_replaced(plug):
     with pytest.raises(PluginError, match="the command 'run' is registered by windowmill itself already"):
         register_command("run")(lambda: None)
-    assert COMMANDS["run"].__module__ == "windowmill.jobs.commands.batch_commands"
+    assert command_of("run").__module__ == "windowmill.jobs.commands.batch_commands"

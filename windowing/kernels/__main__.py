@@ -11,7 +11,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from windowmill.windowing.columnar import added_columns as added
+from windowmill.windowing.columnar import grid_windows, position_batch, session_batch, session_fragments, slices
+from windowmill.windowing.columnar.checksums import row_checksums
+from windowmill.windowing.columnar.keyed import KeyedWindows
+from windowmill.windowing.columnar.known_spans import columns_of
+from windowmill.windowing.columnar.positions import PositionStage, PositionState
+from windowmill.windowing.columnar.results import result_schema
+from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK
+from windowmill.windowing.grids import Grids
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.sessions import SessionLimits
 from windowmill.windowing.kernels.slice_windows import hopping_windows
+from windowmill.windowing.specfile import parse_pipeline
+from windowmill.windowing.watermark import AFTER, Clock, LatenessRule
 
 _WINDOWS: list[dict[str, Any]] = [{"type": "session", "gap": 2, "max_size": 9}, {"type": "snapshot"}, {"type": "count", "count": 2}]
 _AGGREGATES: dict[str, dict[str, Any]] = {"n": {"count": "*"}, "deviation": {"stddev_samp": "v"}, "level": {"time_weighted_mean": "v"}}
@@ -19,11 +32,6 @@ _AGGREGATES: dict[str, dict[str, Any]] = {"n": {"count": "*"}, "deviation": {"st
 
 def _live_rows() -> None:
     """Two batches and the end of the input, so that every kernel gets arrays of the types that runs pass."""
-    from windowmill.windowing.columnar.keyed import KeyedWindows
-    from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK
-    from windowmill.windowing.specfile import parse_pipeline
-    from windowmill.windowing.watermark import AFTER, Clock, LatenessRule
-
     pipeline = parse_pipeline(
         {
             "pipeline": "warm",
@@ -54,13 +62,6 @@ def _live_rows() -> None:
 
 def _slice(*, revises: bool) -> None:
     """The kernels of runs on Spark, over slices that come in order and not, with and without late rows."""
-    from windowmill.windowing.columnar import added_columns as added
-    from windowmill.windowing.columnar import grid_windows, slices
-    from windowmill.windowing.columnar.known_spans import columns_of
-    from windowmill.windowing.grids import Grids
-    from windowmill.windowing.kernels.layout import Layout
-    from windowmill.windowing.specfile import parse_pipeline
-
     windows: list[dict[str, Any]] = [{"name": "w", "type": "hopping", "size": 5, "hop": 2}]
     windows += [] if revises else [{"name": "e", "type": "tumbling", "size": 1, "empty": "emit"}]
     spec = {"pipeline": "warm", "time": {"column": "t", "unit": "none"}, "windows": windows, "aggregates": {"mean": {"mean": "v"}}}
@@ -82,14 +83,6 @@ def _slice(*, revises: bool) -> None:
 
 def _sessions() -> None:
     """The kernels of sessions over fragments, with and without a greatest size, as each of two batches calls them."""
-    from windowmill.windowing.columnar import session_fragments
-    from windowmill.windowing.columnar.results import result_schema
-    from windowmill.windowing.columnar.session_batch import advance
-    from windowmill.windowing.kernels.layout import Layout
-    from windowmill.windowing.kernels.sessions import SessionLimits
-    from windowmill.windowing.specfile import parse_pipeline
-    from windowmill.windowing.watermark import AFTER
-
     windows: list[dict[str, Any]] = [{"name": "w", "type": "session", "gap": 2}, {"name": "c", "type": "session", "gap": 2, "max_size": 9}]
     spec = {"pipeline": "warm", "time": {"column": "t", "unit": "none"}, "windows": windows, "aggregates": {"mean": {"mean": "v"}}}
     pipeline, types = parse_pipeline(spec), {"t": pa.int64(), "v": pa.float64()}
@@ -102,21 +95,13 @@ def _sessions() -> None:
             (), (), layout, limits, batch, closed, closed + 6, 0, None, True, read, schema, result_schema(pipeline, types)
         )
         rows = [{"v": 1.0, "_time": at, "_number": at, "_closed": at + 1, "_late": True} for at in range(closed, closed + 8)]
-        done = advance(stage, pa.Table.from_pylist(rows, schema=read), stored)
+        done = session_batch.advance(stage, pa.Table.from_pylist(rows, schema=read), stored)
         assert done.state is not None
         stored = pa.concat_tables([stored, done.state.select(schema.names)])
 
 
 def _positions() -> None:
     """The kernels of windows over positions, which restore nodes and complete others, or have all tuples at once."""
-    from windowmill.windowing.columnar import added_columns as added
-    from windowmill.windowing.columnar.position_batch import advance
-    from windowmill.windowing.columnar.positions import PositionStage, PositionState
-    from windowmill.windowing.columnar.results import result_schema
-    from windowmill.windowing.kernels.layout import Layout
-    from windowmill.windowing.specfile import parse_pipeline
-    from windowmill.windowing.watermark import Clock
-
     windows = [
         {"name": "w", "type": "sliding", "evict": {"count": 3}, "trigger": {"count": 2}},
         {"name": "d", "type": "sliding", "evict": {"delta": {"column": "v", "by": 1}}, "trigger": {"count": 2}},
@@ -131,15 +116,13 @@ def _positions() -> None:
         own = {added.CLOSED: None, added.LATE: False}
         rows = [{"v": 1.0, added.TIME: at, added.NUMBER_OF: at} | own for at in range(first, first + 8)]
         stage = PositionStage(pipeline, layout, state, batch, clock, None, True, result_schema(pipeline, types))
-        done = advance(stage, pa.Table.from_pylist(rows, schema=state.rows), stored)
+        done = position_batch.advance(stage, pa.Table.from_pylist(rows, schema=state.rows), stored)
         stored = stored if done.state is None else pa.concat_tables([stored, done.state])
-        advance(replace(stage, keep=False, bounded=True), pa.Table.from_pylist(rows, schema=state.rows), stored.slice(0, 0))
+        position_batch.advance(replace(stage, keep=False, bounded=True), pa.Table.from_pylist(rows, schema=state.rows), stored.slice(0, 0))
 
 
 def _checksums() -> None:
     """The kernels of checksums, with nulls and without, of a column as Arrow holds it."""
-    from windowmill.windowing.columnar.checksums import row_checksums
-
     row_checksums(pa.table({"n": [1, None], "v": [0.5, None], "k": ["a", None], "l": [[1], None]}))
 
 
