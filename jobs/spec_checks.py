@@ -18,6 +18,7 @@ from windowmill.expectations.suites import check_rules, rules, sink_columns, typ
 from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.conditions.truths import conditions_by_field
 from windowmill.jobs.sources.kinds import is_located, kind_problems, open_source
+from windowmill.windowing.aggregates.own import adapt
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import LimitExceededError, SourceSchemaError, SpecError, TableUnlocatedError, UnsupportedError, first_line
 from windowmill.windowing.imports import imported
@@ -283,8 +284,6 @@ def _try_import(place: str) -> tuple[Any, str | None]:
 
 
 def _aggregate_problem(found: Any, use: str, arguments: int) -> str | None:
-    from windowmill.windowing.aggregates.own import adapt
-
     try:
         adapt(found, use, arguments)
     except SpecError as err:

@@ -40,6 +40,7 @@ from windowmill.jobs.sources.reading import (
     restated_reach,
 )
 from windowmill.jobs.spec_checks import check_conditions, check_expectations, check_functions, check_rule_types
+from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import (
     OutOfTurnError,
     SourceError,
@@ -313,7 +314,6 @@ def check_tables(runnable: Runnable, ledger: Ledger, accepted: Acceptance) -> No
 def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) -> None:
     """Refuse a new ``plan`` that could not be carried out over this source and these tables."""
     from windowmill.jobs.sources.columns import Columns, check_unchanged
-    from windowmill.windowing.columnar.results import result_schema
 
     pipeline = runnable.pipeline
     columns = Columns.of(source.schema_json)

@@ -37,6 +37,7 @@ from windowmill.jobs.batch.task import compute_in_a_task
 from windowmill.jobs.batch.widening import widen_tables
 from windowmill.jobs.batch.window_history import has_dropped_windows
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
+from windowmill.jobs.schedulers.spark.answers import answers_of
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.sources.time_bounds import times_from
@@ -174,8 +175,6 @@ class _Steps:
     def _computed_by_spark(self, *, in_a_task: bool) -> ComputedBatch:
         closing.import_engine(self.pipeline)  # while a JVM that a cold run has begun is starting
         if self.job.input.plain is None and self.job.input.files:
-            from windowmill.jobs.schedulers.spark.answers import answers_of
-
             with self.progress.step("conditions", "those that only Spark evaluates"):
                 self.job = replace(self.job, answers=answers_of(self.job.input, self.spark(), self.job.options))
         if in_a_task:

@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from rich.text import Text
 
 from windowmill.checkpoints.places import local_path
+from windowmill.checkpoints.writers import check_conditional_writes, check_scheme
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.terminal import Answer, wrapped
 from windowmill.jobs.spark.jars import DELTA_JARS, DELTA_VERSION, S3_JARS, Jar, class_archive, damaged_jars, fetch_jars, jars_folder
@@ -28,6 +29,8 @@ from windowmill.jobs.spark.java import find_java, java_at
 from windowmill.jobs.spark.spark_settings import SERVER
 from windowmill.windowing.errors import MachineError, PluginError, ServerGoneError
 from windowmill.windowing.imports import named_plugins
+from windowmill.windowing.kernels.__main__ import forget_stale, stale_code, warm
+from windowmill.windowing.kernels.slice_windows import hopping_windows
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.registry import all_added
 from windowmill.windowing.settings import DRIVER_MEMORY, MASTER, SETTINGS, misspelt
@@ -132,9 +135,6 @@ def check_class_archive() -> Check:
 
 def check_kernels() -> Check:
     """The compiled kernels are in numba's cache, in a folder of the package or of the user, and younger than their sources."""
-    from windowmill.windowing.kernels.__main__ import stale_code
-    from windowmill.windowing.kernels.slice_windows import hopping_windows
-
     folder, advice = Path(hopping_windows.dispatcher.stats.cache_path), "run `windowmill setup`"
     if not hopping_windows.is_compiled:
         return Check(
@@ -225,8 +225,6 @@ def check_warehouse(folder: Path | None) -> Check:
 
 def _check_bucket(place: str) -> Check:
     """The warehouse in object storage can be reached and written, and keeps two writers apart."""
-    from windowmill.checkpoints.writers import check_conditional_writes, check_scheme  # load deltalake
-
     try:
         check_scheme(place)
         check_conditional_writes(place, [place], lambda _: None)
@@ -395,7 +393,5 @@ def _record_archive() -> None:
 
 
 def _compile_kernels() -> None:
-    from windowmill.windowing.kernels.__main__ import forget_stale, warm  # imports numba
-
     forget_stale()
     warm()

@@ -16,6 +16,7 @@ from rich.text import Text
 from windowmill.checkpoints.places import absolute, local_path
 from windowmill.jobs.commands.source_look import Look, MeasuredArrivals, Unit, check_column, look_at, measured
 from windowmill.jobs.commands.terminal import Answer
+from windowmill.jobs.commands.topic_look import look_at_messages
 from windowmill.jobs.layouts.limits import MAX_BYTES
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spec_checks import problems_of, source_problems
@@ -323,8 +324,6 @@ def _look(asked: Asked, question: Ask) -> tuple[Look, NamedTable | None]:
             "--source: missing; give the path of a Delta table, or of a folder of Parquet, CSV or JSON files, or kafka://broker:9092/topic"
         )
     if source.startswith("kafka:") or asked.format == "kafka":
-        from windowmill.jobs.commands.topic_look import look_at_messages  # other sources do without Kafka's client
-
         return look_at_messages(source, given), None
     return look_at(_typed(source), asked.format, given), None
 

@@ -28,6 +28,7 @@ from windowmill.jobs.sources.folder_listing import data_files
 from windowmill.jobs.sources.kinds import KINDS, kind_problems
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
+from windowmill.jobs.sources.text_files import first_lines
 from windowmill.jobs.sources.text_values import TextTimes
 from windowmill.jobs.sources.unread_rows import details_of
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, SpecError, no_column
@@ -257,8 +258,6 @@ def _kind_of(name: str) -> str | None:
 
 def csv_options(path: str) -> dict[str, str]:
     """The options of CSV files that the first one shows: what separates fields, and whether its first line names them."""
-    from windowmill.jobs.sources.text_files import first_lines
-
     lines = first_lines(f"{path.rstrip('/')}/{data_files(path)[0]}", 2)
     separator = max(",;\t|", key=lines[0].count)
     names, cells = (next(csv.reader([line], delimiter=separator), []) for line in (lines * 2)[:2])

@@ -21,12 +21,14 @@ from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.checkpoints.stores import options_of, use_options_of
+from windowmill.expectations.history import newest_batches, read
 from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.batch.engine import compute_of, refused_locally
 from windowmill.jobs.batch.planning import Waiting
 from windowmill.jobs.batch.progress import CommittedBatch, missed_windows, warnings_of
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.commands.terminal import Answer, as_written
+from windowmill.jobs.kept_verdicts import kept_verdict, named_where_unreadable
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import from_us
@@ -131,8 +133,6 @@ def status_of(pipeline: Pipeline) -> Answer:
 
 def _held_by(held: Batch, quality: str) -> list[dict[str, Any]]:
     """The critical rules that the ``held`` batch does not meet, with a few rows that break each."""
-    from windowmill.jobs.kept_verdicts import kept_verdict
-
     found = kept_verdict(quality, held.plan)
     unmet = [] if found is None else [result for result in found.unmet if result.severity == "critical"]
     return [{"type": r.type, "column": r.column, "message": r.message, "rows": r.rows[:_MAX_NAMED]} for r in unmet]
@@ -225,9 +225,6 @@ def titled(title: str, columns: Sequence[str]) -> Table:
 
 def quality_of(pipeline: Pipeline, last: int) -> Answer:
     """List the validation results of the ``last`` batches, one row per rule and batch."""
-    from windowmill.expectations.history import newest_batches, read
-    from windowmill.jobs.kept_verdicts import named_where_unreadable
-
     use_options_of(pipeline)
     path = Places.of(pipeline).quality
     with named_where_unreadable(path):

@@ -20,6 +20,7 @@ from windowmill.jobs.conditions.truths import evaluate
 from windowmill.jobs.json_lines.read import JsonRows, RefusedRow, read_rows, refused_lines
 from windowmill.jobs.json_lines.write import result_lines
 from windowmill.jobs.spec_checks import check_conditions, check_functions
+from windowmill.windowing import reference
 from windowmill.windowing.aggregates import argument_types
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar.added_columns import RETRACTED
@@ -31,8 +32,6 @@ class ReferenceEngine:
     """The oracle: keeps every row and recomputes every window."""
 
     def __init__(self, pipeline: Pipeline, latest: float) -> None:
-        from windowmill.windowing import reference
-
         self._reference, self._pipeline, self._latest = reference, pipeline, latest
         self._records: list[reference.Record] = []
         self._commits: list[int] = []

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.evaluated import NoValueError, OutsideError
+from windowmill.jobs.conditions.functions import FUNCTIONS
 from windowmill.windowing.errors import SpecError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -204,7 +205,6 @@ def _outside_whatever(condition: str) -> str | None:
     from sqlglot import exp
 
     from windowmill.jobs.conditions.evaluator import Evaluator
-    from windowmill.jobs.conditions.functions import FUNCTIONS
     from windowmill.jobs.conditions.syntax import parsed
 
     try:

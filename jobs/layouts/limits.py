@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.jobs.layouts.returning import returnable
 from windowmill.jobs.sources.base import AddedFile
 from windowmill.windowing.kernels.layout import Layout
@@ -137,8 +138,6 @@ def state_beyond(path: str) -> TooLargeError:
 
 def state_read(layout: Layout | None, *, limited: bool) -> ReadLimit:
     """Limits on what this process reads of the state; none that matters unless the batch is ``limited``."""
-    from windowmill.checkpoints.state.wanted import ReadLimit
-
     if not limited:
         return ReadLimit(sys.maxsize, sys.maxsize, sys.maxsize)
     return ReadLimit(MAX_STATE_BYTES, MAX_SEARCHED_BYTES, rows_within(MAX_STATE_ROWS, layout))

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from croniter import croniter
+
 from windowmill.checkpoints.batches import Batch
 from windowmill.jobs.report.curves import bars_of
 from windowmill.jobs.report.short_texts import elapsed, short
@@ -165,8 +167,6 @@ def runs_a_month(schedule: str) -> float | None:
     >>> runs_a_month("*/30 * * * *"), runs_a_month("@monthly"), runs_a_month("@once")
     (1460.0, 1.0, None)
     """
-    from croniter import croniter
-
     if not croniter.is_valid(schedule):
         return None
     [minutes, hours, *days], _ = croniter.expand(schedule)

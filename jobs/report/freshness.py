@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from croniter import croniter
+
 from windowmill.expectations.past import compare_age
 from windowmill.jobs.report.short_texts import elapsed, moment
 from windowmill.windowing.spec import FRESHNESS, Pipeline
@@ -68,8 +70,6 @@ def _behind(seen: datetime | int | None, now: datetime) -> str:
 
 
 def _missed(schedule: str, ended: datetime | None, now: datetime) -> int | None:
-    from croniter import croniter
-
     if ended is None or not croniter.is_valid(schedule):
         return None
     instants = croniter(schedule, ended)

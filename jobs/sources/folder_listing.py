@@ -25,6 +25,7 @@ from windowmill.checkpoints.stores import store_of
 from windowmill.jobs.sources.base import PlainFile
 from windowmill.jobs.sources.folder_options import LOGICAL, declared
 from windowmill.jobs.sources.parquet_columns import unified
+from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.text_values import OPTIONS, TextTimes, guessed
 from windowmill.jobs.sources.unread_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceError, SourceFileError, SourceMissingError, SourceSchemaError, first_line
@@ -206,7 +207,6 @@ def _of_texts(settings: Source, paths: Sequence[str]) -> pa.Schema:
 
 
 def _texts_of_csv(settings: Source, path: str) -> Mapping[str, set[str]]:
-    from windowmill.jobs.sources.plain_files import Form
     from windowmill.jobs.sources.text_files import OpenText, without_header
 
     form = text_form(settings, ())

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from windowmill.checkpoints.stores import filesystem_of
 from windowmill.jobs.conditions.value_types import MAX_DIGITS, common
+from windowmill.jobs.sources.text_values import parsed
 from windowmill.windowing.errors import SourceError, SourceSchemaError, first_line
 
 #: Footers that are read at one time, most of which is waiting for a store, and those that are kept in memory.
@@ -293,8 +294,6 @@ def cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.nulls(len(values), kind)
     _check_cast(stored, kind)
     if _is_text(stored) and not any(test(kind) for test in (*_TEXTS, *_BYTES)):
-        from windowmill.jobs.sources.text_values import parsed
-
         return parsed(values.cast(pa.string()), kind)
     if pa.types.is_timestamp(stored) and pa.types.is_timestamp(kind) and stored.unit == "ns":
         values = pc.floor_temporal(values, unit="microsecond")

@@ -22,6 +22,7 @@ from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, T
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.slicing.calendars import Steps, shifted, zone_named
+from windowmill.windowing.slicing.numbering import Numbering
 
 if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Ints
@@ -142,8 +143,6 @@ class CalendarGrid:
         return ((length + _CLOCKS_US) // self.hop.shortest + 1) * self._of_step
 
     def numbered(self, time: Ints, stop: Ints) -> Numbering:
-        from windowmill.windowing.slicing.numbering import Numbering
-
         found = self._overlapping(time, stop - 1)
         return Numbering.listed(found.starts, found.ends)
 

@@ -17,6 +17,7 @@ from windowmill.jobs.layouts.row_numbers import numbers_of
 from windowmill.jobs.reasons import with_too_late
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
 from windowmill.jobs.sources.plain_files import NotPlainError
+from windowmill.jobs.sources.plain_rows import NOT_HERE, local_conditions
 from windowmill.windowing.columnar.added_columns import ORDER, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.kernels.lift import condition_column
 
@@ -71,8 +72,6 @@ class SourceRows(NewRows):
         OnlySparkError
             If only Spark can read them.
         """
-        from windowmill.jobs.sources.plain_rows import NOT_HERE  # imports PySpark
-
         names = columns_read(*stages)
         conditions = list(dict.fromkeys(text for stage in stages for text in stage.conditions))
         if batch.plain is None:
@@ -133,8 +132,6 @@ def input_names(*stages: Reading) -> list[str]:
 
 def _why(batch: TableInput) -> str:
     """Why the rows of ``batch`` need Spark."""
-    from windowmill.jobs.sources.plain_rows import local_conditions
-
     try:
         for condition, why in local_conditions(batch.pipeline, batch.columns).outside.items():
             return f"condition {condition!r}: {why}"
