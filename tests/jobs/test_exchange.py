@@ -49,18 +49,27 @@ def reduced(work: SliceMapReduce, lifted: list[Lifted], stored: pa.Table | None)
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("size", [1 << 30, 100])
+@pytest.mark.parametrize("together", [1 << 30, 1])
 @pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
-def test_blocks_in_any_order_give_to_the_bit_what_rows_together_give(monkeypatch, case, n, size):
+def test_blocks_in_any_order_give_to_the_bit_what_rows_together_give(monkeypatch, case, n, size, together):
     """First, last and sums of floats depend on the order in which rows meet: it has to be the same in every attempt."""
     monkeypatch.setattr(slices, "CHUNK_ROWS", 40)
     monkeypatch.setattr(grid_windows, "CHUNK_SLICES", 20)
     monkeypatch.setattr(exchange, "_BLOCK_BYTES", size)
+    monkeypatch.setattr(exchange, "_GROUP_BYTES", together)
     work, batches = SliceMapReduce(case.window_stage(0, keep=True), case.grids.grids, None), made(150).to_batches(9)
     wanted = reduced(work, list(work.map([pa.Table.from_batches(batches)], None)), None)
     blocks = list(exchange._new_blocks(work, [pa.Table.from_batches([batch]) for batch in batches], n, 1))
-    groups = [list(exchange._group_of_blocks(work, (b for b in reversed(blocks) if b.column(0)[0].as_py() == at))) for at in range(n)]
-    found = [reduced(work, *group) for groups_of in groups for group in groups_of]
-    assert len(blocks) > n
+    # As Spark sorts them: by bucket, and otherwise in any order.
+    places = {(block.column("partition")[0].as_py(), block.column("bucket")[0].as_py()) for block in blocks}
+    assert {partition for partition, _ in places} == set(range(n))
+    assert len({bucket for _, bucket in places}) == len(places) > n
+    blocks.reverse()
+    by_bucket = sorted(blocks, key=lambda block: block.column("bucket")[0].as_py())
+    received = [[block for block in by_bucket if block.column("partition")[0].as_py() == number] for number in range(n)]
+    groups = [list(exchange._groups_of_blocks(work, iter(own))) for own in received]
+    assert sum(map(len, groups)) == (n if together > 1 else len(places))
+    found = [reduced(work, *group) for own in groups for group in own]
     assert sorted(row for rows, _, _ in found for row in rows) == sorted(wanted[0])
     assert sorted(row for _, rows, _ in found for row in rows) == sorted(wanted[1])
     assert sum(applied for _, _, applied in found) == wanted[2] == 150
@@ -71,5 +80,5 @@ def test_counts_cross_once_and_without_rows(monkeypatch):
     rows, work = made(20), SliceMapReduce(NUMBERS.window_stage(0, keep=False), NUMBERS.grids.grids, None)
     for table in (rows, rows.slice(0, 0)):
         blocks = exchange._cut(table, ["k"], 3, count(), (7, 0, 2), stored=False)
-        groups = [group for block in blocks for group in exchange._group_of_blocks(work, iter([block]))]
+        groups = [group for block in blocks for group in exchange._groups_of_blocks(work, iter([block]))]
         assert [sum(each) for each in zip(*(one.counts for new, _ in groups for one in new if one.counts), strict=True)] == [7, 0, 2]

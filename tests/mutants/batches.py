@@ -50,8 +50,8 @@ MUTANTS = {
     f"{EXCHANGE}blocks_in_any_order_give_to_the_bit_what_rows_together_give": [
         (
             "blocks-in-any-order",
-            "jobs.schedulers.spark.exchange:_group_of_blocks",
-            instead('np.argsort(blocks.column(_RANK).to_numpy(), kind="stable").tolist()', "range(blocks.num_rows)"),
+            "jobs.schedulers.spark.exchange:_group",
+            instead("sorted(blocks, key=lambda block: block[_RANK].as_py())", "blocks"),
         ),
     ],
     f"{SLICES}where_chunks_are_cut_does_not_depend_on_batches": [

@@ -198,19 +198,11 @@ def test_blocks_are_short(spark, tmp_path, monkeypatch):
         return list(exchange._blocks_of_files(work, new, 2, iter([pa.record_batch({"id": [0]})])))
 
     monkeypatch.setattr(exchange, "_BLOCK_BYTES", 1 << 30)
-    whole = {block.column("partition")[0].as_py(): block for block in blocks()}
-    assert sorted(whole) == [0, 1]
-    monkeypatch.setattr(exchange, "_BLOCK_BYTES", 10_000)
-    cut = blocks()
-    assert max(len(block.column("rows")[0].as_py()) for block in cut) < 13_000
-    for number, block in whole.items():
-        pieces = [piece for piece in cut if piece.column("partition")[0].as_py() == number]
-        # First, last and sums of floats depend on the order in which rows meet: it has to be the same in every attempt.
-        [(lifted, stored)] = exchange._group_of_blocks(work, iter(reversed(pieces)))
-        assert not len(stored)
-        together = pa.concat_tables([each.rows for each in lifted]).combine_chunks()
-        expected = pa.ipc.open_stream(block.column("rows")[0].as_buffer()).read_all()
-        assert together.drop_columns(["k", "v"]).equals(expected.drop_columns(["k", "v"]).combine_chunks())  # without NaN
+    whole = blocks()
+    assert {block.column("partition")[0].as_py() for block in whole} == {0, 1}
+    assert len({block.column("bucket")[0].as_py() for block in whole}) == len(whole)
+    monkeypatch.setattr(exchange, "_BLOCK_BYTES", 1_000)
+    assert max(len(block.column("rows")[0].as_py()) for block in blocks()) < 4_000
 
 
 def test_times_beyond_the_latest_do_not_count(spark, tmp_path):

@@ -6,13 +6,12 @@ is cheaper if each reads all rows, and leaves out those of other tasks' keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
@@ -32,18 +31,26 @@ from windowmill.windowing.counts import Counts
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Columns of a block: its partition, its rank in order of arrival, the columns by which it was made, and what it holds: whether its rows
-#: are stored ones, its rows as an Arrow stream, and the counts of :class:`.Lifted`.
-_PARTITION, _RANK, _STORED, _ROWS, _COUNTS = "partition", "rank", "stored", "rows", "counts"
+#: Columns of a block: its partition, the bucket of its keys, and its rank in order of arrival; whether its rows are stored ones, these rows
+#: as an Arrow stream, and the counts of :class:`.Lifted`.
+_PARTITION, _BUCKET, _RANK, _STORED, _ROWS, _COUNTS = "partition", "bucket", "rank", "stored", "rows", "counts"
 _BLOCK = pa.schema(
-    [(_PARTITION, pa.int32()), (_RANK, pa.int64()), (_STORED, pa.bool_()), (_ROWS, pa.binary()), (_COUNTS, pa.list_(pa.int64()))]
+    [
+        *((name, pa.int32()) for name in (_PARTITION, _BUCKET)),
+        (_RANK, pa.int64()),
+        (_STORED, pa.bool_()),
+        (_ROWS, pa.binary()),
+        (_COUNTS, pa.list_(pa.int64())),
+    ]
 )
 #: Size of a block. Spark sends a worker as many as 10,000 values at once, however long, but not 2 GiB.
 _BLOCK_BYTES = 100_000
+#: Least number of buckets of all partitions, and the bytes of whole buckets that a task reduces together.
+_BUCKETS, _GROUP_BYTES = 64, 1 << 26
 
 #: What a task reduces: the new rows of its keys in order of arrival, and the stored ones.
 Group = tuple[Sequence[Lifted], pa.Table]
-#: Makes a group of what a worker receives; none if it receives nothing.
+#: Makes groups of what a worker receives; none if it receives nothing.
 GroupsOf = Callable[[Iterator[pa.RecordBatch]], Iterator[Group]]
 
 
@@ -91,7 +98,7 @@ class Exchange:
         return output_of(mapped(gathered, partial(_write, targets, self.work, groups_of), RETURNED))
 
     def gathered(self) -> tuple[DataFrame, GroupsOf]:
-        """A DataFrame of which a partition is what a task receives, all of its keys; and what makes a group of it."""
+        """A DataFrame of which a partition is what a task receives, all of its keys; and what makes groups of it."""
         new, work = self.new, self.work
         if isinstance(new, RowsOfFiles) and self.stored is None and (readers := self._readers(new)):
             return numbers_of_tasks(self.spark, readers), partial(_group_of_share, work, new, readers)
@@ -102,7 +109,8 @@ class Exchange:
             parts.append(map_in_arrow(numbers_of_tasks(self.spark, len(new.tasks)), partial(_blocks_of_files, work, new, n), _BLOCK))
         elif new is not None:
             parts.append(mapped(new.frame, partial(_blocks_of_frame, work, new.tables, n), _BLOCK))
-        return reduce(DataFrame.unionByName, parts).repartitionById(n, _PARTITION), partial(_group_of_blocks, work)
+        blocks = reduce(DataFrame.unionByName, parts).repartitionById(n, _PARTITION)
+        return blocks.sortWithinPartitions(_BUCKET), partial(_groups_of_blocks, work)
 
     def _partitions(self) -> int:
         """Number of partitions; a last round of tasks that leaves cores idle would take as long as the others."""
@@ -171,41 +179,52 @@ def _stored_blocks(work: MapReduce, n: int, batches: Iterator[pa.RecordBatch]) -
 def _cut(
     rows: pa.Table, keys: Sequence[str], n: int, ranks: Iterator[int], counts: Sequence[int], *, stored: bool
 ) -> Iterator[pa.RecordBatch]:
-    """``rows`` in blocks with the next ``ranks``; the first has the ``counts``."""
-    for partition, bucket in in_buckets(rows, keys, Share.every(n)):
-        n_rows = max(1, bucket.num_rows * _BLOCK_BYTES // max(1, bucket.nbytes))
-        for begin in range(0, bucket.num_rows, n_rows):
-            yield _block(partition, next(ranks), bucket.slice(begin, n_rows), counts, stored=stored)
+    """``rows`` in blocks for ``n`` partitions, with the next ``ranks``; the first has the ``counts``."""
+    of_partition = -(-_BUCKETS // n) if keys else 1
+    for bucket, own in in_buckets(rows, keys, Share.every(n * of_partition)):
+        n_rows = max(1, own.num_rows * _BLOCK_BYTES // max(1, own.nbytes))
+        for begin in range(0, own.num_rows, n_rows):
+            yield _block((bucket // of_partition, bucket), next(ranks), own.slice(begin, n_rows), counts, stored=stored)
             counts = ()
     if any(counts):
-        yield _block(0, next(ranks), rows.slice(0, 0), counts, stored=stored)
+        yield _block((0, 0), next(ranks), rows.slice(0, 0), counts, stored=stored)
 
 
-def _block(partition: int, rank: int, rows: pa.Table, counts: Sequence[int], *, stored: bool) -> pa.RecordBatch:
+def _block(place: tuple[int, int], rank: int, rows: pa.Table, counts: Sequence[int], *, stored: bool) -> pa.RecordBatch:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows)
     data = sink.getvalue()
     # Of the stream itself: an array of its bytes would be a copy.
     whole = pa.Array.from_buffers(pa.binary(), 1, [None, pa.array([0, data.size], pa.int32()).buffers()[1], data])
-    own = [pa.array([partition], pa.int32()), pa.array([rank]), pa.array([stored]), whole, pa.array([list(counts)], pa.list_(pa.int64()))]
-    return pa.record_batch(own, schema=_BLOCK)
+    own = [pa.array([rank]), pa.array([stored]), whole, pa.array([list(counts)], pa.list_(pa.int64()))]
+    return pa.record_batch([*(pa.array([number], pa.int32()) for number in place), *own], schema=_BLOCK)
 
 
-def _group_of_blocks(work: MapReduce, batches: Iterator[pa.RecordBatch]) -> Iterator[Group]:
-    """Runs in an executor: the rows of all blocks that it receives, in order of their ranks."""
-    received = [batch for batch in batches if batch.num_rows]
-    if not received:
-        return
-    blocks = pa.Table.from_batches(received)
+def _groups_of_blocks(work: MapReduce, batches: Iterator[pa.RecordBatch]) -> Iterator[Group]:
+    """Runs in an executor: the rows of all blocks that it receives, sorted by bucket, some whole buckets at a time."""
+    waiting, size, last = list[dict[str, Any]](), 0, -1
+    for batch in batches:
+        for place, bucket in enumerate(batch.column(_BUCKET).to_pylist()):
+            if size >= _GROUP_BYTES and bucket != last:
+                yield _group(work, waiting)
+                waiting, size = [], 0
+            waiting.append({name: batch.column(name)[place] for name in (_RANK, _STORED, _ROWS, _COUNTS)})
+            size, last = size + waiting[-1][_ROWS].as_buffer().size, bucket
+    if waiting:
+        yield _group(work, waiting)
+
+
+def _group(work: MapReduce, blocks: Sequence[Mapping[str, Any]]) -> Group:
+    """The rows of ``blocks`` in order of their ranks."""
     new, stored = list[Lifted](), [work.stored.empty_table()]
-    for place in np.argsort(blocks.column(_RANK).to_numpy(), kind="stable").tolist():
-        rows = pa.ipc.open_stream(blocks.column(_ROWS)[place].as_buffer()).read_all()
-        if blocks.column(_STORED)[place].as_py():
+    for block in sorted(blocks, key=lambda block: block[_RANK].as_py()):
+        rows = pa.ipc.open_stream(block[_ROWS].as_buffer()).read_all()
+        if block[_STORED].as_py():
             stored.append(rows)
         else:
-            new.append(Lifted(rows, tuple(blocks.column(_COUNTS)[place].as_py())))
-    yield new, pa.concat_tables(stored).combine_chunks()
+            new.append(Lifted(rows, tuple(block[_COUNTS].as_py())))
+    return new, pa.concat_tables(stored).combine_chunks()
 
 
 def _write(targets: Targets, work: MapReduce, groups_of: GroupsOf, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
