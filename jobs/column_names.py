@@ -11,7 +11,7 @@ ADDED = (TIME, FILE, ROW, VERSION, REASON)
 URI, FAILED, UNREAD = "_uri", "_ failed", "_ unread"
 #: Name, in the quarantine and among the columns of a topic, of the text of what is no row at all.
 CORRUPT = "_corrupt_record"
-#: Column names that a source must not have: those above, and those that :mod:`.delta_rows` and :mod:`windowmill.jobs.layouts` add.
+#: Column names that a source must not have: those above, and those that readers of Delta tables and :mod:`windowmill.jobs.layouts` add.
 TAKEN = (
     *(*ADDED, URI, FAILED, UNREAD, NUMBER_OF, UNTIL_OF, WATERMARK_OF, CLOSED, LATE, ARRIVAL, ORDER),
     *("_of_file", "_refused", "_block", "_before", "_seen"),

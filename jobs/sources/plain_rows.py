@@ -1,4 +1,4 @@
-"""Gives the rows of plain files, read by Arrow in this process or in tasks, the values that :mod:`.rows` gives in Spark.
+"""Gives the rows of plain files, read by Arrow in this process or in tasks, the values that :mod:`.spark_rows` gives in Spark.
 
 Files are plain if they hold exactly the rows of the source's version, and Arrow gives of their columns what Spark gives
 (:mod:`.plain_files`). Where one is not, or only Spark can evaluate the spec, Spark reads all of them.

@@ -1,4 +1,4 @@
-"""TaskCounts the jobs, stages, tasks and executors by which Spark computes a batch, and describes its jobs in Spark's UI.
+"""Counts the jobs, stages, tasks and executors by which Spark computes a batch, and describes its jobs in Spark's UI.
 
 In a classic session jobs carry a tag of the batch, and Spark's status store knows what ran. A client of Spark Connect gets the stages
 of each of its operations, but no executors.

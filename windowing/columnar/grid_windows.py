@@ -1,8 +1,7 @@
 """Combines slices of whole keys into windows, and into the rows that the state keeps.
 
-All slices of some keys come from packed rows that a shuffle has brought together, or from parts in one process. Where all windows are
-hopping ones of fixed length over numbers alone, and events are points, :mod:`windowmill.windowing.kernels.slice_windows` combines them;
-else :mod:`windowmill.windowing.columnar.grid_partials`.
+Where all windows are hopping ones of fixed length, all partials are numbers and events are points,
+:mod:`windowmill.windowing.kernels.slice_windows` combines them; else :mod:`windowmill.windowing.columnar.grid_partials`.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class KeyedWindows:
         Parameters
         ----------
         fresh
-            Live columns, conditions and the own columns of :mod:`.columnar.rows`, in order of arrival; their keys are
+            Live columns, conditions and the own columns of :mod:`.rows`, in order of arrival; their keys are
             known from :meth:`learn`.
         first_new
             Smallest number of a fresh row; all older rows have smaller ones.
