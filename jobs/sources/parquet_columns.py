@@ -303,6 +303,9 @@ def cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
         values = values.cast(pa.decimal256(_WHOLE_DIGITS + kind.scale, kind.scale))  # by its type alone, Arrow takes none into fewer digits
     elif _is_number(stored) and pa.types.is_boolean(kind):
         values = pc.if_else(pc.or_(pc.equal(values, 0), pc.equal(values, 1)), values, pa.scalar(None, stored))
+    elif pa.types.is_timestamp(stored) and pa.types.is_date(kind):  # Arrow leaves out the time of day
+        values = values.cast(pa.timestamp(stored.unit))
+        values = pc.if_else(pc.equal(values, pc.floor_temporal(values, unit="day")), values, pa.scalar(None, values.type))
     try:
         # A whole number becomes the nearest float, as in Spark.
         return values.cast(kind, safe=not (pa.types.is_floating(kind) and _is_number(stored)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -189,11 +190,29 @@ def test_a_value_that_does_not_fit_the_type_of_earlier_files_is_quarantined_with
         (pa.array([2**64 - 1, 1], pa.uint64()), pa.decimal128(38, 37), [None, D(1)]),
         (pa.array([7, 0, 1, -1]), pa.bool_(), [None, False, True, None]),
         (pa.array([0.5, 0.0, 1.0]), pa.bool_(), [None, False, True]),
+        (
+            pa.array([-1, 0, 86_400, 86_401, None]).cast(pa.timestamp("s")),
+            pa.date32(),
+            [None, date(1970, 1, 1), date(1970, 1, 2), None, None],
+        ),
+        (pa.array([0, 3_600_000_000]).cast(pa.timestamp("us", "Europe/Vienna")), pa.date32(), [date(1970, 1, 1), None]),
     ],
     ids=str,
 )
 def test_values_are_cast_one_by_one_to_the_type_of_earlier_files(stored, kind, found):
     assert cast(stored, kind).to_pylist() == found
+
+
+def test_an_event_time_of_an_instant_is_not_cut_to_the_date_of_earlier_files(tmp_path, capsys):
+    pipe = Pipe(tmp_path, aggregates={"total": {"sum": "v"}})
+    pipe.land("0", 0, t=pa.array([DAY.date()]), v=pa.array([1]))
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    days = [DAY + timedelta(days=1), DAY + timedelta(days=1, hours=13, minutes=45), DAY + timedelta(days=3)]
+    pipe.land("1", 1, t=pa.array(days, pa.timestamp("ms")), v=pa.array([2, 3, 4]))
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    assert pipe.results("total") == [(1,), (2,)]
+    [row] = DeltaTable(f"{pipe.sink}.windowmill/quarantine").to_pyarrow_table().to_pylist()
+    assert (row["reason"], row["detail"].rpartition("/")[2]) == ("bad_time", '1.parquet: t: got "2023-03-02 13:45:00"; expected DATE')
 
 
 @pytest.mark.parametrize(
