@@ -13,19 +13,19 @@ from windowmill.windowing.registry import Registry
 
 #: Module and function of each of windowmill's own, and the line by which ``windowmill --help`` lists it, in its order.
 _OWN = {
-    "tutorial": ("spec_commands:tutorial", "Show windows, late rows and a held batch on a small shop's orders, in seconds; no JVM."),
+    "tutorial": ("tutorial:tutorial", "Show windows, late rows and a held batch on a small shop's orders, in seconds; no JVM."),
     "setup": (
-        "spec_commands:setup",
+        "doctor:setup",
         "Get what Spark and the kernels need and this machine lacks: Delta's jars, an archive of classes, compiled code. Minutes, once.",
     ),
-    "init": ("spec_commands:init", "Look at a source, ask at most three questions, and write a spec that runs as it is."),
-    "validate": ("spec_commands:validate", "Check specs, with their conditions, functions and expectations; starts nothing."),
-    "explain": ("spec_commands:explain", "Explain what a run reads, keeps and combines for each window; starts nothing."),
-    "try": ("spec_commands:try_", "Run the spec on JSON lines and print its rows as JSON lines. No Airflow, no tables."),
-    "schema": ("spec_commands:schema", "Print the JSON schema of a spec, by which editors complete fields and mark mistakes."),
+    "init": ("init_command:init_command", "Look at a source, ask at most three questions, and write a spec that runs as it is."),
+    "validate": ("validation:validate", "Check specs, with their conditions, functions and expectations; starts nothing."),
+    "explain": ("explain:explain", "Explain what a run reads, keeps and combines for each window; starts nothing."),
+    "try": ("try_command:try_", "Run the spec on JSON lines and print its rows as JSON lines. No Airflow, no tables."),
+    "schema": ("validation:schema", "Print the JSON schema of a spec, by which editors complete fields and mark mistakes."),
     "run": ("batch_commands:run", "Advance pipelines over their sources' new rows, all in one process and Spark session."),
     "backfill": (
-        "batch_commands:backfill",
+        "backfill_command:backfill",
         "Recompute the windows that end in (from, to] from the rows that the source holds now, as one batch.",
     ),
     "plan": (
@@ -39,37 +39,37 @@ _OWN = {
     "discard": ("batch_commands:discard", "Commit the held batch without publishing its rows; later windows still count its events."),
     "abandon": ("batch_commands:abandon", "Drop the held batch, of which nothing has been published; the next run makes a new plan."),
     "savepoint": (
-        "batch_commands:savepoint",
+        "savepoint_commands:savepoint",
         "Make, list or drop a named state of the pipeline, or go back to one: the next run reads what came after it.",
     ),
-    "status": ("table_commands:status", "Show the pipeline's progress and open batch."),
-    "history": ("table_commands:history", "List the pipeline's batches."),
+    "status": ("summaries:status", "Show the pipeline's progress and open batch."),
+    "history": ("summaries:history", "List the pipeline's batches."),
     "cost": (
-        "table_commands:cost",
+        "report_commands:cost",
         "Show what the last batches cost, whether that grows, and what it comes to a month at the pipeline's schedule.",
     ),
-    "quality": ("table_commands:quality", "Show the validation results of the last batches."),
+    "quality": ("summaries:quality", "Show the validation results of the last batches."),
     "suggest": (
-        "table_commands:suggest",
+        "suggest:suggest",
         "Propose rules of quality from what the pipeline has published, as YAML to paste, each with the history that it rests on.",
     ),
-    "state": ("table_commands:state", "Show the stored state; for a key, what the next run would restore, and for which windows."),
-    "report": ("table_commands:report", "Write the HTML report of a pipeline, or an overview of all pipelines of a folder."),
+    "state": ("state:state", "Show the stored state; for a key, what the next run would restore, and for which windows."),
+    "report": ("report_commands:report", "Write the HTML report of a pipeline, or an overview of all pipelines of a folder."),
     "views": (
-        "table_commands:views",
+        "report_commands:views",
         "Print the statements of Spark's SQL that make views of the sink: all rows, and the newest revisions.",
     ),
     "verify": (
-        "table_commands:verify",
+        "verify:verify_command",
         "Recompute random published rows from the source as it is now, by Spark SQL, and compare; exit code 1 if one differs.",
     ),
-    "maintain": ("table_commands:maintain", "Drop expired slices, compact and vacuum the pipeline's own tables."),
+    "maintain": ("maintenance_command:maintain_command", "Drop expired slices, compact and vacuum the pipeline's own tables."),
     "serve": (
-        "spec_commands:serve",
+        "doctor:serve",
         "Keep Spark warm on this machine, and print the address for SPARK_REMOTE; ends on SIGTERM and Ctrl-C.",
     ),
     "doctor": (
-        "spec_commands:doctor",
+        "doctor:doctor",
         "Check this machine: Java, jars, worker Python, versions, warehouse, disk, ports, the server that SPARK_REMOTE names.",
     ),
 }

@@ -14,8 +14,9 @@ import typer
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.upkeep import RETENTION_HOURS
 from windowmill.jobs.batch import loop, purging
+from windowmill.jobs.batch.planning import Acceptance
 from windowmill.jobs.commands.planned_changes import held_change, planned
-from windowmill.jobs.commands.summaries import summary_of
+from windowmill.jobs.commands.summaries import new_progress, summary_of
 from windowmill.jobs.commands.terminal import (
     AcceptChanges,
     AcceptCode,
@@ -23,10 +24,8 @@ from windowmill.jobs.commands.terminal import (
     AsJson,
     By,
     Spec,
-    acceptance,
     instant_of,
     load_pipeline,
-    new_progress,
     range_of,
     show,
 )
@@ -170,7 +169,7 @@ def restate(
         ends=ends,
         late=late,
         files=files or (),
-        accepted=acceptance(accept_changes, accept_code),
+        accepted=Acceptance(changes=accept_changes, code=accept_code),
     )
     show(answer_of(pipeline, done), as_json)
 
@@ -222,7 +221,7 @@ def purge(
     """
     pipeline = load_pipeline(spec)
     given = _given(key or [], keys)
-    accepted = acceptance(accept_changes, accept_code)
+    accepted = Acceptance(changes=accept_changes, code=accept_code)
     done = purging.purge(pipeline, new_progress(), given, dry_run=dry_run, accepted=accepted)
     show(_answer(pipeline, done, str(spec), dry_run=dry_run), as_json)
 

@@ -1,32 +1,36 @@
-"""``windowmill doctor`` and ``setup``: what is wrong with this machine, and what an installed package lacks, by the same checks.
+"""``windowmill doctor``, ``setup`` and ``serve``: this machine, what an installed package lacks on it, and a server that keeps Spark warm.
 
-What is lacking are jars, the class archive of the JVM, and compiled kernels.
+What may be lacking are jars, the class archive of the JVM, and compiled kernels.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import typer
 from packaging.requirements import Requirement
 from rich.text import Text
 
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.writers import check_conditional_writes, check_scheme
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.commands.terminal import Answer, wrapped
+from windowmill.jobs.commands.terminal import Answer, AsJson, errors, report, show, wrapped
 from windowmill.jobs.spark.jars import DELTA_JARS, DELTA_VERSION, S3_JARS, Jar, class_archive, damaged_jars, fetch_jars, jars_folder
 from windowmill.jobs.spark.java import find_java, java_at
 from windowmill.jobs.spark.spark_settings import SERVER
+from windowmill.jobs.warm.connect_server import Server, ServerLimits
 from windowmill.windowing.errors import MachineError, PluginError, ServerGoneError
 from windowmill.windowing.imports import named_plugins
 from windowmill.windowing.kernels.__main__ import forget_stale, stale_code, warm
@@ -74,7 +78,7 @@ def examine() -> list[Check]:
     ]
 
 
-def report(checks: list[Check]) -> Answer:
+def judged(checks: list[Check]) -> Answer:
     """Say what ``checks`` have found."""
     width = max(len(check.name) for check in checks)
     margin = " " * (6 + width + 2)
@@ -395,3 +399,43 @@ def _record_archive() -> None:
 def _compile_kernels() -> None:
     forget_stale()
     warm()
+
+
+def setup(
+    with_s3: Annotated[bool, typer.Option("--s3", help="Also fetch the jars with which Spark reads s3:// (13 MB).")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Get what Spark and the kernels need and this machine lacks: Delta's jars, an archive of classes, compiled code. Minutes, once."""
+    show(set_up(Progress(errors), with_s3=with_s3), as_json)
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check this machine: Java, jars, worker Python, versions, warehouse, disk, ports, the server that SPARK_REMOTE names."""
+    answer = judged(examine())
+    show(answer, as_json)
+    raise typer.Exit(1 if answer.data["wrong"] else 0)
+
+
+def serve(
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port on this machine; 0 for any that is free.")] = 15002,
+    idle_minutes: Annotated[int, typer.Option("--idle-minutes", min=0, help="End after this time without a client; 0 for never.")] = 0,
+    max_age_hours: Annotated[
+        int, typer.Option("--max-age-hours", min=0, help="Restart Spark after this time, once no client is connected; 0 for never.")
+    ] = 24,
+    max_memory_gib: Annotated[
+        int, typer.Option("--max-memory-gib", min=0, help="Restart Spark when it takes more, once no client is connected; 0 for never.")
+    ] = 8,
+    as_json: AsJson = False,
+) -> None:
+    """Keep Spark warm on this machine, and print the address for SPARK_REMOTE; ends on SIGTERM and Ctrl-C."""
+
+    def ready(server: Server) -> None:
+        data = {"address": server.address, "port": server.port, "pid": server.pid, "seconds": round(time.monotonic() - begun, 1)}
+        show(Answer(data, server.address), as_json)
+
+    begun = time.monotonic()
+    server = Server(port, ServerLimits(idle_minutes * 60, max_age_hours * 3_600, max_memory_gib << 30), report)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: server.end())
+    report(f"windowmill: starting and warming up Spark on port {server.port}, which takes about a minute")
+    report(f"windowmill: the server has ended: {server.keep(ready)}")

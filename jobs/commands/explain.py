@@ -9,14 +9,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from windowmill.jobs.commands.terminal import Answer, as_written, in_bytes, wrapped
+from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, as_written, in_bytes, load_pipeline, show, wrapped
 from windowmill.jobs.commands.validation import shifted_dates
 from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.sources.kinds import caveat_of
@@ -36,7 +37,7 @@ _LEAVES: Mapping[WayName, str] = {
 _OURS = {"command", "ways", "way", "engine", "assumed"}
 
 
-def explain(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
+def explanation_of(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     """The plan of ``pipeline``; a spec that lacks what ``run`` needs is planned for ``try``."""
     # A user's own functions are looked for where the command runs, last, so that they hide nothing.
     if str(Path.cwd()) not in sys.path:
@@ -270,3 +271,12 @@ def _table(*columns: str) -> Table:
     for name in columns:
         table.add_column(name, overflow="fold")
     return table
+
+
+def explain(
+    spec: Spec,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also show slices, engines with their costs, and what is stored.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Explain what a run reads, keeps and combines for each window; starts nothing."""
+    show(explanation_of(load_pipeline(spec), verbose=verbose), as_json)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from windowmill.checkpoints.places import absolute, local_path
 from windowmill.jobs.commands.source_look import Look, MeasuredArrivals, Unit, check_column, look_at, measured
-from windowmill.jobs.commands.terminal import Answer
+from windowmill.jobs.commands.terminal import Answer, AsJson, show
 from windowmill.jobs.commands.topic_look import look_at_messages
 from windowmill.jobs.layouts.limits import MAX_BYTES
 from windowmill.jobs.sources.kinds import open_source
@@ -375,3 +375,24 @@ def _some(names: Sequence[str]) -> str:
 
 def _question(text: str, default: str) -> str:
     return str(typer.prompt(text, default=default, err=True))
+
+
+def init_command(
+    source: Annotated[
+        str | None, typer.Option("--source", help="A Delta table, a folder of Parquet, CSV or JSON files, or kafka://HOST:PORT/TOPIC.")
+    ] = None,
+    table: Annotated[str | None, typer.Option("--table", help="Instead: a Delta table of Spark's catalog, as schema.table.")] = None,
+    format_: Annotated[str | None, typer.Option("--format", help="delta, parquet, csv, json or kafka; found by itself.")] = None,
+    options: Annotated[list[str] | None, typer.Option("--option", help="An option of the source, as name=value; repeat it.")] = None,
+    keys: Annotated[str | None, typer.Option("--keys", help="Columns by which events are grouped: a,b; - for none.")] = None,
+    time: Annotated[str | None, typer.Option("--time", help="The column that says when an event happened.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The file to write; by default <pipeline>.yaml.")] = None,
+    sink: Annotated[str | None, typer.Option("--sink", help="Where results go; by default next to the source.")] = None,
+    pipeline: Annotated[str | None, typer.Option("--pipeline", help="The pipeline's name; by default that of the source.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: take what the source shows.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look at a source, ask at most three questions, and write a spec that runs as it is."""
+    asked = Asked(source, table, format_, options or [], keys, time, out, sink, pipeline, force)
+    show(init(asked, ask=not yes and not as_json), as_json)

@@ -1,4 +1,4 @@
-"""Maintains a pipeline's tables: drops state that no window needs, merges small files, vacuums unused files. No JVM."""
+"""``windowmill maintain``: drops state that no window needs, merges small files, vacuums unused files. No JVM."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import or_
+from typing import Annotated
 
 import pyarrow as pa
+import typer
 from deltalake.exceptions import DeltaError
 
 from windowmill.checkpoints import ledger, upkeep
@@ -31,7 +33,8 @@ from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS, Turn
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.savepoints import keep_periodic
-from windowmill.jobs.commands.terminal import Answer
+from windowmill.jobs.commands.summaries import new_progress
+from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, duration_of, load_pipeline, show
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.durations import Duration
@@ -192,3 +195,26 @@ def _tidy_ledger(path: str, *, now: bool) -> TableMaintenance:
     removed += ledger.prune_manifests(path, 0 if now else upkeep.RETENTION_HOURS)
     _shorten(path, now=now)
     return TableMaintenance("ledger", 0, before, len(table_at(path).file_uris()), removed)
+
+
+def maintain_command(
+    spec: Spec,
+    now: Annotated[
+        bool,
+        typer.Option(
+            "--now",
+            help="Remove files and log entries of older versions whatever their age, as after a purge. Running queries, time travel and "
+            "pipelines that have not read the sink's newest version lose them.",
+        ),
+    ] = False,
+    fold_revisions: Annotated[
+        str | None,
+        typer.Option(
+            help="Keep only the newest revision of a window from this age on, such as `30 days`; by default the spec's fold_revisions."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drop expired slices, compact and vacuum the pipeline's own tables."""
+    fold = None if fold_revisions is None else duration_of("--fold-revisions", fold_revisions)
+    show(maintain(load_pipeline(spec), new_progress(), now=now, fold=fold), as_json)

@@ -1,11 +1,13 @@
-"""``windowmill cost`` and ``windowmill report --all``: what batches of a pipeline cost, and an overview of a folder's pipelines."""
+"""``windowmill cost``, ``report`` and ``views``: what batches cost, pages about pipelines, and SQL that makes views of their sinks."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -14,11 +16,14 @@ from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.engine import describe_briefly
 from windowmill.jobs.commands.summaries import titled
-from windowmill.jobs.commands.terminal import Answer, as_written, in_bytes, load_pipeline
+from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, in_bytes, load_pipeline, show
+from windowmill.jobs.published import view_statements
+from windowmill.jobs.report import ChartSelection, write_report
 from windowmill.jobs.report.cost import Month, figures_of, trend_of
 from windowmill.jobs.report.overview import PipelineRow, row_of, unreadable, write_overview
 from windowmill.windowing.errors import SpecError, WindowmillError
 from windowmill.windowing.redaction import redacted
+from windowmill.windowing.settings import PRICE_PER_HOUR
 from windowmill.windowing.spec import Pipeline
 
 #: Columns of the table by their names in JSON.
@@ -75,3 +80,62 @@ def _row(spec: Path, target: str) -> PipelineRow:
         return row_of(pipeline, str(spec), target)
     except WindowmillError as err:
         return unreadable(name, str(spec), redacted(as_written(str(err))))
+
+
+def cost(
+    spec: Spec,
+    last: Last = 20,
+    price: Annotated[
+        float | None,
+        typer.Option("--price-per-hour", envvar=PRICE_PER_HOUR.name, min=0, help="Price of an hour of computing, in any currency."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the last batches cost, whether that grows, and what it comes to a month at the pipeline's schedule."""
+    show(cost_of(load_pipeline(spec), last, price), as_json)
+
+
+def report(
+    spec: Annotated[Path | None, typer.Argument(metavar="[SPEC]", help="The pipeline's YAML file.", show_default=False)] = None,
+    every: Annotated[
+        Path | None, typer.Option("--all", metavar="FOLDER", help="One page over the pipelines of this folder's *.yaml files.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", help="Path or URI of the page; by default next to the pipeline's tables, or in the folder.")
+    ] = None,
+    aggregates: Annotated[
+        list[str] | None,
+        typer.Option("--aggregate", metavar="NAME", help="Draw this aggregate; give the option for each. By default up to three."),
+    ] = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key", metavar="NAME=VALUE", help="Draw only keys with this value of a key column; any of several. NAME alone means null."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the HTML report of a pipeline, or an overview of all pipelines of a folder."""
+    if (spec is None) == (every is None):
+        raise SpecError("report: expected a SPEC, or --all FOLDER; give one of them")
+    if every is not None:
+        if aggregates or keys:
+            raise SpecError("report --all: the overview has no charts; give --aggregate and --key with a SPEC")
+        show(overview_of(every, out), as_json)
+    elif spec is not None:
+        pipeline = load_pipeline(spec)
+        choice = ChartSelection.of(pipeline, aggregates or (), keys or ())
+        page = redacted(write_report(pipeline, out=out, spec=str(spec), choice=choice))
+        show(Answer({"pipeline": pipeline.pipeline, "report": page}, Text(page)), as_json)
+
+
+def views(
+    spec: Spec,
+    schema: Annotated[str | None, typer.Option("--schema", help="Schema of the views; by default the current one.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the statements of Spark's SQL that make views of the sink: all rows, and the newest revisions."""
+    pipeline = load_pipeline(spec)
+    statements = view_statements(pipeline, schema)
+    text = Text("\n".join(f"{statement};" for statement in statements.values()))
+    show(Answer({"pipeline": pipeline.pipeline, "views": statements}, text), as_json)

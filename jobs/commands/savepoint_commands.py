@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
 from rich.console import Group
 
 from windowmill.jobs.batch import savepoints
-from windowmill.jobs.commands.summaries import bound, titled
-from windowmill.jobs.commands.terminal import Answer, in_bytes
+from windowmill.jobs.batch.planning import Acceptance
+from windowmill.jobs.commands.summaries import bound, new_progress, titled
+from windowmill.jobs.commands.terminal import (
+    AcceptChanges,
+    AcceptCode,
+    Answer,
+    AsJson,
+    Spec,
+    in_bytes,
+    load_pipeline,
+    show,
+)
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SpecError
@@ -17,7 +28,6 @@ from windowmill.windowing.meanings import describe_difference
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.savepoints import Savepoint
-    from windowmill.jobs.batch.planning import Acceptance
     from windowmill.jobs.batch.progress import Progress
     from windowmill.windowing.spec import Pipeline
 
@@ -89,3 +99,16 @@ def _list(pipeline: Pipeline) -> Answer:
 def _entry(entry: Savepoint, pipeline: Pipeline) -> dict[str, Any]:
     instants = {name: bound(getattr(entry, name), not pipeline.time.integer_axis) for name in ("seen", "emitted")}
     return {name: asdict(entry)[name] for name in _SHOWN} | {"created_at": bound(to_us(entry.at), True)} | instants
+
+
+def savepoint(
+    spec: Spec,
+    action: Annotated[Literal["create", "list", "restore", "drop"], typer.Argument(metavar="create|list|restore|drop", help="What to do.")],
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The savepoint; list takes none.")] = None,
+    accept_changes: AcceptChanges = False,
+    accept_code: AcceptCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make, list or drop a named state of the pipeline, or go back to one: the next run reads what came after it."""
+    accepted = Acceptance(changes=accept_changes, code=accept_code)
+    show(savepoint_of(load_pipeline(spec), new_progress(), action, name, accepted), as_json)

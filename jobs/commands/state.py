@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
+import typer
 from rich.console import Group, RenderableType
 
 from windowmill.checkpoints.data_files import missing
@@ -17,7 +18,7 @@ from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.commands.state_views.entries import LiveRowsView, PositionsView
 from windowmill.jobs.commands.state_views.partial_views import SessionsView, SlicesView
 from windowmill.jobs.commands.state_views.view import View, source_types, value_of
-from windowmill.jobs.commands.terminal import Answer
+from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, show
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.errors import SpecError, StateMissingError
 from windowmill.windowing.layouts import WayName, describe_ways, divide
@@ -136,3 +137,16 @@ class MixedView(View):
 
 def _own(facts: Mapping[str, Any]) -> list[str]:
     return [name for name in facts if name not in (*_SHARED, "kind", "largest_keys")]
+
+
+def state(
+    spec: Spec,
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", metavar="NAME=VALUE", help="A key; give the option once per key column. NAME alone means null."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of lines of each list.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show the stored state; for a key, what the next run would restore, and for which windows."""
+    show(state_of(load_pipeline(spec), key or [], limit), as_json)

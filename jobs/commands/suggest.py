@@ -22,7 +22,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.quoting import quoted, sql_text
 from windowmill.checkpoints.stores import is_table, use_options_of
 from windowmill.expectations.past import KEYS, VOLUME
-from windowmill.jobs.commands.terminal import Answer, wrapped
+from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, show, wrapped
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 
@@ -213,3 +213,8 @@ def _two_digits(share: float, cut: Any) -> float:
     """
     scale = 10.0 ** (1 - math.floor(math.log10(share)))
     return float(f"{cut(share * scale) / scale:.2g}")
+
+
+def suggest(spec: Spec, as_json: AsJson = False) -> None:
+    """Propose rules of quality from what the pipeline has published, as YAML to paste, each with the history that it rests on."""
+    show(suggestions_of(load_pipeline(spec)), as_json)

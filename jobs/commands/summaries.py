@@ -1,15 +1,17 @@
-"""Answers of ``status``, ``history`` and ``quality``, and the summary of a run, each as data and as text. No JVM."""
+"""``windowmill status``, ``history`` and ``quality``, and the summary of a run, each as data and as text. No JVM."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -25,14 +27,14 @@ from windowmill.expectations.history import newest_batches, read
 from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.batch.engine import compute_of, refused_locally
 from windowmill.jobs.batch.planning import Waiting
-from windowmill.jobs.batch.progress import CommittedBatch, missed_windows, warnings_of
+from windowmill.jobs.batch.progress import CommittedBatch, Progress, missed_windows, warnings_of
 from windowmill.jobs.batch.window_history import rulings
-from windowmill.jobs.commands.terminal import Answer, as_written
+from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, errors, load_pipeline, show
 from windowmill.jobs.kept_verdicts import kept_verdict, named_where_unreadable
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import from_us
-from windowmill.windowing.errors import TableUnlocatedError, WindowmillError
+from windowmill.windowing.errors import HeldError, TableUnlocatedError, WindowmillError
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
 
@@ -44,6 +46,11 @@ if TYPE_CHECKING:
 #: Versions that the text of ``status`` names, and rows that break a rule in that of ``quality``.
 _MAX_NAMED = 5
 _WHAT_NEXT = "`windowmill {}` or `windowmill {}` it, or change the rule or the limits of quarantine and run again"
+
+
+def new_progress() -> Progress:
+    """What a command that computes says of its progress, on standard error."""
+    return Progress(errors, as_written)
 
 
 def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch], status: str | None = None) -> Answer:
@@ -67,6 +74,18 @@ def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch], status: str |
         f"computed by {engine.describe(batches[-1]['compute'])}"
     )
     return Answer(data, text)
+
+
+@contextmanager
+def summarized_in_json(pipeline: Pipeline, progress: Progress, as_json: bool) -> Iterator[None]:
+    """With ``--json``, print the summary also where a batch is held, or where an error follows batches that are committed."""
+    try:
+        yield
+    except WindowmillError as err:
+        held = isinstance(err, HeldError)
+        if as_json and (held or progress.committed):
+            show(summary_of(pipeline, progress.committed, "held" if held else "failed"), as_json)
+        raise
 
 
 def status_of(pipeline: Pipeline) -> Answer:
@@ -343,3 +362,23 @@ def _describe(versions: Sequence[LoggedVersion]) -> str:
         return f"version {version.version} is {'an' if version.operation[:1] in 'AEIOU' else 'a'} {version.operation}"
     named = ", ".join(f"{version.version} ({version.operation})" for version in versions[:_MAX_NAMED])
     return f"versions {named}{' and more' if len(versions) > _MAX_NAMED else ''} change rows"
+
+
+def status(spec: Spec, as_json: AsJson = False) -> None:
+    """Show the pipeline's progress and open batch."""
+    show(status_of(load_pipeline(spec)), as_json)
+
+
+def history(
+    spec: Spec,
+    last: Last = 20,
+    timings: Annotated[bool, typer.Option("--timings", help="Show the seconds of each step.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the pipeline's batches."""
+    show(history_of(load_pipeline(spec), last, timings=timings), as_json)
+
+
+def quality(spec: Spec, last: Last = 5, as_json: AsJson = False) -> None:
+    """Show the validation results of the last batches."""
+    show(quality_of(load_pipeline(spec), last), as_json)

@@ -24,8 +24,6 @@ from windowmill.windowing.redaction import redacted
 from windowmill.windowing.specfile import read_spec
 
 if TYPE_CHECKING:
-    from windowmill.jobs.batch.planning import Acceptance
-    from windowmill.jobs.batch.progress import Progress
     from windowmill.windowing.durations import Duration
     from windowmill.windowing.spec import Pipeline
 
@@ -123,20 +121,6 @@ def range_of(begin: str | None, end: str | None, pipeline: Pipeline, what: str) 
     if first is not None and last is not None and first >= last:
         raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are {what}")
     return first, last
-
-
-def new_progress() -> Progress:
-    """What a command that computes says of its progress, on standard error."""
-    from windowmill.jobs.batch.progress import Progress  # loads the ledger, which not all commands need
-
-    return Progress(errors, as_written)
-
-
-def acceptance(changes: bool, code: bool) -> Acceptance:
-    """What ``--accept-changes`` and ``--accept-code`` allow."""
-    from windowmill.jobs.batch.planning import Acceptance
-
-    return Acceptance(changes=changes, code=code)
 
 
 def in_bytes(size: float) -> str:

@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import numpy as np
 import pyarrow as pa
+import typer
 
-from windowmill.jobs.commands.terminal import as_written, load_pipeline
+from windowmill.jobs.commands.terminal import Spec, as_written, load_pipeline
 from windowmill.jobs.commands.try_engine import KernelEngine, Results, TryBatch, TryEngine
 from windowmill.jobs.conditions.truths import evaluate
 from windowmill.jobs.json_lines.read import JsonRows, RefusedRow, read_rows, refused_lines
@@ -252,3 +253,16 @@ def _with_instants(rows: pa.Table) -> pa.Table:
 
 def _mask(truth: pa.BooleanArray) -> np.ndarray:
     return np.asarray(truth.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def try_(
+    spec: Spec,
+    input_: Annotated[Path, typer.Option("--input", help="JSON lines; - for standard input.")],
+    batch_rows: Annotated[int | None, typer.Option("--batch-rows", min=1, help="Split the input into batches of this many rows.")] = None,
+    commit_rows: Annotated[int, typer.Option("--commit-rows", min=1, help="Lines per commit: rows of one commit arrive together.")] = 1,
+    engine: Annotated[str, typer.Option("--engine", help="kernel; spark, as runs; or reference, the oracle: plain and slow.")] = "kernel",
+    final: Annotated[bool, typer.Option("--final/--no-final", help="Whether the watermark goes to infinity at the end of input.")] = True,
+    _as_json: Annotated[bool, typer.Option("--json", help="No effect: the output is JSON lines.")] = False,
+) -> None:
+    """Run the spec on JSON lines and print its rows as JSON lines. No Airflow, no tables."""
+    raise typer.Exit(run_try(spec, input_, batch_rows, engine, final, commit_rows, stdout=sys.stdout, stderr=sys.stderr))

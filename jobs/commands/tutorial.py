@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
+import typer
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -25,7 +26,7 @@ from windowmill.checkpoints.stores import table_at, write_table
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.commands.summaries import titled
-from windowmill.jobs.commands.terminal import wrapped
+from windowmill.jobs.commands.terminal import AsJson, console, wrapped
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.report.queries import query
 from windowmill.windowing.axis import from_us
@@ -326,3 +327,13 @@ def _table(title: str, rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         table.add_row(*(f"{value:.2f}" if isinstance(value, float) else str(value) for value in row.values()))
     return table
+
+
+def tutorial(
+    folder: Annotated[Path | None, typer.Option("--folder", help="A new folder for its files; a temporary one unless given.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show windows, late rows and a held batch on a small shop's orders, in seconds; no JVM."""
+    data = run_tutorial(folder, (lambda _: None) if as_json else console.print)
+    if as_json:
+        print(json.dumps(data))

@@ -1,21 +1,27 @@
-"""``windowmill validate``: a spec alone, or against its source; and dates that are the day before on the clocks of a window's zone."""
+"""``windowmill validate`` and ``schema``: a spec alone, or against its source; and the JSON schema of specs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
+import typer
+from rich.text import Text
+
+from windowmill.jobs.commands.terminal import Answer, AsJson, show
 from windowmill.jobs.conditions.truths import conditions_by_field, outside_by_field
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spec_checks import Problem, alert_problems, problems_of, source_problems
-from windowmill.windowing.errors import SpecError, WindowmillError
+from windowmill.windowing.errors import SourceError, SpecError, WindowmillError
 from windowmill.windowing.redaction import as_written
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec_guide import described_schema
 from windowmill.windowing.specfile import ReadSpec, read_spec
 
 #: Midnights of a winter and of a summer day.
@@ -121,3 +127,43 @@ def _look(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Problem]]
     outside = _outside(pipeline, columns.in_conditions)
     found = {"rows": None if seen is None else seen.as_json(), "dates": note, "outside": outside}
     return found, lines, [] if wrong is None else [wrong]
+
+
+def validate(
+    specs: Annotated[list[Path], typer.Argument(metavar="SPEC", help="YAML files of pipelines, or folders of *.yaml files.")],
+    source: Annotated[
+        bool, typer.Option("--source", help="Also compare each spec with its source, and read some of its rows; no JVM.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check specs, with their conditions, functions and expectations; starts nothing."""
+    files = specs_of(specs)
+    found = [checked(spec, source=source) for spec in files]
+    wrong = [each.error for each in found if each.error is not None]
+    if len(files) > 1 or specs[0].is_dir():
+        every = [{"spec": str(spec), **each.data} for spec, each in zip(files, found, strict=True)]
+        counted = f"{len(files)} spec{'s' if len(files) != 1 else ''}: {f'{len(wrong)} not valid' if wrong else 'all valid'}"
+        show(Answer({"specs": every}, Text("\n".join([*(line for each in found for line in each.lines), counted]))), as_json)
+    elif not wrong:
+        show(Answer(found[0].data, Text("\n".join(found[0].lines))), as_json)
+    if wrong:
+        # One that no retry can mend decides how the command ends.
+        ends = SpecError if any(error.exit_code == SpecError.exit_code for error in wrong) else SourceError
+        raise wrong[0] if len(wrong) == 1 else ends("\n".join(map(str, wrong)))
+
+
+def schema(
+    out: Annotated[Path | None, typer.Option("--out", help="Write it to this file instead; an editor finds it there.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the JSON schema of a spec, by which editors complete fields and mark mistakes."""
+    described = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | described_schema()
+    if out is None:
+        print(json.dumps(described, indent=None if as_json else 2))
+        return
+    try:
+        out.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+    except OSError as err:
+        raise SpecError(f"{out}: cannot be written ({err.strerror}); name a file in a folder that exists and may be written") from err
+    text = f"{out}: the JSON schema of a spec; begin a spec with the line\n# yaml-language-server: $schema={out}"
+    show(Answer({"schema": str(out)}, Text(text)), as_json)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Group
 from rich.text import Text
 
 from windowmill.jobs.batch.progress import missed_windows
-from windowmill.jobs.commands.terminal import Answer
+from windowmill.jobs.commands.summaries import new_progress
+from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, range_of, show
 from windowmill.jobs.verify.check import Verification, verify
 from windowmill.windowing.axis import from_us
 
@@ -111,3 +114,22 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return str(value) if isinstance(value, date | datetime | Decimal | bytes) else value
+
+
+def verify_command(
+    spec: Spec,
+    sample: Annotated[int, typer.Option("--sample", min=1, help="Number of published rows to recompute.")] = 100,
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", help="Only windows that end after this instant (ISO 8601, UTC; an integer on an integer axis)."),
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", help="… and at or before this one.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Choose the same rows as an earlier verification with this seed.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Recompute random published rows from the source as it is now, by Spark SQL, and compare; exit code 1 if one differs."""
+    pipeline = load_pipeline(spec)
+    ends, chosen = range_of(begin, end, pipeline, "verified"), random.randrange(1 << 31) if seed is None else seed
+    answer, agrees = verification_of(pipeline, new_progress(), number=sample, seed=chosen, ends=ends)
+    show(answer, as_json)
+    return 0 if agrees else 1

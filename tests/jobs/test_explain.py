@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 from rich.console import Console
 
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands.explain import explain
+from windowmill.jobs.commands.explain import explanation_of
 from windowmill.windowing.specfile import parse_pipeline
 
 SPEC: dict[str, Any] = {
@@ -43,7 +43,7 @@ def written(folder: Path, **fields: Any) -> str:
 def shown(width: int = 100, verbose: bool = True, **fields: Any) -> str:
     console = Console(width=width, highlight=False, soft_wrap=True, file=io.StringIO())
     with console.capture() as captured:
-        console.print(explain(parse_pipeline(SPEC | fields), verbose=verbose).text)
+        console.print(explanation_of(parse_pipeline(SPEC | fields), verbose=verbose).text)
     return captured.get()
 
 
@@ -108,7 +108,7 @@ def test_each_engine_is_shown_with_its_reason_and_its_combines():
 
 def test_live_rows_are_told_with_what_forbids_slices_and_what_their_state_costs():
     windows = [{"name": "spans", "type": "snapshot"}]
-    found = explain(parse_pipeline(SPEC | {"windows": windows}))
+    found = explanation_of(parse_pipeline(SPEC | {"windows": windows}))
     assert (found.data["command"], found.data["ways"]) == ("run", ("live rows",))
     why = "windows.0: snapshot windows are no fixed grid"
     assert found.data["why"] == (why,)
@@ -122,7 +122,7 @@ def test_live_rows_are_told_with_what_forbids_slices_and_what_their_state_costs(
 def test_each_window_is_told_with_its_way():
     last = {"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}
     windows = [*SPEC["windows"], last, {"name": "spans", "type": "snapshot"}]
-    found = explain(parse_pipeline(SPEC | {"windows": windows}))
+    found = explanation_of(parse_pipeline(SPEC | {"windows": windows}))
     assert [window["way"] for window in found.data["windows"]] == ["slices", "slices", "positions", "live rows"]
     text = " ".join(shown(windows=windows).split())
     assert "leaves are slices (hourly, day); tuples by position, with FlatFAT's nodes (last_50); live rows, kept as an" in text
@@ -132,7 +132,7 @@ def test_each_window_is_told_with_its_way():
 
 def test_positions_are_told_with_what_a_batch_reads_of_them():
     windows = [{"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}]
-    found = explain(parse_pipeline(SPEC | {"windows": windows}))
+    found = explanation_of(parse_pipeline(SPEC | {"windows": windows}))
     assert (found.data["command"], found.data["ways"], found.data["why"]) == ("run", ("positions",), ())
     text = " ".join(shown(windows=windows).split())
     assert "done by windowmill run, backfill: leaves are tuples by position, with FlatFAT's nodes in a Delta table" in text
@@ -144,7 +144,7 @@ def test_positions_are_told_with_what_a_batch_reads_of_them():
 
 def test_a_spec_without_source_and_sink_is_explained():
     spec = {name: part for name, part in SPEC.items() if name not in ("source", "sink")}
-    found = explain(parse_pipeline(spec))
+    found = explanation_of(parse_pipeline(spec))
     assert found.data["command"] == "kernel"
     assert "source: missing" in found.data["refused"][0][1]
 

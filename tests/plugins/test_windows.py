@@ -12,7 +12,7 @@ import yaml
 
 from windowmill import aggregate
 from windowmill.expectations.suites import rules
-from windowmill.jobs.commands.explain import explain
+from windowmill.jobs.commands.explain import explanation_of
 from windowmill.jobs.commands.try_command import run_try
 from windowmill.jobs.spec_checks import problems_of
 from windowmill.jobs.user_code import module_names
@@ -54,7 +54,7 @@ def test_a_new_type_is_parsed_checked_and_explained():
     found = plan(pipeline)
     assert found.windows[0].what == "each: one event"
     assert found.why == ("windows.0: each windows are no fixed grid",)
-    assert "each: one event" in json.dumps(explain(pipeline).data)
+    assert "each: one event" in json.dumps(explanation_of(pipeline).data)
 
 
 @pytest.mark.parametrize("batch_rows", [None, 1, 2])

@@ -1,13 +1,14 @@
-"""``backfill --dry-run``: what a backfill would read and replace, and about how long it would take. No JVM, and nothing is written."""
+"""``windowmill backfill``, and with ``--dry-run`` what it would read and replace, and about how long it would take."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import typer
 
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.data_files import rows_of
@@ -16,14 +17,16 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import BackfillPlan
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.stores import is_table, table_at
-from windowmill.jobs.batch import planning
+from windowmill.jobs.batch import loop, planning
 from windowmill.jobs.batch.engine import compute_of
-from windowmill.jobs.commands.summaries import bound
-from windowmill.jobs.commands.terminal import Answer
+from windowmill.jobs.batch.planning import Acceptance
+from windowmill.jobs.commands.summaries import bound, new_progress, summarized_in_json, summary_of
+from windowmill.jobs.commands.terminal import AcceptChanges, AcceptCode, Answer, AsJson, Spec, instant_of, load_pipeline, show
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import AXIS_END
+from windowmill.windowing.errors import SpecError
 from windowmill.windowing.layouts import windows_by_way
 from windowmill.windowing.spec import Pipeline
 
@@ -34,7 +37,45 @@ if TYPE_CHECKING:
 _BATCHES = 50
 
 
-def backfill_preview(pipeline: Pipeline, begin: int, end: int, *, history: History, accepted: planning.Acceptance) -> Answer:
+def backfill(
+    spec: Spec,
+    begin: Annotated[
+        str, typer.Option("--from", help="Windows that end after this instant (ISO 8601, UTC; an integer on an integer axis).")
+    ],
+    end: Annotated[str, typer.Option("--to", help="… and at or before this one.")],
+    as_arrived: Annotated[
+        bool, typer.Option("--as-arrived", help="Take the rows that earlier batches read, also where the source has changed them since.")
+    ] = False,
+    arrival: Annotated[
+        Literal["log", "event_time"] | None,
+        typer.Option("--arrival", help="log: as --as-arrived; event_time: all rows that the table holds, in event-time order, none late."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be read and replaced, and about how long it takes; change nothing.")
+    ] = False,
+    accept_changes: AcceptChanges = False,
+    accept_code: AcceptCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute the windows that end in (from, to] from the rows that the source holds now, as one batch."""
+    pipeline = load_pipeline(spec)
+    first, last = instant_of("--from", begin, pipeline), instant_of("--to", end, pipeline)
+    if first >= last:
+        raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are recomputed")
+    if as_arrived and arrival == "event_time":
+        raise SpecError("--as-arrived and --arrival event_time contradict each other; give one of them")
+    history: History = "log" if as_arrived else arrival or "current"
+    accepted = Acceptance(changes=accept_changes, code=accept_code)
+    if dry_run:
+        show(backfill_preview(pipeline, first, last, history=history, accepted=accepted), as_json)
+        return
+    progress = new_progress()
+    with summarized_in_json(pipeline, progress, as_json):
+        done = loop.backfill(pipeline, progress, begin=first, end=last, history=history, accepted=accepted)
+    show(summary_of(pipeline, [done]), as_json)
+
+
+def backfill_preview(pipeline: Pipeline, begin: int, end: int, *, history: History, accepted: Acceptance) -> Answer:
     """What ``windowmill backfill`` would do with these arguments; raises what it would raise before its work."""
     runnable, ledger = runnable_of(pipeline), Ledger.open(pipeline)
     readings: list[Reading] = []
