@@ -30,7 +30,7 @@ from windowmill.jobs.sources.folder_listing import (
     text_form,
     with_wider_types,
 )
-from windowmill.jobs.sources.folder_options import LOGICAL, declared, lacks_column
+from windowmill.jobs.sources.folder_options import LOGICAL, declared, lacks_column, name_pattern
 from windowmill.jobs.sources.parquet_columns import Footer, footer_of, footers_of
 from windowmill.jobs.sources.unread_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceError, SourceMissingError, SpecError
@@ -48,7 +48,7 @@ _COUNTED_AT_A_TIME, _COUNTED_AT_ONCE = 256, 16
 def look_at_folder(settings: Source) -> Mapping[str, Stat]:
     """The files of the folder that are data, by path."""
     assert settings.path is not None  # `not_run` refuses a source without a path
-    return listed_files(settings.path, settings.options.get("pathGlobFilter", "*"))
+    return listed_files(settings.path, name_pattern(settings.options.get("pathGlobFilter", "*")))
 
 
 def open_folder(settings: Source, record: str | None, listed: Mapping[str, Stat] | None = None) -> FolderSource:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -283,8 +283,8 @@ class Stat(NamedTuple):
     mtime_ns: int
 
 
-def listed_files(root: str, pattern: str = "*") -> dict[str, Stat]:
-    """The files of the folder that are data, and whose names fit ``pattern``, by path.
+def listed_files(root: str, names: re.Pattern[str] | None = None) -> dict[str, Stat]:
+    """The files of the folder that are data, and whose names fit ``names``, by path.
 
     Raises
     ------
@@ -300,7 +300,7 @@ def listed_files(root: str, pattern: str = "*") -> dict[str, Stat]:
         if local is not None and local.exists() and not local.is_dir():
             raise SourceError(f"source {root}: is a file; source.path names the folder in which files arrive")
         found = _stored(root) if local is None else _local(root, local)
-        files = {path: own for path, own in found if own.size and fnmatchcase(path.rpartition("/")[2], pattern)}
+        files = {path: own for path, own in found if own.size and (names is None or names.fullmatch(path.rpartition("/")[2]))}
     except FileNotFoundError as err:
         raise SourceMissingError(f"source {root}: there is no such folder; make it, or correct source.path") from err
     except (OSError, UnicodeDecodeError) as err:

@@ -43,6 +43,10 @@ _COLUMN = re.compile(
     r"\s*(?:`((?:[^`]|``)+)`|(\w+))\s*:?\s+(\w+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*(?:not\s+null)?\s*", re.IGNORECASE
 )
 
+_LETTER = r"[^\r\n\u0080-\U0010ffff]"
+_LETTERS = {"sep": rf"{_LETTER}|\\t", "quote": f"{_LETTER}?", "escape": f"{_LETTER}?"}
+_GLOB = re.compile(r"\\.|\[[!^]?(?:\\.|[^\]\\])+\]|.", re.DOTALL)
+
 
 def option_problems(settings: Source) -> Iterator[tuple[str, str]]:
     """Problems with the values of options, as pairs (path of the field, problem and remedy)."""
@@ -50,13 +54,45 @@ def option_problems(settings: Source) -> Iterator[tuple[str, str]]:
     for name, value in settings.options.items():
         if name in ("header", "mergeSchema", "multiLine") and value.lower() not in LOGICAL:
             yield f"source.options.{name}", f"got {value!r}; expected true or false"
-        if (name == "sep" and value != "\\t" and len(value.encode()) != 1) or (name in ("quote", "escape") and len(value.encode()) > 1):
-            yield f"source.options.{name}", f"got {value!r}; expected one ASCII character"
-        if name == "schema":
+        if name in _LETTERS and re.fullmatch(_LETTERS[name], value) is None:
+            yield f"source.options.{name}", f"got {value!r}; expected one ASCII character that ends no line"
+        elif name in ("quote", "escape") and value == settings.options.get("sep", ","):
+            yield f"source.options.{name}", f"got {value!r}, which is also the separator; expected another character"
+        if name in ("schema", "pathGlobFilter"):
             try:
-                declared(value)
+                (declared if name == "schema" else name_pattern)(value)
             except SpecError as err:
-                yield "source.options.schema", str(err)
+                yield f"source.options.{name}", str(err)
+
+
+def name_pattern(glob: str) -> re.Pattern[str]:
+    """What fits a pattern of names as Hadoop reads it, of ``*``, ``?``, ``[a-c]``, ``[^a-c]``, ``{csv,txt}``, and backslashes.
+
+    Raises
+    ------
+    SpecError
+        If it is none.
+
+    Examples
+    --------
+    >>> bool(name_pattern("[^_]*.{csv,csv.gz}").fullmatch("a.csv.gz")), bool(name_pattern("*.csv").fullmatch("a_csv"))
+    (True, False)
+    """
+    found, groups = [], 0
+    for token in _GLOB.findall(glob):
+        if token.startswith("[") and len(token) > 1:
+            is_other = token[1] in "!^"
+            letters = re.findall(r"\\?.", token[1 + is_other : -1], re.DOTALL)
+            found.append(f"[{'^' * is_other}{''.join(each if each == '-' else re.escape(each[-1]) for each in letters)}]")
+        elif token == "{" or (groups and token in ",}"):
+            found.append({"{": "(?:", ",": "|", "}": ")"}[token])
+            groups += {"{": 1, ",": 0, "}": -1}[token]
+        else:
+            found.append({"*": ".*", "?": ".", "[": "["}.get(token) or re.escape(token[-1]))
+    try:
+        return re.compile("".join(found), re.DOTALL)
+    except re.error as err:  # a bracket or brace that is not closed, or an empty range
+        raise SpecError(f"got {glob!r}; expected a pattern of names, as *.csv or *.{{csv,txt}}") from err
 
 
 def lacks_column(path: str, name: str) -> SourceSchemaError:
@@ -89,6 +125,9 @@ def declared(ddl: str) -> pa.Schema:
             raise SpecError(f"got {ddl[at : at + 80].strip()!r}; expected name TYPE, …, each type one of {known}")
         fields.append(pa.field((found[1] or found[2]).replace("``", "`"), kind))
         at = found.end() + 1
+    twice = next((field.name for at, field in enumerate(fields) if any(field.name == other.name for other in fields[:at])), None)
+    if twice is not None:
+        raise SpecError(f"got two columns {twice!r}; expected one of each name")
     if not fields:
         raise SpecError("got no column; expected name TYPE, …")
     return pa.schema(fields)

@@ -21,6 +21,7 @@ from tests.matrices import crossed
 from windowmill.checkpoints.failpoints import InjectedError, arm, disarm
 from windowmill.checkpoints.source_files import SeenFiles
 from windowmill.jobs.cli import main
+from windowmill.jobs.sources.folder_options import name_pattern
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import Reach, reading_of
 from windowmill.jobs.sources.unread import SourceWatch
@@ -109,6 +110,34 @@ def test_each_run_reads_each_new_file_once_whatever_its_clock_says(pipe, capsys)
     assert pipe.run(capsys) == [2]
     assert pipe.run(capsys) == []
     assert pipe.results() == {("a", "01"): (1, 1.0), ("a", "02"): (1, 2.0), ("a", "03"): (2, 7.0)}
+
+
+@pytest.mark.parametrize(
+    ("glob", "fitting"),
+    [
+        ("*.csv", "a.csv b^c.csv {x}.csv"),
+        ("*.{csv,csv.gz}", "a.csv b^c.csv d.csv.gz {x}.csv"),
+        ("[^ab{]*", "d.csv.gz x-1.txt"),
+        ("[!ab{]*", "d.csv.gz x-1.txt"),
+        ("[a-b]*", "a.csv b^c.csv"),
+        ("b[\\^]?.csv", "b^c.csv"),
+        ("\\{x}.csv", "{x}.csv"),
+        ("?.csv", "a.csv"),
+        ("{a,{x-1,d}.{txt,csv.gz}}*", "a.csv d.csv.gz x-1.txt"),
+        ("", ""),
+    ],
+)
+def test_names_fit_a_pattern_as_spark_takes_it(glob, fitting):
+    names = ["a.csv", "b^c.csv", "d.csv.gz", "x-1.txt", "{x}.csv"]
+    assert [name for name in names if name_pattern(glob).fullmatch(name)] == fitting.split()
+
+
+@pytest.mark.parametrize("glob", ["[a-c.csv", "*.{csv,txt", "[]", "[c-a]*"])
+def test_what_is_no_pattern_of_names_is_refused(tmp_path, capsys, glob):
+    pipe = Pipe(tmp_path, "csv")
+    pipe.write(options={"header": True, "pathGlobFilter": glob})
+    assert main(["validate", str(pipe.path)]) == 2
+    assert f"source.options.pathGlobFilter: got {glob!r}; expected a pattern of names" in capsys.readouterr().err
 
 
 def test_empty_lines_are_no_rows(tmp_path, capsys):
