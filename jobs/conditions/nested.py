@@ -211,7 +211,8 @@ def _array(call: Call) -> Value:
     places = np.arange(n * count).reshape(count, n).T.reshape(-1) if n else np.arange(0)
     items = pa.concat_arrays([value.array for value in values]).take(pa.array(places))
     offsets = pa.array(np.arange(n + 1, dtype=np.int32) * count)
-    return Value(pa.ListArray.from_arrays(offsets, items), either(*(value.failed for value in values)))
+    failed = either(*(value.failed for value in values))
+    return Value(pa.ListArray.from_arrays(offsets, items, mask=None if failed is None else pa.array(failed)), failed)
 
 
 @calls("exists", "forall", "filter", "transform")

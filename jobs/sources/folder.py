@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from windowmill.checkpoints.source_files import SeenFile, SeenFiles
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 #: Files whose rows are counted before any of them is planned, and of them at one time: most of it is waiting for a store.
 _COUNTED_AT_A_TIME, _COUNTED_AT_ONCE = 256, 16
+#: Files that a message names.
+_NAMED = 5
 
 
 def look_at_folder(settings: Source) -> Mapping[str, Stat]:
@@ -258,8 +261,8 @@ class FolderSource(SourceTable):
 
     def when_missing(self) -> str:
         return (
-            "(removed from the folder, or changed); bring it back, or take that as a correction by `windowmill restate SPEC --file NAME`; "
-            "keep files as long as backfills read them"
+            "(removed from the folder, or changed); bring it back, or take that as a correction by `windowmill restate SPEC --file NAME`, "
+            "which takes several files at once: name each that has changed or gone; keep files as long as backfills read them"
         )
 
     def first_version_at(self, instant: datetime) -> int | None:
@@ -334,9 +337,10 @@ class FolderSource(SourceTable):
         return {file.path for file in {file.path: file for file in self.seen[: through + 1]}.values() if file.event == "removed"}
 
     def when_changed(self, version: LoggedVersion) -> str:
-        path = self.seen[version.version].path
+        paths = dict.fromkeys(file.path for file in self.seen[version.version :] if file.event in ("changed", "removed"))
+        named = " ".join(f"--file {shlex.quote(path)}" for path in islice(paths, _NAMED)) + (" …" if len(paths) > _NAMED else "")
         return (
-            f"take that as a correction by `windowmill restate SPEC --file {shlex.quote(path)}`, put the file back as it was, or set "
+            f"take that as a correction by `windowmill restate SPEC {named}`, put the file back as it was, or set "
             "source.changes to ignore, so that such files leave results as they are"
         )
 

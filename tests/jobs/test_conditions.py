@@ -45,6 +45,7 @@ ROWS = pa.table(
     }
 )
 COMMON = [
+    *("size(array(cast(s as int), 1)) = 2", "array(cast(s as int)) is not null or b"),
     *("i > 2", "i = 5", "i == 5", "i <> 5", "i != 5", "i <=> j", "i <=> null", "i is null", "i is not null", "not b", "b", "b and i > 0"),
     *("b or i > 0", "not (b or i > 0)", "b = true", "b = false or b is null", "i between -2 and 5", "i not between -2 and 5"),
     *("i in (1, 2, null)", "i not in (1, 2)", "s in ('5', 'x')", "s in ('5', null)", "i > 1.5", "i = 1.0", "f > 1", "f > 1.5", "f = 0"),

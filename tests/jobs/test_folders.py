@@ -411,6 +411,26 @@ def test_late_rows_of_a_folder_count_after_a_restatement(pipe, capsys):
     assert pipe.run(capsys) == [], "nothing is left open"
 
 
+def test_a_refusal_names_all_files_that_one_correction_takes(pipe, capsys):
+    for number in range(7):
+        pipe.land(str(number), ("a", 60 * number, 1), mtime=1_000 + number)
+    assert sum(pipe.run(capsys)) == 7
+    for number in (1, 2):
+        pipe.land(str(number), ("a", 60 * number, 5), mtime=2_000 + number)
+    assert main(["run", str(pipe.path)]) == 2
+    named = [f"{number}.{pipe.format}" for number in (1, 2)]
+    assert f"by `windowmill restate SPEC --file {named[0]} --file {named[1]}`, put" in capsys.readouterr().err
+    told = restated(pipe, capsys, "--file", named[1], "--from", "2024-01-01T01:00", "--to", "2024-01-01T03:00", code=2)
+    assert "which takes several files at once: name each that has changed or gone" in told
+    restated(pipe, capsys, "--file", named[0], "--file", named[1])
+    assert pipe.run(capsys) == []
+    assert [newest(pipe)["a", hour][1] for hour in ("01", "02", "03")] == [1, 5, 5]
+    for number in range(6):
+        pipe.land(str(number), ("a", 60 * number, 9), mtime=3_000 + number)
+    assert main(["run", str(pipe.path)]) == 2
+    assert f"--file 4.{pipe.format} …`, put the file back" in capsys.readouterr().err
+
+
 def test_windows_do_not_lose_rows_of_files_that_are_gone_unasked(tmp_path, capsys):
     pipe = Pipe(tmp_path, "json")
     pipe.write(changes="ignore")
