@@ -348,7 +348,8 @@ def _concat(call: Call) -> Value:
 
 @calls("concat_ws")
 def _concat_with(call: Call) -> Value:
-    values = [value if value.kind == _TEXTS else text(value) for value in call.values(2)]
+    given = call.values(2)
+    values = [text(given[0]), *(value if value.kind == _TEXTS else text(value) for value in given[1:])]
     if any(value.kind == _TEXTS for value in values):
         return _joined_items(values)
     separator, first, *parts = (value.array for value in values)

@@ -80,6 +80,8 @@ def _each(values: list[Any], instant: bool) -> pa.Array:
 def _json(value: Any, instant: bool) -> str:
     if isinstance(value, Decimal):
         return format(value, "f")
+    if isinstance(value, list) and any(isinstance(each, Decimal) for each in value):
+        return f"[{', '.join(_json(each, instant) for each in value)}]"
     return json.dumps(plain(value, instant), ensure_ascii=False)
 
 

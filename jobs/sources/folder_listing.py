@@ -250,7 +250,7 @@ def _texts_of_objects(rows: Iterable[Mapping[str, Any]], times: TextTimes) -> Ma
             if isinstance(value, bool):
                 known.add(str(value).lower())
             elif isinstance(value, int | float):
-                known.add(repr(value))
+                known.add(repr(value).replace("inf", "Infinity").replace("nan", "NaN"))
             elif isinstance(value, str):
                 quoted.setdefault(name, set()).add(value)
             elif value is not None:

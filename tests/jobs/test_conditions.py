@@ -125,6 +125,7 @@ OUTSIDE = [
     ("session.f(s)", "follows a dot"),
     ("date_format(t, 'w') = '1'", "write parts such as yyyy"),
     ("array(i, j)[0] > 1", "ARRAY"),
+    ("concat_ws(split(s, 'x'), s) = ''", "a cast to string of array<string>"),
 ]
 
 

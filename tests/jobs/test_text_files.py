@@ -339,6 +339,16 @@ def test_fractions_beside_long_whole_numbers_keep_their_digits_in_try_and_in_a_f
     assert found in [str(value) for row in attempt(pipeline, data).rows for value in row["all"]]
 
 
+@pytest.mark.parametrize("numbers", [("NaN", "1"), ("1e400", "1.5"), ("-Infinity", "1"), ("1", "Infinity", "0.5")])
+def test_numbers_that_json_lacks_are_numbers_in_a_folder_as_in_try(tmp_path, numbers):
+    data = "".join(f'{{"t": "{DAY}", "k": "x", "v": {number}}}\n' for number in numbers).encode()
+    column = table(tmp_path, "json", {}, data).column("v")
+    assert column.type == pa.float64()
+    pipeline = parse_pipeline(Pipe(tmp_path / "try", "json", aggregates={"all": {"collect": "v"}}).spec)
+    assert [str(row["all"]) for row in attempt(pipeline, data).rows] == [str([float(number) for number in numbers])]
+    assert str(column.to_pylist()) == str([float(number) for number in numbers])
+
+
 def test_a_time_that_one_value_makes_a_text_is_told_with_the_schema_that_helps(tmp_path, capsys):
     pipe = Pipe(tmp_path, "csv", time={"column": "t", "unit": "s"})
     (pipe.inputs / "a.csv").write_text("t,k,v\n1714521600,x,1\nsoon,x,2\n")

@@ -77,6 +77,13 @@ def test_floats_that_json_lacks_are_texts_both_ways(tmp_path: Path):
     ]
 
 
+def test_lists_of_decimals_keep_their_digits(tmp_path: Path):
+    rows = [f'{{"k": "a", "t": "2013-01-01", "v": {number}}}' for number in (2**63, "12345678901234567.89", 1)]
+    out, _ = attempt(tmp_path, spec_of(aggregates={"all": {"collect": "v"}, "top": {"top_k": {"column": "v", "k": 2}}}), rows)
+    expected = '"all": [9223372036854775808.00, 12345678901234567.89, 1.00], "top": [9223372036854775808.00, 12345678901234567.89]}'
+    assert out[0].endswith(expected)
+
+
 def test_a_column_has_one_type(tmp_path: Path):
     rows = [{"k": 1, "t": "2013-01-01", "v": 1}, {"k": "b", "t": "2013-01-01", "v": 2.5}, {"k": True, "t": "2013-01-01"}]
     found = results(tmp_path, spec_of(aggregates={"v": {"first": "v"}}), rows)
