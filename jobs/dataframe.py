@@ -161,7 +161,7 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
     batch = SourceInput(pipeline=pipeline, columns=columns, ended=final, latest=latest)
     parts = divide(pipeline, batch.types)
     # Only grids over points are lifted before the shuffle: an event that lasts would become a partial for each start that it crosses.
-    slices = parts.slices if parts.ways == ("slices",) and pipeline.time.end is None else None
+    slices = parts.slices if parts.names == ("slices",) and pipeline.time.end is None else None
     slicing = None if slices is None else Slicing(batch, slices)
     if not order:
         by_files = _of_files(df, batch, slicing, latest, final=final)

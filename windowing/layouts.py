@@ -38,14 +38,14 @@ from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER
 from windowmill.windowing.windows.base import Window
 
-WayName = Literal["slices", "sessions", "positions", "live rows"]
+StateLayout = Literal["slices", "sessions", "positions", "live rows"]
 
 
 @dataclass(frozen=True)
 class Slices:
     """The windows on grids of a pipeline: the pipeline with these windows alone, how it is cut into slices, and what a slice holds."""
 
-    way: ClassVar[WayName] = "slices"
+    name: ClassVar[StateLayout] = "slices"
     pipeline: Pipeline
     grids: Grids
     layout: Layout
@@ -55,7 +55,7 @@ class Slices:
 class Sessions:
     """The sessions of a pipeline: the pipeline with these windows alone, name and limits of each, and the layout of their partials."""
 
-    way: ClassVar[WayName] = "sessions"
+    name: ClassVar[StateLayout] = "sessions"
     pipeline: Pipeline
     limits: tuple[tuple[str, SessionLimits], ...]
     layout: Layout
@@ -86,7 +86,7 @@ class Sessions:
 class Positions:
     """The windows of a pipeline that follow policies: the pipeline with these windows alone, and the layout of their partials."""
 
-    way: ClassVar[WayName] = "positions"
+    name: ClassVar[StateLayout] = "positions"
     pipeline: Pipeline
     layout: Layout
 
@@ -95,7 +95,7 @@ class Positions:
 class Rows:
     """The windows of a pipeline that keep live rows: the pipeline with these windows alone; ``shared`` is whether it has others."""
 
-    way: ClassVar[WayName] = "live rows"
+    name: ClassVar[StateLayout] = "live rows"
     pipeline: Pipeline
     shared: bool = False
 
@@ -118,9 +118,9 @@ class Parts:
         return tuple(part for part in (self.slices, self.sessions, self.positions, self.rows) if part is not None)
 
     @property
-    def ways(self) -> tuple[WayName, ...]:
+    def names(self) -> tuple[StateLayout, ...]:
         """The layouts that windows have."""
-        return tuple(part.way for part in self.each)
+        return tuple(part.name for part in self.each)
 
     @property
     def layout(self) -> Layout | None:
@@ -129,7 +129,7 @@ class Parts:
         return None if part is None else part.layout
 
 
-_WAYS: tuple[WayName, ...] = ("slices", "sessions", "positions", "live rows")
+_LAYOUTS: tuple[StateLayout, ...] = ("slices", "sessions", "positions", "live rows")
 
 
 def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
@@ -140,11 +140,11 @@ def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
     SpecError
         If the aggregates do not fit the columns, or a key has the name of a column that partials need.
     """
-    found = windows_by_way(pipeline)
+    found = windows_by_layout(pipeline)
     if set(found) <= {"live rows"}:
         return Parts(rows=Rows(pipeline))
     layout = Layout.of(pipeline, types)
-    on_grids, joined, by_policies, others = (found.get(layout) for layout in _WAYS)
+    on_grids, joined, by_policies, others = (found.get(layout) for layout in _LAYOUTS)
     slices = sessions = None
     if on_grids is not None:
         slices = Slices(on_grids, Grids.of(on_grids), layout)
@@ -155,15 +155,15 @@ def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
     return Parts(slices, sessions, positions, None if others is None else Rows(others, shared=True))
 
 
-def windows_by_way(pipeline: Pipeline) -> dict[WayName, Pipeline]:
+def windows_by_layout(pipeline: Pipeline) -> dict[StateLayout, Pipeline]:
     """For each layout, the pipeline with its windows alone."""
-    windows_of: dict[WayName, list[Window]] = {layout: [] for layout in _WAYS}
+    windows_of: dict[StateLayout, list[Window]] = {layout: [] for layout in _LAYOUTS}
     for index, window in enumerate(pipeline.windows):
-        windows_of[_way_of(pipeline, index)].append(window)
+        windows_of[_layout_of(pipeline, index)].append(window)
     return {layout: pipeline.model_copy(update={"windows": tuple(windows)}) for layout, windows in windows_of.items() if windows}
 
 
-def _way_of(pipeline: Pipeline, index: int) -> WayName:
+def _layout_of(pipeline: Pipeline, index: int) -> StateLayout:
     window = pipeline.windows[index]
     if why_no_partials(pipeline, index):
         return "live rows"
@@ -189,10 +189,10 @@ def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | 
         raise SpecError(f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source")
 
 
-def describe_ways(layouts: Sequence[WayName]) -> str:
+def describe_layouts(layouts: Sequence[StateLayout]) -> str:
     """The names of ``layouts`` as a list in a sentence.
 
-    >>> describe_ways(["slices", "sessions", "live rows"])
+    >>> describe_layouts(["slices", "sessions", "live rows"])
     'slices, sessions and live rows'
     """
     *others, last = layouts

@@ -27,7 +27,7 @@ from windowmill.windowing.columnar.state_log import StateLog
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.grids import count_slices
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.layouts import Positions, Rows, Sessions, Slices, WayName, divide, why_rows
+from windowmill.windowing.layouts import Positions, Rows, Sessions, Slices, StateLayout, divide, why_rows
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.slicing.calendar_grid import CalendarGrid
 from windowmill.windowing.slicing.slicers import slicer_of
@@ -140,7 +140,7 @@ class WindowPlan:
 
     Attributes
     ----------
-    way
+    layout
         The layout of its state.
     leaf_bytes
         Size of one stored slice, session, node over positions or live row, its key included.
@@ -150,7 +150,7 @@ class WindowPlan:
 
     name: str
     what: str
-    way: WayName
+    layout: StateLayout
     shape: Shape
     choices: tuple[Choice, ...]
     leaf_bytes: int
@@ -167,7 +167,7 @@ class PipelinePlan:
         What is planned: ``run``, or, where the spec lacks what that needs, ``try`` with the engine of this name.
     refused
         The commands before it in this order, and why they do not.
-    ways
+    layouts
         The layouts of its windows.
     why
         The parts of the spec that need live rows, each with its reason.
@@ -178,7 +178,7 @@ class PipelinePlan:
     pipeline: str
     command: Command
     refused: tuple[tuple[Command, str], ...]
-    ways: tuple[WayName, ...]
+    layouts: tuple[StateLayout, ...]
     why: tuple[str, ...]
     reads: str
     adds: str
@@ -197,15 +197,15 @@ def plan(pipeline: Pipeline, refusal: str | None = None) -> PipelinePlan:
     """
     types = assumed_types(pipeline)
     parts = divide(pipeline, types)
-    ways = {window.name: part.way for part in parts.each for window in part.pipeline.windows}
+    layouts = {window.name: part.name for part in parts.each for window in part.pipeline.windows}
     described = {window.name: _described(part, window, types) for part in parts.each for window in part.pipeline.windows}
-    windows = tuple(_window(pipeline, window, ways[window.name], described[window.name]) for window in pipeline.windows)
+    windows = tuple(_window(pipeline, window, layouts[window.name], described[window.name]) for window in pipeline.windows)
     reads, adds = ("; ".join(dict.fromkeys(texts)) for texts in zip(*((each.reads, each.adds) for each in described.values()), strict=True))
     return PipelinePlan(
         pipeline.pipeline,
         "kernel" if refusal else "run",
         (("run", refusal),) if refusal else (),
-        parts.ways,
+        parts.names,
         why_rows(pipeline),
         "" if refusal else reads,
         "" if refusal else adds,
@@ -228,16 +228,16 @@ def _aggregate(name: str, spec: AggregateSpec, types: Mapping[str, pa.DataType],
     return AggregatePlan(name, spec.function, spec.columns, assumed, () if layout is None else layout.columns_of(name), accuracy)
 
 
-def _window(pipeline: Pipeline, window: Window, way: WayName, described: Described) -> WindowPlan:
+def _window(pipeline: Pipeline, window: Window, layout: StateLayout, described: Described) -> WindowPlan:
     rows = described.shape.state_rows
-    choices = tuple(_choice(name, spec, way, described) for name, spec in pipeline.aggregates.items())
+    choices = tuple(_choice(name, spec, layout, described) for name, spec in pipeline.aggregates.items())
     state_bytes = None if rows is None else rows * described.row_bytes
-    return WindowPlan(window.name, window.describe(), way, described.shape, choices, described.row_bytes, state_bytes)
+    return WindowPlan(window.name, window.describe(), layout, described.shape, choices, described.row_bytes, state_bytes)
 
 
-def _choice(name: str, spec: AggregateSpec, way: WayName, described: Described) -> Choice:
+def _choice(name: str, spec: AggregateSpec, layout: StateLayout, described: Described) -> Choice:
     partial, engine, why, combines = spec.declaration.partial, described.engine, described.why, described.combines
-    if partial == "none" and way == "live rows":
+    if partial == "none" and layout == "live rows":
         engine, why = "recompute", "an event weighs as long as it lasts inside the window, so each window weighs its events again"
         combines = Combines("n", described.shape.n)
     elif partial == "none":

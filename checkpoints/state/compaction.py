@@ -45,7 +45,7 @@ from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Bools, Ints
-    from windowmill.windowing.layouts import WayName
+    from windowmill.windowing.layouts import StateLayout
     from windowmill.windowing.spec import Pipeline
 
 #: Levels of which nodes are stored together, and rows and bytes of a row group: the nodes at either end of the windows of keys that are
@@ -213,27 +213,27 @@ def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
     return pa.schema([found[name] for name in (*first, *rest, SUM)])
 
 
-def own_rows(way: WayName, ways: Collection[WayName], spans: Sequence[str] = ()) -> str:
-    """The SQL condition for the rows of the part that goes ``way``, in a table of parts that go these ``ways``.
+def own_rows(layout: StateLayout, layouts: Collection[StateLayout], spans: Sequence[str] = ()) -> str:
+    """The SQL condition for the rows of the part with this ``layout``, in a table of parts with these ``layouts``.
 
     Rows of spans belong to the slices; each has a value in one of the columns ``spans``.
     """
-    if len(ways) == 1:
+    if len(layouts) == 1:
         return "true"
     or_spans = f" OR {span_condition(spans)}" if spans else ""
     own = {
         "slices": f"({SLICE} IS NOT NULL{or_spans})",
         "sessions": f"{GAP} IS NOT NULL",
         "positions": f"{SEQUENCE} IS NOT NULL",
-        "live rows": own_entries(beside_positions="positions" in ways).sql,
+        "live rows": own_entries(beside_positions="positions" in layouts).sql,
     }
-    return own[way]
+    return own[layout]
 
 
 def compact_entries(
     path: str,
     before_batch: int,
-    ways: Collection[WayName],
+    layouts: Collection[StateLayout],
     needed: NeededRows | None = None,
     *,
     spans: Sequence[str] = (),
@@ -248,8 +248,8 @@ def compact_entries(
 
     Parameters
     ----------
-    ways
-        The ways of the parts whose rows are in the table.
+    layouts
+        Layouts of the parts whose rows are in the table.
     spans
         Columns of which each row of spans has a value in one.
     first
@@ -261,8 +261,8 @@ def compact_entries(
     schema = pa.schema(table.schema().to_arrow())
     since = "true" if first is None else f"{BATCH} >= {first}"
     removes = first is None or all(batches_of(file)[0] >= first for file in files_of(table))
-    query = _kept(schema, f"{BATCH} < {before_batch} AND {since}", before_batch, ways, needed, spans, removes=removes)
-    group = rows_of_group(files_of(table)) if "positions" in ways else None
+    query = _kept(schema, f"{BATCH} < {before_batch} AND {since}", before_batch, layouts, needed, spans, removes=removes)
+    group = rows_of_group(files_of(table)) if "positions" in layouts else None
     before = number_of_rows(table)
     # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
     write_deltalake(
@@ -288,7 +288,7 @@ def _kept(
     schema: pa.Schema,
     where: str,
     before_batch: int,
-    ways: Collection[WayName],
+    layouts: Collection[StateLayout],
     needed: NeededRows | None,
     spans: Sequence[str],
     *,
@@ -307,16 +307,16 @@ def _kept(
         rows = f"state WHERE {own}"
         return f"{NeededRows.all_but_old_spans(keys, spans, before_batch).latest_of(rows) if spans else rows} AND {still}"
 
-    kept_of: Mapping[WayName, Callable[[str], str]] = {
+    kept_of: Mapping[StateLayout, Callable[[str], str]] = {
         "slices": of_slices,
         "sessions": lambda own: f"state WHERE {own} AND {still}",
         "positions": lambda own: f"({needed_rows('state', keys, own, live=live, removes=removes)})",
         "live rows": lambda own: f"({latest_entries('state', keys, own)})",
     }
-    for way in ways:
-        own = f"{where} AND {own_rows(way, ways, spans)}"
-        kept.append(f"SELECT {names} FROM {kept_of[way](own)}")
-    order = search_order(keys, live=live) if "positions" in ways else []
-    order += order_of(schema.names) if len(ways) > 1 else []
+    for layout in layouts:
+        own = f"{where} AND {own_rows(layout, layouts, spans)}"
+        kept.append(f"SELECT {names} FROM {kept_of[layout](own)}")
+    order = search_order(keys, live=live) if "positions" in layouts else []
+    order += order_of(schema.names) if len(layouts) > 1 else []
     query = " UNION ALL ".join(kept)
     return f"SELECT {names} FROM ({query}) ORDER BY {', '.join(order)}" if order else query

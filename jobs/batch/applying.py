@@ -17,7 +17,7 @@ from windowmill.checkpoints.stores import is_table
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import purged_since_read, refuse_uncounted
-from windowmill.jobs.batch.from_state import FromState, changed_windows, from_state, kept_gaps, kept_of_source, kept_ways
+from windowmill.jobs.batch.from_state import FromState, changed_windows, from_state, kept_gaps, kept_layouts, kept_of_source
 from windowmill.jobs.batch.window_history import numbered_otherwise
 from windowmill.jobs.layouts.carried import NotStoredError
 from windowmill.jobs.layouts.choose import parts_of
@@ -109,7 +109,7 @@ def next_apply(
         reading = reading if needed_from is None else times_from(source, reading, pipeline.time, needed_from)
         on_reading(source, reading)
         schema = source.schema_json
-        keeps, gaps = kept_ways(runnable, ledger, changes, schema), kept_gaps(runnable, ledger, changes, schema)
+        keeps, gaps = kept_layouts(runnable, ledger, changes, schema), kept_gaps(runnable, ledger, changes, schema)
         staying = kept_of_source(runnable, changes, fills, schema, keeps, gaps)
         refuse_uncounted(runnable, ledger, source, before, reach, staying)
     plan = ApplyPlan(

@@ -185,7 +185,7 @@ class _State:
     def __init__(self, job: Job, *, beyond_process: bool) -> None:
         parts = job.parts()
         self._path, self._batch, self._keys = job.runnable.places.state, job.plan.batch, job.runnable.pipeline.keys
-        self._ways, self._spans = [part.way for part in parts], [name for part in parts for name in part.spans]
+        self._layouts, self._spans = [part.name for part in parts], [name for part in parts for name in part.spans]
         self._beyond_process = beyond_process
 
     def is_overgrown(self) -> bool:
@@ -201,18 +201,18 @@ class _State:
         """Compact the state."""
         before = self._batch + 1
         if self._has_entries:
-            compact_entries(self._path, before, self._ways, spans=self._spans, first=self._merged_from() or None)
+            compact_entries(self._path, before, self._layouts, spans=self._spans, first=self._merged_from() or None)
         else:
             compact_partials(self._path, NeededRows.all_but_old_spans(self._keys, self._spans, before))
 
     @property
     def _has_entries(self) -> bool:
         """Whether the state has rows that are compacted together with all others."""
-        return bool({"positions", "live rows"} & set(self._ways))
+        return bool({"positions", "live rows"} & set(self._layouts))
 
     def _merged_from(self) -> int | None:
         """The first batch whose rows are worth merging with those of all later ones, 0 for all; null for none."""
-        if self._ways == ["positions"]:
+        if self._layouts == ["positions"]:
             return overgrown_from(self._path, lay_out=self._beyond_process)
         return 0 if is_overgrown(self._path) else None
 

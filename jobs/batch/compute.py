@@ -159,7 +159,7 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
 def _by_shares(finished: FinishedShares, parts: Sequence[Part], loaded: Sequence[Sequence[Exchange]], targets: Targets) -> list[Output]:
     """The output of each of ``parts``, which are loaded for each share of the keys."""
     names = [
-        f"{part.way} {number} of {len(shares)}" for part, shares in zip(parts, loaded, strict=True) for number in range(1, len(shares) + 1)
+        f"{part.name} {number} of {len(shares)}" for part, shares in zip(parts, loaded, strict=True) for number in range(1, len(shares) + 1)
     ]
     computed = dict(zip(names, (partial(share.compute, targets) for shares in loaded for share in shares), strict=True))
     done = iter(finished.outputs(computed, {role: target.table for role, target in targets.of.items()}))

@@ -53,12 +53,12 @@ class FromState:
     ----------
     since
         The instant from which on all slices are stored; null for always, and where no windows are made of slices.
-    cut_anew
+    recut
         Whether windows are filled from slices, or these are cut at other edges.
     """
 
     since: int | None
-    cut_anew: bool
+    recut: bool
 
 
 def from_state(
@@ -93,17 +93,17 @@ def from_state(
     before = pipeline.meaning_as(last.plan.definition)
     fills = () if history is None else changes.filled
     carried = carried_of(runnable, before, Columns.of(schema_json).arrow, changed_windows(changes), fills)
-    cut = next((each for each in carried if each.cut_anew), None)
+    cut = next((each for each in carried if each.recut), None)
     if cut is None:
-        return FromState(None, cut_anew=False)
+        return FromState(None, recut=False)
     check = _SliceCheck.of(runnable, ledger, cut)
     check.edges()
     check.lateness(filled=bool(fills))
-    return FromState(check.reach(AXIS_END if history is None else history, fills, begin), cut_anew=True)
+    return FromState(check.reach(AXIS_END if history is None else history, fills, begin), recut=True)
 
 
-def kept_ways(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_json: str) -> tuple[str, ...]:
-    """The ways of which ``changes`` leave all windows and their partials as they are, so that what the state has stored of them stays."""
+def kept_layouts(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_json: str) -> tuple[str, ...]:
+    """The state layouts whose windows and partials ``changes`` leave as they are, so that their stored rows stay."""
     new, old = _parts_of_stored(runnable, ledger, schema_json)
     found = []
     for part in new:
@@ -111,21 +111,21 @@ def kept_ways(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_j
             [carried] = carried_parts([part], old, changed_windows(changes), changes.filled)
         except NotStoredError:
             continue
-        found += [] if carried.cut_anew else [part.way]
+        found += [] if carried.recut else [part.name]
     return tuple(found)
 
 
 def kept_gaps(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_json: str) -> tuple[int, ...]:
     """The gaps of sessions that ``changes`` leave as they are beside others: the state has its own rows for each gap."""
     new, old = _parts_of_stored(runnable, ledger, schema_json)
-    part = next((each for each in new if each.way == "sessions"), None)
+    part = next((each for each in new if each.name == "sessions"), None)
     windows = () if part is None else part.batch.pipeline.windows
     others = {window.session_gap() for window in windows if window.name in {*changed_windows(changes), *changes.filled}}
     gaps = tuple(dict.fromkeys(gap for window in windows if (gap := window.session_gap()) not in others))
     if part is None or not others or not gaps:
         return ()
     staying, _ = _parts_of_stored(with_gaps(runnable, gaps), ledger, schema_json)
-    own = [each for each in staying if each.way == "sessions"]
+    own = [each for each in staying if each.name == "sessions"]
     try:
         carried_parts(own, old, (), ())
     except NotStoredError:
@@ -136,9 +136,9 @@ def kept_gaps(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_j
 def kept_of_source(
     runnable: Runnable, changes: SpecChanges, fills: Sequence[str], schema_json: str, keeps: Sequence[str], gaps: Sequence[int]
 ) -> list[Window]:
-    """The windows that ``changes`` keep, but of which the state is not that of the ways ``keeps`` and ``gaps``, so the source gives it."""
+    """Windows that ``changes`` keep, whose state comes from the source: it is not among the layouts ``keeps`` or the ``gaps``."""
     anew, parts = {*changed_windows(changes), *fills}, divide(runnable.pipeline, Columns.of(schema_json).arrow).each
-    windows = [window for part in parts if part.way not in keeps for window in part.pipeline.windows if window.name not in anew]
+    windows = [window for part in parts if part.name not in keeps for window in part.pipeline.windows if window.name not in anew]
     return [window for window in windows if not (window.joins_by_gap and window.session_gap() in gaps)]
 
 
@@ -176,10 +176,10 @@ def carried_of(
 ) -> list[CarriedPart]:
     """The parts of the pipeline, each with the part of the pipeline ``before`` of whose rows it is made; else as :func:`.carried_parts`.
 
-    ``only`` are the ways of the parts that are wanted; null for all.
+    ``only`` are the layouts of the parts that are wanted; null for all.
     """
     parts, old = _parts(runnable, before, types, batch)
-    return carried_parts([part for part in parts if only is None or part.way in only], old, changed, fills)
+    return carried_parts([part for part in parts if only is None or part.name in only], old, changed, fills)
 
 
 def _parts(runnable: Runnable, before: Pipeline, types: Mapping[str, pa.DataType], batch: int = 0) -> tuple[list[Part], list[Part]]:

@@ -106,7 +106,7 @@ class Job:
 
     def computed(self, parts: Sequence[Part]) -> list[Part]:
         """Those of ``parts`` that the batch computes: all but those of which a changed spec keeps what the state has stored."""
-        return [part for part in parts if part.way not in self.plan.keeps]
+        return [part for part in parts if part.name not in self.plan.keeps]
 
 
 @returnable

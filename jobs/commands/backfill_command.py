@@ -27,7 +27,7 @@ from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.layouts import windows_by_way
+from windowmill.windowing.layouts import windows_by_layout
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _pieces(pipeline: Pipeline, rows: int | None) -> int:
     """Number of pieces in which Spark computes so many ``rows``: shares of the keys for each layout; 1 for this process."""
     if compute_of(pipeline) == "local" or rows is None or rows <= limits.MAX_ROWS:
         return 1
-    return len(windows_by_way(pipeline)) * (limits.shares_of(rows) if pipeline.keys else 1)
+    return len(windows_by_layout(pipeline)) * (limits.shares_of(rows) if pipeline.keys else 1)
 
 
 def _replaced(runnable: Runnable, plan: BackfillPlan) -> dict[str, int]:

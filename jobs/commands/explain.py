@@ -23,18 +23,18 @@ from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.sources.kinds import caveat_of
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SpecError, TableUnlocatedError
-from windowmill.windowing.layouts import WayName
+from windowmill.windowing.layouts import StateLayout
 from windowmill.windowing.planner import PipelinePlan, WindowPlan, plan
 from windowmill.windowing.spec import Pipeline
 
-_LEAVES: Mapping[WayName, str] = {
+_LEAVES: Mapping[StateLayout, str] = {
     "slices": "slices",
     "sessions": "open sessions",
     "positions": "tuples by position, with FlatFAT's nodes",
     "live rows": "live rows, kept as an append-only log",
 }
 #: Fields of plans whose texts are windowmill's own words, by which more is looked up.
-_OURS = {"command", "ways", "way", "engine", "assumed"}
+_OURS = {"command", "layouts", "layout", "engine", "assumed"}
 
 
 def explanation_of(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
@@ -82,16 +82,16 @@ def _done_by(found: PipelinePlan) -> str:
     by, place, together = "windowmill run, backfill", "a Delta table", "one Delta table"
     if found.command == "kernel":
         by, place, together = "windowmill try --engine kernel", "memory", "memory"
-    if len(found.ways) == 1:
-        return f"{by}: leaves are {_LEAVES[found.ways[0]]} in {place}"
-    parts = (f"{_LEAVES[layout]} ({', '.join(names)})" for layout, names in _names_by_way(found).items())
+    if len(found.layouts) == 1:
+        return f"{by}: leaves are {_LEAVES[found.layouts[0]]} in {place}"
+    parts = (f"{_LEAVES[layout]} ({', '.join(names)})" for layout, names in _names_by_layout(found).items())
     return f"{by}: leaves are {'; '.join(parts)}; all in {together}"
 
 
-def _names_by_way(found: PipelinePlan) -> Mapping[WayName, Sequence[str]]:
-    windows: dict[WayName, list[str]] = {layout: [] for layout in found.ways}
+def _names_by_layout(found: PipelinePlan) -> Mapping[StateLayout, Sequence[str]]:
+    windows: dict[StateLayout, list[str]] = {layout: [] for layout in found.layouts}
     for window in found.windows:
-        windows[window.way].append(window.name)
+        windows[window.layout].append(window.name)
     return windows
 
 
@@ -124,7 +124,7 @@ class WindowLine:
         if not keeps_state:
             return cls(window.name, window.what, "", "", engine, most)
         rows, size = window.shape.state_rows, window.state_bytes
-        kept = f"{rows:,} rows ({in_bytes(size)})" if rows is not None and size is not None else _KEEPS[window.way]
+        kept = f"{rows:,} rows ({in_bytes(size)})" if rows is not None and size is not None else _KEEPS[window.layout]
         return cls(window.name, window.what, _reads(window), kept, engine, most)
 
     @property
@@ -137,7 +137,7 @@ class WindowLine:
 
 
 #: What a key keeps where its size depends on the data.
-_KEEPS: Mapping[WayName, str] = {
+_KEEPS: Mapping[StateLayout, str] = {
     "slices": "a row for each slice that a window may still need",
     "sessions": "a row for each open session",
     "positions": "about 2 rows for each tuple that a window may still hold",
@@ -147,7 +147,7 @@ _KEEPS: Mapping[WayName, str] = {
 
 def _reads(window: WindowPlan) -> str:
     n, nodes = window.shape.n, window.shape.nodes
-    match window.way:
+    match window.layout:
         case "slices":
             slices = "its slices" if n is None else _counted(round(n), "slice")
             return f"{slices if nodes is None else f'at most {nodes} nodes and slices'} of each key for a window that ends"
@@ -166,7 +166,7 @@ def _first_page(
     headline = f"{found.pipeline}: {_counted(len(lines), 'window')}, {_counted(len(found.aggregates), 'aggregate')}{of}"
     yield Text(wrapped(headline), style="bold")
     yield _facts([(line.window, line.sentence) for line in lines])
-    shared = {layout: names for layout, names in _names_by_way(found).items() if len(names) > 1 and layout != "live rows"}
+    shared = {layout: names for layout, names in _names_by_layout(found).items() if len(names) > 1 and layout != "live rows"}
     notes = (
         [("shared", f"{', '.join(names)}: what they keep is stored once") for names in shared.values()] if found.command == "run" else []
     )

@@ -40,7 +40,7 @@ from windowmill.windowing.columnar.known_spans import marks_of
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SinkError, StateError, first_line
 from windowmill.windowing.grids import Grids
-from windowmill.windowing.layouts import WayName, windows_by_way
+from windowmill.windowing.layouts import StateLayout, windows_by_layout
 from windowmill.windowing.spec import Pipeline
 
 
@@ -131,7 +131,7 @@ def _compact_state(pipeline: Pipeline | None, ledger: Ledger) -> Callable[[str],
             return 0
         if is_log(path):
             return compact_entries(path, ledger.next_commit, ["live rows"]) + _compact(path)
-        parts = windows_by_way(pipeline)
+        parts = windows_by_layout(pipeline)
         needed = _needed(parts, ledger)
         if {"positions", "live rows"} & set(parts):
             known = Grids.of(parts["slices"]).known if "slices" in parts else ()
@@ -143,7 +143,7 @@ def _compact_state(pipeline: Pipeline | None, ledger: Ledger) -> Callable[[str],
     return compact
 
 
-def _needed(parts: Mapping[WayName, Pipeline], ledger: Ledger) -> NeededRows | None:
+def _needed(parts: Mapping[StateLayout, Pipeline], ledger: Ledger) -> NeededRows | None:
     """The partials of slices and sessions that a future window can contain; null if nothing has been emitted, so that all are needed."""
     last = ledger.last_commit
     if last is None or last.outcome is None or last.outcome.emitted is None:

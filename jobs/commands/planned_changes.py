@@ -118,9 +118,9 @@ def _shown(change: SpecChange, rows: int | None) -> dict[str, Any]:
 def _state(found: Application, pipeline: Pipeline) -> dict[str, Any]:
     """What becomes of the state: whether it is carried over, and since when its slices fill windows, or why the source is read."""
     if isinstance(found.state, NotStoredError):
-        return {"from": "source", "why": str(found.state), "cut_anew": False, "slices_since": None}
+        return {"from": "source", "why": str(found.state), "recut": False, "slices_since": None}
     since = None if found.state.since is None else bound(found.state.since, not pipeline.time.integer_axis)
-    return {"from": "state", "why": None, "cut_anew": found.state.cut_anew, "slices_since": since}
+    return {"from": "state", "why": None, "recut": found.state.recut, "slices_since": since}
 
 
 def _history(history: int | None, pipeline: Pipeline) -> str | int | None:
@@ -173,7 +173,7 @@ def _read(read: Mapping[str, Any]) -> str:
 def _stated(state: Mapping[str, Any]) -> str:
     if state["from"] == "source":
         return f"recomputed from the source: {state['why']}"
-    if not state["cut_anew"]:
+    if not state["recut"]:
         return "carried over"
     since = "" if state["slices_since"] is None else f", which are all there since {state['slices_since']}"
     return f"carried over; windows are made of its slices{since}"

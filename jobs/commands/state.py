@@ -21,7 +21,7 @@ from windowmill.jobs.commands.state_views.view import View, source_types, value_
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, show
 from windowmill.windowing.columnar.checksums import REMEDY
 from windowmill.windowing.errors import SpecError, StateMissingError
-from windowmill.windowing.layouts import WayName, describe_ways, divide
+from windowmill.windowing.layouts import StateLayout, describe_layouts, divide
 from windowmill.windowing.spec import Pipeline
 
 #: Facts about the whole table, which are the same in all views.
@@ -72,7 +72,7 @@ def _made_by(ledger: Ledger, path: str) -> str:
 
 
 def _view(pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> View:
-    parts, views = divide(pipeline, source_types(ledger, path)), dict[WayName, View]()
+    parts, views = divide(pipeline, source_types(ledger, path)), dict[StateLayout, View]()
     if parts.slices is not None:
         views["slices"] = SlicesView(parts.slices.pipeline, ledger, path, limit)
     if parts.sessions is not None:
@@ -80,7 +80,7 @@ def _view(pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> View:
     if parts.positions is not None:
         views["positions"] = PositionsView(parts.positions.pipeline, ledger, path, limit)
     if parts.rows is not None:
-        views["live rows"] = LiveRowsView(parts.rows.pipeline, ledger, path, limit, parts.ways)
+        views["live rows"] = LiveRowsView(parts.rows.pipeline, ledger, path, limit, parts.names)
     return next(iter(views.values())) if len(views) == 1 else MixedView(pipeline, ledger, limit, views)
 
 
@@ -112,10 +112,10 @@ def _as_stored(key: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
 class MixedView(View):
     """State of several parts: what the view of each shows."""
 
-    def __init__(self, pipeline: Pipeline, ledger: Ledger, limit: int, views: Mapping[WayName, View]) -> None:
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, limit: int, views: Mapping[StateLayout, View]) -> None:
         super().__init__(pipeline, ledger, limit)
         self._views = {layout.replace(" ", "_"): view for layout, view in views.items()}
-        self._kind = describe_ways(list(views))
+        self._kind = describe_layouts(list(views))
         self.inspection = next(iter(views.values())).inspection
 
     def summary(self) -> dict[str, Any]:

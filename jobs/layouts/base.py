@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.columnar.positions import PositionStage
     from windowmill.windowing.columnar.slices import Reading
     from windowmill.windowing.kernels.combine import Ints
-    from windowmill.windowing.layouts import WayName
+    from windowmill.windowing.layouts import StateLayout
 
 
 @dataclass(frozen=True)
@@ -173,10 +173,10 @@ class MapReduce(Protocol):
 
 
 class Part(Protocol):
-    """The windows of a pipeline that go one way; each way has its own kind of state."""
+    """The windows of a pipeline with one state layout, and what a batch computes of them."""
 
     @property
-    def way(self) -> WayName:
+    def name(self) -> StateLayout:
         """State layout of these windows."""
         ...
 

@@ -56,18 +56,18 @@ class CarriedPart:
     ----------
     columns
         For each column of its stored rows, except their checksum, the stored column that holds the same.
-    cut_anew
+    recut
         Whether slices are cut at other edges, or fill windows that have ended.
     """
 
     part: Part
     before: Part
     columns: Mapping[str, str]
-    cut_anew: bool = False
+    recut: bool = False
 
 
 def carried_parts(parts: Sequence[Part], before: Sequence[Part], changed: Collection[str], fills: Collection[str]) -> list[CarriedPart]:
-    """How each of ``parts`` goes on from the stored rows of those ``before``.
+    """How each of ``parts`` continues from the stored rows of those ``before``.
 
     Parameters
     ----------
@@ -81,27 +81,27 @@ def carried_parts(parts: Sequence[Part], before: Sequence[Part], changed: Collec
     NotStoredError
         If the state does not hold what one of them needs.
     """
-    return [_carried(part, {each.way: each for each in before}.get(part.way), changed, fills) for part in parts]
+    return [_carried(part, {each.name: each for each in before}.get(part.name), changed, fills) for part in parts]
 
 
 def _carried(part: Part, before: Part | None, changed: Collection[str], fills: Collection[str]) -> CarriedPart:
     windows = part.batch.pipeline.windows
     fresh = next((window for window in windows if window.name in changed), None)
-    if before is None or (fresh is not None and part.way != "slices"):
+    if before is None or (fresh is not None and part.name != "slices"):
         raise _nothing_of((fresh or windows[0]).name, part)
     filled = [window.name for window in windows if window.name in fills]
-    if filled and part.way != "slices":
+    if filled and part.name != "slices":
         raise _nothing_of(filled[0], part)
     columns = _columns(part, before)
     gone = {window.name for window in before.batch.pipeline.windows} - {window.name for window in windows}
-    if part.way == "sessions" and gone and any(window.greatest_size() for window in before.batch.pipeline.windows):
+    if part.name == "sessions" and gone and any(window.greatest_size() for window in before.batch.pipeline.windows):
         raise NotStoredError(f"the state of sessions, of which {min(gone)} is dropped, depends on their greatest sizes")
-    cut_anew = part.way == "slices" and bool(gone or filled or fresh or (LEVEL in part.schema.names) != (LEVEL in before.schema.names))
-    return CarriedPart(part, before, columns, cut_anew)
+    recut = part.name == "slices" and bool(gone or filled or fresh or (LEVEL in part.schema.names) != (LEVEL in before.schema.names))
+    return CarriedPart(part, before, columns, recut)
 
 
 def _nothing_of(window: str, part: Part) -> NotStoredError:
-    return NotStoredError(f"the state holds nothing of what window {window}, which goes by {part.way}, has had before")
+    return NotStoredError(f"the state ({part.name}) holds no earlier rows of window {window}")
 
 
 def _columns(part: Part, before: Part) -> dict[str, str]:
@@ -118,17 +118,17 @@ def _columns(part: Part, before: Part) -> dict[str, str]:
         named = next(result for result in results if lacking[0] in layout.columns_of(result))
         raise NotStoredError(f"the state holds no partials of aggregate {named}")
     others = {field.name: field.type for field in theirs}
-    # Nodes over slices are left out, or made anew, where only one of the parts has them.
+    # Nodes over slices are left out, or computed again, where only one of the parts has them.
     rest = [field for field in own if field.name not in partials and (field.name != LEVEL or LEVEL in others)]
-    # Columns of live rows have other names beside other parts.
+    # Columns of live rows have other names where the table has other parts, too.
     renamed = {}
-    if part.way == "live rows":
+    if part.name == "live rows":
         live, stored_live = (cast("LiveRowPart", each).labels for each in (part, before))
         renamed = {label: stored_live[name] for name, label in live.items() if name in stored_live}
     for field in rest:
         found[field.name] = renamed.get(field.name, field.name)
         if others.get(found[field.name]) != field.type:
-            raise NotStoredError(f"the state has no column {field.name}, which windows that go by {part.way} need")
+            raise NotStoredError(f"the state has no column {field.name}, which windows that keep {part.name} need")
     return found
 
 
@@ -157,28 +157,28 @@ def carry(
     ``fills`` are the names of the windows that are written.
     """
     done = Output()
-    staying = [each for each in carried if not each.cut_anew]
+    staying = [each for each in carried if not each.recut]
     for rows in stored_rows(path, check) if staying else ():
         for each in staying:
             kept = with_checksums(_kept(each, _typed(each, _own(each, rows))))
             writer.state(kept)
             done += Output(counts=Counts(state_restored=restored_kinds(kept)))
     for each in carried:
-        if each.cut_anew:
-            done += _cut_anew(each, path, check, emission, writer, fills)
+        if each.recut:
+            done += _recut(each, path, check, emission, writer, fills)
     return done
 
 
 def _own(each: CarriedPart, rows: pa.Table) -> pa.Table:
-    """Those of the stored ``rows`` that are of the part; of slices that are cut anew those that are no nodes."""
-    names, way = rows.column_names, each.part.way
-    if way == "slices":
+    """Those of the stored ``rows`` that are of the part; of slices that are cut again those that are no nodes."""
+    names, layout = rows.column_names, each.part.name
+    if layout == "slices":
         wanted = reduce(or_, (pc.field(name).is_valid() for name in (SLICE, *each.before.spans)))
-        if each.cut_anew and LEVEL in each.before.schema.names:  # other parts of the table may have levels, too
+        if each.recut and LEVEL in each.before.schema.names:  # other parts of the table may have levels, too
             wanted &= pc.field(LEVEL) == 0
-    elif way == "sessions":
+    elif layout == "sessions":
         wanted = pc.field(GAP).is_valid()
-    elif way == "positions":
+    elif layout == "positions":
         wanted = pc.field(SEQUENCE).is_valid()
     else:
         wanted = own_entries(beside_positions=SEQUENCE in names).expression
@@ -198,18 +198,18 @@ def _typed(each: CarriedPart, rows: pa.Table) -> pa.Table:
 def _kept(each: CarriedPart, rows: pa.Table) -> pa.Table:
     """Those of ``rows`` that windows of the part still need; live rows that none holds any more are marked as gone."""
     part = each.part
-    if part.way == "sessions":
+    if part.name == "sessions":
         return rows.filter(pc.is_in(rows.column(GAP), pa.array(cast("SessionPart", part).gaps, pa.int64())))
-    if part.way == "positions":
+    if part.name == "positions":
         return rows.filter(pc.is_in(rows.column(SEQUENCE), pa.array(cast("PositionPart", part).sequences, pa.string())))
-    if part.way == "live rows" and _windows(part) != _windows(each.before):
+    if part.name == "live rows" and _windows(part) != _windows(each.before):
         held = reduce(pc.or_, (rows.column(name).fill_null(False) for name in cast("LiveRowPart", part).held))
         free = pc.and_(pc.equal(rows.column(KIND), ROW), pc.invert(held))
         return rows.set_column(rows.schema.get_field_index(KIND), rows.schema.field(KIND), pc.if_else(free, GONE, rows.column(KIND)))
     return rows
 
 
-def _cut_anew(each: CarriedPart, path: str, check: RowCheck, emission: Emission, writer: RowWriter, fills: Collection[str]) -> Output:
+def _recut(each: CarriedPart, path: str, check: RowCheck, emission: Emission, writer: RowWriter, fills: Collection[str]) -> Output:
     part = cast("SlicePart", each.part)
     stage = part.map_reduce(emission, has_late=False).stage
     stage = replace(stage, grids=tuple((name, grid) for name, grid in stage.grids if name in fills))

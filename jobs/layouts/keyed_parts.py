@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.schedulers.local.new_rows import NewRows
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.slices import Reading
-    from windowmill.windowing.layouts import WayName
+    from windowmill.windowing.layouts import StateLayout
 
 
 #: Number of rows that this process advances together. More are divided by key into shares, so that the memory of one serves the next.
@@ -94,7 +94,7 @@ class Keyed:
 class KeyedPart(ABC):
     """A part whose state is advanced key by key; ``batch`` has the pipeline of the part's windows alone."""
 
-    way: ClassVar[WayName]
+    name: ClassVar[StateLayout]
     grids: Sequence[WindowGrid] = ()
     spans: Sequence[str] = ()
     by_arrival = True

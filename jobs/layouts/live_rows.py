@@ -1,4 +1,4 @@
-"""The part that goes by live rows: the state keeps rows that later windows may hold, and each batch reads them again."""
+"""The part with state layout *live rows*: the state keeps rows that later windows may hold, and each batch reads them again."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class LiveRowReading:
 class LiveRowPart(KeyedPart):
     """Computes a batch by live rows."""
 
-    way = "live rows"
+    name = "live rows"
     revises_by_watermark = True
 
     def __init__(self, batch: Input, rows: Rows) -> None:

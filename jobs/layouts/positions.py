@@ -1,4 +1,4 @@
-"""The part that goes by positions: the state keeps a FlatFAT over each key's tuples, for windows with policies."""
+"""The part with state layout *positions*: the state keeps a FlatFAT over each key's tuples, for windows with policies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class PositionPart(KeyedPart):
     """Computes a batch over positions."""
 
-    way = "positions"
+    name = "positions"
 
     def __init__(self, batch: Input, positions: Positions) -> None:
         super().__init__(replace(batch, pipeline=positions.pipeline))

@@ -1,4 +1,4 @@
-"""The part that goes by sessions: the state keeps bounds and partials of open sessions."""
+"""The part with state layout *sessions*: the state keeps bounds and partials of open sessions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from windowmill.windowing.watermark import BEFORE
 class SessionPart(KeyedPart):
     """Computes a batch by sessions; ``gaps`` are theirs, each once."""
 
-    way = "sessions"
+    name = "sessions"
 
     def __init__(self, batch: Input, sessions: Sessions) -> None:
         super().__init__(replace(batch, pipeline=sessions.pipeline))

@@ -1,4 +1,4 @@
-"""The part that goes by slices: the state keeps partials of slices, from which windows on grids are combined."""
+"""The part with state layout *slices*: the state keeps partials of slices, from which windows on grids are combined."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.columnar.slices import NodeStage, Revising, Sliced, SliceStage, WindowStage
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.columns import int64_of
-from windowmill.windowing.layouts import Slices, WayName
+from windowmill.windowing.layouts import Slices, StateLayout
 from windowmill.windowing.nodes import Nodes, Selection, Span
 from windowmill.windowing.spec import Pipeline
 
@@ -130,7 +130,7 @@ class Slicing:
 class SlicePart:
     """Computes a batch by slices; ``holds_nodes`` is whether the state may hold nodes over them."""
 
-    way: WayName = "slices"
+    name: StateLayout = "slices"
     revises_by_watermark = False
 
     def __init__(self, batch: Input, slices: Slices, *, holds_nodes: bool) -> None:

@@ -97,12 +97,12 @@ def test_try_goes_the_ways_that_explain_names(case: dict[str, Any], tmp_path: Pa
 
     def noted(*given: Any) -> list[Part]:
         parts = parts_of(*given)
-        gone.update(part.way for part in parts)
+        gone.update(part.name for part in parts)
         return parts
 
     monkeypatch.setattr(memory, "parts_of", noted)
     run(case, tmp_path, "kernel", None)
-    assert gone == (set(plan(parse_pipeline(case["spec"]), refusal="no source").ways) if case["input"] else set())
+    assert gone == (set(plan(parse_pipeline(case["spec"]), refusal="no source").layouts) if case["input"] else set())
 
 
 @pytest.mark.parametrize("case", [case for case in ALL if "refused" in case], ids=lambda case: case["id"])

@@ -109,7 +109,7 @@ def test_each_engine_is_shown_with_its_reason_and_its_combines():
 def test_live_rows_are_told_with_what_forbids_slices_and_what_their_state_costs():
     windows = [{"name": "spans", "type": "snapshot"}]
     found = explanation_of(parse_pipeline(SPEC | {"windows": windows}))
-    assert (found.data["command"], found.data["ways"]) == ("run", ("live rows",))
+    assert (found.data["command"], found.data["layouts"]) == ("run", ("live rows",))
     why = "windows.0: snapshot windows are no fixed grid"
     assert found.data["why"] == (why,)
     text = " ".join(shown(windows=windows).split())
@@ -123,7 +123,7 @@ def test_each_window_is_told_with_its_way():
     last = {"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}
     windows = [*SPEC["windows"], last, {"name": "spans", "type": "snapshot"}]
     found = explanation_of(parse_pipeline(SPEC | {"windows": windows}))
-    assert [window["way"] for window in found.data["windows"]] == ["slices", "slices", "positions", "live rows"]
+    assert [window["layout"] for window in found.data["windows"]] == ["slices", "slices", "positions", "live rows"]
     text = " ".join(shown(windows=windows).split())
     assert "leaves are slices (hourly, day); tuples by position, with FlatFAT's nodes (last_50); live rows, kept as an" in text
     assert "append-only log (spans); all in one Delta table" in text
@@ -133,7 +133,7 @@ def test_each_window_is_told_with_its_way():
 def test_positions_are_told_with_what_a_batch_reads_of_them():
     windows = [{"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}]
     found = explanation_of(parse_pipeline(SPEC | {"windows": windows}))
-    assert (found.data["command"], found.data["ways"], found.data["why"]) == ("run", ("positions",), ())
+    assert (found.data["command"], found.data["layouts"], found.data["why"]) == ("run", ("positions",), ())
     text = " ".join(shown(windows=windows).split())
     assert "done by windowmill run, backfill: leaves are tuples by position, with FlatFAT's nodes in a Delta table" in text
     assert "keeps rows" not in text

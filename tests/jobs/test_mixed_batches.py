@@ -41,9 +41,9 @@ def check(tmp_path_factory: pytest.TempPathFactory, windows: list[str], given: A
     """A run over a state table, which is compacted between batches, or not."""
 
     def compact(run: Run) -> None:
-        if compacted[run.batch] >= 0 and set(run.divided.ways) & {"positions", "live rows"} and DeltaTable.is_deltatable(run.path):
+        if compacted[run.batch] >= 0 and set(run.divided.names) & {"positions", "live rows"} and DeltaTable.is_deltatable(run.path):
             # Also as if the last batch were still open.
-            compact_entries(run.path, run.batch - compacted[run.batch], run.divided.ways, spans=run.spans)
+            compact_entries(run.path, run.batch - compacted[run.batch], run.divided.names, spans=run.spans)
 
     spec, fed = given
     path = str(tmp_path_factory.mktemp("mixed") / "state")
@@ -91,7 +91,7 @@ def test_revisions_by_slices_and_sessions_beside_positions_and_live_rows(
     tmp_path_factory, grids, visits, policies, others, given, compacted
 ):
     run = check(tmp_path_factory, [*grids, *visits, *policies, *others], given, compacted, "revise")
-    assert run.divided.ways == ("slices", "sessions", "positions", "live rows")
+    assert run.divided.names == ("slices", "sessions", "positions", "live rows")
 
 
 def test_a_row_is_too_late_only_if_every_part_refuses_it(tmp_path):
@@ -117,7 +117,7 @@ def test_a_row_that_a_grid_still_counts_is_not_too_late(tmp_path):
 
 def test_a_row_that_lies_between_windows_is_refused_by_none_of_them(tmp_path):
     run = Run(pipeline_of(["gappy", "known_gaps"]), str(tmp_path / "state"))
-    assert run.divided.ways == ("slices",)
+    assert run.divided.names == ("slices",)
     run.step([at(0), at(60)], 0)
     run.step([at(-10), at(1)], 2)
     assert run.refused == [(3, "too_late")]
@@ -131,7 +131,7 @@ def test_compaction_keeps_the_rows_of_other_parts(tmp_path):
     for number, row in enumerate(rows[:-1]):
         run.step([row], number)
     before = kept_by_part(run)
-    removed = compact_entries(run.path, run.batch, run.divided.ways)
+    removed = compact_entries(run.path, run.batch, run.divided.names)
     after = kept_by_part(run)
     for part in ("slices", "sessions"):
         assert after[part] == before[part] > 0
@@ -149,14 +149,14 @@ def test_spans_are_kept_and_found_beside_the_rows_of_other_parts(tmp_path, other
     for number, row in enumerate(rows[:-2]):
         run.step([row], number)
     before = kept_by_part(run)
-    if {"positions", "live rows"} & set(run.divided.ways):
+    if {"positions", "live rows"} & set(run.divided.names):
         # Slices that no window needs go, spans stay. Those of the last batch, were it open, do not supersede others.
         needed = NeededRows.slices_from(900 * MINUTE) | NeededRows.spans(["k"], run.spans, run.batch)
         if run.divided.sessions is not None:
             needed |= NeededRows.sessions(OpenSessions(run.divided.sessions.gaps, 0))
-        compact_entries(run.path, run.batch - 1, run.divided.ways, needed, spans=run.spans)
+        compact_entries(run.path, run.batch - 1, run.divided.names, needed, spans=run.spans)
         assert spans_of(run) == [("a", 5), ("b", 4), ("b", 6)]
-        compact_entries(run.path, run.batch, run.divided.ways, needed, spans=run.spans)
+        compact_entries(run.path, run.batch, run.divided.names, needed, spans=run.spans)
     else:
         removed = compact_partials(run.path, NeededRows.all_but_old_spans(["k"], run.spans, run.batch))
         assert removed == sum(before.values()) - sum(kept_by_part(run).values())
@@ -174,7 +174,7 @@ def test_a_key_may_be_named_as_anything_that_compacting_live_rows_computes(tmp_p
     run, found = Run(spec, str(tmp_path / "state"), source=source), []
     for minute in (0, 1, 2, 3):
         run.step([at(minute, age="a")], minute)
-        found.append(compact_entries(run.path, run.batch, run.divided.ways))
+        found.append(compact_entries(run.path, run.batch, run.divided.names))
     assert sum(found) > 0
     assert [row["n"] for row in run.rows if row["window"] == "three"] == [3]
 
@@ -187,7 +187,7 @@ def spans_of(run: Run) -> list[tuple[str, int]]:
 
 
 def kept_by_part(run: Run) -> dict[str, int]:
-    ways = run.divided.ways
+    ways = run.divided.names
     schema = pa.schema([("n", pa.int64())])
     counts = {way: f"SELECT count(*) AS n FROM state WHERE {own_rows(way, ways, run.spans)}" for way in ways}
     return {way: rows_of(run.path, query, schema)["n"][0].as_py() for way, query in counts.items()}
@@ -207,7 +207,7 @@ def test_a_row_of_any_part_that_is_another_is_damage(tmp_path, way):
     run = Run(pipeline_of(ALL_WAYS, NUMBERS), str(tmp_path / "state"))
     run.step([at(0), at(1), at(3)], 0)
     column = {"slices": "_closed", "sessions": "_first", "positions": "_next", "live rows": "_number"}[way]
-    own = own_rows(way, run.divided.ways) + (" AND _kind = 'key'" if way == "positions" else "")
+    own = own_rows(way, run.divided.names) + (" AND _kind = 'key'" if way == "positions" else "")
     assert DeltaTable(run.path).update(predicate=own, updates={column: f"coalesce({column}, 0) + 1"})["num_updated_rows"] > 0
     with pytest.raises(StateCorruptError, match="differ from what was written"):
         run.step([at(30)], 3)

@@ -126,12 +126,12 @@ def test_try_goes_the_ways_that_explain_names(seed: int, monkeypatch: pytest.Mon
 
     def noted(*given: Any) -> list[Part]:
         parts = parts_of(*given)
-        gone.update(part.way for part in parts)
+        gone.update(part.name for part in parts)
         return parts
 
     monkeypatch.setattr(memory, "parts_of", noted)
     attempt(case.pipeline, lines(case, case.rows), batch_rows=7)
-    assert gone == set(plan(case.pipeline, refusal="no source").ways)
+    assert gone == set(plan(case.pipeline, refusal="no source").layouts)
 
 
 def lines(case: Case, rows: list[Row]) -> bytes:

@@ -147,7 +147,7 @@ def test_policies_keep_positions_beside_slices_and_sessions_that_are_revised():
         "last": {"type": "sliding", "evict": {"count": 3}},
     }
     run = Run(pipeline_of(windows, COUNT, "revise"))
-    assert run.divided.ways == ("slices", "sessions", "positions")
+    assert run.divided.names == ("slices", "sessions", "positions")
     assert why_rows(run.pipeline) == ()
 
 

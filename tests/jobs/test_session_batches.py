@@ -219,7 +219,7 @@ CUT_BY_SIZE = {"windows": [{"name": "w", "type": "session", "gap": "5 minutes", 
 def test_what_keeps_the_rows_of_sessions_is_named(change, why):
     pipeline = Pipeline.model_validate(pipeline_of(["visit"]).model_dump(mode="json", exclude_none=True) | change)
     types = Run(pipeline_of(["visit"])).base["types"]
-    assert divide(pipeline, types).ways == ("live rows",)
+    assert divide(pipeline, types).names == ("live rows",)
     assert any(reason.startswith(why) for reason in why_rows(pipeline))
 
 

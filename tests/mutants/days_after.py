@@ -99,7 +99,7 @@ MUTANTS = {
     ],
     f"{CHANGED}a_changed_spec_whose_kept_windows_would_count_late_rows_is_refused": [
         ("kept-windows-count-late-rows", "jobs.batch.counted_rows:refuse_uncounted", never("_ is not None and (_ or _)")),
-        ("kept-windows-of-the-source-unknown", "jobs.batch.from_state:kept_of_source", never("_.name not in _")),
+        ("kept-windows-of-the-source-unknown", "jobs.batch.from_state:kept_of_source", never("window.name not in _")),
     ],
     f"{CHANGED}a_changed_spec_whose_kept_windows_would_count_ignored_changes_is_refused": [
         ("kept-windows-count-ignored-changes", "jobs.batch.counted_rows:refuse_uncounted", never("kept and change is not None")),

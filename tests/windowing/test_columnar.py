@@ -291,7 +291,7 @@ def check(
     cuts = between_commits([cut for cut in cuts if cut <= len(rows)], commits)
     pieces, set_aside = computed(spec, rows, cuts, commits=commits, final=final, latest=latest)
     assert set_aside == refused
-    if {"slices", "sessions"} & set(divide(spec, {field.name: field.type for field in SCHEMA}).ways):
+    if {"slices", "sessions"} & set(divide(spec, {field.name: field.type for field in SCHEMA}).names):
         # Batches that touch one slice have a partial of it each, so floats are added in another order.
         assert_same(pieces, wanted, spec.keys)
     else:

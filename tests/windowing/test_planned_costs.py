@@ -176,7 +176,7 @@ HOURS, DAYS, MONTHS = (
 )
 def test_slices_of_calendars_and_of_windows_that_grow(windows, slicing, n, m, new):
     found = planned(*windows, time={"column": "t", "disorder": "1 hour"})
-    assert (found.ways, found.why) == (("slices",), ())
+    assert (found.layouts, found.why) == (("slices",), ())
     shape = found.windows[0].shape
     assert shape.slicing == slicing
     assert (shape.n, shape.m) == (pytest.approx(n, rel=2e-3), pytest.approx(m, rel=2e-3))

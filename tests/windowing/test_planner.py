@@ -18,7 +18,7 @@ from windowmill.windowing.columnar.positions import NODE
 from windowmill.windowing.columnar.state_log import StateLog
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.grids import Grids, count_slices
-from windowmill.windowing.layouts import divide, windows_by_way
+from windowmill.windowing.layouts import divide, windows_by_layout
 from windowmill.windowing.planner import CELL_BYTES, PipelinePlan, WindowPlan, plan
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -76,7 +76,7 @@ def test_grids_run_by_two_stacks_over_slices():
         aggregates={"n": {"count": "*"}, "worst": {"max": "x"}, "mean": {"mean": "x"}},
         time={"column": "t", "disorder": "1 hour", "lateness": "1 hour"},
     )
-    assert (found.command, found.refused, found.ways, found.why) == ("run", (), ("slices",), ())
+    assert (found.command, found.refused, found.layouts, found.why) == ("run", (), ("slices",), ())
     [window] = found.windows
     assert engines_of(window) == dict.fromkeys(("n", "worst", "mean"), "two_stacks")
     assert window.choices[0].combines.value == pytest.approx(3, abs=0.01)
@@ -156,7 +156,7 @@ def test_what_forbids_partials_goes_by_live_rows_and_all_of_it_is_told(changed, 
     found = plan(pipeline)
     assert (found.command, found.refused) == ("run", ())
     assert [told.startswith(begins) for told, begins in zip(found.why, why, strict=True)] == [True] * len(why)
-    assert found.ways == divide(pipeline, TYPES).ways == (*beside, "live rows")
+    assert found.layouts == divide(pipeline, TYPES).names == (*beside, "live rows")
     if why[0].startswith("windows") and "positions" not in beside:
         with pytest.raises(UnsupportedError, match="snapshot windows are no fixed grid"):
             Grids.of(pipeline)
@@ -166,7 +166,7 @@ def test_an_aggregate_that_depends_on_the_order_of_rows_has_partials():
     windows = [GRID, {"name": "s", "type": "session", "gap": "1 hour"}, {"name": "p", "type": "sliding", "evict": {"count": 3}}]
     aggregates = {"n": {"count": "*"}, "d": {"use": "tests.windowing.test_planner:Newest", "args": ["x"]}}
     found = plan(parse_pipeline(SPEC | RUNNABLE | {"windows": windows, "aggregates": aggregates, "strict": True}))
-    assert (found.ways, found.why) == (("slices", "sessions", "positions"), ())
+    assert (found.layouts, found.why) == (("slices", "sessions", "positions"), ())
     assert all("at most as large as their rows" in window.shape.state for window in found.windows)
 
 
@@ -179,8 +179,8 @@ def test_each_window_goes_its_own_way():
     ]
     pipeline = parse_pipeline(SPEC | RUNNABLE | {"windows": windows})
     found, parts = plan(pipeline), divide(pipeline, TYPES)
-    assert [window.way for window in found.windows] == ["live rows", "positions", "sessions", "slices"]
-    assert found.ways == parts.ways == tuple(windows_by_way(pipeline)) == ("slices", "sessions", "positions", "live rows")
+    assert [window.layout for window in found.windows] == ["live rows", "positions", "sessions", "slices"]
+    assert found.layouts == parts.names == tuple(windows_by_layout(pipeline)) == ("slices", "sessions", "positions", "live rows")
     named = [part.pipeline.windows for part in (parts.slices, parts.sessions, parts.positions, parts.rows) if part is not None]
     assert [[window.name for window in each] for each in named] == [["g"], ["visits"], ["last"], ["spans"]]
     assert [found.reads.count(told) for told in ("the slices that", "the open sessions", "the policies' scalars", "all entries")] == [1] * 4
@@ -190,7 +190,7 @@ def test_each_window_goes_its_own_way():
 def test_what_revisions_read_is_told_of_the_slices_beside_other_ways():
     windows = [GRID, {"name": "spans", "type": "snapshot"}]
     found = plan(parse_pipeline(SPEC | RUNNABLE | {"windows": windows, "emit": "revise"}))
-    assert found.ways == ("slices", "live rows")
+    assert found.layouts == ("slices", "live rows")
     for told, of_slices in ((found.reads, "those of the windows that they revise"), (found.adds, "late rows of a slice")):
         assert -1 < told.find(of_slices) < told.find("entr")
 
@@ -199,7 +199,7 @@ def test_revisions_of_windows_on_grids_go_by_slices_or_nodes_and_what_they_read_
     long = {"name": "w", "type": "hopping", "size": "1 day", "hop": "5 minutes"}
     for window, kept in ((GRID, "slices"), (long, "nodes")):
         found = plan(parse_pipeline(SPEC | RUNNABLE | {"windows": [window], "emit": "revise"}))
-        assert (found.ways, found.why) == (("slices",), ())
+        assert (found.layouts, found.why) == (("slices",), ())
         assert found.reads.startswith("the nodes and slices" if kept == "nodes" else "the slices")
         assert "where rows came late, also those of the windows that they revise" in found.reads
         assert "late rows of a slice have rows of their own" in found.adds
@@ -216,7 +216,7 @@ def test_a_key_that_is_named_like_a_column_of_slices_is_refused(key):
 def test_sessions_that_are_revised_have_a_number_more():
     window = {"name": "visits", "type": "session", "gap": "1 hour"}
     once, again = (plan(parse_pipeline(SPEC | RUNNABLE | {"windows": [window], "emit": emit})) for emit in ("final", "revise"))
-    assert (again.ways, again.why, again.reads, again.adds) == (("sessions",), (), once.reads, once.adds)
+    assert (again.layouts, again.why, again.reads, again.adds) == (("sessions",), (), once.reads, once.adds)
     assert again.windows[0].leaf_bytes == once.windows[0].leaf_bytes + CELL_BYTES
     assert "each version is the one before it" in again.windows[0].choices[0].why
 
@@ -225,19 +225,19 @@ def test_windows_with_policies_go_by_positions_also_beside_revisions():
     """They are never revised: a tuple counts when the watermark passes it, or not at all."""
     policies = {"name": "last_3", "type": "sliding", "evict": {"count": 3}}
     found = plan(parse_pipeline(SPEC | RUNNABLE | {"emit": "revise", "windows": [GRID, policies]}))
-    assert (found.ways, found.why) == (("slices", "positions"), ())
+    assert (found.layouts, found.why) == (("slices", "positions"), ())
 
 
 def test_what_a_greatest_size_of_sessions_costs_is_told():
     window = {"name": "visits", "type": "session", "gap": "1 hour"}
     whole, cut = (plan(parse_pipeline(SPEC | RUNNABLE | {"windows": [window | size]})) for size in ({}, {"max_size": "1 day"}))
-    assert (cut.ways, cut.why, cut.reads) == (("sessions",), (), whole.reads)
+    assert (cut.layouts, cut.why, cut.reads) == (("sessions",), (), whole.reads)
     assert cut.adds.startswith(whole.adds)
     assert "one for each instant of new rows" in cut.adds
     assert "a partial for each instant" in cut.windows[0].shape.state
     assert cut.windows[0].leaf_bytes > whole.windows[0].leaf_bytes
     again = plan(parse_pipeline(SPEC | RUNNABLE | {"windows": [window | {"max_size": "1 day"}], "emit": "revise"}))
-    assert again.ways == ("live rows",)
+    assert again.layouts == ("live rows",)
     assert again.why[0].startswith("windows.0.max_size with emit: revise: ")
 
 
@@ -263,7 +263,7 @@ LAST_50, HOURLY = {"type": "sliding", "evict": {"count": 50}, "trigger": {"count
 
 def test_windows_that_evict_from_the_front_run_by_flatfat_over_positions():
     found = planned(LAST_50, aggregates={"n": {"count": "*"}, "mean": {"mean": "x"}, "p95": {"quantile": {"column": "x", "q": 0.95}}})
-    assert (found.command, found.refused, found.ways, found.why) == ("run", (), ("positions",), ())
+    assert (found.command, found.refused, found.layouts, found.why) == ("run", (), ("positions",), ())
     [window] = found.windows
     assert engines_of(window) == dict.fromkeys(("n", "mean", "p95"), "flatfat")
     shape = window.shape
@@ -280,7 +280,7 @@ def test_windows_that_evict_from_the_front_run_by_flatfat_over_positions():
 def test_windows_that_evict_by_a_delta_run_by_flatfat_over_positions():
     window = {"type": "sliding", "evict": {"delta": {"column": "x", "by": 5}}, "trigger": {"count": 10}}
     found = planned(window, LAST_50)
-    assert (found.command, found.ways, found.why) == ("run", ("positions",), ())
+    assert (found.command, found.layouts, found.why) == ("run", ("positions",), ())
     assert engines_of(found.windows[0]) == dict.fromkeys(engines_of(found.windows[0]), "flatfat")
     shape = found.windows[0].shape
     assert (shape.slicing, shape.leaves, shape.n, shape.nodes) == ("positions", "the tuples not evicted", None, None)
@@ -292,7 +292,7 @@ def test_windows_that_evict_by_a_delta_run_by_flatfat_over_positions():
 def test_windows_that_apply_the_same_tuples_share_their_positions():
     longer, ticking = LAST_50 | {"evict": {"count": 80}}, LAST_50 | {"trigger": {"time": "5 minutes"}}
     found = planned(LAST_50, longer, ticking, HOURLY)
-    assert found.ways == ("positions",)
+    assert found.layouts == ("positions",)
     states = [(window.shape.state.partition(", and at most")[0], window.shape.state_rows) for window in found.windows]
     assert states == [
         ("partials of the tuples that w0, w1 hold", 160),
@@ -323,7 +323,7 @@ def test_a_key_that_is_named_like_a_column_of_positions_is_refused():
 
 def test_without_source_and_sink_the_same_parts_keep_their_state_in_memory():
     found = plan(parse_pipeline(SPEC | {"aggregates": {"s": {"sum": "x"}}}), refusal="source: missing")
-    assert (found.command, found.refused, found.ways, found.reads) == ("kernel", (("run", "source: missing"),), ("slices",), "")
+    assert (found.command, found.refused, found.layouts, found.reads) == ("kernel", (("run", "source: missing"),), ("slices",), "")
     assert found.windows[0].leaf_bytes == plan(parse_pipeline(SPEC | RUNNABLE | {"aggregates": {"s": {"sum": "x"}}})).windows[0].leaf_bytes
 
 
@@ -331,7 +331,7 @@ def test_tuples_that_leave_from_anywhere_never_meet_a_queue():
     delta = {"delta": {"column": "x", "by": 5}}
     found = planned({"type": "sliding", "evict": delta}, {"type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}})
     anywhere, queue = found.windows
-    assert (anywhere.way, queue.way) == ("positions", "positions")
+    assert (anywhere.layout, queue.layout) == ("positions", "positions")
     assert (engines_of(anywhere), engines_of(queue)) == ({"n": "flatfat"}, {"n": "flatfat"})
     assert (queue.shape.n, queue.shape.m, queue.shape.state_rows) == (50, 10, 100)
     assert queue.choices[0].combines.value == pytest.approx(31.29)
@@ -371,7 +371,7 @@ def test_means_over_time_are_clipped_to_slices_or_weighed_anew_in_each_window():
 def test_events_that_last_go_by_slices_however_often_windows_are_shown():
     hopping, time = {"type": "hopping", "size": "1 hour", "hop": "5 minutes", "empty": "emit"}, {"column": "t", "end": "until"}
     found = planned(hopping, aggregates={"level": {"time_weighted_mean": "x"}}, time=time, emit="revise")
-    assert (found.ways, found.why) == (("slices",), ())
+    assert (found.layouts, found.why) == (("slices",), ())
     for told in ("windows that they revise", "spans of all keys", "events that reach into them"):
         assert told in found.reads
 

@@ -139,7 +139,7 @@ def test_the_engine_that_explain_names_is_the_one_that_runs(monkeypatch, name, f
 def test_types_with_policies_go_by_positions(name, form):
     pipeline = pipeline_of({"type": name} | form)
     found = divide(pipeline, {"k": pa.string(), "v": pa.int64(), "f": pa.float64()})
-    assert [found.positions is not None, plan(pipeline).ways == ("positions",)] == [pipeline.windows[0].follows_policies] * 2
+    assert [found.positions is not None, plan(pipeline).layouts == ("positions",)] == [pipeline.windows[0].follows_policies] * 2
 
 
 def _engine_of(windows: Windows) -> str:

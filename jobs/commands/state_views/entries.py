@@ -18,7 +18,7 @@ from windowmill.windowing.columnar.position_nodes import FIRST, POSITION
 from windowmill.windowing.columnar.positions import FRONT, KEY_ROW, LIVE, NEXT, NODE, SEQUENCE, WAITING, PositionState, scalar_of
 from windowmill.windowing.columnar.state_log import StateLog
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.layouts import WayName
+from windowmill.windowing.layouts import StateLayout
 from windowmill.windowing.slicing.policy_settings import STATE
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER
@@ -95,7 +95,7 @@ class LiveRowsView(View):
 
     inspection: LogInspection
 
-    def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int, layouts: Sequence[WayName] = ()) -> None:
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int, layouts: Sequence[StateLayout] = ()) -> None:
         super().__init__(pipeline, ledger, limit)
         log = StateLog(pipeline, source_types(ledger, path), pipeline.conditions(), shared=len(layouts) > 1)
         own = own_rows("live rows", layouts or ["live rows"])
