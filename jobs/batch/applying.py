@@ -24,7 +24,7 @@ from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.reading import History, Reach, backfill_reach, check_readable, reading_of
+from windowmill.jobs.sources.reading import History, VersionRange, backfill_versions, check_readable, reading_of
 from windowmill.jobs.sources.time_bounds import first_time, times_from
 from windowmill.jobs.spec_checks import problems_of
 from windowmill.windowing.axis import AXIS_BEGIN
@@ -101,21 +101,21 @@ def next_apply(
     if history == AXIS_BEGIN and before[0].range is not None:
         history = before[0].range[0]  # what came before was never shown
     state, fills = _from_state(runnable, ledger, source, changes, history, before), () if history is None else changes.filled
-    reach, reading, needed_from = Reach(last.plan.to_version, last.plan.to_version), Reading(()), None
+    versions, reading, needed_from = VersionRange(last.plan.to_version, last.plan.to_version), Reading(()), None
     keeps, gaps = tuple[str, ...](), tuple[int, ...]()
     if isinstance(state, NotStoredError):
-        reach, reading = _reach(runnable, source, before)
+        versions, reading = _versions(runnable, source, before)
         needed_from = _needed_from(runnable, source, changes, history, last.outcome.emitted)
         reading = reading if needed_from is None else times_from(source, reading, pipeline.time, needed_from)
         on_reading(source, reading)
         schema = source.schema_json
         keeps, gaps = kept_layouts(runnable, ledger, changes, schema), kept_gaps(runnable, ledger, changes, schema)
         staying = kept_of_source(runnable, changes, fills, schema, keeps, gaps)
-        refuse_uncounted(runnable, ledger, source, before, reach, staying)
+        refuse_uncounted(runnable, ledger, source, before, versions, staying)
     plan = ApplyPlan(
-        **planning.pinned(pipeline, ledger, source, reach) | {"from_version": reach.through},
+        **planning.pinned(pipeline, ledger, source, versions) | {"from_version": versions.through},
         seen=last.outcome.seen,
-        read_from=reach.after,
+        read_from=versions.after,
         fills=fills,
         history=history,
         redefined=changes.redefined,
@@ -170,7 +170,7 @@ def _from_state(
         if any(plan.restates for plan in before):
             return None
         try:  # by the log alone: files may be gone
-            reading = reading_of(runnable, source, backfill_reach(runnable, source, before, "log"))
+            reading = reading_of(runnable, source, backfill_versions(runnable, source, before, "log"))
         except WindowmillError:
             return None
         return first_time(source, reading.files, runnable.pipeline.time)
@@ -198,18 +198,18 @@ def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, 
     return min(begins)
 
 
-def _reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -> tuple[Reach, Reading]:
+def _versions(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -> tuple[VersionRange, Reading]:
     """What earlier batches have counted: in the order in which they read it, or of event time where that order is no longer known.
 
     Behind a purge these are the rows that the table holds now.
     """
     as_read: History = "counted" if purged_since_read(before) is None else "current"
     try:
-        reach = backfill_reach(runnable, source, before, as_read)
-        return reach, check_readable(runnable, source, reach, again=True)
+        versions = backfill_versions(runnable, source, before, as_read)
+        return versions, check_readable(runnable, source, versions, again=True)
     except ArrivalUnknownError:
-        reach = backfill_reach(runnable, source, before, "event_time")
-        return reach, check_readable(runnable, source, reach, again=True)
+        versions = backfill_versions(runnable, source, before, "event_time")
+        return versions, check_readable(runnable, source, versions, again=True)
 
 
 def _check_columns(runnable: Runnable, plan: ApplyPlan) -> None:

@@ -15,7 +15,7 @@ from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.reasons import TOO_LATE
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable
 from windowmill.jobs.sources.changed_rows import ends_in_sql, queried
-from windowmill.jobs.sources.reading import Reach, backfill_reach
+from windowmill.jobs.sources.reading import VersionRange, backfill_versions
 from windowmill.windowing.errors import SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.windows.base import Window
 
@@ -85,16 +85,16 @@ def purged_since_read(before: Sequence[Plan]) -> Plan | None:
 
 
 def refuse_uncounted(
-    runnable: Runnable, ledger: Ledger, source: SourceTable, before: Sequence[Plan], reach: Reach, kept: Sequence[Window]
+    runnable: Runnable, ledger: Ledger, source: SourceTable, before: Sequence[Plan], versions: VersionRange, kept: Sequence[Window]
 ) -> None:
-    """Refuse a changed spec that would read rows by ``reach`` otherwise than the batches ``before`` have counted them.
+    """Refuse a changed spec that would count rows of ``versions`` otherwise than the batches ``before`` did.
 
     ``kept`` are windows that stay, of which the state is built of these rows all the same.
     """
-    if reach == backfill_reach(runnable, source, before, "log"):
+    if versions == backfill_versions(runnable, source, before, "log"):
         return
     purge = purged_since_read(before)
-    change = _change_within(runnable, source, before, reach) if purge is not None or kept else None
+    change = _change_within(runnable, source, before, versions) if purge is not None or kept else None
     if purge is not None and change is not None:
         raise _refused(
             runnable,
@@ -115,12 +115,12 @@ def _refused(runnable: Runnable, why: str, command: str) -> UnsupportedError:
     )
 
 
-def _change_within(runnable: Runnable, source: SourceTable, before: Sequence[Plan], reach: Reach) -> str | None:
-    """The changes that ``reach`` has and no batch has counted, in words; null for none."""
-    ignores, through = runnable.source.changes == "ignore", reach.through if reach.snapshot is None else reach.snapshot
+def _change_within(runnable: Runnable, source: SourceTable, before: Sequence[Plan], versions: VersionRange) -> str | None:
+    """The changes that ``versions`` has and no batch has counted, in words; null for none."""
+    ignores, through = runnable.source.changes == "ignore", versions.through if versions.snapshot is None else versions.snapshot
     try:
         # Unless they are ignored, the next run counts those that are unread.
-        found = uncounted_changes(before, source, through if ignores else min(through, reach.through))
+        found = uncounted_changes(before, source, through if ignores else min(through, versions.through))
     except SourceRangeGoneError:
         return "changes that no batch may have counted" if ignores else None
     return f"the changes of version {found[0].version} ({found[0].operation}), which no batch has counted" if found else None
@@ -134,7 +134,7 @@ def _are_quarantined(place: str) -> bool:
     return any(len(rows) for rows in queried(table_at(place), names, f"reason = '{TOO_LATE}'", {"reason": "reason"}))
 
 
-def check_range(runnable: Runnable, begin: int, end: int, reach: Reach) -> None:
+def check_range(runnable: Runnable, begin: int, end: int, versions: VersionRange) -> None:
     """Refuse to recompute windows in (``begin``, ``end``] from other rows than earlier batches read, unless they lie on grids or are all.
 
     Triggers are counted from a key's first tuple on, and where a window ends that is not on a grid follows from the rows. Rows outside
@@ -142,7 +142,7 @@ def check_range(runnable: Runnable, begin: int, end: int, reach: Reach) -> None:
 
     Parameters
     ----------
-    reach
+    versions
         What is read, and why.
 
     Raises
@@ -159,9 +159,9 @@ def check_range(runnable: Runnable, begin: int, end: int, reach: Reach) -> None:
     if _shown_outside(runnable, moving, begin, end):
         so.append(f"windows of {', '.join(moving)} could move into the range or out of it, and rows outside it stay as they are")
     if so:
-        why = reach.why or "rows count in event-time order"
+        why = versions.why or "rows count in event-time order"
         instead = ", and --as-arrived reads what earlier batches read"
-        if reach.snapshot is None:
+        if versions.snapshot is None:
             why, instead = "--as-arrived reads rows as they came, but batches have counted them as they were restated since", ""
         raise UnsupportedError(
             f"pipeline {runnable.name}: {why}, so {'; '.join(so)}; `windowmill restate` recomputes what has changed, a backfill of all "

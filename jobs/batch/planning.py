@@ -31,13 +31,13 @@ from windowmill.jobs.sources.reading import (
     Arrival,
     History,
     Limits,
-    Reach,
-    backfill_reach,
+    VersionRange,
+    backfill_versions,
     check_readable,
     next_change,
-    next_reach,
+    next_versions,
     refuse_purged,
-    restated_reach,
+    restated_versions,
 )
 from windowmill.jobs.spec_checks import check_conditions, check_expectations, check_functions, check_rule_types
 from windowmill.windowing.columnar.results import result_schema
@@ -115,9 +115,9 @@ def next_run(
 
                 last_corrected = last_redelivery(pipeline, source, change, last.outcome.seen)
             return next_restatement(runnable, ledger, changed=(change[0], last_corrected), through=last_corrected, accepted=accepted)
-    reach = Reach(after, after)
+    versions = VersionRange(after, after)
     if not lags:
-        reach = next_reach(
+        versions = next_versions(
             runnable,
             source,
             last.plan if last else None,
@@ -125,11 +125,11 @@ def next_run(
             limits=Limits.of(runnable.source.options),
             through=through,
         )
-    on_reading(source, check_readable(runnable, source, reach, again=False))
+    on_reading(source, check_readable(runnable, source, versions, again=False))
     # The interval is complete only once the backlog is drained: later versions may hold more of its rows.
-    interval_end_us = asserted if reach.through == source.version else None
+    interval_end_us = asserted if versions.through == source.version else None
     seen = last.outcome.seen if last and last.outcome else None
-    plan = RunPlan(**pinned(pipeline, ledger, source, reach), seen=seen, interval_end=interval_end_us)
+    plan = RunPlan(**pinned(pipeline, ledger, source, versions), seen=seen, interval_end=interval_end_us)
     check_plan(runnable, ledger, source, plan)
     return plan
 
@@ -160,34 +160,34 @@ def next_backfill(
     check_tables(runnable, ledger, accepted)
     before = state_plans(ledger.batches())
     refuse_purged(runnable, before, history)
-    reach = backfill_reach(runnable, source, before, history)
-    others = bool(before) and _counts_others(runnable, source, before, reach)
+    versions = backfill_versions(runnable, source, before, history)
+    others = bool(before) and _counts_others(runnable, source, before, versions)
     if others:
         from windowmill.jobs.batch.counted_rows import check_range  # loads what a run without new rows does not need
 
-        check_range(runnable, begin, end, reach)
-    if reach.why is not None:
-        on_other_rows(reach.why)
-    on_reading(source, check_readable(runnable, source, reach, again=bool(before)))
+        check_range(runnable, begin, end, versions)
+    if versions.why is not None:
+        on_other_rows(versions.why)
+    on_reading(source, check_readable(runnable, source, versions, again=bool(before)))
     # Numbers and bounds of windows that are not on a grid follow from all rows before: the state has to be of those that are published.
     replaces = others and not all(window.on_grid for window in pipeline.windows)
     plan = BackfillPlan(
-        **pinned(pipeline, ledger, source, reach) | ({"from_version": reach.through} if replaces else {}),
+        **pinned(pipeline, ledger, source, versions) | ({"from_version": versions.through} if replaces else {}),
         seen=None if last is None else last.outcome.seen,
         range_from=begin,
         range_to=end,
         found_closed=[(plan.to_version, plan.emitted) for plan in before] if pipeline.time.watermark == "data_interval_end" else [],
         builds_state=last is None or replaces,
-        read_from=reach.after if replaces else None,
+        read_from=versions.after if replaces else None,
     )
     check_plan(runnable, ledger, source, plan)
     return plan
 
 
-def _counts_others(runnable: Runnable, source: SourceTable, before: Sequence[Plan], reach: Reach) -> bool:
-    """Whether a backfill by ``reach`` counts other rows than the batches of ``before``, or in another order."""
-    read_anew = any(plan.replaces_state and plan.snapshot is not None for plan in before)
-    return reach != backfill_reach(runnable, source, before, "log") or read_anew
+def _counts_others(runnable: Runnable, source: SourceTable, before: Sequence[Plan], versions: VersionRange) -> bool:
+    """Whether a backfill of ``versions`` counts other rows than the batches of ``before``, or in another order."""
+    was_restated = any(plan.replaces_state and plan.snapshot is not None for plan in before)
+    return versions != backfill_versions(runnable, source, before, "log") or was_restated
 
 
 def next_restatement(
@@ -231,11 +231,11 @@ def next_restatement(
     after = last.plan.to_version
     _refuse_unread(runnable, changed, after if through is None else through)
     check_tables(runnable, ledger, accepted)
-    first, reach = _first_plan(runnable, ledger), restated_reach(source, after, through, goes_on=changed is None and not late)
+    first, versions = _first_plan(runnable, ledger), restated_versions(source, after, through, goes_on=changed is None and not late)
     if isinstance(source, FolderSource):
-        on_reading(source, check_readable(runnable, source, reach, again=False))
+        on_reading(source, check_readable(runnable, source, versions, again=False))
     plan = RestatePlan(
-        **pinned(runnable.pipeline, ledger, source, reach),
+        **pinned(runnable.pipeline, ledger, source, versions),
         seen=last.outcome.seen,
         files=list(files),
         changed=changed,
@@ -267,7 +267,7 @@ def _first_plan(runnable: Runnable, ledger: Ledger) -> Plan:
     return first
 
 
-def pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach) -> dict[str, Any]:
+def pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, versions: VersionRange) -> dict[str, Any]:
     """The fields of :class:`Plan` that runs and backfills have in common."""
     last = ledger.last_commit
     outcome, now_us = last.outcome if last else None, time.time_ns() // 1_000
@@ -277,10 +277,10 @@ def pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, reach: Reach
         "generation": ledger.generation,
         "pipeline": pipeline.pipeline,
         "source_id": source.table_id,
-        "source_mark": source.mark(reach.through),
-        "from_version": reach.after,
-        "to_version": reach.through,
-        "snapshot": reach.snapshot,
+        "source_mark": source.mark(versions.through),
+        "from_version": versions.after,
+        "to_version": versions.through,
+        "snapshot": versions.snapshot,
         "now_us": now_us,
         "meaning": pipeline.meaning_hash(),
         "definition": pipeline.shown_meaning(),

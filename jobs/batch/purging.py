@@ -32,7 +32,7 @@ from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.sources.changed_rows import changed_rows
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource
-from windowmill.jobs.sources.reading import Reach, next_change
+from windowmill.jobs.sources.reading import VersionRange, next_change
 from windowmill.jobs.sources.table_rows import TableRows
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import (
@@ -209,7 +209,7 @@ def _planned(turn: Turn, source: DeltaSource, keys: ErasedKeys) -> tuple[PurgePl
         else:
             _refuse_others(runnable, table, keys, change)
     plan = PurgePlan(
-        **planning.pinned(runnable.pipeline, ledger, source, Reach(after, through)),
+        **planning.pinned(runnable.pipeline, ledger, source, VersionRange(after, through)),
         seen=last.outcome.seen,
         columns=tuple(keys.values.column_names),
         keys=len(keys.values),

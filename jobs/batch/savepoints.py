@@ -25,7 +25,7 @@ from windowmill.jobs.batch.progress import CommittedBatch
 from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.changed_rows import changed_rows
 from windowmill.jobs.sources.delta_log import DeltaSource
-from windowmill.jobs.sources.reading import Reach, check_readable, next_change
+from windowmill.jobs.sources.reading import VersionRange, check_readable, next_change
 from windowmill.windowing.errors import NonAppendCommitError, OutOfTurnError, RefusedError, SavepointError, SourceError, first_line
 from windowmill.windowing.meanings import describe_difference
 
@@ -180,7 +180,7 @@ def _planned(turn: Turn, name: str, accepted: planning.Acceptance) -> tuple[Rest
     source = planning.source_of(runnable, ledger)
     planning.check_tables(runnable, ledger, accepted)
     _check_source(runnable, source, entry, last.plan.to_version, turn.progress)
-    pinned = planning.pinned(meant, ledger, source, Reach(last.plan.to_version, entry.to_version))
+    pinned = planning.pinned(meant, ledger, source, VersionRange(last.plan.to_version, entry.to_version))
     plan = RestorePlan(
         **pinned | {"meaning": own.meaning, "definition": own.definition, "modules": entry.modules, "source_schema": own.source_schema},
         seen=last.outcome.seen,
@@ -281,12 +281,12 @@ def _check_versions(runnable: Runnable, source: SourceTable, after: int, through
         change = None if restatable is None else next_change(restatable, after)
         until = through if change is None else min(through, change[0] - 1)
         if until > after:
-            check_readable(runnable, source, Reach(after, until), again=False)
+            check_readable(runnable, source, VersionRange(after, until), again=False)
         if restatable is None or change is None or until == through:
             return
         changed_rows(table_rows(runnable.pipeline, restatable, progress), *change, [runnable.pipeline.time.column])
         after = change[1]
-        check_readable(runnable, source, Reach(after, after, after), again=False)
+        check_readable(runnable, source, VersionRange(after, after, after), again=False)
 
 
 def _changes(

@@ -29,13 +29,13 @@ from windowmill.windowing.errors import (
 from windowmill.windowing.spec import Pipeline, Source
 
 Arrival = Literal["log", "event_time"]
-#: What a batch reads again: the rows that the table holds now, those that earlier batches read first, those that they count since the last
-#: restatement, or a snapshot.
+#: What a backfill reads: ``current``, the rows that the table holds now; ``log``, those that earlier batches read; ``counted``, those that
+#: count since the last restatement; ``event_time``, a snapshot in event-time order.
 History = Literal["current", "log", "counted", "event_time"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class VersionRange:
     """The versions that a batch reads: (``after``, ``through``]. Those up to ``snapshot`` are read as a snapshot of the table.
 
     ``snapshot`` is greater than ``through`` if later versions rewrote files, or changed rows. ``why`` is a sentence for the user, where a
@@ -87,7 +87,7 @@ def check_source(pipeline: Pipeline, source: Source) -> None:
     _starting(pipeline, source)
 
 
-def next_reach(
+def next_versions(
     runnable: Runnable,
     source: SourceTable,
     last: Plan | None,
@@ -95,7 +95,7 @@ def next_reach(
     *,
     limits: Limits,
     through: int | None = None,
-) -> Reach:
+) -> VersionRange:
     """The versions that the next run reads; ``last`` is the plan of the last commit, ``through`` the last version to read, if given."""
     if last is None:
         return _first(runnable, source, arrival, limits)
@@ -106,7 +106,7 @@ def next_reach(
         )
     through = source.version if through is None else through
     versions = source.versions(last.to_version, through)
-    return Reach(last.to_version, _within(runnable, source, versions, through, limits))
+    return VersionRange(last.to_version, _within(runnable, source, versions, through, limits))
 
 
 def next_change(source: SourceTable, after: int) -> tuple[int, int] | None:
@@ -120,41 +120,42 @@ def next_change(source: SourceTable, after: int) -> tuple[int, int] | None:
     return None if first is None or last is None else (first, last)
 
 
-def backfill_reach(runnable: Runnable, source: SourceTable, before: Sequence[Plan], history: History) -> Reach:
+def backfill_versions(runnable: Runnable, source: SourceTable, before: Sequence[Plan], history: History) -> VersionRange:
     """The versions that a backfill reads: those of the earlier plans ``before`` that built the state, or all in a first batch."""
     if not before:
         return _first(runnable, source, "event_time" if history == "event_time" else "log", Limits())
     first, through = before[0], before[-1].to_version
-    as_arrived = Reach(first.from_version, through, None if first.snapshot is None else unchanged_since(source, first.snapshot))
+    as_arrived = VersionRange(first.from_version, through, None if first.snapshot is None else unchanged_since(source, first.snapshot))
     rebuilt = next((plan for plan in reversed(before) if plan.recounts), None)
     if history == "counted" and rebuilt is not None and rebuilt.snapshot is not None:
-        return Reach(-1, through, unchanged_since(source, rebuilt.snapshot))
+        return VersionRange(-1, through, unchanged_since(source, rebuilt.snapshot))
     if history in ("log", "counted"):
         return as_arrived
     restated = next((plan.snapshot for plan in reversed(before) if plan.replaces_state and plan.snapshot is not None), None)
     current = history == "current"
-    reach = _current(runnable, source, as_arrived, restated) if current else Reach(-1, through, unchanged_since(source, through))
-    if reach.after < first.from_version:
-        asked = "--arrival event_time" if history == "event_time" else reach.why
+    versions = _current(runnable, source, as_arrived, restated) if current else VersionRange(-1, through, unchanged_since(source, through))
+    if versions.after < first.from_version:
+        asked = "--arrival event_time" if history == "event_time" else versions.why
         raise UnsupportedError(
             f"pipeline {runnable.name}: {asked}: the pipeline began at version {first.from_version + 1} "
             "(startingVersion), but a snapshot of the table does not distinguish rows before it; backfill it in a new sink instead"
             + ("" if history == "event_time" else ", or give --as-arrived to read what earlier batches read")
         )
-    return reach
+    return versions
 
 
-def restated_reach(source: SourceTable, after: int, through: int | None, *, goes_on: bool) -> Reach:
-    """What a restatement reads behind version ``after``: the rows at ``through``, or at ``after`` itself if that is null.
+def restated_versions(source: SourceTable, after: int, through: int | None, *, goes_on: bool) -> VersionRange:
+    """The versions that a restatement reads, after earlier batches have read through ``after``.
 
-    With ``goes_on`` it goes on to the rows that have taken the place of those, where they are gone.
+    It reads the table as it was at version ``through``, null for ``after`` itself. Where files of that version are gone, it takes the first
+    later one that is readable, if it ``goes_on``.
     """
     to_version = after if through is None else through
     if not source.is_restatable:
-        return Reach(after, to_version, to_version)
+        return VersionRange(after, to_version, to_version)
     if goes_on:
         to_version = first_readable(source, after)
-    return Reach(after, to_version, unchanged_since(source, to_version))
+    return VersionRange(after, to_version, unchanged_since(source, to_version))
 
 
 def refuse_purged(runnable: Runnable, before: Sequence[Plan], history: History) -> None:
@@ -166,11 +167,11 @@ def refuse_purged(runnable: Runnable, before: Sequence[Plan], history: History) 
         )
 
 
-def _current(runnable: Runnable, source: SourceTable, as_arrived: Reach, restated: int | None) -> Reach:
+def _current(runnable: Runnable, source: SourceTable, as_arrived: VersionRange, restated: int | None) -> VersionRange:
     """The versions of ``as_arrived`` with their rows as the table holds them now.
 
-    Versions that changed rows after the last one of ``as_arrived`` count too, up to the first unread one that appended rows. ``restated``
-    is the version whose snapshot the last restatement read, so that its results stay; null if there was none.
+    Later versions that changed rows count too, up to the first unread version that appended rows. ``restated`` is the version whose
+    snapshot the last restatement read, null for none; at least that one is read, so that its results stay.
     """
     through, base = as_arrived.through, as_arrived.after if as_arrived.snapshot is None else as_arrived.snapshot
     changed, later = _changed_since(source, through)
@@ -185,41 +186,41 @@ def _current(runnable: Runnable, source: SourceTable, as_arrived: Reach, restate
         return replace(as_arrived, why=later)
     newest = max(-1 if changed is None else changed.version, -1 if restated is None else restated)
     snapshot = unchanged_since(source, newest if known else through)
-    if not _is_readable(runnable, source, Reach(-1, through, snapshot)):
+    if not _is_readable(runnable, source, VersionRange(-1, through, snapshot)):
         snapshot = unchanged_since(source, max(through, snapshot))
     what = "the order in which earlier batches read the rows is no longer known"
     if changed is not None:
-        what = _said(changed)
+        what = _describe_change(changed)
     elif known:
         what = "a restatement has read the source again"
     counted = f"rows through version {min(through, snapshot)} count as the table holds them now, in event-time order, none of them late"
-    return Reach(-1, through, snapshot, "; ".join(filter(None, (f"{what}: {counted}", later))))
+    return VersionRange(-1, through, snapshot, "; ".join(filter(None, (f"{what}: {counted}", later))))
 
 
 def _changed_since(source: SourceTable, through: int) -> tuple[LoggedVersion | None, str | None]:
-    """The last version after ``through`` that changed rows, before any that appended some; and what a later one did, as a sentence."""
+    """The last version after ``through`` that changed rows, before any that appended some; and a sentence on a later one that did."""
     changed, unread = None, False
     for version in source.versions(through, source.version):
         if version.changes and unread:
-            return changed, f"{_said(version)} after rows that are still unread, and is left out; run the pipeline first"
+            return changed, f"{_describe_change(version)} after rows that are still unread, and is left out; run the pipeline first"
         changed = version if version.changes else changed
         unread = unread or (bool(version.added) and not version.changes)
     return changed, None
 
 
-def _said(version: LoggedVersion) -> str:
+def _describe_change(version: LoggedVersion) -> str:
     return f"source version {version.version} ({version.operation}) changed rows"
 
 
-def _is_readable(runnable: Runnable, source: SourceTable, reach: Reach) -> bool:
-    """Whether the log and the files of ``reach`` still exist."""
+def _is_readable(runnable: Runnable, source: SourceTable, versions: VersionRange) -> bool:
+    """Whether the log and the files of ``versions`` still exist."""
     try:
-        return source.missing(reading_of(runnable, source, reach).files) is None
+        return source.missing(reading_of(runnable, source, versions).files) is None
     except SourceRangeGoneError:
         return False
 
 
-def reading_of(runnable: Runnable, source: SourceTable, plan: Plan | Reach) -> Reading:
+def reading_of(runnable: Runnable, source: SourceTable, plan: Plan | VersionRange) -> Reading:
     """The files that a plan reads.
 
     Raises
@@ -229,19 +230,19 @@ def reading_of(runnable: Runnable, source: SourceTable, plan: Plan | Reach) -> R
     NonAppendCommitError
         If one of the versions changed or removed rows, and the spec does not ignore changes.
     """
-    reach = plan if isinstance(plan, Reach) else Reach(plan.reads_from, plan.to_version, plan.snapshot)
-    files = [] if reach.snapshot is None else source.snapshot(reach.snapshot)
-    as_of = reach.snapshot if files and source.deletion_vectors else None
+    versions = plan if isinstance(plan, VersionRange) else VersionRange(plan.reads_from, plan.to_version, plan.snapshot)
+    files = [] if versions.snapshot is None else source.snapshot(versions.snapshot)
+    as_of = versions.snapshot if files and source.deletion_vectors else None
     if as_of is not None:
         files = [replace(file, rows=None) for file in files]
     snapshot_files, ignored = len(files), 0
-    for version in source.versions(reach.after if reach.snapshot is None else reach.snapshot, reach.through):
+    for version in source.versions(versions.after if versions.snapshot is None else versions.snapshot, versions.through):
         files += _appended(runnable, source, version)
         ignored += version.rows_changed
     return Reading(tuple(files), snapshot_files, as_of, ignored)
 
 
-def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, again: bool) -> Reading:
+def check_readable(runnable: Runnable, source: SourceTable, versions: VersionRange, *, again: bool) -> Reading:
     """The files that a new plan would read; refuses a plan whose input is no longer readable.
 
     Parameters
@@ -257,7 +258,7 @@ def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, aga
         If these are missing and ``again`` is true.
     """
     try:
-        reading = reading_of(runnable, source, reach)
+        reading = reading_of(runnable, source, versions)
         gone = source.missing(reading.files)
         if gone is not None:
             raise SourceRangeGoneError(
@@ -266,7 +267,7 @@ def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, aga
         source.check(reading)
         return reading
     except SourceRangeGoneError as err:
-        if not again or (reach.snapshot is not None and reach.snapshot >= reach.through):
+        if not again or (versions.snapshot is not None and versions.snapshot >= versions.through):
             raise
         what = str(err).removeprefix(f"source {source.path}: ").split(";")[0]
         raise ArrivalUnknownError(
@@ -275,13 +276,13 @@ def check_readable(runnable: Runnable, source: SourceTable, reach: Reach, *, aga
         ) from err
 
 
-def _first(runnable: Runnable, source: SourceTable, arrival: Arrival, limits: Limits) -> Reach:
-    after, whole = starting_version(runnable, source) - 1, Reach(-1, source.version, source.version)
+def _first(runnable: Runnable, source: SourceTable, arrival: Arrival, limits: Limits) -> VersionRange:
+    after, whole = starting_version(runnable, source) - 1, VersionRange(-1, source.version, source.version)
     if after >= 0:
         if arrival != "log":
             raise SpecError(f"pipeline {runnable.name}: --arrival {arrival} takes the whole table; leave out startingVersion")
         later = source.versions(after, source.version)
-        return Reach(after, _within(runnable, source, later, source.version, limits))
+        return VersionRange(after, _within(runnable, source, later, source.version, limits))
     if arrival == "event_time":
         return whole
     try:
@@ -290,7 +291,7 @@ def _first(runnable: Runnable, source: SourceTable, arrival: Arrival, limits: Li
         return whole
     if not _log_order_known(source, versions):
         return whole
-    return Reach(-1, _within(runnable, source, versions, source.version, limits))
+    return VersionRange(-1, _within(runnable, source, versions, source.version, limits))
 
 
 def _log_order_known(source: SourceTable, versions: Sequence[LoggedVersion]) -> bool:
@@ -403,9 +404,9 @@ def unchanged_since(source: SourceTable, version: int) -> int:
 
 
 def first_readable(source: SourceTable, after: int) -> int:
-    """The first version from ``after`` on that ends changes of rows, or is the newest, and whose files exist; else the newest one.
+    """The first version whose files exist, of ``after`` and the later ones that changed rows; the newest version if there is none.
 
-    Rows of a version that changed some later are gone once files are removed (VACUUM).
+    The files of an earlier version are gone once VACUUM has removed what a later one replaced.
     """
     for version in [after, *_changes(source, after)]:
         if _exists(source, unchanged_since(source, version)):

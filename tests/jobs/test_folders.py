@@ -23,7 +23,7 @@ from windowmill.checkpoints.source_files import SeenFiles
 from windowmill.jobs.cli import main
 from windowmill.jobs.sources.folder_options import name_pattern
 from windowmill.jobs.sources.kinds import open_source
-from windowmill.jobs.sources.reading import Reach, reading_of
+from windowmill.jobs.sources.reading import VersionRange, reading_of
 from windowmill.jobs.sources.unread import SourceWatch
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError
@@ -155,7 +155,7 @@ def test_files_are_versions_in_the_order_in_which_they_were_first_seen(pipe, cap
     pipe.land("again", ("a", 120, 1), mtime=5)
     pipeline = parse_pipeline(pipe.spec)
     source, runnable = open_source(pipeline), runnable_of(pipeline)
-    files = reading_of(runnable, source, Reach(-1, source.version)).files
+    files = reading_of(runnable, source, VersionRange(-1, source.version)).files
     assert [file.path.partition(".")[0] for file in files] == ["also_early", "early", "late", "again"]
     assert [file.rows for file in files] == [1] * 4
 
@@ -594,7 +594,7 @@ def _rows(folder: Path, format_: str, text: str, options: dict[str, Any]) -> lis
     source, runnable = open_source(pipeline), runnable_of(pipeline)
     columns, form = list("ktv"), Form(Columns.of(source.schema_json).arrow)
     found = []
-    for file in source.plain_files(reading_of(runnable, source, Reach(-1, source.version))) or ():
+    for file in source.plain_files(reading_of(runnable, source, VersionRange(-1, source.version))) or ():
         table = pa.Table.from_batches(list(OpenText(file, form).batches(columns)))
         cells = [[str(c) if not isinstance(c, str | float) or c != c else c for c in row.values()] for row in table.to_pylist()]
         found.append([tuple(None if cell == "None" else cell for cell in row) for row in cells])

@@ -25,7 +25,7 @@ from windowmill.jobs.layouts.input import _closed_by_file
 from windowmill.jobs.sources import delta_log, reading
 from windowmill.jobs.sources.base import Reading
 from windowmill.jobs.sources.delta_log import read_source_table
-from windowmill.jobs.sources.reading import Limits, Reach, backfill_reach, check_readable, next_change, next_reach, reading_of
+from windowmill.jobs.sources.reading import Limits, VersionRange, backfill_versions, check_readable, next_change, next_versions, reading_of
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import (
@@ -62,11 +62,11 @@ def table(tmp_path) -> Path:
     return path
 
 
-def _first(runnable: Runnable, arrival: reading.Arrival = "log", **limits: int) -> tuple[Reach, reading.Reading]:
+def _first(runnable: Runnable, arrival: reading.Arrival = "log", **limits: int) -> tuple[VersionRange, reading.Reading]:
     source = read_source_table(runnable.source_path)
-    reach = next_reach(runnable, source, None, arrival, limits=Limits(**(LIMITS | limits)))
-    check_readable(runnable, source, reach, again=False)
-    return reach, reading_of(runnable, source, reach)
+    versions = next_versions(runnable, source, None, arrival, limits=Limits(**(LIMITS | limits)))
+    check_readable(runnable, source, versions, again=False)
+    return versions, reading_of(runnable, source, versions)
 
 
 def _plan(**values: Any) -> Plan:
@@ -90,18 +90,18 @@ def _rows(path: Path, found: reading.Reading) -> list[int]:
 
 
 def test_a_first_batch_takes_rows_in_the_order_of_the_log(table):
-    reach, found = _first(_runnable(table))
-    assert reach == Reach(-1, 2, None)
+    versions, found = _first(_runnable(table))
+    assert versions == VersionRange(-1, 2, None)
     assert found.snapshot_files == 0
     assert _rows(table, found) == [1, 2, 5, 6, 3, 4]
-    assert _first(_runnable(table), files=2)[0] == Reach(-1, 1, None)
+    assert _first(_runnable(table), files=2)[0] == VersionRange(-1, 1, None)
 
 
 @pytest.mark.covers("S5")
 def test_compaction_alone_leaves_the_order_of_arrival(table):
     DeltaTable(str(table)).optimize.compact()
-    reach, found = _first(_runnable(table))
-    assert reach == Reach(-1, 3, None)
+    versions, found = _first(_runnable(table))
+    assert versions == VersionRange(-1, 3, None)
     assert _rows(table, found) == [1, 2, 5, 6, 3, 4]
 
 
@@ -129,20 +129,20 @@ def _all_of_it(path: Path) -> None:
 def test_a_first_batch_reads_the_snapshot_where_arrival_is_no_longer_told(table, trouble, left):
     trouble(table)
     version = DeltaTable(str(table)).version()
-    reach, found = _first(_runnable(table))
-    assert reach == Reach(-1, version, version)
+    versions, found = _first(_runnable(table))
+    assert versions == VersionRange(-1, version, version)
     assert found.snapshot_files == len(found.files) > 0
     assert sorted(_rows(table, found)) == [t for t in range(1, 7) if left == 6 or t != 5]
     assert found == _first(_runnable(table))[1], "a retry reads the same files in the same order"
 
 
 def test_a_first_batch_by_event_time_when_asked(table):
-    reach, found = _first(_runnable(table), "event_time")
-    assert reach == Reach(-1, 2, 2)
+    versions, found = _first(_runnable(table), "event_time")
+    assert versions == VersionRange(-1, 2, 2)
     assert found.snapshot_files == 3
     source = read_source_table(str(table))
     with pytest.raises(SpecError, match="for history, but a batch has been committed"):
-        next_reach(_runnable(table), source, _plan(from_version=-1, to_version=1), "event_time", limits=Limits(**LIMITS))
+        next_versions(_runnable(table), source, _plan(from_version=-1, to_version=1), "event_time", limits=Limits(**LIMITS))
 
 
 @pytest.mark.covers("S4")
@@ -151,11 +151,11 @@ def test_changed_rows_are_refused_or_ignored_and_counted(table):
     _land(table, [7, 8])
     source, before = read_source_table(str(table)), _plan(from_version=-1, to_version=2)
     with pytest.raises(NonAppendCommitError, match=r"version 3 \(DELETE\).*`windowmill restate`.*source.changes to restate.*ignore"):
-        next_reach(_runnable(table), source, before, "log", limits=Limits(**LIMITS))
+        next_versions(_runnable(table), source, before, "log", limits=Limits(**LIMITS))
     runnable = _runnable(table, changes="ignore")
-    reach = next_reach(runnable, source, before, "log", limits=Limits(**LIMITS))
-    assert reach == Reach(2, 4, None)
-    found = reading_of(runnable, source, reach)
+    versions = next_versions(runnable, source, before, "log", limits=Limits(**LIMITS))
+    assert versions == VersionRange(2, 4, None)
+    found = reading_of(runnable, source, versions)
     assert _rows(table, found) == [7, 8]
     assert found.rows_ignored == 1
     assert runnable.pipeline.meaning_hash() == _runnable(table).pipeline.meaning_hash()
@@ -165,7 +165,7 @@ def test_a_restore_brings_back_rows_that_have_been_read(table):
     DeltaTable(str(table)).delete("t < 3")
     DeltaTable(str(table)).restore(2)
     runnable = _runnable(table, changes="ignore")
-    found = reading_of(runnable, read_source_table(str(table)), Reach(2, 4))
+    found = reading_of(runnable, read_source_table(str(table)), VersionRange(2, 4))
     assert found.files == ()
     assert found.rows_ignored == 4
 
@@ -177,7 +177,7 @@ def test_a_replaced_range_of_a_windowmill_sink_is_named(table):
     rows = pa.table({"t": [5], "p": ["1"]})
     write_deltalake(str(table), rows, mode="overwrite", predicate="t = 5", commit_properties=told)
     with pytest.raises(NonAppendCommitError, match=r"pipeline upstream replaced what it had published \(backfill\)"):
-        reading_of(_runnable(table), read_source_table(str(table)), Reach(2, 3))
+        reading_of(_runnable(table), read_source_table(str(table)), VersionRange(2, 3))
 
 
 def test_the_next_change_is_told_with_those_that_follow_it(table):
@@ -194,36 +194,36 @@ def test_the_next_change_is_told_with_those_that_follow_it(table):
 def test_a_backfill_of_a_running_pipeline_needs_the_order_of_arrival(table, trouble):
     runnable, before = _runnable(table), [_plan(from_version=-1, to_version=1), _plan(from_version=1, to_version=2)]
     source = read_source_table(str(table))
-    assert backfill_reach(runnable, source, before, "log") == Reach(-1, 2, None)
-    check_readable(runnable, source, backfill_reach(runnable, source, before, "log"), again=True)
+    assert backfill_versions(runnable, source, before, "log") == VersionRange(-1, 2, None)
+    check_readable(runnable, source, backfill_versions(runnable, source, before, "log"), again=True)
     trouble(table)
     _land(table, [9])
     source = read_source_table(str(table))
     with pytest.raises(ArrivalUnknownError, match=r"--arrival event_time"):
-        check_readable(runnable, source, backfill_reach(runnable, source, before, "log"), again=True)
+        check_readable(runnable, source, backfill_versions(runnable, source, before, "log"), again=True)
 
 
 def test_a_backfill_by_event_time_reads_what_has_been_committed(table):
     before = [_plan(from_version=-1, to_version=1)]
     source = read_source_table(str(table))
-    reach = backfill_reach(_runnable(table), source, before, "event_time")
-    assert reach == Reach(-1, 1, 1)
-    assert sorted(_rows(table, reading_of(_runnable(table), source, reach))) == [1, 2, 5, 6]
+    versions = backfill_versions(_runnable(table), source, before, "event_time")
+    assert versions == VersionRange(-1, 1, 1)
+    assert sorted(_rows(table, reading_of(_runnable(table), source, versions))) == [1, 2, 5, 6]
 
 
 @pytest.mark.covers("S5")
 def test_a_snapshot_whose_files_were_rewritten_is_read_from_the_new_ones(table):
     before = [_plan(from_version=-1, to_version=2, snapshot=2)]
     runnable = _runnable(table)
-    assert backfill_reach(runnable, read_source_table(str(table)), before, "log") == Reach(-1, 2, 2)
+    assert backfill_versions(runnable, read_source_table(str(table)), before, "log") == VersionRange(-1, 2, 2)
     _compacted(table)
     _land(table, [9])
     source = read_source_table(str(table))
     for arrival in ("log", "event_time"):
-        reach = backfill_reach(runnable, source, before, arrival)
-        assert reach.through == 2 < (reach.snapshot or 0) < source.version
-        check_readable(runnable, source, reach, again=True)
-        found = reading_of(runnable, source, reach)
+        versions = backfill_versions(runnable, source, before, arrival)
+        assert versions.through == 2 < (versions.snapshot or 0) < source.version
+        check_readable(runnable, source, versions, again=True)
+        found = reading_of(runnable, source, versions)
         assert sorted(_rows(table, found)) == [1, 2, 3, 4, 5, 6]
         assert found.snapshot_files == len(found.files)
 
@@ -232,16 +232,16 @@ def _updated(path: Path) -> None:
     DeltaTable(str(path)).update(predicate="t = 5", updates={"p": "'9'"})
 
 
-def _current(path: Path, before: list[Plan], **source: Any) -> Reach:
-    return backfill_reach(_runnable(path, **source), read_source_table(str(path)), before, "current")
+def _current(path: Path, before: list[Plan], **source: Any) -> VersionRange:
+    return backfill_versions(_runnable(path, **source), read_source_table(str(path)), before, "current")
 
 
 def test_a_backfill_of_a_source_that_has_only_appended_reads_what_earlier_batches_read(table):
     before = [_plan(from_version=-1, to_version=1), _plan(from_version=1, to_version=2)]
     DeltaTable(str(table)).optimize.compact()
     _land(table, [9])
-    reach = _current(table, before)
-    assert (reach, reach.why) == (Reach(-1, 2, None), None)
+    versions = _current(table, before)
+    assert (versions, versions.why) == (VersionRange(-1, 2, None), None)
 
 
 @pytest.mark.covers("S4")
@@ -249,11 +249,11 @@ def test_a_backfill_reads_changed_rows_as_they_are_now_and_later_ones_in_the_ord
     _updated(table)
     _land(table, [8, 7])
     before = [_plan(from_version=-1, to_version=2), _plan(from_version=2, to_version=4)]
-    reach = _current(table, before, changes="ignore")
-    assert reach == Reach(-1, 4, 3)
-    assert reach.why is not None
-    assert reach.why.startswith("source version 3 (UPDATE) changed rows: rows through version 3 count as the table holds them now")
-    found = reading_of(_runnable(table), read_source_table(str(table)), reach)
+    versions = _current(table, before, changes="ignore")
+    assert versions == VersionRange(-1, 4, 3)
+    assert versions.why is not None
+    assert versions.why.startswith("source version 3 (UPDATE) changed rows: rows through version 3 count as the table holds them now")
+    found = reading_of(_runnable(table), read_source_table(str(table)), versions)
     assert (sorted(_rows(table, found)[:-2]), _rows(table, found)[-2:]) == ([1, 2, 3, 4, 5, 6], [8, 7])
     assert found.commits[-1] == 4
 
@@ -263,9 +263,9 @@ def test_a_backfill_reads_rows_that_were_changed_after_the_last_run(table):
     """Also where the spec refuses such versions, so that no run has read past them."""
     _deleted(table)
     before = [_plan(from_version=-1, to_version=2)]
-    reach = _current(table, before)
-    assert reach == Reach(-1, 2, 3)
-    found = reading_of(_runnable(table), read_source_table(str(table)), reach)
+    versions = _current(table, before)
+    assert versions == VersionRange(-1, 2, 3)
+    found = reading_of(_runnable(table), read_source_table(str(table)), versions)
     assert sorted(_rows(table, found)) == [1, 2, 3, 4, 6]
 
 
@@ -273,9 +273,11 @@ def test_a_backfill_reads_rows_that_were_changed_after_the_last_run(table):
 def test_a_backfill_leaves_out_changes_after_unread_rows_and_says_so(table):
     before = [_plan(from_version=-1, to_version=1)]
     _updated(table)
-    reach = _current(table, before)
-    assert reach == Reach(-1, 1, None)
-    assert reach.why == "source version 3 (UPDATE) changed rows after rows that are still unread, and is left out; run the pipeline first"
+    versions = _current(table, before)
+    assert versions == VersionRange(-1, 1, None)
+    assert (
+        versions.why == "source version 3 (UPDATE) changed rows after rows that are still unread, and is left out; run the pipeline first"
+    )
 
 
 @pytest.mark.covers("S1", "S4")
@@ -286,11 +288,11 @@ def test_a_backfill_reads_the_table_where_the_order_of_arrival_is_no_longer_know
     if trouble is _all_of_it:
         before.append(_plan(from_version=2, to_version=DeltaTable(str(table)).version()))
     source = read_source_table(str(table))
-    reach = _current(table, before)
-    assert reach.after == -1
-    assert reach.snapshot is not None
-    assert "as the table holds them now, in event-time order" in (reach.why or "")
-    found = check_readable(runnable, source, reach, again=True)
+    versions = _current(table, before)
+    assert versions.after == -1
+    assert versions.snapshot is not None
+    assert "as the table holds them now, in event-time order" in (versions.why or "")
+    found = check_readable(runnable, source, versions, again=True)
     assert sorted(_rows(table, found)) == [t for t in range(1, 7) if trouble is not _all_of_it or t != 5]
 
 
@@ -299,9 +301,9 @@ def test_a_backfill_keeps_what_a_restatement_has_read(table):
     restated = RestatePlan(**{name: getattr(_plan(), name) for name in PINNED} | {"from_version": 2, "to_version": 2, "snapshot": 2})
     _land(table, [8, 7])
     before = [_plan(from_version=-1, to_version=2), restated, _plan(from_version=2, to_version=3)]
-    reach = _current(table, before)
-    assert reach == Reach(-1, 3, 2)
-    assert (reach.why or "").startswith("a restatement has read the source again: rows through version 2 count")
+    versions = _current(table, before)
+    assert versions == VersionRange(-1, 3, 2)
+    assert (versions.why or "").startswith("a restatement has read the source again: rows through version 2 count")
 
 
 def test_a_backfill_reads_the_newest_snapshot_where_files_after_a_change_are_gone(table):
@@ -309,16 +311,16 @@ def test_a_backfill_reads_the_newest_snapshot_where_files_after_a_change_are_gon
     _land(table, [8, 7])
     _compacted(table)
     before = [_plan(from_version=-1, to_version=2), _plan(from_version=2, to_version=4)]
-    reach = _current(table, before, changes="ignore")
+    versions = _current(table, before, changes="ignore")
     source = read_source_table(str(table))
-    assert (reach.through, reach.snapshot) == (4, source.version)
-    found = check_readable(_runnable(table), source, reach, again=True)
+    assert (versions.through, versions.snapshot) == (4, source.version)
+    found = check_readable(_runnable(table), source, versions, again=True)
     assert (found.snapshot_files, sorted(_rows(table, found))) == (1, [1, 2, 3, 4, 5, 6, 7, 8])
 
 
 def test_a_backfill_from_a_starting_version_cannot_read_a_snapshot(table):
     before = [_plan(from_version=0, to_version=2)]
-    assert _current(table, before) == Reach(0, 2, None)
+    assert _current(table, before) == VersionRange(0, 2, None)
     _updated(table)
     with pytest.raises(UnsupportedError, match=r"version 3 \(UPDATE\) changed rows.*\(startingVersion\).*--as-arrived"):
         _current(table, before)
@@ -329,8 +331,8 @@ def test_a_backfill_reads_a_first_snapshot_and_then_the_log(table):
     _land(table, [8, 7])
     before = [_plan(from_version=-1, to_version=3, snapshot=3), _plan(from_version=3, to_version=DeltaTable(str(table)).version())]
     source = read_source_table(str(table))
-    reach = backfill_reach(_runnable(table), source, before, "log")
-    found = reading_of(_runnable(table), source, reach)
+    versions = backfill_versions(_runnable(table), source, before, "log")
+    found = reading_of(_runnable(table), source, versions)
     assert found.snapshot_files == 1
     assert _rows(table, found)[-2:] == [8, 7]
     assert [file.version for file in found.files] == [3, source.version]
@@ -339,18 +341,18 @@ def test_a_backfill_reads_a_first_snapshot_and_then_the_log(table):
 @pytest.mark.covers("S1")
 def test_a_file_that_is_gone_is_found_before_anything_is_planned(table):
     source = read_source_table(str(table))
-    [file] = reading_of(_runnable(table), source, Reach(1, 2)).files
+    [file] = reading_of(_runnable(table), source, VersionRange(1, 2)).files
     (table / file.path).unlink()
     with pytest.raises(SourceRangeGoneError, match=f"file {file.path} of version 2 is gone"):
-        check_readable(_runnable(table), source, Reach(1, 2), again=False)
+        check_readable(_runnable(table), source, VersionRange(1, 2), again=False)
 
 
 def test_dates_before_year_1_do_not_keep_a_table_from_being_read(tmp_path):
     path = tmp_path / "source"
     days = pa.array([-719_529, 0], pa.int32()).cast(pa.date32())
     write_deltalake(str(path), pa.table({"t": [1, 2], "day": days, "at": days.cast(pa.timestamp("us", "UTC"))}))
-    reach, found = _first(_runnable(path))
-    assert (reach.through, len(found.files)) == (0, 1)
+    versions, found = _first(_runnable(path))
+    assert (versions.through, len(found.files)) == (0, 1)
 
 
 def test_files_are_known_by_their_full_path(tmp_path):
@@ -359,20 +361,20 @@ def test_files_are_known_by_their_full_path(tmp_path):
     write_deltalake(str(path), pa.table({"t": range(len(values)), "p": values}), partition_by=["p"])
     for uri in (str(path), path.as_uri()):
         source = read_source_table(uri)
-        found = reading_of(_runnable(path), source, Reach(-1, 0))
+        found = reading_of(_runnable(path), source, VersionRange(-1, 0))
         assert source.missing(found.files) is None
         assert {file.partition["p"] for file in found.files} == set(values)
         assert {file.path for file in source.snapshot(0)} == {file.path for file in found.files}
 
 
 def test_starting_version_and_timestamp(table):
-    assert _first(_runnable(table, options={"startingVersion": 1}))[0] == Reach(0, 2, None)
+    assert _first(_runnable(table, options={"startingVersion": 1}))[0] == VersionRange(0, 2, None)
     entries = sorted((table / "_delta_log").glob("*.json"))
     for day, entry in enumerate(entries, 1):
         at = datetime(2024, 3, day, tzinfo=UTC).timestamp()
         os.utime(entry, (at, at))
-    assert _first(_runnable(table, options={"startingTimestamp": "2024-03-02"}))[0] == Reach(0, 2, None)
-    assert _first(_runnable(table, options={"startingTimestamp": "2024-03-02T00:00:01Z"}))[0] == Reach(1, 2, None)
+    assert _first(_runnable(table, options={"startingTimestamp": "2024-03-02"}))[0] == VersionRange(0, 2, None)
+    assert _first(_runnable(table, options={"startingTimestamp": "2024-03-02T00:00:01Z"}))[0] == VersionRange(1, 2, None)
     with pytest.raises(SourceError, match="no version was committed at or after"):
         _first(_runnable(table, options={"startingTimestamp": "2024-03-04"}))
     with pytest.raises(SourceError, match="is at version 2"):
@@ -440,9 +442,9 @@ class _Failing:
         lambda source: source.actions(1),
         lambda source: source.mark(1),
         lambda source: source.first_version_at(datetime(2024, 1, 1, tzinfo=UTC)),
-        lambda source: check_readable(_runnable(Path(source.path)), source, Reach(-1, 2), again=False),
-        lambda source: check_readable(_runnable(Path(source.path)), source, Reach(-1, 2), again=True),
-        lambda source: next_reach(_runnable(Path(source.path)), source, None, "log", limits=Limits()),
+        lambda source: check_readable(_runnable(Path(source.path)), source, VersionRange(-1, 2), again=False),
+        lambda source: check_readable(_runnable(Path(source.path)), source, VersionRange(-1, 2), again=True),
+        lambda source: next_versions(_runnable(Path(source.path)), source, None, "log", limits=Limits()),
     ],
     ids=["versions", "actions", "mark", "start", "a plan", "a backfill", "a first batch"],
 )
@@ -536,14 +538,14 @@ def test_a_damaged_log_entry_is_named(table):
     source = read_source_table(str(table))
     (table / "_delta_log" / f"{2:020d}.json").write_text("")
     with pytest.raises(SourceError, match="log entry of version 2 is damaged"):
-        reading_of(_runnable(table), source, Reach(1, 2))
+        reading_of(_runnable(table), source, VersionRange(1, 2))
 
 
 def test_a_table_whose_versions_do_not_bring_all_rows_is_read_as_it_stands(table):
     """A clone's first version may name files without saying that data changed."""
     entry = table / "_delta_log" / f"{0:020d}.json"
     entry.write_text(entry.read_text().replace('"dataChange":true', '"dataChange":false'))
-    assert _first(_runnable(table))[0] == Reach(-1, 2, 2)
+    assert _first(_runnable(table))[0] == VersionRange(-1, 2, 2)
 
 
 def test_a_copied_table_reads_its_own_files(table, tmp_path):
@@ -564,10 +566,10 @@ def test_each_file_of_a_backfill_met_what_the_batch_met_that_read_it_first():
 def test_a_snapshot_with_deletion_vectors_is_read_by_delta(table):
     """Its files hold rows that have been deleted, and how many of them is not known before they are read."""
     source = replace(read_source_table(str(table)), deletion_vectors=True)
-    found = reading_of(_runnable(table), source, Reach(-1, 2, 1))
+    found = reading_of(_runnable(table), source, VersionRange(-1, 2, 1))
     assert (found.snapshot_files, found.as_of) == (2, 1)
     assert [file.rows for file in found.files] == [None, None, 2]
-    assert reading_of(_runnable(table), source, Reach(0, 2)).as_of is None, "what the log appends has all its rows"
+    assert reading_of(_runnable(table), source, VersionRange(0, 2)).as_of is None, "what the log appends has all its rows"
 
 
 @pytest.mark.covers("S4")
@@ -589,9 +591,9 @@ def test_ignored_changes_end_nothing(table):
     _land(table, [9])
     runnable = _runnable(table, changes="ignore")
     source = read_source_table(str(table))
-    reach = next_reach(runnable, source, _plan(from_version=-1, to_version=2), "log", limits=Limits(**LIMITS))
-    found = reading_of(runnable, source, reach)
-    assert reach == Reach(2, source.version, None)
+    versions = next_versions(runnable, source, _plan(from_version=-1, to_version=2), "log", limits=Limits(**LIMITS))
+    found = reading_of(runnable, source, versions)
+    assert versions == VersionRange(2, source.version, None)
     assert _rows(table, found) == [7, 8, 9]
     assert found.rows_ignored == 3
 

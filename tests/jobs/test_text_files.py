@@ -20,7 +20,7 @@ from windowmill.jobs.sources import text_lines
 from windowmill.jobs.sources.columns import REASON, UNREAD, Columns
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.plain_rows import PlainRows
-from windowmill.jobs.sources.reading import Reach, reading_of
+from windowmill.jobs.sources.reading import VersionRange, reading_of
 from windowmill.jobs.sources.unread_rows import details_of
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SourceError, SourceFileError
@@ -44,7 +44,7 @@ def table(folder: Path, format_: str, options: dict[str, Any], *files: bytes, **
         (pipe.inputs / f"{number}.{format_}").write_bytes(data)
     pipeline = parse_pipeline(pipe.spec)
     source = open_source(pipeline)
-    reading = reading_of(runnable_of(pipeline), source, Reach(-1, source.version))
+    reading = reading_of(runnable_of(pipeline), source, VersionRange(-1, source.version))
     plain = PlainRows.of(pipeline, source, reading)
     assert plain is not None
     rows = plain.read(["k", "v"], [], latest=None)

@@ -47,7 +47,7 @@ MUTANTS = {
         ("empty-windows-behind-a-backfill-from-zero", "jobs.batch.corrections:renumbered", instead("_ if _ else []", "[]")),
     ],
     f"{CHANGED}a_changed_spec_counts_no_change_that_the_batches_have_ignored": [
-        ("ignored-changes-counted", "jobs.sources.reading:backfill_reach", never("_ == 'counted' and _ is not None and _ is not None")),
+        ("ignored-changes-counted", "jobs.sources.reading:backfill_versions", never("_ == 'counted' and _ is not None and _ is not None")),
     ],
     f"{CHANGED}a_changed_spec_behind_a_restatement_that_moved_the_watermark_shows_what_has_been_shown": [
         ("shown-ahead-of-a-lagging-run", "jobs.layouts.emission:emission_of", never("(_ or _) and _ is not None")),

@@ -82,7 +82,7 @@ MUTANTS = {
         f"{PLANS}a_backfill_reads_no_further_than_the_schedule_has_come",
         f"{READING}a_backfill_by_event_time_reads_what_has_been_committed",
     ): [
-        ("backfill-reads-on", "jobs.sources.reading:backfill_reach", instead("_[-1].to_version", "source.version")),
+        ("backfill-reads-on", "jobs.sources.reading:backfill_versions", instead("_[-1].to_version", "source.version")),
     ],
     f"{READING}a_backfill_reads_changed_rows_as_they_are_now_and_later_ones_in_the_order_of_the_log": [
         ("old-values-brought-back", "jobs.sources.reading:_current", instead("_ and _ is None and _ is None", "known")),

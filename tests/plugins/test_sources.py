@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from windowmill.jobs.cli import main
 from windowmill.jobs.sources.kinds import open_source
-from windowmill.jobs.sources.reading import Limits, Reach, next_reach, reading_of
+from windowmill.jobs.sources.reading import Limits, VersionRange, next_versions, reading_of
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.user_code import module_digests
 from windowmill.windowing.errors import SourceError
@@ -105,9 +105,12 @@ def test_versions_are_planned_one_after_another(plug, tmp_path, land):
     land(("a", 12, 7))
     pipeline = parse_pipeline(described(tmp_path))
     source, runnable = open_source(pipeline), runnable_of(pipeline)
-    assert next_reach(runnable, source, None, "log", limits=Limits(9, 1 << 20)) == Reach(-1, 1)
-    assert next_reach(runnable, source, None, "log", limits=Limits(1, 1 << 20)) == Reach(-1, 0)
-    assert [(file.path, file.rows) for file in reading_of(runnable, source, Reach(-1, 1)).files] == [("0.parquet", 2), ("1.parquet", 1)]
+    assert next_versions(runnable, source, None, "log", limits=Limits(9, 1 << 20)) == VersionRange(-1, 1)
+    assert next_versions(runnable, source, None, "log", limits=Limits(1, 1 << 20)) == VersionRange(-1, 0)
+    assert [(file.path, file.rows) for file in reading_of(runnable, source, VersionRange(-1, 1)).files] == [
+        ("0.parquet", 2),
+        ("1.parquet", 1),
+    ]
     assert list(module_digests(pipeline)) == [TOY]
 
 
