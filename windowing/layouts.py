@@ -27,7 +27,7 @@ from typing import ClassVar, Literal, Self
 import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHED, REACHING, SLICE, SUM
-from windowmill.windowing.columnar.known_spans import columns_of
+from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.columnar.session_fragments import own_columns
 from windowmill.windowing.columnar.slices import GRID
 from windowmill.windowing.errors import SpecError
@@ -178,7 +178,7 @@ def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | 
         return
     own: tuple[str, ...] = ()
     if slices:
-        spans = map(str.lower, columns_of(slices.grids.known))
+        spans = map(str.lower, span_columns(slices.grids.known))
         own = (SLICE, LEVEL, CLOSED, ARRIVAL, ORDER, GRID, *spans)
         own += (REACHING, REACHED) if slices.grids.intervals else ()
     if sessions:

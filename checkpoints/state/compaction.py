@@ -35,7 +35,7 @@ from windowmill.checkpoints.state.searched_files import footer
 from windowmill.checkpoints.state.wanted import span_condition
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, FIRST, GAP, KIND, LAST, LEVEL, REACHING, SLICE, SUM, TIME
-from windowmill.windowing.columnar.known_spans import columns_of
+from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, SEQUENCE, THROUGH, WAITING
 from windowmill.windowing.columnar.rows import codes_of
@@ -196,7 +196,7 @@ def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
     if len(parts) == 1:
         return parts[0]
     found: dict[str, pa.Field] = {}
-    spans = columns_of([window.name for window in pipeline.windows if window.fills_gaps])
+    spans = span_columns([window.name for window in pipeline.windows if window.fills_gaps])
     for field in (field for schema in parts for field in schema):
         same = found.setdefault(field.name.lower(), field)
         # A column of the source that live rows store may be named like one of spans.

@@ -37,7 +37,7 @@ from windowmill.windowing.columnar.added_columns import (
     TIME,
     WATERMARK_OF,
 )
-from windowmill.windowing.columnar.known_spans import columns_of, first_of, last_of
+from windowmill.windowing.columnar.known_spans import first_of, last_of, span_columns
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import LIVE, NODE, SEQUENCE, WAITING
 from windowmill.windowing.columnar.session_fragments import GONE, LONGEST, latest_fragments
@@ -146,7 +146,7 @@ class SlicesInspection(_PartialsInspection):
         if LEVEL in self.schema.names and (counts["nodes"] or SEQUENCE not in self.schema.names):
             facts["entries_of_nodes"] = counts["nodes"]
         if self._known:
-            spans = f"SELECT count(*) AS n FROM state WHERE {span_condition(columns_of(self._known))}"
+            spans = f"SELECT count(*) AS n FROM state WHERE {span_condition(span_columns(self._known))}"
             facts["entries_of_spans"] = self._one(spans)["n"]
         return facts | {"entries_unfinished": counts["unfinished"], "oldest": counts["oldest"], "newest": counts["newest"]}
 
@@ -177,7 +177,7 @@ class SlicesInspection(_PartialsInspection):
 
     def spans_of(self, key: Mapping[str, Any]) -> dict[str, tuple[int | None, int | None]]:
         """By window, the starts of the first and last slice in which it has counted an event of ``key``; null if it has counted none."""
-        names = columns_of(self._known)
+        names = span_columns(self._known)
         bounds = ", ".join(f"{('min', 'max')[place % 2]}({name}) AS {name}" for place, name in enumerate(names))
         found = self._one(f"SELECT {bounds} FROM state WHERE {self._readable} AND {span_condition(names)} AND {self._of(key)}")
         return {window: (found[first_of(window)], found[last_of(window)]) for window in self._known}

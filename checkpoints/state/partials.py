@@ -31,7 +31,7 @@ from windowmill.checkpoints.state.wanted import (
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LAST, LEVEL, REACHING, SLICE, SUM
 from windowmill.windowing.columnar.checksums import without_checksums
-from windowmill.windowing.columnar.known_spans import columns_of
+from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.kernels.layout import Layout
 
 #: Limits on rows and bytes of a file into which successive batches' slices are merged: the merge sorts them in memory.
@@ -57,7 +57,7 @@ def slice_schema(
     ``_arrival``, the moment at which the late rows of the slice arrived; null for rows in time.
     """
     own = [SLICE, *([LEVEL] if nodes else []), *([REACHING] if intervals else []), CLOSED, *([ARRIVAL] if revises else [])]
-    own += [*columns_of(known), BATCH]
+    own += [*span_columns(known), BATCH]
     return pa.schema([*keys.items(), *((name, pa.int64()) for name in own), *layout.stored_columns])
 
 

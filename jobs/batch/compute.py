@@ -27,9 +27,9 @@ from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job, Step, 
 from windowmill.jobs.layouts.base import BatchSurvey, Part
 from windowmill.jobs.layouts.carried import CarriedPart, carry
 from windowmill.jobs.layouts.emission import Emission
-from windowmill.jobs.layouts.output import Output, Published, check_balance, counted
+from windowmill.jobs.layouts.output import Output, Published, check_balance, combine_counts
 from windowmill.jobs.layouts.quarantine import quarantine_schema, quarantined
-from windowmill.jobs.layouts.returning import RETURNED, returned, taken
+from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
 from windowmill.jobs.reasons import TOO_LATE
 from windowmill.jobs.schedulers.files.quarantine import Quarantining
 from windowmill.jobs.schedulers.files.rows import FileRows
@@ -146,7 +146,11 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
             replaced = _replaced(job, surveyed.emission)
             if replaced is not None and replaced.partly:
                 numbers = spark.range(0, len(replaced.partly), 1, len(replaced.partly))
-                kept += [file for files in taken(map_in_arrow(numbers, partial(_keep_in_task, job, replaced), RETURNED)) for file in files]
+                kept += [
+                    file
+                    for files in collect_results(map_in_arrow(numbers, partial(_keep_in_task, job, replaced), RETURNED))
+                    for file in files
+                ]
     except BaseException:
         _remove(targets, done if finished is None else [])
         with suppress(OSError):
@@ -200,7 +204,7 @@ def _with_quarantined(
     """The output of all ``parts`` and of the quarantine, which is read anew if any row was not applied."""
     refusing = [each for part, each in zip(parts, done, strict=True) if not part.grids]
     refuses = all(each.refused for each in refusing)
-    every = counted(parts, done, 0)
+    every = combine_counts(parts, done, 0)
     if new is None or (every.counts.rows_applied == rows_read and not (refusing and refuses)):
         return every
     batch, grids = job.input, [grid for part in parts for grid in part.grids]
@@ -213,7 +217,7 @@ def _with_quarantined(
         rows = new.doubtful if numbers is None else not_applied(new, numbers, targets, grids)
         found = write_by_tasks(rows, batch.columns.struct.names, batch.pipeline, job.plan, targets, job.paths)
     assert found is not None
-    return counted(parts, done, found.counts.quarantined.get(TOO_LATE, 0) if refusing else 0) + found
+    return combine_counts(parts, done, found.counts.quarantined.get(TOO_LATE, 0) if refusing else 0) + found
 
 
 def _replaced(job: Job, emission: Emission) -> ReplacedRange | None:
@@ -242,7 +246,7 @@ def _keep_in_task(job: Job, replaced: ReplacedRange, batches: Iterable[pa.Record
     """Runs in an executor."""
     use_options(job.options)
     numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-    yield from returned(_keep(job, replaced, [replaced.partly[number] for number in numbers]))
+    yield from encode_result(_keep(job, replaced, [replaced.partly[number] for number in numbers]))
 
 
 def _remove(

@@ -15,7 +15,7 @@ from windowmill.checkpoints.stores import use_options
 from windowmill.jobs.batch.job import ComputedBatch, Job, Step
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
-from windowmill.jobs.layouts.returning import RETURNED, returned, taken
+from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
 from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
 from windowmill.windowing.errors import WindowmillError
 
@@ -39,7 +39,7 @@ def compute_in_a_task(job: Job, spark: SparkSession, step: Step) -> ComputedBatc
 def _of_task(job: Job, spark: SparkSession, *, given: bool) -> object:
     """What :func:`.compute_locally` returns, or raises, in one task of Spark."""
     if not given:
-        [found] = taken(map_in_arrow(spark.range(0, 1, 1, 1), partial(_in_task, job), RETURNED))
+        [found] = collect_results(map_in_arrow(spark.range(0, 1, 1, 1), partial(_in_task, job), RETURNED))
         return found
     from windowmill.jobs.schedulers.spark.numbered_rows import read_by_spark
 
@@ -49,7 +49,7 @@ def _of_task(job: Job, spark: SparkSession, *, given: bool) -> object:
     rows = read_by_spark(job.input, stages, spark)
     interpreting = job.input.expected_rows <= limits.MAX_INTERPRETED
     with access_to(spark).interpreting() if interpreting else nullcontext():
-        [found] = taken(mapped(rows.coalesce(1), partial(_in_task_given, job, _empty(rows)), RETURNED))
+        [found] = collect_results(mapped(rows.coalesce(1), partial(_in_task_given, job, _empty(rows)), RETURNED))
     return found
 
 
@@ -77,6 +77,6 @@ def _answered(job: Job, given: pa.Table | None) -> Iterator[pa.RecordBatch]:
     use_options(job.options)
     with tables_kept():
         try:
-            yield from returned(compute_locally(job, given))
+            yield from encode_result(compute_locally(job, given))
         except (TooLargeError, WindowmillError) as err:
-            yield from returned(err)
+            yield from encode_result(err)

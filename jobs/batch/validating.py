@@ -37,7 +37,7 @@ from windowmill.expectations.suites import COLUMNS, windows_of
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.layouts.limits import MAX_VALIDATED_IN_PANDAS
-from windowmill.jobs.layouts.returning import RETURNED, returned, taken
+from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
 from windowmill.jobs.schedulers.spark.task_output import read_files
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.spark.object_storage import literal_path
@@ -215,7 +215,7 @@ def _broken_by_spark(files: ResultFiles, suite: Sequence[Rule], session: SparkSe
     n, cores = len(files.files), access_to(session).cores()
     options = {} if is_local(files.table) else {files.table: options_of(files.table) or {}}
     counted = map_in_arrow(session.range(0, n, 1, min(n, cores)), partial(_count, files, suite, cores, options), _COUNTED)
-    return set[int]().union(*taken(map_in_arrow(counted.repartitionById(cores, "share"), _share_broken, RETURNED)))
+    return set[int]().union(*collect_results(map_in_arrow(counted.repartitionById(cores, "share"), _share_broken, RETURNED)))
 
 
 def _is_of_columns(rule: Rule) -> bool:
@@ -336,7 +336,7 @@ def _counted(share: int, rule: Rule, hashes: bytes, *, broken: bool) -> pa.Recor
 
 def _share_broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor over shares of the hashes."""
-    yield from returned(_broken(batches))
+    yield from encode_result(_broken(batches))
 
 
 def _broken(batches: Iterator[pa.RecordBatch]) -> set[int]:

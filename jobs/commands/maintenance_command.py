@@ -36,7 +36,7 @@ from windowmill.jobs.batch.savepoints import keep_periodic
 from windowmill.jobs.commands.summaries import new_progress
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, duration_of, load_pipeline, show
 from windowmill.jobs.spec_checks import runnable_of
-from windowmill.windowing.columnar.known_spans import marks_of
+from windowmill.windowing.columnar.known_spans import last_columns
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SinkError, StateError, first_line
 from windowmill.windowing.grids import Grids
@@ -135,7 +135,7 @@ def _compact_state(pipeline: Pipeline | None, ledger: Ledger) -> Callable[[str],
         needed = _needed(parts, ledger)
         if {"positions", "live rows"} & set(parts):
             known = Grids.of(parts["slices"]).known if "slices" in parts else ()
-            removed = compact_entries(path, ledger.next_commit, list(parts), needed, spans=marks_of(known))
+            removed = compact_entries(path, ledger.next_commit, list(parts), needed, spans=last_columns(known))
             # Another rewrite would undo the order and the row groups in which nodes over positions are searched.
             return removed if "positions" in parts else removed + _compact(path)
         return compact_partials(path, needed)
@@ -153,7 +153,7 @@ def _needed(parts: Mapping[StateLayout, Pipeline], ledger: Ledger) -> NeededRows
         grids = Grids.of(parts["slices"])
         needed.append(NeededRows.slices_from(grids.first_slice_after(emitted)))
         if grids.known:
-            needed.append(NeededRows.spans(parts["slices"].keys, marks_of(grids.known), ledger.next_commit))
+            needed.append(NeededRows.spans(parts["slices"].keys, last_columns(grids.known), ledger.next_commit))
     if "sessions" in parts:
         gaps = tuple(window.session_gap() for window in parts["sessions"].windows)
         needed.append(NeededRows.sessions(OpenSessions(gaps, emitted)))

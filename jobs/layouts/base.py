@@ -1,4 +1,4 @@
-"""Defines a part of a pipeline, which computes its windows of a batch."""
+"""The interface of a part: what it reads, which state it wants, and how it computes the windows of a batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.buckets import Share
     from windowmill.windowing.columnar.positions import PositionStage
-    from windowmill.windowing.columnar.slices import Reading
+    from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.layouts import StateLayout
 
@@ -121,18 +121,18 @@ StateWanted = PartialsWanted | PositionsWanted | EntriesWanted
 
 
 class Lifted(NamedTuple):
-    """What map makes of some new rows for the task that reduces them: rows, and counts that it adds up."""
+    """Output of map: rows for the task that reduces them, and counts that this task adds up."""
 
     rows: pa.Table
     counts: tuple[int, ...] = ()
 
 
 class MapReduce(Protocol):
-    """What is computed of a part in a batch: map takes new rows, wherever they are, and reduce all rows of some keys; picklable."""
+    """How tasks compute a part: map runs where new rows are read, reduce takes all rows of some keys, new and stored; picklable."""
 
     @property
-    def reading(self) -> Reading:
-        """What it reads of a new row."""
+    def reading(self) -> RowColumns:
+        """The columns that it reads of a new row."""
         ...
 
     @property
@@ -147,12 +147,12 @@ class MapReduce(Protocol):
 
     @property
     def width(self) -> int | None:
-        """How many numbers are kept of a new row; null if there is no bound."""
+        """How many numbers map keeps of a new row; null if there is no bound."""
         ...
 
     @property
     def most_readers(self) -> int:
-        """How many tasks may read all rows, each for its share of the keys, beyond one for each core."""
+        """How many tasks may each read all rows for their share of the keys, if that is more than one for each core."""
         ...
 
     def are_few(self, n_rows: int) -> bool:
@@ -186,28 +186,28 @@ class Part(Protocol):
         ...
 
     @property
-    def reading(self) -> Reading:
-        """What this process reads of the new rows of a small batch."""
+    def reading(self) -> RowColumns:
+        """The columns that it reads of a new row."""
         ...
 
     @property
     def grids(self) -> Sequence[WindowGrid]:
-        """The grids of its windows if all are on grids, so that the time of a row decides whether it is too late; else empty."""
+        """The grids of its windows if all are on grids: then a row's time alone decides whether it is too late. Else empty."""
         ...
 
     @property
     def spans(self) -> Sequence[str]:
-        """Columns of which each span row has at least one; empty if the part has no span rows."""
+        """Columns of which at least one has a value in each row of spans; empty if the part stores no spans."""
         ...
 
     @property
-    def by_arrival(self) -> bool:
-        """Whether rows of a backfill may count in windows that end after its range, because the watermark at their arrival judges them."""
+    def may_emit_past_range(self) -> bool:
+        """Whether late rows of a backfill may have counted in windows that end after its range."""
         ...
 
     @property
-    def revises_by_watermark(self) -> bool:
-        """Whether revisions need the watermark at the arrival of every row, not of late ones alone."""
+    def needs_arrival_watermark(self) -> bool:
+        """Whether revisions need the watermark at the arrival of every row, not only of late ones."""
         ...
 
     @property
@@ -227,16 +227,16 @@ class Part(Protocol):
         has_rows
             Whether there are new rows.
         revised_after
-            An instant such that every window that late rows of the batch revise ends after it; null if they revise none.
+            Lower bound of the ends of the windows that late rows of the batch revise; null if they revise none.
         """
         ...
 
     def map_reduce(self, emission: Emission, *, has_late: bool) -> MapReduce:
-        """What is computed of rows of which some are late only if ``has_late``."""
+        """How the part is computed by map and reduce; ``has_late`` is whether any of the rows may be late."""
         ...
 
     def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
-        """What a small batch computes of :meth:`judged` rows and :meth:`wanted` ones; raises ``TooLargeError`` if it is too much."""
+        """A small batch of :meth:`judged` new rows and :meth:`wanted` stored ones; raises ``TooLargeError`` if it is too large."""
         ...
 
 
@@ -245,7 +245,17 @@ New = TypeVar("New")
 
 @dataclass(frozen=True, slots=True)
 class BatchSurvey(Generic[New]):
-    """New rows, null if the batch has none, the windows that become complete, and the greatest event time of all rows read so far."""
+    """What the survey of a batch finds.
+
+    Attributes
+    ----------
+    new
+        New rows; null if the batch has none.
+    emission
+        The windows that become complete.
+    seen
+        Greatest event time of all rows read so far; null for none.
+    """
 
     new: New | None
     rows_read: int
@@ -253,6 +263,6 @@ class BatchSurvey(Generic[New]):
     seen: int | None = None
 
 
-def stops_at_range(batch: Input, parts: Sequence[Part]) -> bool:
-    """Whether a backfill emits no windows after its range; but a row may have counted in such windows, and complete ones are emitted."""
-    return batch.pipeline.time.watermark != "max_event_time" or not any(part.by_arrival for part in parts)
+def emits_within_range_only(batch: Input, parts: Sequence[Part]) -> bool:
+    """Whether a backfill emits no windows that end after its range; it has to emit them where late rows may have counted in them."""
+    return batch.pipeline.time.watermark != "max_event_time" or not any(part.may_emit_past_range for part in parts)

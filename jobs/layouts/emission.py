@@ -43,13 +43,12 @@ class Emission:
         return Clock(rule.lateness, BEFORE if self.seen is None else self.seen, self.watermark, self.since)
 
 
-def emission_of(rule: LatenessRule, plan: Plan, seen: int | None, *, stops_at_range: bool = True) -> Emission:
+def emission_of(rule: LatenessRule, plan: Plan, seen: int | None, *, emits_within_range_only: bool = True) -> Emission:
     """The emission of ``plan`` after event times up to ``seen``.
 
-    ``stops_at_range`` is whether a backfill that builds the state can stop at the end of its range. Otherwise it also emits later windows
-    that are complete.
+    ``emits_within_range_only`` is as of the function of that name: whether a backfill that builds the state leaves later windows to runs.
     """
-    emission = _windows_of(rule, plan, seen, stops_at_range=stops_at_range)
+    emission = _windows_of(rule, plan, seen, emits_within_range_only=emits_within_range_only)
     closed = rule.watermark_of(emission.emitted)
     # Not the interval's own end: an earlier batch may have asserted a later one.
     watermark = closed if rule.asserted or emission.seen is None else rule.watermark(emission.seen)
@@ -62,7 +61,7 @@ def emission_of(rule: LatenessRule, plan: Plan, seen: int | None, *, stops_at_ra
     return replace(emission, watermark=watermark, ends=ends)
 
 
-def _windows_of(rule: LatenessRule, plan: Plan, seen: int | None, *, stops_at_range: bool) -> Emission:
+def _windows_of(rule: LatenessRule, plan: Plan, seen: int | None, *, emits_within_range_only: bool) -> Emission:
     after = AXIS_BEGIN if plan.emitted is None else plan.emitted
     if plan.replaces_state:
         # All that earlier batches have shown, as they would show it now; neither moves on.
@@ -84,8 +83,8 @@ def _windows_of(rule: LatenessRule, plan: Plan, seen: int | None, *, stops_at_ra
     if plan.range is None:
         return Emission(seen, emitted, after, after if emitted is None else emitted)
     begin, end = plan.range
-    through = begin if emitted is None else max(begin, min(end, emitted) if stops_at_range else emitted)
-    return Emission(seen, through if stops_at_range else emitted, begin, through)
+    through = begin if emitted is None else max(begin, min(end, emitted) if emits_within_range_only else emitted)
+    return Emission(seen, through if emits_within_range_only else emitted, begin, through)
 
 
 def emitted_after(rule: LatenessRule, emitted: int | None, seen: int | None) -> int | None:

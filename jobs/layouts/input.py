@@ -223,9 +223,9 @@ class TableInput(SourceInput):
     def is_limited(self) -> bool:
         return True
 
-    def emission(self, seen: int | None, *, stops_at_range: bool = True) -> Emission:
+    def emission(self, seen: int | None, *, emits_within_range_only: bool = True) -> Emission:
         """The emission of this batch; see :func:`.emission_of`."""
-        return emission_of(self.rule, self.plan, seen, stops_at_range=stops_at_range)
+        return emission_of(self.rule, self.plan, seen, emits_within_range_only=emits_within_range_only)
 
 
 def _closed_by_file(plan: Plan, reading: Reading) -> tuple[int, ...]:

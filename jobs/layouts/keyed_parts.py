@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.layouts.input import Input
     from windowmill.jobs.schedulers.local.new_rows import NewRows
     from windowmill.windowing.axis import WindowGrid
-    from windowmill.windowing.columnar.slices import Reading
+    from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.layouts import StateLayout
 
 
@@ -52,7 +52,7 @@ class Keyed:
         The pipeline's, in ticks of the axis.
     """
 
-    reading: Reading
+    reading: RowColumns
     rows: pa.Schema
     stored: pa.Schema
     keys: Mapping[str, str]
@@ -97,15 +97,15 @@ class KeyedPart(ABC):
     name: ClassVar[StateLayout]
     grids: Sequence[WindowGrid] = ()
     spans: Sequence[str] = ()
-    by_arrival = True
-    revises_by_watermark = False
+    may_emit_past_range = True
+    needs_arrival_watermark = False
 
     def __init__(self, batch: Input) -> None:
         self.batch = batch
 
     @property
     @abstractmethod
-    def reading(self) -> Reading:
+    def reading(self) -> RowColumns:
         """What the part reads of a new row."""
 
     @property

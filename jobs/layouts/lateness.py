@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.layouts.input import Input
     from windowmill.windowing.kernels.combine import Ints
 
-#: Columns of a new row that tell whether it is too late.
+#: Columns of a new row that decide whether it is too late.
 JUDGED_BY = pa.schema([*((name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, CLOSED)), (LATE, pa.bool_())])
 
 
@@ -163,7 +163,7 @@ def too_late_among(rows: pa.Table, refused: Ints | None, grids: Sequence[WindowG
 
 
 def revised_after(judged: pa.Table | None, lateness: int) -> int | None:
-    """An instant such that every window that ``judged`` rows revise ends after it; null if they revise none."""
+    """Lower bound of the ends of the windows that ``judged`` rows revise; null if they revise none."""
     if judged is None or ARRIVAL not in judged.column_names:
         return None
     late = judged.filter(pc.and_(pc.is_valid(judged.column(ARRIVAL)), pc.is_null(judged.column(REASON))))

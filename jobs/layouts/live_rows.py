@@ -82,7 +82,7 @@ class LiveRowPart(KeyedPart):
     """Computes a batch by live rows."""
 
     name = "live rows"
-    revises_by_watermark = True
+    needs_arrival_watermark = True
 
     def __init__(self, batch: Input, rows: Rows) -> None:
         super().__init__(replace(batch, pipeline=rows.pipeline))

@@ -93,7 +93,7 @@ class RowWriter(ABC):
         """Write ``rows`` to the table of this role."""
 
 
-def counted(parts: Sequence[Part], done: Sequence[Output], refused: int) -> Output:
+def combine_counts(parts: Sequence[Part], done: Sequence[Output], refused: int) -> Output:
     """The output of all parts together: what they have ``done``, with the number of new rows that all of them ``refused``."""
     every = sum(done, Output())
     # A part on grids alone does not report dropped rows. What any other part drops is late.

@@ -15,7 +15,7 @@ from windowmill.checkpoints.data_files import DataFile
 from windowmill.windowing import errors
 from windowmill.windowing.counts import Counts, WindowRows
 
-#: Column of what a task returns, as :func:`encoded`.
+#: The column of a task's result, as :func:`encoded`.
 RETURNED = pa.schema([("returned", pa.binary())])
 
 T = TypeVar("T", bound=type)
@@ -41,14 +41,14 @@ def decoded(text: bytes) -> Any:
     return _value(json.loads(text))
 
 
-def returned(value: object) -> Iterator[pa.RecordBatch]:
-    """What a task yields to return ``value`` to the driver."""
+def encode_result(value: object) -> Iterator[pa.RecordBatch]:
+    """The row that a task yields to return ``value`` to the driver."""
     yield pa.record_batch([pa.array([encoded(value)], pa.binary())], schema=RETURNED)
 
 
-def taken(worked: Any) -> list[Any]:
-    """Run ``worked``, a DataFrame whose tasks each return a value, and take the values."""
-    return [decoded(bytes(row[0])) for row in worked.collect()]
+def collect_results(frame: Any) -> list[Any]:
+    """Run the tasks of ``frame``, a DataFrame whose rows are those of :func:`encode_result`, and decode their results."""
+    return [decoded(bytes(row[0])) for row in frame.collect()]
 
 
 def _plain(value: Any) -> Any:

@@ -25,7 +25,7 @@ from windowmill.windowing.columnar.added_columns import ARRIVAL, LATE, NUMBER_OF
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.grid_windows import advanced, event_windows
 from windowmill.windowing.columnar.interval_events import IntervalLifting, spans_of
-from windowmill.windowing.columnar.known_spans import marks_of
+from windowmill.windowing.columnar.known_spans import last_columns
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.columnar.slices import NodeStage, Revising, Sliced, SliceStage, WindowStage
 from windowmill.windowing.counts import Counts
@@ -78,11 +78,11 @@ class Slicing:
     def wanted(self, emission: Emission, revised_after: int | None = None) -> Span | Selection | WithSpans | None:
         """The rows of the state that the batch needs; null if it needs none.
 
-        ``revised_after`` is an instant such that every window that late rows of the batch revise ends after it; null if they revise none.
+        ``revised_after`` is a lower bound of the ends of the windows that late rows revise; null if they revise none.
         """
         slices, known = self._wanted_slices(emission, revised_after), self.slices.grids.known
         # A batch that completes no window may still extend a key's span into windows that are already complete.
-        return WithSpans(slices, marks_of(known)) if known and self.batch.restores else slices
+        return WithSpans(slices, last_columns(known)) if known and self.batch.restores else slices
 
     def _wanted_slices(self, emission: Emission, revised_after: int | None) -> Span | Selection | None:
         batch, nodes, grids = self.batch, self.nodes, self.slices.grids
@@ -104,7 +104,7 @@ class Slicing:
         return Span(grids.first_slice_after(after), through, grids.spans_of_starts(after, through))
 
     def _shown(self, emission: Emission) -> tuple[int, int]:
-        """Two instants: windows that end after the first, at or before the second, are shown for the first time by the batch."""
+        """The range (after, through] of the ends of windows that the batch shows for the first time."""
         batch = self.batch
         if batch.recomputes_range:
             closed = emission.after if emission.emitted is None else max(emission.after, emission.emitted)
@@ -131,7 +131,7 @@ class SlicePart:
     """Computes a batch by slices; ``holds_nodes`` is whether the state may hold nodes over them."""
 
     name: StateLayout = "slices"
-    revises_by_watermark = False
+    needs_arrival_watermark = False
 
     def __init__(self, batch: Input, slices: Slices, *, holds_nodes: bool) -> None:
         self.batch = replace(batch, pipeline=slices.pipeline)
@@ -151,10 +151,10 @@ class SlicePart:
 
     @property
     def spans(self) -> Sequence[str]:
-        return marks_of(self._slicing.slices.grids.known)
+        return last_columns(self._slicing.slices.grids.known)
 
     @property
-    def by_arrival(self) -> bool:
+    def may_emit_past_range(self) -> bool:
         # Late rows of a backfill may have revised windows that end after its range.
         return self.batch.revises
 
@@ -168,7 +168,7 @@ class SlicePart:
 
     def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
         loaded = load(rows, stored, self._slicing, emission)
-        # Rows that are late for a window are distinguished by marks on slices.
+        # Rows that are late for some window need the marks that only slices have.
         if self.batch.is_bounded and self._slicing.slices.grids.intervals and rows is not None and LATE not in rows.column_names:
             return replace(loaded, advance=partial(advance_events, self._slicing.window_stage(emission), self.batch.pipeline))
         return loaded
@@ -179,7 +179,7 @@ class SlicePart:
 
 @dataclass(frozen=True)
 class SliceMapReduce:
-    """What is computed of windows on ``grids``: map lifts rows into slices, which are fewer; reduce combines them. See :class:`.MapReduce`.
+    """Map lifts rows into slices, which are fewer; reduce combines them into windows on ``grids``.
 
     ``rule`` is null if none of the rows is late.
     """
@@ -191,7 +191,7 @@ class SliceMapReduce:
 
     @classmethod
     def of(cls, slicing: Slicing, emission: Emission, rule: LatenessRule | None) -> Self:
-        """What is computed of the windows of ``slicing``."""
+        """Map and reduce of the windows of ``slicing``."""
         return cls(slicing.window_stage(emission), slicing.slices.grids.grids, rule)
 
     @property
@@ -241,7 +241,7 @@ def _counts_of(lifted: Lifted) -> tuple[int, int, tuple[int, ...]]:
 
 
 def load(rows: pa.Table | None, stored: pa.Table | None, slicing: Slicing, emission: Emission) -> Loaded:
-    """Judged rows and restored slices, of which either may be null; raises ``TooLargeError`` if one process computes fewer windows."""
+    """Judged rows and restored slices, of which either may be null; raises ``TooLargeError`` if this process computes fewer windows."""
     stage = slicing.window_stage(emission)
     if stored is not None and stage.slices.known:
         stored = _without_idle_spans(stored, rows, stage)
@@ -261,14 +261,14 @@ def advance(stage: WindowStage, rows: pa.Table | None, stored: pa.Table | None) 
 
 
 def advance_events(stage: WindowStage, pipeline: Pipeline, rows: pa.Table | None, stored: pa.Table | None) -> Iterator[Advanced]:  # noqa: ARG001
-    """As :func:`advance`, all ``rows`` of a bounded input whose events last."""
+    """As :func:`advance`, of all ``rows`` of a bounded input with interval events."""
     usable = None if rows is None else _usable(rows)
     if usable is not None and usable.num_rows:
         yield Advanced(event_windows(stage, pipeline, usable), None, np.empty(0, np.int64), Counts(rows_applied=usable.num_rows))
 
 
 def _without_idle_spans(stored: pa.Table, rows: pa.Table | None, stage: WindowStage) -> pa.Table:
-    """``stored`` without the spans of keys of which the batch shows no windows."""
+    """``stored`` without the spans of keys that have no windows in this batch."""
     slices, keys = stored.filter(pc.is_valid(stored.column(SLICE))), list(stage.slices.keys)
     touched = slices.select(keys) if rows is None else pa.concat_tables([slices.select(keys), _usable(rows).select(keys)])
     # Without key columns a table of keys would have no rows.
@@ -295,7 +295,7 @@ def _check_fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowSta
     instants = [
         *((rows, name) for name in (TIME, UNTIL_OF) if rows is not None and name in rows.column_names),
         (stored, SLICE),
-        *((stored, name) for name in known_spans.columns_of(stage.slices.known)),
+        *((stored, name) for name in known_spans.span_columns(stage.slices.known)),
     ]
     times = [pc.min_max(table.column(name)) for table, name in instants if table is not None and table.num_rows]
     lows = [low for span in times if (low := span["min"].as_py()) is not None]
@@ -317,7 +317,7 @@ def _check_fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowSta
 def _most_with_rows(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> float:
     """Upper bound on the number of windows that have rows.
 
-    Infinite if empty windows are shown, too, or if a stored node or an event that lasts may be in windows of many slices.
+    Infinite if empty windows are shown, too, or if a stored node or an interval event may be in windows of many slices.
     """
     own = stage.slices
     if own.known or own.intervals is not None or stage.nodes is not None:
@@ -334,7 +334,7 @@ def _check_partials(rows: pa.Table, stage: SliceStage) -> None:
         raise limits.too_many(n, "starts of windows that events cross", limits.MAX_PARTIALS)
     if limits.are_few_rows(n_rows, layout):
         return
-    # Where events last or rows bring revisions, each row may have partials of its own.
+    # With interval events, or revisions, each row may have partials of its own.
     own = stage.intervals is not None or stage.revises
     if own or not limits.are_few_partials(_n_partials(rows, stage), n_rows, layout):
         raise limits.too_many(n_rows, "new rows with partials of this width", limits.rows_within(limits.MAX_ROWS, layout))

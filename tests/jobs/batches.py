@@ -33,7 +33,7 @@ from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.known_spans import marks_of
+from windowmill.windowing.columnar.known_spans import last_columns
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.layouts import divide
 from windowmill.windowing.nodes import Nodes
@@ -197,7 +197,7 @@ class Run:
 
     @property
     def spans(self) -> tuple[str, ...]:
-        return () if self.divided.slices is None else marks_of(self.divided.slices.grids.known)
+        return () if self.divided.slices is None else last_columns(self.divided.slices.grids.known)
 
     @property
     def _after(self) -> int:

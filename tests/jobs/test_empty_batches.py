@@ -16,7 +16,7 @@ from windowmill.jobs.layouts.emission import Emission
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.limits import TooLargeError
 from windowmill.windowing.columnar.added_columns import LEVEL, SLICE
-from windowmill.windowing.columnar.known_spans import columns_of, last_of
+from windowmill.windowing.columnar.known_spans import last_of, span_columns
 from windowmill.windowing.errors import LimitExceededError, StateCorruptError
 from windowmill.windowing.grids import Grids
 
@@ -147,5 +147,5 @@ def test_a_backfill_shows_the_empty_windows_of_its_range_alone():
 
 def test_the_columns_of_spans_are_named_by_their_windows():
     grids = Grids.of(pipeline_of(["slots", "day"], COUNTS, filled=["day"]))
-    assert columns_of(grids.known) == ["_day__first", "_day__last"]
+    assert span_columns(grids.known) == ["_day__first", "_day__last"]
     assert last_of("day") == "_day__last"

@@ -53,12 +53,12 @@ def last_of(window: str) -> str:
     return f"_{window}__last"
 
 
-def columns_of(windows: Sequence[str]) -> list[str]:
+def span_columns(windows: Sequence[str]) -> list[str]:
     """The state's columns of the spans in ``windows``."""
     return [name for window in windows for name in (first_of(window), last_of(window))]
 
 
-def marks_of(windows: Sequence[str]) -> tuple[str, ...]:
+def last_columns(windows: Sequence[str]) -> tuple[str, ...]:
     """Columns of the state for spans of ``windows``: a row of spans has a value in at least one of them, and no slice."""
     return tuple(map(last_of, windows))
 
@@ -151,7 +151,7 @@ def _counted(grid: WindowGrid, partials: SlicePartials, reached: Ints, lateness:
 def spans_before(windows: Sequence[str], slices: pa.Table) -> Ints:
     """``before`` of each of the ``slices`` of the state."""
     before = np.empty((len(slices), 2 * len(windows)), np.int64)
-    for place, name in enumerate(columns_of(windows)):
+    for place, name in enumerate(span_columns(windows)):
         before[:, place] = pc.fill_null(slices.column(name).combine_chunks(), NO_SPAN[place % 2]).to_numpy()
     return before
 

@@ -37,7 +37,7 @@ from windowmill.windowing.columnar.added_columns import (
 from windowmill.windowing.columnar.buckets import Share
 from windowmill.windowing.columnar.checksums import RowCheck, verify_once, with_checksum_column
 from windowmill.windowing.columnar.interval_events import IntervalLifting
-from windowmill.windowing.columnar.known_spans import columns_of
+from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.columnar.rows import as_key, key_codes, reordered
 from windowmill.windowing.columnar.slice_columns import IN_TIME, arrivals_of, closed_of, nulled, orders_of, places_of, reaching_of
 from windowmill.windowing.columnar.stored_objects import StoredObjects
@@ -77,7 +77,7 @@ class Lifting(Protocol):
     def objects(self) -> StoredObjects: ...
 
 
-class Reading(Protocol):
+class RowColumns(Protocol):
     """The settings of a stage that say which columns it reads of a row, in addition to event time, and what it makes of them.
 
     ``layout`` is that of the partials; null for rows that are kept as they are.
@@ -342,7 +342,7 @@ def _lift(stage: SliceStage, rows: pa.Table) -> pa.Table:
     columns = lifted_groups(stage, rows, order, bounds)
     columns |= {SLICE: pa.array(starts[first]), CLOSED: nulled(closed[bounds[:-1]], BEFORE)}
     columns |= {BATCH: pa.repeat(stage.batch, len(bounds) - 1), LEVEL: pa.repeat(0, len(bounds) - 1), REACHING: pa.array(reaching[first])}
-    columns |= dict.fromkeys(columns_of(stage.known), pa.nulls(len(bounds) - 1, pa.int64()))
+    columns |= dict.fromkeys(span_columns(stage.known), pa.nulls(len(bounds) - 1, pa.int64()))
     if ORDER in stage.lifted_schema.names:
         columns[ORDER] = pa.array(np.minimum.reduceat(orders_of(rows)[order], bounds[:-1]) if len(order) else arrivals)
     if REACHED in stage.lifted_schema.names:

@@ -15,7 +15,7 @@ from windowmill.windowing.columnar import added_columns as added
 from windowmill.windowing.columnar import grid_windows, position_batch, session_batch, session_fragments, slices
 from windowmill.windowing.columnar.checksums import row_checksums
 from windowmill.windowing.columnar.keyed import KeyedWindows
-from windowmill.windowing.columnar.known_spans import columns_of
+from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.columnar.positions import PositionStage, PositionState
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK
@@ -68,7 +68,7 @@ def _slice(*, revises: bool) -> None:
     pipeline = parse_pipeline(spec)
     layout, grids = Layout.of(pipeline, {"t": pa.int64(), "v": pa.float64()}), Grids.of(pipeline)
     arrival = [added.ARRIVAL] if revises else []
-    own = [(name, pa.int64()) for name in (added.SLICE, added.CLOSED, *arrival, *columns_of(grids.known), added.BATCH)]
+    own = [(name, pa.int64()) for name in (added.SLICE, added.CLOSED, *arrival, *span_columns(grids.known), added.BATCH)]
     schema = pa.schema([*own, *layout.stored_columns])
     stage = slices.SliceStage((), (), layout, grids.edges, 0, schema, revises=revises, known=grids.known)
     rows = pa.table({added.TIME: [3, 1, 3], added.CLOSED: pa.array([None, None, 5], pa.int64()), "v": [1.0, 2.0, 3.0]})

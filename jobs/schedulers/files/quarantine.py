@@ -15,7 +15,7 @@ from windowmill.jobs.json_lines import spark_form
 from windowmill.jobs.layouts.lateness import JUDGED_BY, marked, too_late_among, usable
 from windowmill.jobs.layouts.output import Output
 from windowmill.jobs.layouts.quarantine import quarantined
-from windowmill.jobs.layouts.returning import RETURNED, returned
+from windowmill.jobs.layouts.returning import RETURNED, encode_result
 from windowmill.jobs.reasons import with_too_late
 from windowmill.jobs.schedulers.files.rows import FileRows, examined_all
 from windowmill.jobs.schedulers.spark.partitioning import numbers_in, numbers_of_tasks
@@ -106,4 +106,4 @@ def _write(quarantining: Quarantining, batches: Iterator[pa.RecordBatch]) -> Ite
             for rows in quarantining.of_task(task):
                 writer.quarantined(rows)
         done = writer.output()
-    yield from returned(done)
+    yield from encode_result(done)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from windowmill.checkpoints.stores import Options, options_of, use_options
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.lateness import with_arrival
-from windowmill.jobs.layouts.returning import RETURNED, returnable, returned, taken
+from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result, returnable
 from windowmill.jobs.schedulers.files.survey import Survey, Times, bounds, surveyed, times_of, undecided
 from windowmill.jobs.schedulers.spark.exchange import RowsOfFiles
 from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION, numbers_in, numbers_of_tasks
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.layouts.input import TableInput
     from windowmill.jobs.layouts.keyed_parts import Keyed
     from windowmill.jobs.sources.plain_files import FilePart
-    from windowmill.windowing.columnar.slices import Reading
+    from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.watermark import LatenessRule
 
 
@@ -66,7 +66,7 @@ class FileRows:
     share: KeyShare | None = None
 
     @classmethod
-    def surveyed(cls, spark: SparkSession, batch: TableInput, stages: Sequence[Reading], *, every: bool) -> FileRows | None:
+    def surveyed(cls, spark: SparkSession, batch: TableInput, stages: Sequence[RowColumns], *, every: bool) -> FileRows | None:
         """Survey the new rows of ``batch``, of which ``stages`` read columns; null if only Spark can read them.
 
         ``every`` makes the watermark at each row's arrival known.
@@ -123,7 +123,7 @@ class FileRows:
             watermarks = None if found is None else np.full(rows.num_rows, found, np.int64)
             yield with_arrival(rows, self.survey.starts[part.index] + rows.column(ROW).to_numpy(), watermarks)
 
-    def _read(self, task: int, stage: Reading) -> Iterator[pa.Table]:
+    def _read(self, task: int, stage: RowColumns) -> Iterator[pa.Table]:
         """The rows of a task with what ``stage`` reads."""
         columns = list(dict.fromkeys((*stage.keys, *stage.ties, *stage.source_columns)))
         for _, batches in self.parts(task, columns, list(dict.fromkeys(stage.conditions))):
@@ -174,7 +174,7 @@ def _in_tasks(
     """What ``look`` finds for ``numbers``, divided among tasks in their order."""
     n_tasks = min(len(numbers), 4 * access_to(spark).cores())
     pieces = [list(numbers[len(numbers) * at // n_tasks : len(numbers) * (at + 1) // n_tasks]) for at in range(n_tasks)]
-    found = taken(map_in_arrow(spark.range(0, n_tasks, 1, n_tasks), partial(_look, pieces, look, options), RETURNED))
+    found = collect_results(map_in_arrow(spark.range(0, n_tasks, 1, n_tasks), partial(_look, pieces, look, options), RETURNED))
     return [what for _, what in sorted(found, key=lambda pair: pair[0])]
 
 
@@ -187,4 +187,4 @@ def _look(
     """Runs in an executor."""
     use_options(options)
     for number in numbers_in(batches):
-        yield from returned((number, look(pieces[number])))
+        yield from encode_result((number, look(pieces[number])))

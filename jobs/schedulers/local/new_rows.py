@@ -24,7 +24,7 @@ from windowmill.windowing.kernels.lift import condition_column
 if TYPE_CHECKING:
     from windowmill.jobs.layouts.input import Input, TableInput
     from windowmill.jobs.sources.plain_rows import PlainRows
-    from windowmill.windowing.columnar.slices import Reading
+    from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.kernels.combine import Ints
 
 
@@ -64,7 +64,7 @@ class SourceRows(NewRows):
     whole: Callable[[], pa.Table | None]
 
     @classmethod
-    def of_files(cls, batch: TableInput, stages: Sequence[Reading]) -> Self:
+    def of_files(cls, batch: TableInput, stages: Sequence[RowColumns]) -> Self:
         """The new rows of ``batch``, with the columns that the ``stages`` read, from plain files.
 
         Raises
@@ -83,7 +83,7 @@ class SourceRows(NewRows):
         return cls(read.drop_columns([VERSION]), partial(_whole, batch.plain, batch.latest))
 
     @classmethod
-    def of_spark(cls, batch: TableInput, stages: Sequence[Reading], rows: pa.Table) -> Self:
+    def of_spark(cls, batch: TableInput, stages: Sequence[RowColumns], rows: pa.Table) -> Self:
         """The new rows of ``batch`` that Spark has read by :func:`.read_by_spark`, in any order."""
         rows = batch.times.of(rows.sort_by([(FILE, "ascending"), (ROW, "ascending")]))
         own = [name for name in (FILE, ROW, REASON, TIME, UNTIL_OF) if name in rows.column_names]
@@ -120,12 +120,12 @@ def _whole(plain: PlainRows, latest: int | None) -> pa.Table | None:
     return plain.read(list(plain.types), [], latest=latest) if spark_form.takes(plain.types.values()) else None
 
 
-def columns_read(*stages: Reading) -> list[str]:
+def columns_read(*stages: RowColumns) -> list[str]:
     """Names of the source's columns that stages read."""
     return list(dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)))
 
 
-def input_names(*stages: Reading) -> list[str]:
+def input_names(*stages: RowColumns) -> list[str]:
     """Names of the columns that stages read: of the source, and of the conditions' truth."""
     return list(dict.fromkeys([*columns_read(*stages), *(condition_column(text) for stage in stages for text in stage.conditions)]))
 

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.layouts.base import BatchSurvey, stops_at_range
+from windowmill.jobs.layouts.base import BatchSurvey, emits_within_range_only
 from windowmill.jobs.layouts.lateness import JUDGED_BY, revised_after, seen_after, too_late_among
-from windowmill.jobs.layouts.output import Output, RowWriter, counted
+from windowmill.jobs.layouts.output import Output, RowWriter, combine_counts
 from windowmill.jobs.layouts.restored import restored_kinds
 from windowmill.jobs.schedulers.local.new_rows import NewRows, SourceRows
 from windowmill.windowing.counts import Counts
@@ -41,12 +41,12 @@ def survey(batch: TableInput, parts: Sequence[Part], given: pa.Table | None) -> 
     """
     stages = [part.reading for part in parts]
     if not batch.files:
-        return BatchSurvey(None, 0, batch.emission(batch.seen, stops_at_range=stops_at_range(batch, parts)))
+        return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=emits_within_range_only(batch, parts)))
     # Plain files cost little to read, so of their rows each part counts afterwards whether they are too many for it.
     limits.check_files(batch.files, None)
     new = SourceRows.of_files(batch, stages) if given is None else SourceRows.of_spark(batch, stages, given)
     seen = seen_after(new.table, batch.seen)
-    return BatchSurvey(new, len(new.table), batch.emission(seen, stops_at_range=stops_at_range(batch, parts)), seen)
+    return BatchSurvey(new, len(new.table), batch.emission(seen, emits_within_range_only=emits_within_range_only(batch, parts)), seen)
 
 
 def load(part: Part, new: NewRows | None, emission: Emission, state: State) -> Loaded:
@@ -72,7 +72,7 @@ def compute_parts(
         too_late = refused_by_all(new, refusing, [grid for part in parts for grid in part.grids], batch)
         refused, judged = len(too_late), new.without(too_late, batch)
     restored = (Output(counts=Counts(state_restored=restored_kinds(each.stored))) for each in loaded)
-    return sum(restored, counted(parts, [each.output for each in done], refused)), judged
+    return sum(restored, combine_counts(parts, [each.output for each in done], refused)), judged
 
 
 def refused_by_all(new: NewRows, refusing: Sequence[Ints], grids: Sequence[WindowGrid], batch: Input) -> Ints:

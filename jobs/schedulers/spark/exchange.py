@@ -20,7 +20,7 @@ from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.base import Lifted, MapReduce, written
 from windowmill.jobs.layouts.output import Output
 from windowmill.jobs.layouts.restored import restored_kinds
-from windowmill.jobs.layouts.returning import RETURNED, returned
+from windowmill.jobs.layouts.returning import RETURNED, encode_result
 from windowmill.jobs.schedulers.spark.partitioning import numbers_in, numbers_of_tasks, partitions_for
 from windowmill.jobs.schedulers.spark.task_output import OutputWriter, Targets, output_of
 from windowmill.jobs.sources.file_parts import Tasks, number_of_bytes, number_of_rows
@@ -237,4 +237,4 @@ def _write(targets: Targets, work: MapReduce, groups_of: GroupsOf, batches: Iter
                 output += written(writer, done)
                 writer.refused(done.refused)
         output += writer.output()
-    yield from returned(output)
+    yield from encode_result(output)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.layouts.base import MapReduce
     from windowmill.jobs.layouts.input import SourceInput, TableInput
     from windowmill.jobs.layouts.keyed_parts import Keyed
-    from windowmill.windowing.columnar.slices import Reading
+    from windowmill.windowing.columnar.slices import RowColumns
 
 #: Columns of a survey: file, least and greatest event time, number of rows and of usable ones, greatest index.
 _FILES = pa.schema([(FILE, pa.int32()), *((name, pa.int64()) for name in ("low", "high", "rows", "usable", "last"))])
@@ -121,14 +121,14 @@ def read(batch: TableInput, spark: SparkSession) -> DataFrame:
     return read_rows(spark, batch.source, batch.reading, batch.runnable, now_us=batch.plan.now_us)
 
 
-def read_by_spark(batch: TableInput, stages: Sequence[Reading], spark: SparkSession) -> DataFrame:
+def read_by_spark(batch: TableInput, stages: Sequence[RowColumns], spark: SparkSession) -> DataFrame:
     """The new rows of ``batch``, read by Spark, with what the ``stages`` read, and all columns that this process can write as JSON."""
     rows = read(batch, spark)
     whole = batch.types if spark_form.takes(batch.types.values()) else {}
     return rows.select(FILE, ROW, VERSION, *inputs(rows, *stages, also=[*whole, *batch.times.columns]))
 
 
-def inputs(rows: DataFrame, *stages: Reading, also: Sequence[str] = ()) -> list[Column]:
+def inputs(rows: DataFrame, *stages: RowColumns, also: Sequence[str] = ()) -> list[Column]:
     """The columns that stages read: of the source, those named in ``also``, and the conditions' truth."""
     names = dict.fromkeys([*(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)), *also])
     texts = dict.fromkeys(text for stage in stages for text in stage.conditions)

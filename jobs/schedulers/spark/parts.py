@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from windowmill.checkpoints.state.partials import PartialTable
-from windowmill.jobs.layouts.base import BatchSurvey, Part, PartialsWanted, StateWanted, stops_at_range
+from windowmill.jobs.layouts.base import BatchSurvey, Part, PartialsWanted, StateWanted, emits_within_range_only
 from windowmill.jobs.schedulers.files.rows import FileRows
 from windowmill.jobs.schedulers.spark.exchange import Exchange
 from windowmill.jobs.schedulers.spark.numbered_rows import NumberedRows, read
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> BatchSurvey[FileRows | NumberedRows]:
     """Survey the new rows of ``batch``."""
-    stops = stops_at_range(batch, parts)
+    stops = emits_within_range_only(batch, parts)
     if not batch.files:
-        return BatchSurvey(None, 0, batch.emission(batch.seen, stops_at_range=stops))
-    every = batch.revises and any(part.revises_by_watermark for part in parts)
+        return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=stops))
+    every = batch.revises and any(part.needs_arrival_watermark for part in parts)
     new: FileRows | NumberedRows | None = FileRows.surveyed(spark, batch, [part.reading for part in parts], every=every)
     if new is None:
         new = NumberedRows.surveyed(read(batch, spark), batch, every=every)
-    return BatchSurvey(new, new.survey.rows, batch.emission(new.survey.seen, stops_at_range=stops), new.survey.seen)
+    return BatchSurvey(new, new.survey.rows, batch.emission(new.survey.seen, emits_within_range_only=stops), new.survey.seen)
 
 
 def load(part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: str, spark: SparkSession) -> Exchange:

@@ -19,7 +19,7 @@ from windowmill.jobs.conditions.truths import every_condition
 from windowmill.jobs.layouts.lateness import marked, too_late_among
 from windowmill.jobs.layouts.output import Output
 from windowmill.jobs.layouts.quarantine import FAILURE, JSON, entries, failure_of
-from windowmill.jobs.layouts.returning import RETURNED, returned
+from windowmill.jobs.layouts.returning import RETURNED, encode_result
 from windowmill.jobs.reasons import BAD_CONDITION, TOO_LATE
 from windowmill.jobs.schedulers.spark.task_output import REFUSED_SCHEMA, OutputWriter, Targets, output_of, read_files
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, UNREAD, VERSION, Columns
@@ -56,7 +56,7 @@ def _write(
         for batch in batches:
             writer.quarantined(entries(pa.Table.from_batches([batch]), pipeline, plan, paths))
         done = writer.output()
-    yield from returned(done)
+    yield from encode_result(done)
 
 
 def not_applied(new: NumberedRows, refusing: Sequence[Sequence[DataFile]], targets: Targets, grids: Sequence[WindowGrid]) -> DataFrame:

@@ -21,7 +21,7 @@ from pyspark import TaskContext
 from windowmill.checkpoints.data_files import DataFile, FileWriter
 from windowmill.checkpoints.stores import Options, filesystem_of, use_options
 from windowmill.jobs.layouts.output import Output, Published, Role, RowWriter
-from windowmill.jobs.layouts.returning import taken
+from windowmill.jobs.layouts.returning import collect_results
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED
 from windowmill.windowing.columnar.results import with_retracted
 from windowmill.windowing.counts import Counts
@@ -128,7 +128,7 @@ def executor() -> str:
 
 def output_of(worked: DataFrame) -> Output:
     """Run ``worked``, whose tasks return an :class:`Output` each; their sum."""
-    return sum(taken(worked), Output())
+    return sum(collect_results(worked), Output())
 
 
 def read_files(table: str, files: Iterable[DataFile], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
