@@ -1,6 +1,6 @@
 """Computes a batch: a small one in this process, which may be a task of Spark, any other by many tasks. Returns entries of files, not rows.
 
-The rows go to files beside the tables that they are for. Until a record of the ledger names these, they are part of no table.
+Rows are written to files in the folders of their tables. The tables contain them once a record of the ledger names the files.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untimed) -> ComputedBatch:
-    """Compute a small batch in this process; ``given`` are its new rows if Spark has read them.
+    """Compute a small batch in this process; ``given`` are its new rows if Spark has read them, null to read them here.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def _with_read(job: Job, output: Output, surveyed: BatchSurvey[Any]) -> Output:
 
 
 def _keep_state(job: Job, writer: OutputWriter) -> Output:
-    """Write what the batch of a changed spec keeps of the state as it is stored."""
+    """Write the stored rows of the state that the batch of a changed spec keeps as they are."""
     plan, runnable = job.plan, job.runnable
     if plan.kept_from is None:
         return Output()
@@ -121,7 +121,7 @@ def _keep_state(job: Job, writer: OutputWriter) -> Output:
 
 
 def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: FinishedShares | None) -> ComputedBatch:
-    """Compute a batch of any size on Spark: the tasks that combine windows write the files; ``finished`` keeps those of each share."""
+    """Compute a batch of any size on Spark, whose tasks write the files; ``finished`` keeps the output of each share of the keys."""
     every = job.parts()
     parts, targets = job.computed(every), _targets(job, every)
     with step("survey", "which windows the new rows complete"):
@@ -161,7 +161,7 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
 
 
 def _by_shares(finished: FinishedShares, parts: Sequence[Part], loaded: Sequence[Sequence[Exchange]], targets: Targets) -> list[Output]:
-    """The output of each of ``parts``, which are loaded for each share of the keys."""
+    """The output of each of ``parts``; ``loaded`` has an exchange for each part and share of the keys."""
     names = [
         f"{part.name} {number} of {len(shares)}" for part, shares in zip(parts, loaded, strict=True) for number in range(1, len(shares) + 1)
     ]
@@ -174,7 +174,7 @@ def _targets(job: Job, parts: Sequence[Part]) -> Targets:
     """Where the rows that ``parts`` compute are written."""
     runnable, pipeline = job.runnable, job.runnable.pipeline
     state = joint_schema(pipeline, [part.schema for part in parts])
-    # Batches read all rows alike of a table without kinds, levels and families of events.
+    # The order of rows matters only where batches read rows by kind, level or family of slices.
     order = order_of(state.names) if {KIND, LEVEL, REACHING} & set(state.names) else []
     quarantine, sink = runnable.places.quarantine, Target(runnable.sink_path, _sink_schema(job))
     return Targets(
@@ -201,7 +201,7 @@ def _with_quarantined(
     new: FileRows | NumberedRows | None,
     rows_read: int,
 ) -> Output:
-    """The output of all ``parts`` and of the quarantine, which is read anew if any row was not applied."""
+    """The output of all ``parts`` and of the quarantine, for which the rows are read again if any was not applied."""
     refusing = [each for part, each in zip(parts, done, strict=True) if not part.grids]
     refuses = all(each.refused for each in refusing)
     every = combine_counts(parts, done, 0)
@@ -229,7 +229,7 @@ def _replaced(job: Job, emission: Emission) -> ReplacedRange | None:
 
 
 def _replaced_windows(job: Job) -> tuple[str, ...] | None:
-    """Names of the windows whose rows the batch replaces; null for all that the sink holds."""
+    """Names of the windows whose rows the batch replaces; null for all windows of the sink."""
     return job.plan.fills if job.plan.changes_spec else job.windows
 
 
@@ -252,7 +252,7 @@ def _keep_in_task(job: Job, replaced: ReplacedRange, batches: Iterable[pa.Record
 def _remove(
     targets: Targets, done: Sequence[Output], roles: Sequence[str] = ("sink", "retracted", "state", "quarantine", "refused")
 ) -> None:
-    """Remove files that no one will name; ``windowmill maintain`` removes what is left."""
+    """Remove files that no record will name, as far as possible; ``windowmill maintain`` removes the others."""
     for role, target in targets.of.items():
         files = {file for each in done for file in each.files.get(role, ())} if role in roles else set()
         with suppress(OSError):
@@ -260,13 +260,13 @@ def _remove(
 
 
 def _sink_schema(job: Job) -> pa.Schema:
-    """The columns of the sink's files: ``retracted``, too, unless an earlier version of windowmill has made a sink that goes without it."""
+    """The columns of the sink's files, ``retracted`` among them unless an earlier version of windowmill made the sink without it."""
     schema = job.input.sink_schema
     return schema if not job.input.revises and _lacks_retracted(job) else schema.append(pa.field(RETRACTED, pa.bool_()))
 
 
 def _lacks_retracted(job: Job) -> bool:
-    """Whether an earlier version of windowmill has made the sink, without the column ``retracted``; results that revise add it."""
+    """Whether an earlier version of windowmill made the sink without the column ``retracted``, which revised results add."""
     sink = job.runnable.sink_path
     return is_table(sink) and RETRACTED not in (field.name for field in newest(sink).schema().fields)
 

@@ -1,4 +1,4 @@
-"""What computing a batch needs, and what it gives; both travel between the driver and a task."""
+"""The input and the result of computing a batch; both are sent between the driver and a task."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ def untimed(_name: str, _doing: str) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class Job:
-    """All that computing a batch needs; picklable.
+    """Everything that computing a batch needs; picklable.
 
     Attributes
     ----------
     source
         The source with the columns that the plan has pinned.
     reading
-        What the plan reads of it.
+        The files of the source that the plan reads.
     check
         Verifies rows of the state.
     windows
-        Names of the spec's windows where the sink may hold rows of others, which the spec has dropped; null where it holds none.
+        Names of the spec's windows, if the sink may hold rows of windows that the spec has dropped; else null.
     options
         For each place in object storage, the settings of its client; they hold credentials.
     answers
-        What Spark has said of conditions that only it evaluates.
+        Results of conditions that only Spark evaluates.
     """
 
     runnable: Runnable
@@ -72,7 +72,7 @@ class Job:
     def of(
         cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, check: RowCheck, windows: tuple[str, ...] | None = None
     ) -> Job:
-        """The job of ``plan``, with what this process knows of the places in object storage."""
+        """The job of ``plan``, with this process's settings of object storage."""
         every = (runnable.source_path, runnable.sink_path, runnable.places.root)
         options = {place: found for place in every if (found := options_of(place)) is not None}
         return cls(runnable, plan, source, reading, check, windows, options)
@@ -105,14 +105,14 @@ class Job:
         return parts_of(self.input, self.state)
 
     def computed(self, parts: Sequence[Part]) -> list[Part]:
-        """Those of ``parts`` that the batch computes: all but those of which a changed spec keeps what the state has stored."""
+        """Those of ``parts`` that the batch computes; a changed spec keeps the stored state of the others."""
         return [part for part in parts if part.name not in self.plan.keeps]
 
 
 @returnable
 @dataclass(frozen=True)
 class ComputedBatch:
-    """What computing a batch gives.
+    """The result of computing a batch.
 
     Attributes
     ----------
@@ -148,11 +148,11 @@ class FinishedShares:
 
     @classmethod
     def of(cls, runnable: Runnable, plan: Plan, say: OnFinished) -> FinishedShares | None:
-        """Those of a batch that reads all its rows from the source, as they were read before; null for any other."""
+        """Those of a batch that recomputes rows which were read before; null for other batches, which keep none."""
         return cls(Notes(runnable.places.finished), plan, say) if plan.recomputes else None
 
     def outputs(self, shares: Mapping[str, Callable[[], Output]], tables: Mapping[Role, str]) -> list[Output]:
-        """What ``shares`` compute, by their names, one after the other; ``tables`` are the places of the tables of their files."""
+        """The outputs of ``shares``, computed one after the other unless finished; ``tables`` are the paths of their files' tables."""
         self.notes.begin(self.plan)
         found = {name: output for name in shares if (output := self._noted(name, tables)) is not None}
         begun, n_found = time.perf_counter(), len(found)
@@ -174,7 +174,7 @@ class FinishedShares:
         self.notes.clear()
 
     def _noted(self, name: str, tables: Mapping[Role, str]) -> Output | None:
-        """The output of a share that is finished, if all its files are there."""
+        """The output of a finished share, if all its files still exist."""
         noted = self.notes.read(name)
         if noted is None:
             return None

@@ -1,4 +1,7 @@
-"""Runs batches until the source is drained, and backfills; one process at a time. Imports Spark only if there is work to do."""
+"""Runs the batches of a pipeline, one process at a time: runs, backfills, restatements and changed specs.
+
+Spark is imported only if there is work to do.
+"""
 
 from __future__ import annotations
 
@@ -41,21 +44,21 @@ LEASE_WAIT_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Where a pipeline was when a plan was made: the identity of its ledger, and the number of the next batch."""
+    """The position of a pipeline when a plan was made: the identity of its ledger, and the number of the next batch."""
 
     generation: str
     batch: int
 
     @classmethod
     def of(cls, ledger: Ledger) -> Expected:
-        """Where it is now."""
+        """Its position now."""
         return cls(ledger.generation, ledger.count)
 
 
 class Turn:
-    """A process's turn at a pipeline, through which each command that changes its tables goes.
+    """A process's turn at a pipeline: it holds the lease, and has published the last batch. Every command that changes tables uses one.
 
-    The lease is held, and the commits that the last batch lacked have been made. ``done`` begins with that batch then.
+    ``done`` are the committed batches of the turn; the last batch of an earlier run is among them if its commits were made by this one.
     """
 
     def __init__(self, runnable: Runnable, ledger: Ledger, progress: Progress, done: list[CommittedBatch] | None = None) -> None:
@@ -64,7 +67,7 @@ class Turn:
         self._source: SourceTable | None = None
 
     def reads(self, source: SourceTable, reading: Reading) -> None:
-        """Called with what a plan will read: begins to start Spark where the batch is sure to use it."""
+        """Planning calls this with what the batch will read: starts Spark early if the batch is sure to use it."""
         self._source = source
         if is_sure_to_use_spark(self.runnable, source, reading):
             launch.begin(brief=has_brief_use(self.runnable, source, reading))
@@ -87,7 +90,7 @@ class Turn:
             done = run_batch(self.runnable, plan, self.ledger, self.progress, restatement)
         except ServerGoneError as err:
             # Another attempt, as a new run would make it; where no server answers it starts Spark in this process.
-            self.progress.say(f"  {err}; batch {plan.batch} begins anew")
+            self.progress.say(f"  {err}; batch {plan.batch} starts again")
             self.progress.timings.clear()
             plan = replace(plan, attempt=uuid.uuid4().hex[:12])
             done = run_batch(self.runnable, plan, self.ledger, self.progress, self._restatement(plan))
@@ -98,14 +101,14 @@ class Turn:
     def rewrite(
         self, plan: Plan, outcome: Outcome, changes: Iterable[tuple[str, Changes]], doing: str = "", *, quietly: bool = False
     ) -> CommittedBatch:
-        """Execute ``plan``, which takes rows out of tables and computes none.
+        """Execute ``plan``, which removes rows from tables and computes none.
 
         Parameters
         ----------
         changes
-            Writes the files, table by table: the role of each, and its changes; later ones of a role replace earlier ones.
+            Pairs of a table's role and its changes; taking a pair writes the files. A later pair of the same role replaces the earlier one.
         doing
-            What that does, for messages; ``quietly`` leaves these out.
+            What this does, for messages; ``quietly`` prints none.
         """
         tables, written = tables_of(self.runnable), dict[str, Changes]()
         step: Callable[[str, str], AbstractContextManager[None]] = (lambda *_: nullcontext()) if quietly else self.progress.step
@@ -122,7 +125,7 @@ class Turn:
         return CommittedBatch(plan, outcome)
 
     def rule(self, ruling: Ruling | None, accepted: planning.Acceptance, by: str | None) -> CommittedBatch:
-        """Publish or drop the held batch's results: as ``ruling`` says, else as another validation by the present rules."""
+        """Publish or drop the held batch's results: by ``ruling`` or, if that is null, by validating them again under the present rules."""
         held = self.ledger.held_batch
         assert held is not None
         self.ledger.check_meaning(self.pipeline)
@@ -146,7 +149,7 @@ class Turn:
         self.progress.say(f"{self.runnable.name}: batch {plan.batch}{is_held}: {what}")
 
     def _restatement(self, plan: Plan) -> Restatement | None:
-        """What ``plan`` computes anew, if it is a restatement."""
+        """The restatement of ``plan``; null if the plan is no restatement."""
         if not isinstance(plan, RestatePlan):
             return None
         from windowmill.jobs.batch.restating import Restatement  # imports numba
@@ -161,9 +164,9 @@ class Turn:
 
 @contextmanager
 def leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> Iterator[Turn]:
-    """Hold the pipeline's lease, open its ledger, and finish the batch of a run that died after its record.
+    """Hold the pipeline's lease, open its ledger, and publish a batch whose run died after its record.
 
-    ``changes`` is whether to go on although others have changed rows of the pipeline's tables.
+    ``changes`` is whether to accept that others have changed rows of the pipeline's tables.
     """
     ask_locations(pipeline, progress.say)
     runnable = runnable_of(pipeline)
@@ -253,8 +256,7 @@ def backfill(
 ) -> CommittedBatch:
     """Recompute the windows that end in (``begin``, ``end``], instants on the axis, from the source's history in one batch.
 
-    ``history`` says which rows count, and in which order: those that the table holds now, in the order in which earlier batches read them
-    as far as it has only appended; those that earlier batches read; or those of the table in event-time order.
+    ``history`` says which rows count, and in which order (:data:`.History`).
     """
     with leased(pipeline, progress, changes=accepted.changes) as turn:
         if turn.done and turn.done[0].plan.range == (begin, end):
@@ -284,21 +286,20 @@ def restate(
     files: Sequence[str] = (),
     accepted: planning.Acceptance = planning.NOTHING_ACCEPTED,
 ) -> list[CommittedBatch]:
-    """Compute windows and state anew from the source as it is now; returns the batches, none if nothing was to be restated.
+    """Recompute windows and state from the source as it is now; returns the batches, none if there was nothing to restate.
 
-    Without ``changed``, ``ends``, ``late`` and ``files`` these are batches through the last version that changed rows of those that no
-    batch has read.
+    Without ``changed``, ``ends``, ``late`` and ``files``, batches run through the last unread version that changed rows.
 
     Parameters
     ----------
     changed
         First and last version, read already, whose changed rows are restated.
     ends
-        Only windows that end in this range (begin, end] are shown anew; null for no bound.
+        Only windows that end in this range (begin, end] are published again; null for no bound.
     late
         Whether rows that were quarantined as too late count from now on.
     files
-        Files of a folder that were delivered again, or taken away, and count as they are now.
+        Files of a folder that were delivered again, or removed; their present rows replace those that were read.
     """
     with leased(pipeline, progress, changes=accepted.changes) as turn:
         runnable, ledger, done = turn.runnable, turn.ledger, turn.done
@@ -315,7 +316,7 @@ def restate(
 
 
 def run_to_change(turn: Turn, accepted: planning.Acceptance) -> list[CommittedBatch]:
-    """Run batches over what the source has appended before its first unread version that changed rows."""
+    """Run batches over the unread versions before the first one that changed rows."""
     done: list[CommittedBatch] = []
     while planning.reads_before_change(turn.runnable, turn.ledger):
         done.append(_advanced(turn, accepted))
@@ -323,7 +324,7 @@ def run_to_change(turn: Turn, accepted: planning.Acceptance) -> list[CommittedBa
 
 
 def _advanced(turn: Turn, accepted: planning.Acceptance) -> CommittedBatch:
-    """The next batch of a source that has unread versions, whether it runs or restates."""
+    """Execute the next batch of a source that has unread versions, be it a run or a restatement."""
     plan = planning.next_run(turn.runnable, turn.ledger, restates=True, accepted=accepted)
     done = None if plan is None else turn.execute(plan)
     assert done is not None
@@ -348,7 +349,7 @@ def apply(
     expected
         The position of the pipeline for which a kept plan was made.
     accept_changes
-        Whether to go on although others have changed rows of the pipeline's tables.
+        Whether to accept that others have changed rows of the pipeline's tables.
     by
         Who has approved the change; the ledger records it.
 
@@ -376,7 +377,7 @@ def apply(
 
 
 def _changed(turn: Turn) -> CommittedBatch | None:
-    """Say what a changed spec means, and carry it out if the spec allows that (``apply: auto``); otherwise planning refuses it."""
+    """Say what a changed spec means, and apply it if it has ``apply: auto`` and only adds; otherwise planning refuses it."""
     pipeline, last = turn.pipeline, turn.ledger.newest_kept
     if last is None or pipeline.means(last.plan.definition, last.plan.meaning):
         return None

@@ -1,7 +1,8 @@
 """Executes one batch: compute → validate → record → publish → compact.
 
-Tasks write files beside the tables that these are for. The record in the ledger, which names the files, is the commit point: before it a
-crash leaves files that no one reads, after it only commits are to be made, by whoever comes next (:mod:`windowmill.checkpoints.protocol`).
+Tasks write files into the folders of the tables. The record in the ledger, which names these files, is the commit point. A crash before it
+leaves files that nobody reads; after it only the tables' commits are missing, which the next run makes
+(:mod:`windowmill.checkpoints.protocol`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 def run_batch(
     runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, restatement: Restatement | None = None
 ) -> CommittedBatch | None:
-    """Execute ``plan``; ``restatement`` is what a plan of one computes anew. Null if that changes nothing: no batch is recorded.
+    """Execute ``plan``, that of ``restatement`` if one is given; null if a restatement changes nothing, and no batch is recorded.
 
     Raises
     ------
@@ -86,9 +87,9 @@ class _Steps:
         self.resources = Resources()
         self.usage = Usage(f"{pipeline.pipeline}, batch {plan.batch}")
         progress.around = self.usage.step
-        #: Who computed the batch, as its record says it.
+        #: What computed the batch, as :attr:`.Outcome.compute`.
         self.engine: dict[str, object] = {}
-        #: Keeps what is finished of a batch that another attempt can go on with.
+        #: Finished shares of the keys, which the next attempt can reuse; null if this batch keeps none.
         self.finished: FinishedShares | None = None
         import_client()
         # The table's columns may have changed since the plan was made.
@@ -100,7 +101,7 @@ class _Steps:
             if plan.needed_from is not None:
                 reading = times_from(source, reading, pipeline.time, plan.needed_from)
         else:
-            with progress.step("select", "the rows to compute anew"):
+            with progress.step("select", "the rows to recompute"):
                 source, reading = restatement.write_rows()
         state = ledger.written().get("state")
         check = open_state(places.state, left_at=None if state is None else state.version)
@@ -136,7 +137,7 @@ class _Steps:
         return computed
 
     def _replace_state(self) -> None:
-        """Have the state that the batch has built take the place of all that is there."""
+        """Replace the stored state by that of the batch."""
         replaced = replacing(self.places.state, self.changes.pop("state", None))
         if replaced is not None:
             self.changes["state"] = replaced
@@ -148,11 +149,11 @@ class _Steps:
             self.engine = {"engine": "local"}
             return compute_from_state(self.job, self.progress.step)
         in_a_task = True
-        # Without rows there is nothing to distribute: no task is worth its start.
+        # A batch without rows is not worth the start of a task.
         if engine.tries_this_process(self.pipeline) or not self.job.input.files:
             from windowmill.jobs.batch.compute import compute_locally
 
-            self._tell_of_compiling()
+            self._warn_about_compilation()
             try:
                 computed = compute_locally(self.job, step=self.progress.step)
             except TooLargeError as err:
@@ -167,7 +168,7 @@ class _Steps:
         self.engine = self.usage.recorded(computed.executors)
         return computed
 
-    def _tell_of_compiling(self) -> None:
+    def _warn_about_compilation(self) -> None:
         """Say why the first batch takes long on a machine that has no compiled kernels yet."""
         if self.job.input.files and not hopping_windows.is_compiled:
             self.progress.say("  compiling kernels, once on this machine: a minute or more (`windowmill setup` does it beforehand)")
@@ -217,7 +218,7 @@ class _Steps:
         return outcome
 
     def publish(self, outcome: Outcome, verdict: Verdict) -> None:
-        """One commit to each table, and the page of the verdict; raises ``HeldError`` if the results must not be published."""
+        """Make one commit to each table, and write the page of the verdict; raises ``HeldError`` if the batch is held."""
         reach("publish.begin")
         rows, held = f"{outcome.counts.rows_published} rows", verdict.status == "held"
         with self.progress.step(*("hold", f"{rows}, none of which is published") if held else ("publish", rows)):
@@ -236,13 +237,13 @@ class _Steps:
         reach("compact.after")
 
     def release(self) -> None:
-        """Delete the files of a batch that has not come to its record."""
+        """Delete the files of a batch that was not recorded."""
         self.progress.around = nullcontext
         self.usage.end()
         if self.finished is None:
             protocol.discard_files(self.changes, self.tables)
         if self.restatement is not None:
-            with suppress(OSError):  # what led here is reported
+            with suppress(OSError):  # the error that ended the batch is the one to report
                 self.restatement.remove_rows()
 
     def _outcome(self, computed: ComputedBatch, verdict: str) -> Outcome:
@@ -280,13 +281,13 @@ def _steps(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, r
 
 
 class Resources:
-    """Counts from its creation on."""
+    """Resources that this process uses from the creation of this object on."""
 
     def __init__(self) -> None:
         self._begun = processor_seconds()
 
     def used(self, bytes_read: int, changes: Mapping[str, Changes], state: str, *, elsewhere: bool) -> dict[str, float]:
-        """What the batch has used, as its record says it.
+        """What the batch has used, as :attr:`.Outcome.used`.
 
         Parameters
         ----------
@@ -297,8 +298,7 @@ class Resources:
         state
             Path of the state table, to which its files are not committed yet.
         elsewhere
-            Whether Spark computed it in processes that this one did not start. Then the processor time is that of its client alone, which
-            is no measure of the batch.
+            Whether Spark computed it in processes that this one did not start. Then the processor time is that of the client alone.
         """
         return {
             f"{'client_' if elsewhere else ''}processor_seconds": round(processor_seconds() - self._begun, 2),
