@@ -58,7 +58,7 @@ class Application:
 
 
 def changes_of(pipeline: Pipeline, ledger: Ledger) -> SpecChanges | None:
-    """What ``pipeline`` means for what runs by this ledger; null if it means the same, or nothing runs yet."""
+    """The differences between ``pipeline`` and the spec that the ledger's batches ran by; null for none, or if nothing ran yet."""
     last = ledger.newest_kept
     if last is None:
         return None
@@ -182,7 +182,7 @@ def _from_state(
 
 
 def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, history: int | None, emitted: int | None) -> int | None:
-    """An instant before which no row counts in what is filled, or in windows still to come; null for none.
+    """An instant before which rows count neither in what is filled nor in later windows; null for none.
 
     A row before it moves the watermark only to where rows after it are not late, so files with such rows alone can be left out.
     """
@@ -199,7 +199,7 @@ def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, 
 
 
 def _versions(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -> tuple[VersionRange, Reading]:
-    """What earlier batches have counted: in the order in which they read it, or of event time where that order is no longer known.
+    """The rows that earlier batches have counted, in the order in which they read them, or by event time where that order is unknown.
 
     Behind a purge these are the rows that the table holds now.
     """

@@ -59,14 +59,14 @@ if TYPE_CHECKING:
 __all__ = ["compact_tables", "held_error", "import_engine", "quality_changes", "report", "validate", "validate_again", "write_docs"]
 #: Interval in batches at which the quality and quarantine tables are compacted if they have many small files.
 MERGED_EVERY = 16
-#: Runs for times that differ by at most so much are of the same time.
+#: Runs whose times differ by at most this much count as runs of the same time.
 _SAME_TIME_US = 1_800 * SECOND_US
-#: Batches looked at first.
+#: Number of past batches that are read first.
 _FEW = 64
 
 
 def import_engine(pipeline: Pipeline) -> None:
-    """Import Great Expectations, 1 s of processor time, if it evaluates a rule of ``pipeline`` whatever the rows are."""
+    """Import Great Expectations (1 s of processor time) if it will evaluate a rule of ``pipeline`` in any case."""
     if may_need_evaluation(rules(pipeline)):
         load()
 
@@ -108,7 +108,7 @@ def _verdict(
 
 
 def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Progress) -> CommittedBatch:
-    """Validate the files of the ``held`` batch by the rules of now, and publish them unless it is held again.
+    """Validate the files of the ``held`` batch by the present rules, and publish them unless it is held again.
 
     The rules that held it would judge the same files in the same way, so by these it is not validated again, unless they are SQL.
 
@@ -147,7 +147,7 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
 
 
 def _known_verdict(runnable: Runnable, held: Batch) -> Verdict | None:
-    """The verdict that holds the batch, if the rules and limits of now, in this version of windowmill, are those that gave it."""
+    """The verdict that holds the batch, if rules, limits and version of windowmill are still those that gave it; else null."""
     plan = held.plan
     if plan.windowmill != version("windowmill"):
         return None
@@ -219,7 +219,7 @@ class _State:
 
 @dataclass(frozen=True)
 class PastBatches:
-    """What rules ask of the batches before that of ``plan``.
+    """The batches before that of ``plan``, for rules that compare with them.
 
     Attributes
     ----------
@@ -294,5 +294,5 @@ def _time_of(plan: Plan) -> int:
 
 
 def _tuples(table: pa.Table) -> Iterator[tuple[Any, ...]]:
-    """Its rows in values of JSON, in which NaN equals itself."""
+    """The rows of a rule's result as JSON, in which NaN equals itself."""
     return zip(*(map(plain, column.to_pylist()) for column in table.columns), strict=True)

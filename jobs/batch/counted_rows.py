@@ -1,4 +1,4 @@
-"""Whether rows that are read again are those that batches have counted: rows may have been late, or changed since. No JVM."""
+"""Decides whether rows that are read again are those that batches have counted: some may have been late, or changed since. No JVM."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def were_missed(ledger: Ledger) -> bool:
 
 
 def _is_whole(plan: Plan) -> bool:
-    """Whether it has computed all windows that rows may have missed."""
+    """Whether this plan recomputed all windows that late rows may have missed."""
     match plan:
         case RestatePlan(late=True) | RestatePlan(changed=None, range_from=None, range_to=None, files=[]):
             return True
@@ -40,7 +40,7 @@ def _is_whole(plan: Plan) -> bool:
 
 
 def _is_of_all_rows(plan: Plan) -> bool:
-    """Whether the state behind it is that of all rows of the source as it was then."""
+    """Whether the state after this plan is that of all rows of the source at that time."""
     match plan:
         case RestatePlan(changed=None, range_to=None, late=False, files=[]):
             return True
@@ -50,7 +50,7 @@ def _is_of_all_rows(plan: Plan) -> bool:
 
 
 def uncounted_changes(building: Sequence[Plan], source: SourceTable, through: int, *, ahead: bool = True) -> list[LoggedVersion]:
-    """The versions through ``through`` whose changes of rows the plans ``building`` the state have passed over.
+    """The versions up to ``through`` that changed rows and that no plan ``building`` the state has counted.
 
     Without ``ahead`` these are also versions that a backfill has read before the runs: it leaves out those of their rows that are later
     than all that runs have seen.
@@ -58,7 +58,7 @@ def uncounted_changes(building: Sequence[Plan], source: SourceTable, through: in
     Raises
     ------
     SourceRangeGoneError
-        If the log does not tell.
+        If the log has lost entries that are needed.
     """
     begin, counted = building[0].from_version, list[tuple[int, int]]()
     for plan in building:
@@ -71,7 +71,7 @@ def uncounted_changes(building: Sequence[Plan], source: SourceTable, through: in
             case PurgePlan() if not plan.ignores_others:
                 begin = plan.to_version
             case RestatePlan():
-                # One without versions has read the table as it was behind all that it passed over, but not what a backfill has read ahead.
+                # A restatement without versions has read the table after all that it skipped, but not what a backfill has read ahead.
                 begin = min(begin, read)
                 counted.append(plan.changed or (plan.from_version + 1, plan.to_version))
     changed = [version for version in source.versions(begin, through) if version.changes] if through > begin else []
@@ -79,7 +79,7 @@ def uncounted_changes(building: Sequence[Plan], source: SourceTable, through: in
 
 
 def purged_since_read(before: Sequence[Plan]) -> Plan | None:
-    """The last purge behind all plans that have read the source anew; null if there is none."""
+    """The last purge after all plans that have read the whole source again; null if there is none."""
     last = next((plan for plan in reversed(before) if plan.purges or plan.recounts), None)
     return last if last is not None and last.purges else None
 
@@ -116,10 +116,10 @@ def _refused(runnable: Runnable, why: str, command: str) -> UnsupportedError:
 
 
 def _change_within(runnable: Runnable, source: SourceTable, before: Sequence[Plan], versions: VersionRange) -> str | None:
-    """The changes that ``versions`` has and no batch has counted, in words; null for none."""
+    """The changes within ``versions`` that no batch has counted, in words; null for none."""
     ignores, through = runnable.source.changes == "ignore", versions.through if versions.snapshot is None else versions.snapshot
     try:
-        # Unless they are ignored, the next run counts those that are unread.
+        # Unread changes are counted by the next run, unless they are ignored.
         found = uncounted_changes(before, source, through if ignores else min(through, versions.through))
     except SourceRangeGoneError:
         return "changes that no batch may have counted" if ignores else None
@@ -135,7 +135,7 @@ def _are_quarantined(place: str) -> bool:
 
 
 def check_range(runnable: Runnable, begin: int, end: int, versions: VersionRange) -> None:
-    """Refuse to recompute windows in (``begin``, ``end``] from other rows than earlier batches read, unless they lie on grids or are all.
+    """Refuse to recompute some windows, those in (``begin``, ``end``], from other rows than earlier batches read, unless they are on grids.
 
     Triggers are counted from a key's first tuple on, and where a window ends that is not on a grid follows from the rows. Rows outside
     the range keep the numbers and bounds that they have: one window could be shown twice, or not at all.

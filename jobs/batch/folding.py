@@ -39,14 +39,14 @@ _PLACE = ("window", "window_start", "window_end", "trigger", "revision", "batch"
 
 @dataclass(frozen=True)
 class Folded:
-    """What a fold has removed: so many ``rows`` of batches through ``through``."""
+    """The result of a fold: it removed ``rows`` rows of batches through ``through``."""
 
     batch: int
     rows: int
     through: int
 
     def describe(self) -> str:
-        """In a line.
+        """The result in a line.
 
         >>> Folded(7, 1200, 5).describe()
         'revisions: 1,200 rows folded (batch 7), of batches through 5'
@@ -55,7 +55,7 @@ class Folded:
 
 
 def fold_revisions(turn: Turn, age: Duration | None) -> Folded | None:
-    """Remove rows that were superseded before ``age``; null if there are none, or none are to be folded.
+    """Remove rows that were superseded more than ``age`` ago; null if there are none, or the spec folds none.
 
     None are while a batch is held, and from a sink that delta-rs cannot write.
     """
@@ -76,13 +76,13 @@ def fold_revisions(turn: Turn, age: Duration | None) -> Folded | None:
 
 
 def _last_before(ledger: Ledger, age: Duration) -> int | None:
-    """The newest batch that was committed before ``age``; null for none."""
+    """The newest batch that was committed more than ``age`` ago; null for none."""
     limit = datetime.now(UTC) - timedelta(microseconds=age.elapsed())
     return max((batch.number for batch in ledger.batches() if batch.status == "committed" and batch.ended_at <= limit), default=None)
 
 
 def _superseded(runnable: Runnable, table: DeltaTable, through: int) -> pa.Table:
-    """What tells the rows of batches through ``through`` that others of these batches have superseded, or that are retracted."""
+    """Keys of the rows of batches through ``through`` that later ones of these have superseded, or that are retracted."""
     from windowmill.jobs.batch.corrections import superseded  # imports DuckDB
 
     schema = pa.schema(table.schema().to_arrow())
@@ -99,7 +99,7 @@ def _superseded(runnable: Runnable, table: DeltaTable, through: int) -> pa.Table
 
 
 def _carried_out(turn: Turn, table: DeltaTable, gone: pa.Table, through: int) -> Folded:
-    """Record and publish the batch that removes the rows ``gone``, by replacing the range of window ends that holds them."""
+    """Record and publish the batch that removes the rows ``gone``: it replaces the range of window ends that contains them."""
     plan, sink = _plan(turn.ledger, through), turn.runnable.sink_path
     bounds = pc.min_max(gone.column("window_end").cast(pa.int64())).as_py()
     replaced = ReplacedRange.of(sink, table, (bounds["min"] - 1, bounds["max"]))
@@ -124,7 +124,7 @@ def _plan(ledger: Ledger, through: int) -> FoldPlan:
 
 
 def _staying(replaced: ReplacedRange, gone: pa.Table) -> Iterator[pa.Table]:
-    """The rows of the range ``replaced`` but those ``gone``."""
+    """The rows of the range ``replaced`` without those ``gone``."""
     from windowmill.windowing.columnar.rows import are_among  # imports numba
 
     names = gone.column_names

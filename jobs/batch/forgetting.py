@@ -1,4 +1,4 @@
-"""What remains of a purge once the tables are rid of its keys: savepoints, pages and records that name them. No JVM.
+"""Finishes a purge once the tables no longer contain its keys: removes savepoints, pages and records that name them. No JVM.
 
 It may be repeated: as long as the file with the keys exists, which is deleted last, it has not been done.
 """
@@ -24,14 +24,14 @@ class Forgotten:
     report: bool = False
 
     def and_then(self, later: Forgotten | None) -> Forgotten:
-        """What this and a ``later`` purge have removed."""
+        """What this purge and a ``later`` one have removed."""
         if later is None:
             return self
         return Forgotten(self.savepoints + later.savepoints, self.pages + later.pages, self.report or later.report)
 
 
 def forget(runnable: Runnable, ledger: Ledger) -> Forgotten | None:
-    """Finish the purge that is the newest batch of ``ledger``, whose commits have been made; null if nothing is left to do."""
+    """Finish the purge that is the newest batch of ``ledger``, and has been published; null if nothing is left to do."""
     newest = ledger.newest
     if newest is None or not newest.plan.purges:
         return None

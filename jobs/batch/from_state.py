@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.windows.base import Window
 
-#: Edges of new windows, and ends, that are looked up among those of the stored slices.
+#: Most edges of new windows that are compared with those of the stored slices.
 MAX_EDGES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FromState:
-    """What a changed spec is carried out from.
+    """Where a changed spec gets its rows: from the stored state, or from the source.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ def from_state(
     history: int | None,
     begin: Callable[[], int | None],
 ) -> FromState:
-    """How the state alone carries out ``changes``.
+    """How ``changes`` are applied from the state alone.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def kept_layouts(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schem
 
 
 def kept_gaps(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_json: str) -> tuple[int, ...]:
-    """The gaps of sessions that ``changes`` leave as they are beside others: the state has its own rows for each gap."""
+    """The gaps of sessions that ``changes`` leave as they are while others change: the state has its own rows for each gap."""
     new, old = _parts_of_stored(runnable, ledger, schema_json)
     part = next((each for each in new if each.name == "sessions"), None)
     windows = () if part is None else part.batch.pipeline.windows
@@ -193,7 +193,7 @@ def _parts(runnable: Runnable, before: Pipeline, types: Mapping[str, pa.DataType
 
 
 def _check_code(pipeline: Pipeline, ledger: Ledger) -> None:
-    """Refuse code that was edited: the stored partials are those of the code before."""
+    """Refuse edited code: the stored partials were computed by the code before."""
     assert ledger.newest_kept is not None
     for (field, name), why in user_code.edited_parts(pipeline, ledger.newest_kept.plan).items():
         raise NotStoredError(f"of {field.removesuffix('s')} {name} {why}")
@@ -260,7 +260,7 @@ class _SliceCheck:
         return next(name for name, grid in self.new.named if cut & set(Edges.of([grid]).between(self.low, self.high).tolist()))
 
     def lateness(self, *, filled: bool) -> None:
-        """Refuse windows in which late rows would have counted otherwise than stored slices tell; ``filled`` is whether some have ended."""
+        """Refuse windows to which late rows would have counted otherwise than to stored slices; ``filled`` is whether some have ended."""
         if not any(batch.outcome.counts.rows_late or batch.outcome.counts.rows_quarantined for batch in self.batches):
             return
         if filled and self.runnable.pipeline.emit == "revise" and any(batch.outcome.counts.rows_late for batch in self.batches):

@@ -1,4 +1,4 @@
-"""Through which instant the input is complete by its data interval, and whether a run without new rows has windows to show."""
+"""Decides whether a run without new rows has windows to emit: by the end of its data interval, or after a restatement."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def asserted_through(pipeline: Pipeline, interval_end: datetime | None) -> int |
 
 
 def lags_behind(pipeline: Pipeline, last: Batch | None) -> bool:
-    """Whether rows of a restatement have moved the watermark, and their windows are still to be shown: by a batch without new rows."""
+    """Whether a restatement has moved the watermark past windows that are not emitted yet; a run without new rows emits them."""
     if last is None or not last.plan.replaces_state or pipeline.time.watermark == "data_interval_end":
         return False
     seen, emitted = last.outcome.seen, last.outcome.emitted

@@ -1,4 +1,4 @@
-"""Tells what a batch lost to quarantine: rows by reason, a few of them, and what would keep them.
+"""Summarizes quarantined rows of a batch: counts by reason, examples, and the setting that would accept them.
 
 Works from the quarantine rows alone, a part at a time, so its cost and memory do not depend on which engine judged them.
 """
@@ -119,7 +119,7 @@ class Lags:
 
 
 def _by_policies_alone(pipeline: Pipeline) -> bool:
-    """Whether no window has a use for ``lateness``: what a policy has applied stays applied."""
+    """Whether all windows have policies, for which ``lateness`` has no effect."""
     return all(window.follows_policies for window in pipeline.windows)
 
 

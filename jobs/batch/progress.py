@@ -59,7 +59,7 @@ class Progress:
         self._console.print(line, markup=False)
 
     def finished(self, what: str, n: int, of: int, seconds_left: float) -> None:
-        """Tell that ``what``, the ``n``-th of so many pieces of a step, is finished: a terminal shows it in the place of the step."""
+        """Report that ``what``, piece ``n`` of a step, is finished: a terminal shows it in place of the step."""
         left = f", about {timedelta(seconds=round(seconds_left))} left" if n < of else ""
         text = f"{what} finished: {n} of {of} ({n / of:.0%}){left}"
         if self._shown is not None:
@@ -69,7 +69,7 @@ class Progress:
 
     @contextmanager
     def step(self, name: str, doing: str) -> Iterator[None]:
-        """Time the step ``name``, and show ``doing`` while it lasts."""
+        """Time the step ``name``, and show ``doing`` while it runs."""
         begun = time.perf_counter()
         if self._console.is_terminal:
             with self._console.status(Text(redacted(f"{name}: {doing}"))) as status, self.around(name):
@@ -87,7 +87,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class CommittedBatch:
-    """A committed batch; of a restatement also what it has come to, if this process has computed it."""
+    """A committed batch; of a restatement also its result, if this process has computed it."""
 
     plan: Plan
     outcome: Outcome
@@ -95,7 +95,7 @@ class CommittedBatch:
 
 
 def late_missed(batches: Iterable[Batch]) -> Counter[str]:
-    """By window name, the rows that came too late for a window that holds them when the committed ones of ``batches`` first read them."""
+    """By window name, the rows that came too late for a window that holds them, in committed ``batches``; rereads do not count."""
     first = (batch for batch in batches if batch.status == "committed" and batch.plan.builds_state and not batch.plan.replaces_state)
     return sum((Counter(batch.counts.late_missed) for batch in first), Counter())
 
@@ -107,8 +107,8 @@ def missed_windows(missed: Mapping[str, int]) -> str:
     '2 missed a window of last_hour, 1 of last_day'
     """
     named = sorted(missed.items(), key=lambda each: -each[1])
-    told = [f"{n:,} {'of' if place else 'missed a window of'} {name}" for place, (name, n) in enumerate(named[:_MAX_NAMED])]
-    return ", ".join(told) + (f" and others of {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else "")
+    parts = [f"{n:,} {'of' if place else 'missed a window of'} {name}" for place, (name, n) in enumerate(named[:_MAX_NAMED])]
+    return ", ".join(parts) + (f" and others of {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else "")
 
 
 def warnings_of(counts: Counts, pipeline: Pipeline, places: Places) -> list[str]:

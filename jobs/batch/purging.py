@@ -1,4 +1,4 @@
-"""Purges keys: a batch takes all that is known of them out of the pipeline's tables, after their rows have gone from the source. No JVM.
+"""Purges keys: a batch removes all their rows from the pipeline's tables, after these have been deleted from the source. No JVM.
 
 Other keys keep their results and state. Old versions of the tables hold the keys until maintenance removes their files.
 """
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.batch.progress import Progress
     from windowmill.windowing.spec import Pipeline
 
-#: Keys as they are given: values of key columns by name, texts or values of JSON.
+#: Keys as the user gives them: values of key columns by name, texts or values of JSON.
 Given = Sequence[Mapping[str, Any]]
 
 
@@ -86,7 +86,7 @@ def purge(
     dry_run: bool = False,
     accepted: planning.Acceptance = planning.NOTHING_ACCEPTED,
 ) -> Purged:
-    """Take all that is known of the keys ``given`` out of the pipeline's tables.
+    """Remove all rows of the keys ``given`` from the pipeline's tables.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def purge(
 
 
 def _previewed(turn: Turn, source: DeltaSource, keys: ErasedKeys) -> Purged:
-    """What a purge would do."""
+    """What a purge would remove."""
     plan, _ = _planned(turn, source, keys)
     found = _found(turn, plan, keys)
     return Purged(
@@ -125,7 +125,7 @@ def _previewed(turn: Turn, source: DeltaSource, keys: ErasedKeys) -> Purged:
 
 
 def _carried_out(turn: Turn, source: DeltaSource, keys: ErasedKeys, accepted: planning.Acceptance) -> Purged:
-    """Carry the purge out, in one batch; in more if the source has deleted rows of the keys, appended rows, and deleted some again."""
+    """Execute the purge, in one batch; in several if the source has deleted rows of the keys, appended rows, and deleted some again."""
     before, rows, forgotten = list[CommittedBatch](), Counter[str](), Forgotten()
     while True:
         before += run_to_change(turn, accepted)
@@ -196,7 +196,7 @@ def _refuse_present(table: TableRows, keys: ErasedKeys) -> None:
 
 
 def _planned(turn: Turn, source: DeltaSource, keys: ErasedKeys) -> tuple[PurgePlan, int]:
-    """The plan, and the number of changed rows that it passes over as the spec ignores them."""
+    """The plan, and the number of changed rows that it skips because the spec ignores them."""
     runnable, ledger, last = turn.runnable, turn.ledger, turn.ledger.last_commit
     table = table_rows(runnable.pipeline, source, turn.progress)
     assert last is not None
@@ -220,7 +220,7 @@ def _planned(turn: Turn, source: DeltaSource, keys: ErasedKeys) -> tuple[PurgePl
 
 
 def _ignores_others(runnable: Runnable, building: Sequence[Plan], table: TableRows, keys: ErasedKeys, through: int) -> bool:
-    """Whether versions through ``through`` that no batch has counted have changed rows of other keys, too, as far as the log tells."""
+    """Whether uncounted versions up to ``through`` changed rows of other keys, too; true if the log is gone."""
     if runnable.source.changes != "ignore":
         return False
     try:
@@ -272,9 +272,9 @@ def _found(turn: Turn, plan: PurgePlan, keys: ErasedKeys) -> dict[str, ErasedFil
 
 
 def _refuse_unknown(runnable: Runnable, ledger: Ledger, plan: PurgePlan, keys: ErasedKeys, found: Mapping[str, ErasedFiles]) -> None:
-    """Refuse keys that name nothing, as mistyped ones do; right behind a purge, whose keys they may be, there is nothing to refuse."""
+    """Refuse keys that no table names, such as mistyped ones; not right after a purge, which may have removed these very keys."""
     newest, passes_over = ledger.newest, plan.to_version > plan.from_version
-    # Versions that it passes over, unless all are ignored, have changed rows of these keys alone.
+    # Versions that it skips have changed rows of these keys alone, unless all changes are ignored.
     if any(files.rows for files in found.values()) or (passes_over and runnable.source.changes != "ignore"):
         return
     if newest is not None and newest.plan.purges:

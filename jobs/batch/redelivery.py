@@ -1,4 +1,4 @@
-"""Finds versions of a Delta source that deliver deleted rows again: with those that deleted them they are one correction. No JVM."""
+"""Finds versions of a Delta source that append deleted rows again: together with the deletion they are one correction. No JVM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from windowmill.windowing.watermark import LatenessRule
 
 
 def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, int], seen: int | None) -> int:
-    """The last version of the correction that the versions ``change`` begin.
+    """The last version of the correction that begins with the versions ``change``.
 
     A version that appends rows before the next change belongs to it, with the versions in between, if one of these rows takes the
     place of a deleted one: it is behind the watermark after ``seen``, and between the first and the last event time of the deleted

@@ -1,4 +1,4 @@
-"""Selects the source rows that a restatement computes: of which keys and times, as the source has them now, without those in quarantine.
+"""Selects the source rows that a restatement computes: rows of the keys and times that it touches, without quarantined ones.
 
 They are written to plain files of their own, which the batch reads as those of any source.
 """
@@ -45,7 +45,7 @@ from windowmill.windowing.time_axis import Time
 
 #: Longer than any restatement takes.
 _LONGEST = timedelta(days=7)
-#: By what a row of the quarantine is known: its file and its number in it, or its values as JSON.
+#: What identifies a row of the quarantine: its file and its number in it, or its values as JSON.
 Known = tuple[str, int] | str
 _QUARANTINED = {
     "row": pa.string(),
@@ -192,7 +192,7 @@ class QuarantinedRows:
 
 
 def _known(rows: pa.Table, used: Sequence[str], files: Collection[str]) -> list[Known]:
-    """By what each of the ``rows`` of a quarantine table is known: its file, if it is one of ``files``, and number, or its values."""
+    """What identifies each of the ``rows`` of a quarantine table: its file, if that is one of ``files``, and number; or its values."""
     names = ("source_file", "source_row", "event_time", "row")
     return [
         (file, number) if number is not None and file in files else _by_values(at, text, used)
@@ -244,7 +244,7 @@ def _read_quarantine(place: str, types: Mapping[str, pa.DataType]) -> pa.Table:
 def touched_rows(
     runnable: Runnable, rows: TableRows, plan: RestatePlan, delivered_again: Collection[str]
 ) -> tuple[pa.Table | None, Mapping[Known, int]]:
-    """Keys and event times of the rows that ``plan`` is about, null for all; and the rows that it takes out of quarantine.
+    """Keys and event times of the rows that ``plan`` restates, null for all; and the rows that it takes out of quarantine.
 
     ``delivered_again`` is as of :func:`quarantined`.
     """
@@ -295,7 +295,7 @@ def _chosen_by_filter(
 
 
 def _filtering(pipeline: Pipeline, source: SourceTable) -> PlainRows | None:
-    """What evaluates the filter in this process; null if there is none, or only Spark can."""
+    """Evaluates the filter in this process; null if there is no filter, or only Spark can evaluate it."""
     columns = Columns.of(source.schema_json)
     if pipeline.source is None or pipeline.source.filter is None:
         return None
@@ -307,14 +307,14 @@ def _filtering(pipeline: Pipeline, source: SourceTable) -> PlainRows | None:
 
 
 def only_of_filter(pipeline: Pipeline, source: SourceTable) -> bool:
-    """Whether :func:`touched_rows` are without those that the filter leaves out."""
+    """Whether :func:`touched_rows` leaves out rows that the filter excludes."""
     return pipeline.source is None or pipeline.source.filter is None or _filtering(pipeline, source) is not None
 
 
 def write_rows(
     runnable: Runnable, rows: TableRows, plan: RestatePlan, scope: Scope, delivered_again: Collection[str]
 ) -> tuple[DeltaSource, Reading]:
-    """Write the rows that ``plan`` computes to files of their own; returns the source that they make, and the reading of it.
+    """Write the rows that ``plan`` computes to files of their own; returns a source of these files, and a reading of all of them.
 
     ``delivered_again`` is as of :func:`quarantined`.
     """
@@ -337,17 +337,17 @@ def write_rows(
 
 
 def _with_unread(rows: pa.Table) -> pa.Table:
-    """``rows`` of a folder with ``UNREAD``, which those that Spark reads have not: it reads what fits."""
+    """``rows`` of a folder with the column ``UNREAD``, which rows that Spark reads lack."""
     return rows if UNREAD in rows.column_names else rows.append_column(UNREAD, pa.nulls(len(rows), pa.string()))
 
 
 def read_as_of(plan: RestatePlan) -> int:
-    """The version of the source that ``plan`` reads: that to which it goes, or one with the same rows."""
+    """The version of the source that ``plan`` reads: its last version, or another one with the same rows."""
     return plan.to_version if plan.snapshot is None else plan.snapshot
 
 
 def remove_rows(runnable: Runnable, plan: RestatePlan) -> None:
-    """Remove the files of :func:`write_rows`, and those of attempts that have died; in object storage another may be at work."""
+    """Remove the files of :func:`write_rows`, and those of attempts that have died; in object storage another attempt may still run."""
     files, root = filesystem_of(runnable.places.restated)
     alone, since = is_local(runnable.places.restated), datetime.now(UTC) - _LONGEST
     for info in files.get_file_info(pa_fs.FileSelector(root, allow_not_found=True)):

@@ -1,4 +1,4 @@
-"""A restatement around its computation: which rows it reads, which state stays, and what it publishes of the windows computed anew."""
+"""What a restatement does before and after its computation: selects the rows to read, keeps other state, publishes windows that changed."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Restated:
-    """What a restatement has come to: numbers of keys touched, null for all; of windows that changed; and of retracted ones among them."""
+    """The result of a restatement: numbers of keys touched (null for all), of windows that changed, and of retracted ones among them."""
 
     keys: int | None
     windows: int
     retracted: int
 
     def describe(self) -> str:
-        """In a sentence.
+        """The result in words.
 
         >>> Restated(2, 5, 1).describe(), Restated(None, 1, 0).describe()
         ('2 keys touched, 5 windows changed (1 retracted)', 'all keys touched, 1 window changed (0 retracted)')
@@ -105,7 +105,7 @@ class Restatement:
 
     @classmethod
     def of(cls, runnable: Runnable, plan: RestatePlan, source: SourceTable, ledger: Ledger, progress: Progress) -> Restatement:
-        """The restatement of ``plan``; looks for the rows that the plan is about.
+        """The restatement of ``plan``; finds the rows that the plan restates.
 
         Raises
         ------
@@ -135,7 +135,7 @@ class Restatement:
 
     @property
     def touches_nothing(self) -> bool:
-        """Whether neither a row of its own nor a version that it reads makes it necessary."""
+        """Whether it has no rows to restate, and no version to read."""
         unread = self.plan.to_version > self.plan.from_version and not self.plan.late
         return self.scope.touched is not None and not self.scope.touched.num_rows and not unread
 
@@ -145,7 +145,7 @@ class Restatement:
         return not finished.changes and plan.to_version == plan.from_version and finished.emission.seen == plan.seen
 
     def write_rows(self) -> tuple[DeltaSource, Reading]:
-        """Write the rows that the batch reads; returns the source that they make, and the reading of it."""
+        """Write the rows that the batch reads to files of their own; returns a source of these files, and a reading of all of them."""
         return write_rows(self.runnable, self.rows, self.plan, self.scope, self.delivered_again)
 
     def remove_rows(self) -> None:
@@ -153,7 +153,7 @@ class Restatement:
         remove_rows(self.runnable, self.plan)
 
     def finished(self, computed: ComputedBatch) -> tuple[ComputedBatch, Restated]:
-        """The batch with the changes that it makes, after its computation; result rows of windows that have not changed are left out."""
+        """The ``computed`` batch with the changes to publish: without result rows of windows that have not changed."""
         changes = dict(computed.changes)
         built = changes.pop("state", None)
         found = self._corrections(changes.get("sink", Changes()).adds)
@@ -201,7 +201,7 @@ class Restatement:
         return result_schema(self._pipeline, Columns.of(self.plan.source_schema).arrow)
 
     def _kept_state(self) -> tuple[DataFile, ...]:
-        """The state of keys that are not touched."""
+        """The stored state of keys that are not touched."""
         if self.scope.touched is None:
             return ()
         return keep(self.runnable.places.state, self.scope.keys(self._pipeline.keys), batch=self.plan.batch, attempt=self.plan.attempt)
@@ -225,7 +225,7 @@ class Restatement:
         # Rows of windows that the spec has dropped stay.
         named = f"window IN ({', '.join(sql_text(window.name) for window in self._pipeline.windows)})"
         bounds: list[tuple[str, int | None]] = [] if self.scope.rebuilds else [(">", self.scope.begin)]
-        # A window of another kind is known by its trigger or its start alone: what it shows now may end outside of the range.
+        # Other windows are identified by trigger or start alone: the row that the sink has may end outside of the range.
         if all(window.on_grid for window in self._pipeline.windows):
             bounds += [("<=", self.plan.range_to), (">", self.plan.range_from)]
         return " AND ".join([named, *(f"{end} {sign} {at}" for sign, at in bounds if at is not None)])
@@ -254,7 +254,7 @@ class Restatement:
         return write_files(self.runnable.sink_path, rows.schema, [rows], batch=self.plan.batch, attempt=self.plan.attempt)
 
     def _quarantine(self, added: tuple[DataFile, ...]) -> Changes:
-        """The quarantine without the rows that count from now on, and with those that the batch has ``added``."""
+        """Changes of the quarantine: rows that count from now on are removed, those that the batch has ``added`` come."""
         place = self.runnable.places.quarantine
         rows, paths = remaining_quarantine(place, self.rows, read_as_of(self.plan), Counter(self.taken))
         kept = write_files(place, rows.schema, [rows], batch=self.plan.batch, attempt=self.plan.attempt)
@@ -262,7 +262,7 @@ class Restatement:
 
 
 def _uncounted(source: SourceTable, ledger: Ledger, through: int) -> list[int] | None:
-    """The versions ``through`` this one whose changes no batch has counted; null if the log is gone."""
+    """The versions up to ``through`` with changes that no batch has counted; null if the log is gone."""
     try:
         return [each.version for each in uncounted_changes(state_plans(ledger.batches()), source, through, ahead=False)]
     except SourceRangeGoneError:
@@ -270,7 +270,7 @@ def _uncounted(source: SourceTable, ledger: Ledger, through: int) -> list[int] |
 
 
 def _is_plain_grid(pipeline: Pipeline, name: str) -> bool:
-    """Whether the window's place follows from the axis, and it has a row only if an event is in it."""
+    """Whether the window is on a grid, and has a row only if it holds an event."""
     window = next(each for each in pipeline.windows if each.name == name)
     return window.on_grid and not window.fills_gaps
 
@@ -291,7 +291,7 @@ def _holding(rows: pa.Table, touched: pa.Table, keys: tuple[str, ...]) -> np.nda
 
 
 def _windows(found: Corrections) -> dict[str, WindowRows]:
-    """The rows to publish by window."""
+    """Number of the rows to publish by window."""
     columns = [
         pa.table({"window": rows.column("window"), "end": rows.column("window_end").cast(pa.int64())})
         for rows in (found.changed, found.retracted)
@@ -336,5 +336,5 @@ def corrected(
 
 
 def restated_files(ledger: Ledger) -> set[str]:
-    """Paths of the files that restatements have read, or left out, as they were delivered again, or taken away."""
+    """Paths of the files that were delivered again, or removed, and that restatements have taken account of."""
     return {path for batch in effective_batches(ledger.batches()) for path in batch.plan.files}

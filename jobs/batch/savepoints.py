@@ -1,4 +1,4 @@
-"""Makes savepoints of a pipeline, and goes back to one: as a batch, whose record takes back what later batches have published. No JVM."""
+"""Makes savepoints of a pipeline, and restores one: by a batch that removes what later batches have published. No JVM."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.fields import SavepointPolicy
     from windowmill.windowing.spec import Pipeline
 
-#: How names of savepoints begin that maintenance makes.
+#: Prefix of the names of savepoints that maintenance makes.
 _PERIODIC = "auto-"
 
 
@@ -85,7 +85,7 @@ def _is_due(policy: SavepointPolicy, last: Savepoint | None, ledger: Ledger, now
     if last is None:
         return True
     age = (now - last.at) / timedelta(microseconds=1)
-    # One that is not made yet was made by a clock that was ahead.
+    # A savepoint from the future was made by a clock that was ahead.
     return not 0 <= age < policy.every.elapsed() and last.batch < ledger.next_commit - 1
 
 
@@ -134,7 +134,7 @@ def drop(pipeline: Pipeline, progress: Progress, name: str) -> Savepoint | None:
 def restore(
     pipeline: Pipeline, progress: Progress, name: str, *, accepted: planning.Acceptance = planning.NOTHING_ACCEPTED
 ) -> CommittedBatch:
-    """Go back to the savepoint ``name``: the next run reads what came after it.
+    """Restore the savepoint ``name``: the next run reads what came after it.
 
     The state is the savepoint's again, and rows that later batches have published or quarantined go. All of it is one batch: before its
     record nothing has changed, after it commits follow from the record.
@@ -163,7 +163,7 @@ def _named(runnable: Runnable, name: str) -> Savepoint:
 
 
 def _planned(turn: Turn, name: str, accepted: planning.Acceptance) -> tuple[RestorePlan, Savepoint, list[Batch]]:
-    """The plan, the savepoint, and the batches whose replaced rows come back."""
+    """The plan, the savepoint, and the batches whose replaced rows are restored."""
     runnable, pipeline, ledger = turn.runnable, turn.pipeline, turn.ledger
     entry, last = _named(runnable, name), ledger.last_commit
     planning.refuse_held(runnable, ledger, "restore")
@@ -223,7 +223,7 @@ def _check_savepoint(ledger: Ledger, entry: Savepoint, batches: list[Batch]) -> 
 
 
 def _check_undone(pipeline: Pipeline, entry: Savepoint, undone: list[Batch]) -> None:
-    """Refuse to go back over batches whose rows cannot be told from those that they replaced."""
+    """Refuse to undo batches whose rows cannot be distinguished from those that they replaced."""
     plain = pipeline.emit == "final" and all(window.on_grid for window in pipeline.windows)
     for batch in undone:
         match batch.plan:

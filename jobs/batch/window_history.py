@@ -18,7 +18,7 @@ Stretch = tuple[int, int]
 
 
 class _Meaning(NamedTuple):
-    """What a spec says of a window, and the number of the batch that has changed it last, if only by a variable or by code."""
+    """The meaning of a window in a spec, and the number of the last batch that changed it, be it only by a variable or by code."""
 
     since: int | None
     window: Mapping[str, Any]
@@ -31,7 +31,7 @@ def has_dropped_windows(pipeline: Pipeline, ledger: Ledger) -> bool:
 
 
 def left_out(pipeline: Pipeline, ledger: Ledger) -> Mapping[str, Sequence[Stretch]]:
-    """For each window that a changed spec brought without all of its history, between which ends rows of it have not been shown since."""
+    """For each window that a changed spec added without its whole history, the ranges of ends of which the sink has no rows."""
     found: dict[str, Sequence[Stretch]] = {}
     before: Mapping[str, _Meaning] | None = None
     for plan, windows in _windows_of(ledger):
@@ -46,7 +46,7 @@ def left_out(pipeline: Pipeline, ledger: Ledger) -> Mapping[str, Sequence[Stretc
 
 
 def numbered_otherwise(definition: Mapping[str, Any], redefined: Collection[str], ledger: Ledger) -> set[str]:
-    """Windows with policies of which the sink may hold triggers that another meaning has numbered than that of a spec.
+    """Windows with policies whose triggers in the sink may have been numbered under another meaning than that of a spec.
 
     The spec has this ``definition``, and has ``redefined`` what :attr:`.ApplyPlan.redefined` says.
     """
@@ -68,7 +68,7 @@ def rulings(ledger: Ledger, held: Plan) -> tuple[str, str]:
 
 
 def check_discarded(pipeline: Pipeline, ledger: Ledger, held: Batch) -> None:
-    """Refuse to discard the ``held`` batch if it renumbers published triggers: later batches would give their numbers once more."""
+    """Refuse to discard the ``held`` batch if it renumbers published triggers: later batches would use their numbers again."""
     if numbered := _numbered_anew(ledger, held.plan):
         raise UnsupportedError(
             f"pipeline {pipeline.pipeline}: batch {held.number} renumbers the triggers of window {min(numbered)}; without its rows, later "
@@ -86,7 +86,7 @@ def _numbered_anew(ledger: Ledger, held: Plan) -> set[str]:
 
 
 def redefined_by(batches: Iterable[Batch]) -> Mapping[int, Mapping[str, int]]:
-    """For each of all ``batches`` of a ledger, which of them has last changed the meaning of a window or an aggregate of its spec.
+    """For each of all ``batches`` of a ledger, the batches that last changed the meaning of the windows and aggregates of its spec.
 
     Names are those of :attr:`.ApplyPlan.redefined`.
     """
@@ -102,7 +102,7 @@ def redefined_by(batches: Iterable[Batch]) -> Mapping[int, Mapping[str, int]]:
 
 
 def _without(stretches: Sequence[Stretch], begin: int, end: int) -> Iterator[Stretch]:
-    """What is left of ``stretches`` without that of (``begin``, ``end``].
+    """The ``stretches`` without (``begin``, ``end``].
 
     >>> list(_without([(0, 10)], 3, 5)), list(_without([(0, 10)], -1, 5)), list(_without([(0, 10)], 10, 12))
     ([(0, 3), (5, 10)], [(5, 10)], [(0, 10)])

@@ -152,7 +152,7 @@ def stored_rows(path: str, check: RowCheck) -> Iterator[pa.Table]:
 def carry(
     carried: Sequence[CarriedPart], path: str, check: RowCheck, emission: Emission, writer: RowWriter, fills: Collection[str]
 ) -> Output:
-    """Write the state that the ``carried`` parts go on from, of that at ``path``, and the windows of ``emission``; returns the counts.
+    """Write the state of the ``carried`` parts, made of that at ``path``, and the windows of ``emission``; returns the counts.
 
     ``fills`` are the names of the windows that are written.
     """
@@ -196,7 +196,7 @@ def _typed(each: CarriedPart, rows: pa.Table) -> pa.Table:
 
 
 def _kept(each: CarriedPart, rows: pa.Table) -> pa.Table:
-    """Those of ``rows`` that windows of the part still need; live rows that none holds any more are marked as gone."""
+    """Those of ``rows`` that windows of the part still need; live rows that no window holds any more are marked as gone."""
     part = each.part
     if part.name == "sessions":
         return rows.filter(pc.is_in(rows.column(GAP), pa.array(cast("SessionPart", part).gaps, pa.int64())))
@@ -227,7 +227,7 @@ def _recut(each: CarriedPart, path: str, check: RowCheck, emission: Emission, wr
 
 
 def _cut(each: CarriedPart, rows: pa.Table) -> pa.Table:
-    """Stored slices as those of the batch, cut at the edges of its grids."""
+    """Stored slices, cut at the edges of the batch's grids."""
     part = cast("SlicePart", each.part)
     stage = part.reading
     rows = _typed(each, rows)

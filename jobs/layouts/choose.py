@@ -1,4 +1,4 @@
-"""Divides a batch into parts, and imports those that it has."""
+"""Divides the windows of a batch into parts, and imports only those parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Determines a pipeline's progress with a batch: the windows it emits, and where the next batch continues."""
+"""Determines which windows a batch emits, and the progress from which the next batch continues."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Emission:
     ends: tuple[int, int] | None = None
 
     def clock(self, rule: LatenessRule) -> Clock:
-        """What windows over rows need of it."""
+        """The clock of windows over rows."""
         return Clock(rule.lateness, BEFORE if self.seen is None else self.seen, self.watermark, self.since)
 
 
@@ -53,7 +53,7 @@ def emission_of(rule: LatenessRule, plan: Plan, seen: int | None, *, emits_withi
     # Not the interval's own end: an earlier batch may have asserted a later one.
     watermark = closed if rule.asserted or emission.seen is None else rule.watermark(emission.seen)
     if (plan.rereads or plan.replaces_state) and emission.emitted is not None:
-        # A restatement may have moved the watermark ahead of what has been shown: the next run shows what it completes.
+        # A restatement may have moved the watermark past windows that are not emitted yet: the next run emits them.
         watermark = min(watermark, closed)
     if plan.range is None:
         return replace(emission, watermark=watermark, since=rule.watermark_of(None if plan.replaces_state else plan.emitted))
@@ -64,14 +64,14 @@ def emission_of(rule: LatenessRule, plan: Plan, seen: int | None, *, emits_withi
 def _windows_of(rule: LatenessRule, plan: Plan, seen: int | None, *, emits_within_range_only: bool) -> Emission:
     after = AXIS_BEGIN if plan.emitted is None else plan.emitted
     if plan.replaces_state:
-        # All that earlier batches have shown, as they would show it now; neither moves on.
+        # It publishes again the windows that earlier batches have emitted, and advances nothing.
         if plan.range is not None:
             return Emission(plan.seen, plan.emitted, plan.range[0], max(plan.range[0], after))
         if plan.passes_over:  # rows that were appended, too
             return Emission(_greatest(plan.seen, seen), plan.emitted, AXIS_BEGIN, after)
         return Emission(plan.seen, plan.emitted, AXIS_BEGIN, after)
     if plan.range is not None and not plan.builds_state:
-        # It recomputes what has been shown, by the progress of the running pipeline.
+        # It recomputes windows that have been emitted; the pipeline's progress stays.
         begin, end = plan.range
         shown = begin if plan.emitted is None else rule.watermark_of(plan.emitted)
         return Emission(plan.seen, plan.emitted, begin, max(begin, min(end, shown)))

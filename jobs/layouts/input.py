@@ -1,4 +1,4 @@
-"""Input of the parts of a pipeline: new rows, and the progress of earlier batches; from a run of a pipeline or a bounded DataFrame."""
+"""The input of a batch: its new rows, and the progress of earlier batches. It is a bounded DataFrame or what a plan reads of a source."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class TableInput(SourceInput):
         """The input of ``plan``, from a ``source`` with the columns that it has pinned; ``check`` verifies rows of the state."""
         pipeline, latest = runnable.pipeline, runnable.pipeline.time.latest(plan.now_us)
         if plan.rereads and plan.seen is not None:
-            # Later ones were quarantined when they arrived, as they lay too far in the future, or have not been read.
+            # Rows with later times were quarantined as too far in the future when they arrived, or have not been read.
             latest = plan.seen if latest is None else min(latest, plan.seen)
         return cls(
             pipeline=pipeline,

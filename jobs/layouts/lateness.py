@@ -184,7 +184,7 @@ def for_slices(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) 
 
 
 def to_lift(rows: pa.Table) -> pa.Table:
-    """``rows`` without reasons and places, and without the unusable ones; those that came too late are left, to be counted."""
+    """The usable ``rows`` and, so that they are counted, those that came too late; without the columns of reasons and places."""
     chosen = pc.is_null(rows.column(REASON))
     if REFUSED in rows.column_names:
         chosen = pc.or_(chosen, rows.column(REFUSED))

@@ -72,7 +72,7 @@ class OnlySparkError(TooLargeError):
 
 
 def too_many(n: int, what: str, most: int) -> TooLargeError:
-    """The error for ``n`` of something of which one process takes at most ``most``."""
+    """The error for ``n`` items of a kind of which one process takes at most ``most``."""
     return TooLargeError(f"{n:,} {what}, and one process takes at most {most:,}")
 
 

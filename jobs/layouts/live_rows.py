@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LiveRowReading:
-    """What is read of the new rows of a batch, and what becomes of them.
+    """What a batch of windows over live rows reads of new rows, and how it stores them.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class LiveRowReading:
 
 
 class LiveRowPart(KeyedPart):
-    """Computes a batch by live rows."""
+    """Computes the windows that keep live rows."""
 
     name = "live rows"
     needs_arrival_watermark = True
@@ -100,7 +100,7 @@ class LiveRowPart(KeyedPart):
 
     @property
     def held(self) -> tuple[str, ...]:
-        """Columns of the state that say by which window, and how, a live row is held."""
+        """Columns of the state that say which windows hold a live row, and how."""
         return tuple(table.held for table in self._reading.log.tables if table.held)
 
     @property

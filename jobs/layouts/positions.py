@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PositionPart(KeyedPart):
-    """Computes a batch over positions."""
+    """Computes windows over positions."""
 
     name = "positions"
 

@@ -46,8 +46,8 @@ def quarantine_schema(pipeline: Pipeline) -> pa.Schema:
 
 
 def quarantined(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Plan, paths: Sequence[str]) -> pa.Table:
-    """The rows of the quarantine table for ``rows`` of which each has a reason."""
-    # On a condition that only Spark evaluates no row fails: the job would.
+    """The rows of the quarantine table for ``rows``, each of which has a reason."""
+    # A condition that only Spark evaluates fails on no row here: it would have failed Spark's job.
     conditions = Conditions.of(every_condition(pipeline), {name: rows.schema.field(name).type for name in columns})
     failures = [pc.if_else(truth.failed, failure_of(text), pa.scalar(None, pa.string())) for text, truth in conditions.over(rows).items()]
     failure = pc.coalesce(*failures) if failures else pa.nulls(rows.num_rows, pa.string())

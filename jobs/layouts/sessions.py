@@ -24,7 +24,7 @@ from windowmill.windowing.watermark import BEFORE
 
 
 class SessionPart(KeyedPart):
-    """Computes a batch by sessions; ``gaps`` are theirs, each once."""
+    """Computes sessions; ``gaps`` are their distinct gaps."""
 
     name = "sessions"
 
@@ -62,7 +62,7 @@ class SessionPart(KeyedPart):
 
 
 def _leaving(gaps: tuple[int, ...], own: Callable[[pa.Table, pa.Table], Advanced], rows: pa.Table, stored: pa.Table) -> Advanced:
-    """What ``own`` computes, without the state of sessions with these ``gaps``."""
+    """The result ``own`` without the state of sessions with these ``gaps``."""
     done = own(rows, stored)
     if done.state is None:
         return done

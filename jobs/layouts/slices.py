@@ -128,7 +128,7 @@ class Slicing:
 
 
 class SlicePart:
-    """Computes a batch by slices; ``holds_nodes`` is whether the state may hold nodes over them."""
+    """Computes windows on grids from slices; ``holds_nodes`` is whether the state may hold nodes over these."""
 
     name: StateLayout = "slices"
     needs_arrival_watermark = False

@@ -1,1 +1,1 @@
-"""Who computes the parts of a batch: this process, or Spark's tasks, which read plain files themselves."""
+"""Compute the parts of a batch: ``local`` in this process, ``spark`` by tasks of Spark; ``files`` is how these tasks read plain files."""

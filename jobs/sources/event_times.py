@@ -43,7 +43,7 @@ class EventTimes:
 
     @property
     def axis(self) -> list[str]:
-        """Columns of the source that give a row's time, and its end if events last."""
+        """Columns of the source that give a row's time and, of interval events, its end."""
         return [name for name in (self.pipeline.time.column, self.pipeline.time.end) if name is not None]
 
     @property
@@ -57,7 +57,7 @@ class EventTimes:
         return [*self.axis, *([UNREAD] if self.has_unread else [])]
 
     def of(self, rows: pa.Table) -> pa.Table:
-        """``rows`` with event time, end if events last, and the reason if a row is unusable; without ``FAILED``.
+        """``rows`` with event time, end of interval events, and the reason if a row is unusable; without ``FAILED``.
 
         Parameters
         ----------

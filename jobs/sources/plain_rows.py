@@ -34,7 +34,7 @@ _DEFAULT = "EXISTS_DEFAULT"
 #: Types of event times that :class:`.EventTimes` takes.
 _TIMES = (IntegralType, TimestampType, TimestampNTZType, DateType, StringType)
 
-#: Errors of reading rows here: Spark reads the rows instead, or says what is wrong.
+#: Errors of reading rows in this process, after which Spark reads them instead, or reports what is wrong.
 NOT_HERE = (NotPlainError, SpecError, OSError, pa.ArrowException)
 
 
@@ -138,12 +138,12 @@ class PlainRows:
             yield self.evaluated(rows, columns, conditions, latest, part.index)
 
     def needed(self, columns: Sequence[str]) -> list[str]:
-        """``columns``, and the columns that event times and conditions are made of."""
+        """``columns``, and those that event times and conditions read."""
         own = EventTimes(self.pipeline, None, self.has_unread).read
         return list(dict.fromkeys([*columns, *own, *self.read_by(self.conditions.texts)]))
 
     def read_by(self, conditions: Sequence[str]) -> list[str]:
-        """The source's columns that ``conditions`` read, in which case does not matter."""
+        """The source's columns that ``conditions`` read; names match in any case."""
         named = {name.lower() for name in chain(*map(columns_of, conditions))}
         return [name for name in self.form.types if name.lower() in named]
 
@@ -160,7 +160,7 @@ class PlainRows:
         return rows
 
     def _answered(self, rows: pa.Table, file: int | None) -> Iterator[tuple[str, Truth]]:
-        """What Spark has said of ``rows``, all of one ``file``, or of files by their column."""
+        """Spark's results of conditions on ``rows``, all of one ``file``, or of several by the column of files."""
         for condition in self.conditions.outside:
             place, failed = rows.column(ROW).to_numpy(), pa.array(np.zeros(rows.num_rows, np.bool_))
             holds = np.zeros(rows.num_rows, np.bool_)
@@ -192,7 +192,7 @@ class PlainRows:
 
 
 def keeps_unread(wanted: str) -> bool:
-    """Whether rows that could not be read are quarantined whatever the source's filter ``wanted`` says: unless it asks for them."""
+    """Whether unreadable rows are quarantined whatever the source's filter ``wanted`` gives: unless the filter refers to them."""
     return CORRUPT not in columns_of(wanted)
 
 

@@ -1,4 +1,4 @@
-"""Quarantines rows of plain files: tasks look which rows were not applied, and read all columns of the parts that hold some."""
+"""Quarantines rows of plain files: tasks find the rows that were not applied, and read all columns of the file parts that hold some."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class Quarantining:
         """The rows of the quarantine table for the rows of a task; runs in an executor."""
         new, names = self.new, list(self.new.plain.types)
         for part, batches in new.parts(task):
-            told = [self._told(arrived) for arrived in batches]
-            chosen = pa.concat_tables(told) if told else None
+            found = [self._not_applied(arrived) for arrived in batches]
+            chosen = pa.concat_tables(found) if found else None
             if chosen is None or not chosen.num_rows:
                 continue
             for rows in new.plain.read_part(part, names, (), latest=new.latest):
@@ -85,7 +85,7 @@ class Quarantining:
                 if own.num_rows:
                     yield quarantined(own, names, self.pipeline, self.plan, self.paths)
 
-    def _told(self, arrived: pa.Table) -> pa.Table:
+    def _not_applied(self, arrived: pa.Table) -> pa.Table:
         """Index, reason and watermark of the rows that were not applied."""
         rows, late = marked(arrived, self.new.rule.lateness), np.empty(0, np.int64)
         if self.refusing is not None and rows.column(WATERMARK_OF).null_count < rows.num_rows:

@@ -96,7 +96,7 @@ class FileRows:
         return [replace(self, share=KeyShare(number, n)) for number in range(n)] if n > 1 else [self]
 
     def source(self, work: MapReduce) -> RowsOfFiles:
-        """The rows as ``work`` maps them."""
+        """The rows for ``work`` to map."""
         return RowsOfFiles(self.tasks, partial(self._judged, work))
 
     def _judged(self, work: MapReduce, task: int) -> Iterator[pa.Table]:
@@ -124,7 +124,7 @@ class FileRows:
             yield with_arrival(rows, self.survey.starts[part.index] + rows.column(ROW).to_numpy(), watermarks)
 
     def _read(self, task: int, stage: RowColumns) -> Iterator[pa.Table]:
-        """The rows of a task with what ``stage`` reads."""
+        """The rows of a task, with the columns that ``stage`` reads."""
         columns = list(dict.fromkeys((*stage.keys, *stage.ties, *stage.source_columns)))
         for _, batches in self.parts(task, columns, list(dict.fromkeys(stage.conditions))):
             yield from batches if self.share is None else (self.share.rows(rows, stage.keys) for rows in batches)
@@ -138,7 +138,7 @@ def _frame(new: FileRows, work: Keyed, batches: Iterator[pa.RecordBatch]) -> Ite
 
 
 def examined_all(spark: SparkSession, plain: PlainRows, columns: Sequence[str], options: Mapping[str, Options]) -> list[CheckedFile] | None:
-    """What the files hold; null if one is not plain. Many footers are read by tasks."""
+    """Examines the files: null if one is not plain. Tasks read the footers if they are many."""
     if len(plain.files) <= limits.MAX_FILES:
         return all_examined(plain.files, plain.form, columns)
 
@@ -171,7 +171,7 @@ def _times(
 def _in_tasks(
     spark: SparkSession, numbers: Sequence[int], look: Callable[[Sequence[int]], object], options: Mapping[str, Options]
 ) -> list[Any]:
-    """What ``look`` finds for ``numbers``, divided among tasks in their order."""
+    """The results of ``look`` for ``numbers``, divided among tasks in their order."""
     n_tasks = min(len(numbers), 4 * access_to(spark).cores())
     pieces = [list(numbers[len(numbers) * at // n_tasks : len(numbers) * (at + 1) // n_tasks]) for at in range(n_tasks)]
     found = collect_results(map_in_arrow(spark.range(0, n_tasks, 1, n_tasks), partial(_look, pieces, look, options), RETURNED))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What is known of the rows of a part of a file.
+    """Number and event times of the rows of a part of a file, as far as they are known.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ def times_of(rows: Sequence[pa.Table]) -> Times:
 
 
 def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> list[Times]:
-    """What the source's log and the files' footers say about ``parts``."""
+    """The event times of ``parts`` by the source's log and the files' footers."""
     pipeline = batch.pipeline
     decides = pipeline.time.end is None and not (pipeline.source and pipeline.source.filter)
     decides = decides and not plain.conditions.may_fail
@@ -112,7 +112,7 @@ def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> li
             span = None if name is None or not decides else span_of(batch.files[part.index].stats, name, instants=instants, tick_us=tick_us)
             spans[part.index] = span if span is not None and least <= span[0] and span[2] <= greatest else None
         low, at_least, at_most = spans[part.index] or (AXIS_BEGIN, BEFORE, AXIS_END)
-        # Of several parts of a file any may hold its greatest time: the last one tells that all of them have been passed.
+        # Statistics cover all parts of a file: its greatest time is sure to have arrived only with the last one.
         found.append(Times(part.rows, part.first + part.rows, low, at_least if place == final[part.index] else BEFORE, at_most))
     return found
 
@@ -123,7 +123,7 @@ def surveyed(batch: TableInput, files: Sequence[int], times: Sequence[Times], *,
     ``every`` makes the watermark at each row's arrival known.
     """
     index, low, high = np.array(files, np.int64), _column(times, "low"), _column(times, "high_at_least")
-    # A part that was not read reaches no further than others before it that matter.
+    # Parts that were not read cannot raise the watermark beyond that of parts before them.
     watermarks = watermarks_at_arrival(index, np.array(batch.commits, np.int64)[index], high, batch)
     late = (low < watermarks) | (every & (index >= batch.snapshot_files))
     lows, highs = low[late & (low < AXIS_END)], high[high > BEFORE]
@@ -142,7 +142,7 @@ def undecided(batch: TableInput, files: Sequence[int], times: Sequence[Times], *
     """Which of the parts must be read, because ``times`` do not decide; parameters as of :func:`surveyed`."""
     index, least, most = np.array(files, np.int64), _column(times, "high_at_least"), _column(times, "high_at_most")
     commits = np.array(batch.commits, np.int64)[index]
-    # Of these nothing is known, or only the greatest of them tells how far the watermark has come.
+    # Read parts of which nothing is known, and those that may hold the greatest event time so far.
     asked = (most == AXIS_END) | (most > max([BEFORE if batch.seen is None else batch.seen, *least.tolist()]))
     if batch.closed_by_file is None:
         late = (_column(times, "low") < watermarks_at_arrival(index, commits, most, batch)) | (every & (index >= batch.snapshot_files))

@@ -63,7 +63,7 @@ class MemoryBatch:
 
     @classmethod
     def of(cls, batch: Input, writer: MemoryWriter, judged: NewRows | None, output: Output) -> Self:
-        """What ``writer`` has taken of ``batch``."""
+        """The output of ``batch`` from the rows that ``writer`` has kept."""
         results = [*writer.tables("sink"), *writer.tables("retracted")]
         return cls([with_retracted(rows) for rows in results] if batch.revises else results, writer.tables("state"), judged, output.counts)
 
@@ -97,7 +97,7 @@ class MemoryRun:
         ended
             Whether the input ends with this batch, so that all windows are complete; then it is the last.
         """
-        vouched = self._pipeline.time.watermark == "data_interval_end"
+        asserted = self._pipeline.time.watermark == "data_interval_end"
         batch = Input(
             pipeline=self._pipeline,
             types=self._types,
@@ -106,8 +106,8 @@ class MemoryRun:
             emitted=self._emitted,
             builds_state=not (last or ended),
             ended=ended,
-            # Nobody has vouched for an interval yet.
-            closed_by_file=(AXIS_BEGIN,) if vouched else None,
+            # No data interval has been asserted yet.
+            closed_by_file=(AXIS_BEGIN,) if asserted else None,
         )
         emission = batch.emission(self._seen if new is None else seen_after(new.table, self._seen))
         done = compute(batch, self.state, new, emission)

@@ -59,7 +59,7 @@ class NewRows:
 
 @dataclass(frozen=True)
 class SourceRows(NewRows):
-    """New rows of a source; ``whole`` gives them with all its columns, null if only Spark can read them, or write them as JSON."""
+    """New rows of a source; ``whole`` reads them with all columns, and gives null if only Spark can read them, or write them as JSON."""
 
     whole: Callable[[], pa.Table | None]
 
@@ -98,8 +98,8 @@ class SourceRows(NewRows):
         TooLargeError
             If they are too many for this process, or only Spark can read or write them.
         """
-        told = [name for name in (FILE, ROW, REASON, WATERMARK_OF) if name in self.table.column_names]
-        refused = self.table.filter(pc.is_valid(self.table.column(REASON))).select(told)
+        names = [name for name in (FILE, ROW, REASON, WATERMARK_OF) if name in self.table.column_names]
+        refused = self.table.filter(pc.is_valid(self.table.column(REASON))).select(names)
         if not refused.num_rows:
             return None
         if refused.num_rows > limits.MAX_REFUSED:
@@ -121,12 +121,12 @@ def _whole(plain: PlainRows, latest: int | None) -> pa.Table | None:
 
 
 def columns_read(*stages: RowColumns) -> list[str]:
-    """Names of the source's columns that stages read."""
+    """Names of the source's columns that ``stages`` read."""
     return list(dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)))
 
 
 def input_names(*stages: RowColumns) -> list[str]:
-    """Names of the columns that stages read: of the source, and of the conditions' truth."""
+    """Names of the columns that ``stages`` read: columns of the source, and of the truth of conditions."""
     return list(dict.fromkeys([*columns_read(*stages), *(condition_column(text) for stage in stages for text in stage.conditions)]))
 
 

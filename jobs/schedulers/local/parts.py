@@ -1,4 +1,4 @@
-"""Computes small batches in this process: surveys the new rows, loads each part, and finds the rows that came too late for all.
+"""Computes small batches in this process: surveys the new rows, loads each part, and finds the rows that all parts refuse as too late.
 
 A row is too late if some window refuses it and no window counts it. A part whose windows are all on grids neither counts nor refuses a row
 that lies between its windows, so for such parts the grids decide. Every other part refuses the rows that it does not count.
@@ -42,7 +42,7 @@ def survey(batch: TableInput, parts: Sequence[Part], given: pa.Table | None) -> 
     stages = [part.reading for part in parts]
     if not batch.files:
         return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=emits_within_range_only(batch, parts)))
-    # Plain files cost little to read, so of their rows each part counts afterwards whether they are too many for it.
+    # Plain files cost little to read, so each part checks the number of their rows after they are read.
     limits.check_files(batch.files, None)
     new = SourceRows.of_files(batch, stages) if given is None else SourceRows.of_spark(batch, stages, given)
     seen = seen_after(new.table, batch.seen)
@@ -76,7 +76,7 @@ def compute_parts(
 
 
 def refused_by_all(new: NewRows, refusing: Sequence[Ints], grids: Sequence[WindowGrid], batch: Input) -> Ints:
-    """Numbers of the new rows that came too late for all parts: those ``refusing`` these, and those with these ``grids``."""
+    """Numbers of the new rows that came too late for all: each ``refusing`` part refuses them, and no window on ``grids`` counts them."""
     numbers: Ints | None = None
     for each in refusing:
         numbers = each if numbers is None else np.intersect1d(numbers, each)
