@@ -73,8 +73,8 @@ class SharedWatch:
         self._watch: SourceWatch | None = None
         self._key: Hashable = None
 
-    async def look(self, due: float, interval: float) -> UnreadRows | None:
-        """What a run would take up; raises as :meth:`.SourceWatch.look`, and ``SpecError``.
+    async def poll(self, due: float, interval: float) -> UnreadRows | None:
+        """What a run would take up; raises as :meth:`.SourceWatch.poll`, and ``SpecError``.
 
         Parameters
         ----------
@@ -85,10 +85,10 @@ class SharedWatch:
         """
         watch = await self._opened()
         polled = await _POLLS[self._key].seen_since(due - min(_SLACK_SECONDS, _SLACK_PART * interval))
-        return await asyncio.to_thread(watch.look, polled)
+        return await asyncio.to_thread(watch.poll, polled)
 
     def close(self) -> None:
-        """Drop the poll if nobody else uses it; the next call of :meth:`look` opens the watch again."""
+        """Drop the poll if nobody else uses it; the next call of :meth:`poll` opens the watch again."""
         if self._watch is None:
             return
         self._watch = None
@@ -101,7 +101,7 @@ class SharedWatch:
         if self._watch is not None and edition == self._edition:
             return self._watch
         try:
-            watch, look = await asyncio.to_thread(_open, self._spec)
+            watch, probe = await asyncio.to_thread(_open, self._spec)
         except SpecError:
             if self._watch is None:
                 raise
@@ -109,16 +109,16 @@ class SharedWatch:
         self.close()
         self._watch, self._edition = watch, edition
         self._key = (asyncio.get_running_loop(), watch.source_identity)
-        _POLLS.setdefault(self._key, SharedPoll(look)).users += 1
+        _POLLS.setdefault(self._key, SharedPoll(probe)).users += 1
         return watch
 
 
 def _open(spec: Spec) -> tuple[SourceWatch, Callable[[], Any]]:
     # Imported in the thread: these load Delta's and Arrow's libraries.
-    from windowmill.jobs.sources.unread import SourceLook, SourceWatch
+    from windowmill.jobs.sources.unread import SourceProbe, SourceWatch
 
     watch = SourceWatch(spec.read())
-    return watch, SourceLook(watch.source)
+    return watch, SourceProbe(watch.source)
 
 
 #: Seconds after an event until it is sent again if no plan has covered its version: the run may have failed before it made a plan.
@@ -151,7 +151,7 @@ class SourceVersionTrigger(BaseTrigger):
     path, fields
         The spec, as :class:`.Spec` has it.
     poke_interval
-        Seconds between two looks, which triggers of the same interval take at the same instants.
+        Seconds between two polls, which triggers of the same interval take at the same instants.
     wait_for_table
         Whether to wait for a source that does not exist yet, instead of failing.
     """
@@ -183,7 +183,7 @@ class SourceVersionTrigger(BaseTrigger):
         with closing(SharedWatch(self.spec)) as watch:
             while True:
                 try:
-                    if unread := await watch.look(due, self.poke_interval):
+                    if unread := await watch.poll(due, self.poke_interval):
                         self.log.info("%s", _describe(unread))
                         return
                 except SourceMissingError as err:
@@ -212,7 +212,7 @@ class NewVersionsTrigger(BaseEventTrigger):
     path, fields
         The spec, as :class:`.Spec` has it.
     cron
-        When to look, in UTC.
+        When to poll, in UTC.
     """
 
     def __init__(self, *, path: str | None, fields: str | None, cron: str) -> None:
@@ -232,11 +232,11 @@ class NewVersionsTrigger(BaseEventTrigger):
             while True:
                 due = await _slept(_seconds_to_next(self.cron, datetime.now(UTC)))
                 try:
-                    unread = await watch.look(due, _CRON_SECONDS)
+                    unread = await watch.poll(due, _CRON_SECONDS)
                 except Exception as err:  # noqa: BLE001 - there is no task that could report it
                     watch.close()  # what it has kept may be the problem
                     if (now := redacted(str(err))) != problem:
-                        self.log.warning("%s; looking again at the next instant of %r", now, self.cron)
+                        self.log.warning("%s; polling again at the next instant of %r", now, self.cron)
                     problem = now
                     continue
                 problem = ""

@@ -1,6 +1,6 @@
 """A folder of Parquet, CSV or JSON files as a source: each file is a version, in the order in which the pipeline has first seen them.
 
-Files that appeared since the last look follow those before by (time of change, path). The order is kept in a table of the pipeline's own
+Files that appeared since the last listing follow those before by (time of change, path). The order is kept in a table of the pipeline's own
 (:mod:`windowmill.checkpoints.source_files`), so a file that comes later with an older time of change is read as any new one is.
 """
 
@@ -48,7 +48,7 @@ _COUNTED_AT_A_TIME, _COUNTED_AT_ONCE = 256, 16
 _NAMED = 5
 
 
-def look_at_folder(settings: Source) -> Mapping[str, Stat]:
+def probe_folder(settings: Source) -> Mapping[str, Stat]:
     """The files of the folder that are data, by path."""
     assert settings.path is not None  # `not_run` refuses a source without a path
     return listed_files(settings.path, name_pattern(settings.options.get("pathGlobFilter", "*")))
@@ -62,10 +62,10 @@ def open_folder(settings: Source, record: str | None, listed: Mapping[str, Stat]
     record
         Place of the table of the files that the pipeline has seen; null for a pipeline without a place for it.
     listed
-        Its files, as :func:`look_at_folder` finds them.
+        Its files, as :func:`probe_folder` finds them.
     """
     assert settings.path is not None  # `not_run` refuses a source without a path
-    listed = look_at_folder(settings) if listed is None else listed
+    listed = probe_folder(settings) if listed is None else listed
     check_folders(settings.path, listed)
     known, schema = ([], None) if record is None else SeenFiles(record).load()
     events = _events(known, listed)

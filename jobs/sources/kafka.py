@@ -46,7 +46,7 @@ class Topics:
     ends: Mapping[Partition, int]
 
 
-def look_at_topics(settings: Source) -> Topics:
+def probe_topics(settings: Source) -> Topics:
     """The topics of a spec's source as they are now."""
     brokers = Brokers(settings_of(settings), settings.place)
     found = brokers.topics(topics_of(settings))
@@ -63,10 +63,10 @@ def open_kafka(settings: Source, record: str | None, topics: Topics | None = Non
     record
         Place of the table of the ranges that the pipeline has planned; null for a pipeline without a place for it.
     topics
-        The topics, as :func:`look_at_topics` finds them.
+        The topics, as :func:`probe_topics` finds them.
     """
     known, _ = ([], None) if record is None else SeenFiles(record).load()
-    topics = look_at_topics(settings) if topics is None else topics
+    topics = probe_topics(settings) if topics is None else topics
     seen = [*known, *_arrived(settings, known, topics.first, topics.ends)]
     return KafkaSource(
         path=settings.place,
@@ -90,7 +90,7 @@ def newest_messages(settings: Source, most: int) -> list[MessageForm]:
     SourceError
         If there is no such topic, or no broker answers.
     """
-    topics, client = look_at_topics(settings), settings_of(settings)
+    topics, client = probe_topics(settings), settings_of(settings)
     share = max(1, most // max(1, len(topics.ends)))
     ranges = {partition: (max(topics.first[partition], end - share), end) for partition, end in topics.ends.items()}
     return [

@@ -31,11 +31,11 @@ class SourceKind:
     records
         Whether ``open`` takes a second argument, the place of a table that records the versions of a source without a log; null if the
         pipeline has no place for it.
-    look
-        Function that finds what ``open`` takes as its last argument (null: it finds that itself), or ``"module:name"`` of such a function.
-        It is the same for all pipelines that read the source. Null for a kind whose ``open`` takes no such argument.
-    looks_at
-        Names of the options on which the result of a look depends, in addition to the source's place; null for all.
+    probe
+        Function that reads from the source what ``open`` takes as its last argument (null: ``open`` reads it itself), or ``"module:name"``
+        of such a function. Its result is the same for all pipelines over the source. Null for a kind whose ``open`` takes no such argument.
+    probe_options
+        Names of the options on which the result of a probe depends, in addition to the source's location; null for all.
     options
         Names of its own ``source.options``.
     common
@@ -46,15 +46,15 @@ class SourceKind:
     is_located
         Whether ``source.path`` says where it is; else its options do.
     caveat
-        A sentence about what it does not promise of the order of rows, and of reading them again; null for nothing to say.
+        A sentence on what it does not promise of the order of rows, and of reading them again; null for none.
     """
 
     name: str
     open: Callable[..., SourceTable] | str
     options: tuple[str, ...] = ()
     records: bool = False
-    look: Callable[[Source], Any] | str | None = None
-    looks_at: tuple[str, ...] | None = None
+    probe: Callable[[Source], Any] | str | None = None
+    probe_options: tuple[str, ...] | None = None
     common: tuple[str, ...] = DELTA_OPTIONS
     problems: Callable[[Source], Iterator[tuple[str, str]]] | None = None
     is_located: bool = True
@@ -67,8 +67,8 @@ _FOLDERS = {
         "windowmill.jobs.sources.folder:open_folder",
         options,
         records=True,
-        look="windowmill.jobs.sources.folder:look_at_folder",
-        looks_at=("pathGlobFilter",),
+        probe="windowmill.jobs.sources.folder:probe_folder",
+        probe_options=("pathGlobFilter",),
         problems=option_problems,
         caveat="files count in the order in which a run has first seen them; backfills read them again as long as they are there",
     )
@@ -79,8 +79,8 @@ _KAFKA = SourceKind(
     "windowmill.jobs.sources.kafka:open_kafka",
     KAFKA_OPTIONS,
     records=True,
-    look="windowmill.jobs.sources.kafka:look_at_topics",
-    looks_at=("subscribe", *(name for name in KAFKA_OPTIONS if name.startswith("kafka."))),
+    probe="windowmill.jobs.sources.kafka:probe_topics",
+    probe_options=("subscribe", *(name for name in KAFKA_OPTIONS if name.startswith("kafka."))),
     common=("startingTimestamp",),
     problems=kafka_problems,
     is_located=False,
@@ -89,17 +89,17 @@ _KAFKA = SourceKind(
 _DELTA = SourceKind(
     "delta",
     "windowmill.jobs.sources.delta_log:open_delta",
-    looks_at=(),
+    probe_options=(),
     caveat="versions count in the order of the log, and rows of one version are ordered by time and time.tie_break only; runs need the log "
     "and files of versions that they have not read yet, and backfills read the table as it is now",
 )
-#: Goes before the sentence about a Delta table that a spec names by a catalog.
+#: Prefix of the caveat of a Delta table that a spec names by a catalog.
 _BY_NAME = "a table of the catalog, read where it lay when a run first asked; "
 KINDS: Registry[SourceKind] = Registry("source kind", {"delta": _DELTA, **_FOLDERS, "kafka": _KAFKA})
 
 
 def caveat_of(settings: Source | None) -> str | None:
-    """What the source does not promise of the order of rows, and of reading them again; null for none, or one of an unknown kind."""
+    """A sentence on what the source does not promise of the order and rereading of rows; null for none, and for unknown kinds."""
     if settings is None or settings.format not in KINDS:
         return None
     caveat = KINDS[settings.format].caveat
@@ -122,34 +122,34 @@ def kind_problems(settings: Source) -> Iterator[tuple[str, str]]:
 
 
 def is_located(settings: Source | None) -> bool:
-    """Whether the spec says where its source is, which a table of a catalog does not until a run has looked it up."""
+    """Whether the spec says where its source is, which a table of a catalog does not until a run has probed it up."""
     if settings is None or settings.format not in KINDS:
         return False
     return settings.path is not None or not KINDS[settings.format].is_located
 
 
-def look_at(settings: Source) -> Any:
-    """What is the same for all pipelines that read a source now, for :func:`open_source`; null if nothing is."""
+def probe_source(settings: Source) -> Any:
+    """Read from a source what is the same for all pipelines over it, for :func:`open_source`; null if nothing is."""
     kind = KINDS[settings.format]
-    if kind.look is not None:
-        return resolve(kind.look)(settings)
+    if kind.probe is not None:
+        return resolve(kind.probe)(settings)
     return None if kind.records else resolve(kind.open)(settings)
 
 
 def shared_identity(settings: Source) -> Hashable:
-    """Equal for sources of which :func:`look_at` finds the same."""
-    looks_at = KINDS[settings.format].looks_at
-    options = sorted((name, value) for name, value in settings.options.items() if looks_at is None or name in looks_at)
+    """Equal for sources that have the same result of :func:`probe_source`."""
+    probe_options = KINDS[settings.format].probe_options
+    options = sorted((name, value) for name, value in settings.options.items() if probe_options is None or name in probe_options)
     return settings.format, settings.path, tuple(sorted(settings.storage_options.items())), tuple(options)
 
 
-def open_source(pipeline: Pipeline, looked: Any = None) -> SourceTable:
+def open_source(pipeline: Pipeline, probed: Any = None) -> SourceTable:
     """The source of ``pipeline`` in its present version.
 
     Parameters
     ----------
-    looked
-        What :func:`look_at` has found now; null to look.
+    probed
+        The present result of :func:`probe_source`; null to probe the source.
 
     Raises
     ------
@@ -165,8 +165,8 @@ def open_source(pipeline: Pipeline, looked: Any = None) -> SourceTable:
         raise UnsupportedError(f"pipeline {pipeline.pipeline}: {where}: {problem}")
     kind = KINDS[settings.format]
     if not kind.records:
-        return resolve(kind.open)(settings) if looked is None else looked  # all values of a Delta table fit their columns
+        return resolve(kind.open)(settings) if probed is None else probed  # all values of a Delta table fit their columns
     has_place = pipeline.sink is not None or pipeline.checkpoints is not None
     record = Places.of(pipeline).source_files if has_place else None
-    opened: SourceTable = resolve(kind.open)(settings, record, *(() if kind.look is None else (looked,)))
+    opened: SourceTable = resolve(kind.open)(settings, record, *(() if kind.probe is None else (probed,)))
     return opened.used_by(pipeline)

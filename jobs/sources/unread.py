@@ -1,4 +1,4 @@
-"""Looks whether a pipeline's source has versions that the pipeline has not read. No JVM, and nothing is written."""
+"""Polls a pipeline's source for versions that the pipeline has not read. No JVM, and nothing is written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable
-from windowmill.jobs.sources.kinds import look_at, open_source, shared_identity
+from windowmill.jobs.sources.kinds import open_source, probe_source, shared_identity
 from windowmill.jobs.sources.reading import starting_version
 from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, WindowmillError
@@ -37,10 +37,10 @@ class UnreadRows:
     open: bool
 
 
-class SourceLook:
-    """Looks at a source, again and again, for all pipelines that read it.
+class SourceProbe:
+    """Probes a source, as often as it is called, for all pipelines that read it.
 
-    Its result is the argument of :meth:`SourceWatch.look`. A look that finds nothing changed costs a few file lookups.
+    Its result is the argument of :meth:`SourceWatch.poll`. A probe that finds nothing changed costs a few file lookups.
     """
 
     def __init__(self, source: Source) -> None:
@@ -49,11 +49,11 @@ class SourceLook:
 
     def __call__(self) -> Any:
         with tables_kept(self._kept):
-            return look_at(self._source)
+            return probe_source(self._source)
 
 
 class SourceWatch:
-    """Looks at a pipeline's source and ledger, again and again; a look that finds nothing changed costs a few file lookups.
+    """Polls a pipeline's source and ledger; a poll that finds nothing changed costs a few file lookups.
 
     Raises
     ------
@@ -65,9 +65,9 @@ class SourceWatch:
         self._runnable = runnable_of(pipeline)
         self._kept: dict[str, KeptTable] = {}
         self._ledger: Ledger | None = None
-        #: Table id, newest version, and last version read (none if nothing has been), when the last look found no rows.
+        #: Table id, newest version, and last version read (none if nothing has been), when the last poll found no rows.
         self._without_rows: tuple[str, int, int | None] | None = None
-        #: Number and verdict of the newest batch, when the last look found all its commits.
+        #: Number and verdict of the newest batch, when the last poll found all its commits.
         self._published: tuple[int, str] | None = None
 
     @property
@@ -77,10 +77,10 @@ class SourceWatch:
 
     @property
     def source_identity(self) -> Hashable:
-        """Equal for watches that may share a :class:`SourceLook`."""
+        """Equal for watches that may share a :class:`SourceProbe`."""
         return shared_identity(self.source)
 
-    def look(self, looked: Any = None) -> UnreadRows | None:
+    def poll(self, probed: Any = None) -> UnreadRows | None:
         """What a run would take up now; ``None`` if the source has no new rows and no batch is open.
 
         New versions without rows, as OPTIMIZE and the like make them, do not count. Nor do versions that change rows, if the spec ignores
@@ -88,8 +88,8 @@ class SourceWatch:
 
         Parameters
         ----------
-        looked
-            What a :class:`SourceLook` has found now; null to read the source's log.
+        probed
+            The present result of a :class:`SourceProbe`; null to read the source's log.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class SourceWatch:
             If source or ledger cannot be read.
         """
         with tables_kept(self._kept):
-            source = open_source(self._runnable.pipeline, looked)
+            source = open_source(self._runnable.pipeline, probed)
             if self._ledger is None:
                 self._ledger = Ledger.open(self._runnable.pipeline)
             else:

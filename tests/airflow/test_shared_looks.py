@@ -13,8 +13,8 @@ from airflow.triggers.base import TaskSuccessEvent
 
 from tests.airflow.test_source_versions import waiting, watching
 from windowmill.dags import triggers
-from windowmill.jobs.sources.kinds import look_at
-from windowmill.jobs.sources.unread import SourceLook, SourceWatch, UnreadRows
+from windowmill.jobs.sources.kinds import probe_source
+from windowmill.jobs.sources.unread import SourceProbe, SourceWatch, UnreadRows
 from windowmill.windowing.specfile import load_pipeline
 
 pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")]
@@ -25,12 +25,12 @@ def looks(monkeypatch) -> list[float]:
     """Instants of the looks at sources."""
     began: list[float] = []
 
-    def counted(self: SourceLook) -> object:
+    def counted(self: SourceProbe) -> object:
         began.append(time.monotonic())
         return look(self)
 
-    look = SourceLook.__call__
-    monkeypatch.setattr(SourceLook, "__call__", counted)
+    look = SourceProbe.__call__
+    monkeypatch.setattr(SourceProbe, "__call__", counted)
     return began
 
 
@@ -86,9 +86,9 @@ def test_a_trigger_that_is_cancelled_leaves_its_look_to_the_others(write_spec, l
     def slow(settings: object) -> object:
         begun.set()
         assert seen.wait(30)
-        return look_at(settings)
+        return probe_source(settings)
 
-    monkeypatch.setattr("windowmill.jobs.sources.unread.look_at", slow)
+    monkeypatch.setattr("windowmill.jobs.sources.unread.probe_source", slow)
     land()
 
     async def run():
@@ -124,6 +124,6 @@ def test_pipelines_of_a_folder_share_its_listing(write_spec, tmp_path, monkeypat
     form = {'events"}': 'events", format: csv, options: {schema: "origin STRING, departed_at TIMESTAMP"}}'}
     one, two = (SourceWatch(load_pipeline(write_spec(name, **form))) for name in ("one", "two"))
     assert one.source_identity == two.source_identity
-    listed = SourceLook(one.source)()
+    listed = SourceProbe(one.source)()
     monkeypatch.setattr("windowmill.jobs.sources.folder.listed_files", None)  # there is no other listing
-    assert one.look(listed) == two.look(listed) == UnreadRows(version=0, planned=-1, open=False)
+    assert one.poll(listed) == two.poll(listed) == UnreadRows(version=0, planned=-1, open=False)

@@ -70,7 +70,7 @@ def commit(spec: Path) -> None:
 
 
 def looked(spec: Path) -> UnreadRows | None:
-    return SourceWatch(load_pipeline(spec)).look()
+    return SourceWatch(load_pipeline(spec)).poll()
 
 
 def first_event(trigger, seconds: float = 30.0):
@@ -121,20 +121,20 @@ def test_a_batch_that_lacks_its_commits_counts_whatever_the_source_has(spec, lan
     changes = {"sink": Changes.of(rows.schema, writer.close())}
     ledger.record(planned, Outcome(seen=None, emitted=None, verdict="passed"), changes, datetime.now(UTC))
     watch = SourceWatch(pipeline)
-    assert watch.look() == UnreadRows(version=0, planned=0, open=True)
+    assert watch.poll() == UnreadRows(version=0, planned=0, open=True)
     publish_pending(ledger, own_tables(runnable_of(pipeline)))
-    assert [watch.look(), watch.look()] == [None, None]
+    assert [watch.poll(), watch.poll()] == [None, None]
 
 
 def test_compaction_is_no_new_version(spec, land):
     land()
     watch = SourceWatch(load_pipeline(spec))
     committed(watch, through=0)
-    assert watch.look() is None
+    assert watch.poll() is None
     DeltaTable(str(spec.with_name("events"))).optimize.compact()
-    assert watch.look() is None
+    assert watch.poll() is None
     land()
-    assert watch.look().version > 0
+    assert watch.poll().version > 0
 
 
 @pytest.mark.parametrize(("changes", "new"), [("refuse", True), ("ignore", False)])
@@ -144,7 +144,7 @@ def test_versions_that_change_rows_count_unless_the_spec_ignores_them(write_spec
     watch = SourceWatch(load_pipeline(spec))
     committed(watch, through=0)
     DeltaTable(str(spec.with_name("events"))).delete("origin = 'JFK'")
-    assert (watch.look() is not None) is new
+    assert (watch.poll() is not None) is new
 
 
 def test_a_start_that_is_still_to_come_is_waited_for(write_spec, land):
@@ -203,7 +203,7 @@ def test_a_source_that_must_be_refused_is_not_looked_at_again(spec, monkeypatch)
     def refuse(_: object) -> None:
         raise SourceFeatureError("source: uses a table feature that cannot be read")
 
-    monkeypatch.setattr("windowmill.jobs.sources.unread.look_at", refuse)
+    monkeypatch.setattr("windowmill.jobs.sources.unread.probe_source", refuse)
     with pytest.raises(AirflowFailException, match="uses a table feature"):
         SourceVersionSensor(task_id="wait", spec=spec).execute_complete({}, first_event(waiting(spec)).payload)
 

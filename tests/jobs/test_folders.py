@@ -684,12 +684,12 @@ def test_the_record_of_files_is_fenced_checked_and_merged(tmp_path, capsys):
 def test_a_watch_sees_new_files_and_nothing_else(pipe, capsys):
     pipe.land("a", ("a", 10, 1))
     watch = SourceWatch(parse_pipeline(pipe.spec))
-    found = watch.look()
+    found = watch.poll()
     assert found is not None
     assert (found.version, found.planned) == (0, -1)
     assert pipe.run(capsys) == [1]
-    assert watch.look() is None
+    assert watch.poll() is None
     pipe.land("_b", ("a", 20, 1))
-    assert watch.look() is None
+    assert watch.poll() is None
     pipe.land("b", ("a", 20, 1), mtime=1)
-    assert watch.look() is not None
+    assert watch.poll() is not None

@@ -18,7 +18,7 @@ from tests.kafka.brokers import PASSWORD, USER, Broker
 from windowmill.checkpoints.failpoints import InjectedError, arm, disarm
 from windowmill.jobs.cli import main
 from windowmill.jobs.sources.kinds import open_source
-from windowmill.jobs.sources.unread import SourceLook, SourceWatch
+from windowmill.jobs.sources.unread import SourceProbe, SourceWatch
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
 #: They need the broker's jars, which `make test` fetches.
@@ -324,14 +324,14 @@ def test_a_backlog_is_cut_into_batches(tmp_path, broker, capsys):
 
 def test_the_triggerer_sees_new_messages(pipe, broker, topic, capsys):
     watch = SourceWatch(load_pipeline(pipe.path))
-    look = SourceLook(watch.source)
-    assert watch.look(look()) is None
+    look = SourceProbe(watch.source)
+    assert watch.poll(look()) is None
     broker.send(topic, message("a", 10))
-    found = watch.look(look())
+    found = watch.poll(look())
     assert found is not None
     assert (found.version, found.planned) == (0, -1)
     assert pipe.run(capsys) == [1]
-    assert watch.look(look()) is None
+    assert watch.poll(look()) is None
 
 
 def test_a_password_is_named_and_never_told(pipe, broker, topic, capsys, monkeypatch):
