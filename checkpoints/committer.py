@@ -1,13 +1,13 @@
 """Commits files that exist already to a Delta table: adds and removes in one commit, with the transaction of the batch. No JVM.
 
-delta-rs commits. It neither skips a transaction that is committed already, nor checks files against the table's schema and constraints,
-so all of this is done here, on the very snapshot from which the commit is made. Of writers that commit the same version one wins, on every
-store that creates an object only if it is absent; the other begins again from a fresh snapshot.
+delta-rs makes the commits, but neither skips a transaction that is committed already, nor checks files against the table's schema and
+constraints. This module does both, on the very snapshot from which the commit is made. Of writers that commit the same version one wins, on
+every store that creates an object only if it is absent; the others start again from a fresh snapshot.
 
-Changes that a table would not take as its owner has altered it are refused before they are recorded, since later they could only wait.
+Changes that a table does not take, because its owner has altered it, are refused before they are recorded: later they could only wait.
 
-A table that delta-rs cannot write gets the same rows by another :class:`Committer`, of Spark, but only on this machine: on object storage
-Spark's commits overwrite those of other writers.
+A table that delta-rs cannot write gets the same rows by Spark's :class:`Committer`, but only on this machine: on object storage Spark's
+commits overwrite those of other writers.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from windowmill.checkpoints.stores import create_table, is_local, table_at, writ
 from windowmill.checkpoints.widening import wider_fields
 from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError, WindowmillError
 
-#: How often a commit is tried again after one by others.
+#: How often a commit is tried if others commit first.
 _ATTEMPTS = 20
 #: Characters in names of columns that Delta takes only under column mapping.
 _ONLY_MAPPED = frozenset(" ,;{}()\n\t=")
 #: Metadata of columns whose values a writer has to check or make.
 _COMPUTED = ("delta.invariants", "delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
-#: Checkpoints are made by :func:`checkpoint_if_due` alone: their error would else be returned as that of the commit.
+#: Only :func:`checkpoint_if_due` makes checkpoints: within a commit, their error would be returned as that of the commit.
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 FAILURES = (DeltaError, pa.ArrowException, OSError)
-#: Delta for Spark appends each of these types to columns of the later ones.
+#: Columns of each type take values of the types before it.
 _INTEGERS = ("byte", "short", "integer")
-#: Parts of a type that say nothing about the type of its values.
+#: Parts of a type's JSON that do not concern the type of its values.
 _APART = ("containsNull", "valueContainsNull", "nullable", "metadata")
 #: Metadata of columns whose values a writer makes.
 _MADE = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
 
 
 class Rewritten(Protocol):
-    """Files of a table from which rows go."""
+    """Files of a table that are rewritten without some of their rows."""
 
     @property
     def files(self) -> Sequence[str]:
         """Their paths."""
 
     def keep(self, *, batch: int, attempt: str) -> tuple[DataFile, ...]:
-        """Write the rows that stay to files of their own."""
+        """Write the remaining rows to new files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Publication:
     replaces_all
         Whether the files replace all others of the table, and their schema that of the table.
     rewrites
-        Finds, in a snapshot of the table at a path, the files from which rows go; null: from none but those that ``changes`` removes.
+        Finds the files to rewrite, in a snapshot of the table at a path; null if ``changes`` names all files to remove.
     """
 
     role: str
@@ -90,13 +90,13 @@ class Publication:
 
 
 class Committer(Protocol):
-    """What commits to a table; it may also find the transaction in the log, and do nothing."""
+    """Commits to tables; does nothing if the log has the transaction already."""
 
     def check(self, place: str, role: str, changes: Changes) -> None:
         """Raise an error if ``changes`` could not be committed to the table of this ``role`` at ``place``."""
 
     def commit(self, place: str, publication: Publication) -> None:
-        """Commit ``publication`` to the table at ``place``; after an error it is not known whether the commit was made."""
+        """Commit ``publication`` to the table at ``place``; after an error, the commit may have been made or not."""
 
 
 class DeltaRsCommitter:
@@ -133,7 +133,7 @@ class DeltaRsCommitter:
                 if table_at(place).version() == version:
                     raise
                 continue  # another commit was first
-            # A version from before the log was cleaned up can be made again, and counts for nothing.
+            # A version below the log's oldest one can be created again after a clean-up; no reader sees it, so try again.
             if floor_of(place) <= version:
                 checkpoint_if_due(place, version + 1)
                 return
@@ -143,7 +143,7 @@ class DeltaRsCommitter:
         )
 
     def _opened(self, place: str, publication: Publication) -> DeltaTable | None:
-        """The newest snapshot of the table, which is made or widened if it lacks columns; none if delta-rs cannot make it."""
+        """The newest snapshot of the table, created or widened if needed; null if delta-rs cannot create it."""
         role, schema = publication.role, publication.changes.schema
         table = _newest(place)
         if table is None:
@@ -225,7 +225,7 @@ def checkpoint(table: DeltaTable) -> None:
 
 
 def checkpoint_if_due(place: str, version: int) -> None:
-    """Make a checkpoint at a ``version`` that is due; what fails leaves the log as it is, only longer."""
+    """Make a checkpoint if one is due at ``version``; an error is ignored, as it only leaves the log longer."""
     if version % 10:
         return
     with suppress(*FAILURES, ValueError):
@@ -246,10 +246,10 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
         files = later.keep(batch=publication.batch, attempt=str(note.get("attempt", "")))
         removes, note["rewritten"] = list(later.files), True
     elif moved_on and changes.replaces is None:
-        # Others have rewritten the files since; what a batch removes of a table without a range is all of it.
+        # Others have rewritten the files since; without a range, the batch replaces the whole table.
         removes = list(active)
     elif moved_on:
-        # Others have rewritten the files since: the rows that stay are in new ones.
+        # Others have rewritten the files since: the remaining rows are in new files.
 
         assert changes.replaces is not None
         moved = ReplacedRange.of(place, table, changes.replaces, changes.windows)

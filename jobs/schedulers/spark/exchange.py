@@ -1,7 +1,7 @@
-"""The exchange of a batch on Spark: brings what map makes of new rows, and the stored rows, of a key to the one task that reduces them.
+"""The exchange of a batch on Spark: for each key, brings map's output and the stored rows to the one task that reduces them.
 
-Rows cross the shuffle in *blocks*, Arrow record batches of one partition each, which Spark copies whole. Where few tasks run at a time it
-is cheaper if each reads all rows, and leaves out those of other tasks' keys.
+Rows cross the shuffle in *blocks*, Arrow record batches of one partition each, which Spark copies whole. Where few tasks run at a time, it
+is cheaper if each task reads all rows and keeps those of its own keys.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _BLOCK_BYTES = 100_000
 #: Least number of buckets of all partitions, and the bytes of whole buckets that a task reduces together.
 _BUCKETS, _GROUP_BYTES = 64, 1 << 26
 
-#: What a task reduces: the new rows of its keys in order of arrival, and the stored ones.
+#: Input of a reduce: map's output for some keys in order of arrival, and the stored rows.
 Group = tuple[Sequence[Lifted], pa.Table]
-#: Makes groups of what a worker receives; none if it receives nothing.
+#: Makes groups of the batches that a worker receives; none if it receives nothing.
 GroupsOf = Callable[[Iterator[pa.RecordBatch]], Iterator[Group]]
 
 
@@ -73,7 +73,7 @@ class RowsOfFrame:
 
 @dataclass(frozen=True)
 class Exchange:
-    """New and stored rows of a part, of which either may be null, and what tasks compute of them.
+    """New and stored rows of a part, either of which may be null, and the map and reduce over them.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Exchange:
         return output_of(mapped(gathered, partial(_write, targets, self.work, groups_of), RETURNED))
 
     def gathered(self) -> tuple[DataFrame, GroupsOf]:
-        """A DataFrame of which a partition is what a task receives, all of its keys; and what makes groups of it."""
+        """A DataFrame each partition of which is all input of one task, and the function that makes groups of it."""
         new, work = self.new, self.work
         if isinstance(new, RowsOfFiles) and self.stored is None and (readers := self._readers(new)):
             return numbers_of_tasks(self.spark, readers), partial(_group_of_share, work, new, readers)
@@ -113,7 +113,7 @@ class Exchange:
         return blocks.sortWithinPartitions(_BUCKET), partial(_groups_of_blocks, work)
 
     def _partitions(self) -> int:
-        """Number of partitions; a last round of tasks that leaves cores idle would take as long as the others."""
+        """Number of partitions, a multiple of the cores: a last round of fewer tasks would take as long as a full one."""
         if not self.work.keys:
             return 1
         new, cores = self.new, access_to(self.spark).cores()
@@ -144,7 +144,7 @@ def _group_of_share(work: MapReduce, new: RowsOfFiles, readers: int, batches: It
 
 
 def _blocks_of_files(work: MapReduce, new: RowsOfFiles, n: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor: what map makes of the rows of tasks."""
+    """Runs in an executor: the blocks of map's output for the rows of each task number."""
     for task in numbers_in(batches):
         yield from _new_blocks(work, new.tables(task), n, task)
 
@@ -152,7 +152,7 @@ def _blocks_of_files(work: MapReduce, new: RowsOfFiles, n: int, batches: Iterato
 def _blocks_of_frame(
     work: MapReduce, tables: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.Table]], n: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor: what map makes of the rows that it receives."""
+    """Runs in an executor: the blocks of map's output for the rows that it receives."""
     context = TaskContext.get()
     assert context is not None
     yield from _new_blocks(work, tables(batches), n, context.partitionId())
@@ -195,7 +195,7 @@ def _block(place: tuple[int, int], rank: int, rows: pa.Table, counts: Sequence[i
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows)
     data = sink.getvalue()
-    # Of the stream itself: an array of its bytes would be a copy.
+    # This array refers to the stream's buffer; pa.array would copy its bytes.
     whole = pa.Array.from_buffers(pa.binary(), 1, [None, pa.array([0, data.size], pa.int32()).buffers()[1], data])
     own = [pa.array([rank]), pa.array([stored]), whole, pa.array([list(counts)], pa.list_(pa.int64()))]
     return pa.record_batch([*(pa.array([number], pa.int32()) for number in place), *own], schema=_BLOCK)
