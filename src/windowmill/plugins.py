@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.sources.kinds import SourceKind
     from windowmill.windowing.algebra import Aggregate, Field
     from windowmill.windowing.catalogue import AggregateSpec, Declaration, Option
-    from windowmill.windowing.kernels.lower import Partials
-    from windowmill.windowing.kernels.recipes import Atom, Recipe, numeric
+    from windowmill.windowing.kernels.recipes import Atom, Partials, Recipe, numeric
     from windowmill.windowing.windows.plugged import PluginWindow as Window
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -56,9 +55,8 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("Aggregate", "Field"), "windowmill.windowing.algebra"),
     **dict.fromkeys(("AggregateSpec", "Declaration", "Option"), "windowmill.windowing.catalogue"),
-    **dict.fromkeys(("Atom", "Recipe", "numeric"), "windowmill.windowing.kernels.recipes"),
+    **dict.fromkeys(("Atom", "Partials", "Recipe", "numeric"), "windowmill.windowing.kernels.recipes"),
     **dict.fromkeys(("AddedFile", "LoggedVersion", "Reading", "SourceTable"), "windowmill.jobs.sources.base"),
-    "Partials": "windowmill.windowing.kernels.lower",
     "SourceKind": "windowmill.jobs.sources.kinds",
     "Window": "windowmill.windowing.windows.plugged",
 }

@@ -18,7 +18,7 @@ from windowmill.windowing.kernels.columns import arenas, stored
 from windowmill.windowing.kernels.combine import Floats, Ints
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import WEIGHT, lift_runs
-from windowmill.windowing.kernels.lower import lower
+from windowmill.windowing.kernels.recipes import lower
 from windowmill.windowing.kernels.slices import combine_runs
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.specfile import parse_pipeline

@@ -17,7 +17,7 @@ from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column, lift
-from windowmill.windowing.kernels.lower import lower
+from windowmill.windowing.kernels.recipes import lower
 from windowmill.windowing.kernels.two_stacks import add_members, fifo_ranges, flips_of
 from windowmill.windowing.slicing.leaves import Leaves, Windows
 from windowmill.windowing.spec import Pipeline

@@ -53,7 +53,7 @@ from windowmill.windowing.kernels.columns import arenas, int64_of, stored
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, grid_windows
 from windowmill.windowing.kernels.lift import condition_column
-from windowmill.windowing.kernels.lower import lower
+from windowmill.windowing.kernels.recipes import lower
 from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.kernels.slice_revisions import SortedSlices, late_windows, versions
 from windowmill.windowing.kernels.slice_windows import hopping_windows

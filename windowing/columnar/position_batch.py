@@ -33,7 +33,7 @@ from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import lift
-from windowmill.windowing.kernels.lower import lower
+from windowmill.windowing.kernels.recipes import lower
 from windowmill.windowing.kernels.tries import WHOLE, Items, Stretches, window_changes
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.policy_settings import Triggers, no_values

@@ -30,7 +30,7 @@ from windowmill.windowing.kernels import policy_arrays as kernel
 from windowmill.windowing.kernels.columns import arenas, int64_of, stored
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.lower import lower
+from windowmill.windowing.kernels.recipes import lower
 from windowmill.windowing.kernels.tries import WHOLE, Items, Stretches, Trie, combine_work, list_work, most_work, window_changes
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.policy_settings import PolicySettings, delta_of, holds_integers, joined_values, values_at, values_of

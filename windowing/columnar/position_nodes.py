@@ -22,8 +22,8 @@ from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels.columns import arenas, int64_of, stored
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.lower import lower
 from windowmill.windowing.kernels.positions import LEFT, MISSING, NodeColumns, covers, moves, places_of, stretches
+from windowmill.windowing.kernels.recipes import lower
 from windowmill.windowing.kernels.slices import combine_runs
 from windowmill.windowing.slicing.leaves import Windows
 

@@ -43,7 +43,7 @@ from windowmill.windowing.kernels import sessions
 from windowmill.windowing.kernels.columns import arenas, stored
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.fragments import FragmentColumns, combine_nodes, sessions_of
-from windowmill.windowing.kernels.lower import lower
+from windowmill.windowing.kernels.recipes import lower
 from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.watermark import AFTER, BEFORE, commits_of
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from windowmill.windowing.aggregates.values import WIDE
 from windowmill.windowing.kernels.layout import HIGH, Layout, StoredField
-from windowmill.windowing.kernels.lower import integer_of
+from windowmill.windowing.kernels.recipes import integer_of
 
 #: One more than the greatest unscaled decimal of 38 digits.
 _DECIMALS = 10**38

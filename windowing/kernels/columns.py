@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.kernels.combine import AT, KEY, PICKED, ROW, TIE, TIMES, Bools, Floats, Ints
 from windowmill.windowing.kernels.layout import HIGH, NUMBERS, Layout
-from windowmill.windowing.kernels.lower import integer_of
+from windowmill.windowing.kernels.recipes import integer_of
 
 #: The number of unscaled decimals of 38 digits from 0 on, and a second limb of some of fewer digits.
 _DECIMALS, _FEW = 10**38, 10**37 >> 64

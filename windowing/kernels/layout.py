@@ -23,8 +23,7 @@ from windowmill.windowing.aggregates import aggregate_for, argument_types, value
 from windowmill.windowing.aggregates.order import mergeable
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.kernels.lower import Lower
-from windowmill.windowing.kernels.recipes import OPERATIONS, ROW_OPERATIONS, Atom
+from windowmill.windowing.kernels.recipes import OPERATIONS, ROW_OPERATIONS, Atom, Lower
 from windowmill.windowing.registry import resolve
 
 if TYPE_CHECKING:

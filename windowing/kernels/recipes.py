@@ -1,17 +1,28 @@
-"""The recipes of aggregates with numeric partials: atoms, type of the result, and the function that computes it."""
+"""Aggregates whose partials are numbers: their atoms, and how their results are computed from these.
+
+An aggregate's :class:`Recipe` has two functions: one gives its atoms and the type of its result, the other its result column from partials
+in the arenas.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from decimal import Decimal
+from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from windowmill.windowing.aggregates.values import WIDE
 from windowmill.windowing.catalogue import AggregateSpec
+from windowmill.windowing.errors import AggregateOverflowError
 from windowmill.windowing.kernels import combine as op
-from windowmill.windowing.kernels import lower as to
-from windowmill.windowing.kernels.lower import MEAN_DIGITS, Lower
+from windowmill.windowing.kernels.combine import CARRY_UNIT, PICKED, ROW, TIMES, Floats, Ints
+
+if TYPE_CHECKING:
+    from windowmill.windowing.kernels.layout import Layout, Result
 
 AtomKind = Literal[
     "rows",
@@ -86,6 +97,43 @@ class Atom:
         return self.ordered and len(self.columns) == 1
 
 
+#: Fractional digits of a mean of decimals, more than its column has: as of Spark's avg.
+MEAN_DIGITS = 4
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Partials:
+    """Partials in the arenas, a row each.
+
+    Attributes
+    ----------
+    program
+        As of :meth:`.Layout.program`.
+    table
+        The rows that partials point into.
+    """
+
+    layout: Layout
+    program: Ints
+    ints: Ints
+    floats: Floats
+    table: pa.Table
+
+    def ints_of(self, atom: int) -> Ints:
+        """The int columns of an atom of the layout."""
+        _, first, _, number, _ = self.program[atom]
+        return self.ints[:, first : first + number]
+
+    def floats_of(self, atom: int) -> Floats:
+        """Its float columns."""
+        _, _, first, _, number = self.program[atom]
+        return self.floats[:, first : first + number]
+
+
+#: Computes a result column from partials; raises ``AggregateOverflowError`` if an exact result left its type.
+Lower = Callable[["Result", Partials], pa.Array]
 #: Function that returns the atoms of an aggregate over columns of given types, which hold what its declaration says that it takes, and the
 #: type of its result.
 Atoms = Callable[[AggregateSpec, list[pa.DataType]], tuple[list[Atom], pa.DataType]]
@@ -170,32 +218,294 @@ def _range(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], p
     return [Atom("least", spec.columns, spec.where), Atom("greatest", spec.columns, spec.where)], result
 
 
-# The declarations of the catalogue name these recipes.
-COUNT = Recipe(_count, to.count)
-SUM = Recipe(_sum, to.total)
-MEAN = Recipe(_mean, to.mean)
-WEIGHTED_MEAN = Recipe(numeric("sum_product", "sum_weight"), to.weighted_mean)
-TIME_WEIGHTED_MEAN = Recipe(_over_time, to.weighted_mean)
-PRODUCT = Recipe(numeric("product"), to.product)
-GEOMETRIC_MEAN = Recipe(numeric("magnitude"), to.geometric_mean)
-MIN = Recipe(_extreme("least"), to.picked)
-MAX = Recipe(_extreme("greatest"), to.picked)
-MIN_COUNT = Recipe(_how_often("count_least"), to.times)
-MAX_COUNT = Recipe(_how_often("count_greatest"), to.times)
-RANGE = Recipe(_range, to.span)
-ARG_MIN = Recipe(_arg("least"), to.picked)
-ARG_MAX = Recipe(_arg("greatest"), to.picked)
-FIRST = Recipe(_end("least"), to.picked)
-LAST = Recipe(_end("greatest"), to.picked)
-BOOL_AND = Recipe(_bool("least"), to.picked)
-BOOL_OR = Recipe(_bool("greatest"), to.picked)
-VAR_SAMP = Recipe(numeric("moments"), to.var_samp)
-VAR_POP = Recipe(numeric("moments"), to.var_pop)
-STDDEV_SAMP = Recipe(numeric("moments"), to.stddev_samp)
-STDDEV_POP = Recipe(numeric("moments"), to.stddev_pop)
-SKEWNESS = Recipe(numeric("moments4"), to.skewness)
-KURTOSIS = Recipe(numeric("moments4"), to.kurtosis)
-COVAR_SAMP = Recipe(numeric("comoments"), to.covar_samp)
-CORR = Recipe(numeric("comoments"), to.corr)
-LINEAR_TREND = Recipe(_trend, to.linear_trend)
-HISTOGRAM = Recipe(_histogram, to.histogram)
+def lower(layout: Layout, ints: Ints, floats: Floats, table: pa.Table) -> dict[str, pa.Array]:
+    """Result columns of the partials (``ints``, ``floats``), by name, in the spec's order.
+
+    Parameters
+    ----------
+    table
+        The rows that the partials' rows point into.
+
+    Raises
+    ------
+    AggregateOverflowError
+        If an exact result left its type.
+    """
+    partials = Partials(layout, layout.program(), ints, floats, table)
+    with np.errstate(all="ignore"):
+        return {result.name: result.lower(result, partials) for result in layout.results}
+
+
+def count(result: Result, partials: Partials) -> pa.Array:
+    """Number of rows."""
+    return pa.array(np.ascontiguousarray(partials.ints_of(result.atoms[0])[:, 0]))
+
+
+def total(result: Result, partials: Partials) -> pa.Array:
+    """Sum, of atoms (count, sum)."""
+    n, kind = _number(result, partials), _kind(result.atoms[1], partials)
+    if kind == "sum_float":
+        return pa.array(sum_value(*_sum_parts(result.atoms[1], partials)), mask=n == 0)
+    if kind == "sum_decimal":
+        return _decimals(result, [sums if count else None for sums, count in zip(_integers(result, partials), n, strict=True)])
+    low, high = partials.ints_of(result.atoms[1]).T
+    wrong = np.flatnonzero(high != low >> 63)
+    if len(wrong):
+        raise _too_great(result, (int(high[wrong[0]]) << 64) + (int(low[wrong[0]]) & _MASK))
+    return pa.array(np.ascontiguousarray(low), mask=n == 0)
+
+
+def mean(result: Result, partials: Partials) -> pa.Array:
+    """Mean, of atoms (count, sum)."""
+    n, kind = _number(result, partials), _kind(result.atoms[1], partials)
+    if kind == "sum_float":
+        return pa.array(sum_over(*_sum_parts(result.atoms[1], partials), np.maximum(n, 1)), mask=n == 0)
+    if kind == "sum_decimal":
+        finer = 10 ** (result.type.scale - _scale(result.atoms[1], partials))
+        totals = zip(_integers(result, partials), n.tolist(), strict=True)
+        return _decimals(result, [_rounded(total * finer, count) if count else None for total, count in totals])
+    low, high = partials.ints_of(result.atoms[1]).T
+    means = low / np.maximum(n, 1)
+    great = np.flatnonzero((high != low >> 63) | (low > 2**53) | (low < -(2**53)))
+    if len(great):
+        # Python rounds the quotient of two whole numbers once.
+        sums = _integers(result, partials)
+        means[great] = [sums[row] / max(int(n[row]), 1) for row in great]
+    return pa.array(means, mask=n == 0)
+
+
+def weighted_mean(result: Result, partials: Partials) -> pa.Array:
+    """Sum of products over the sum of weights; null where that is zero."""
+    products, weights = result.atoms
+    weight = sum_value(*_sum_parts(weights, partials))
+    return pa.array(sum_over(*_sum_parts(products, partials), weight), mask=weight == 0.0)
+
+
+def product(result: Result, partials: Partials) -> pa.Array:
+    """Product."""
+    _, _, exponent = partials.ints_of(result.atoms[0]).T
+    high, low = partials.floats_of(result.atoms[0]).T
+    return _with_zeros(result, partials, np.ldexp(high + low, np.clip(exponent, -5_000, 5_000).astype(np.int32)))
+
+
+def geometric_mean(result: Result, partials: Partials) -> pa.Array:
+    """Geometric mean; NaN for a negative product."""
+    n, _, exponent = partials.ints_of(result.atoms[0]).T
+    high, low = partials.floats_of(result.atoms[0]).T
+    # The exponent's whole share goes through ldexp: a sum of logarithms would lose log2(exponent) bits to it.
+    whole, rest = np.divmod(exponent, np.maximum(n, 1))
+    root = 2.0 ** ((np.log2(high + low) + rest) / np.maximum(n, 1))
+    value = np.where(high - high == 0.0, np.ldexp(root, np.clip(whole, -5_000, 5_000).astype(np.int32)), high)
+    return _with_zeros(result, partials, np.where(high > 0.0, value, np.nan))
+
+
+def _with_zeros(result: Result, partials: Partials, value: Floats) -> pa.Array:
+    """``value`` of the factors that are not zero, with those that are."""
+    n, zeros, _ = partials.ints_of(result.atoms[0]).T
+    high = partials.floats_of(result.atoms[0])[:, 0]
+    return pa.array(np.where(zeros > 0, np.where(high - high == 0.0, 0.0, np.nan), value), mask=n == 0)
+
+
+def var_samp(result: Result, partials: Partials) -> pa.Array:
+    """Variance of a sample; null of fewer than two values."""
+    return _variance(result, partials, 1)
+
+
+def var_pop(result: Result, partials: Partials) -> pa.Array:
+    """Variance of a population."""
+    return _variance(result, partials, 0)
+
+
+def stddev_samp(result: Result, partials: Partials) -> pa.Array:
+    """Standard deviation of a sample; null of fewer than two values."""
+    return pc.sqrt(_variance(result, partials, 1))
+
+
+def stddev_pop(result: Result, partials: Partials) -> pa.Array:
+    """Standard deviation of a population."""
+    return pc.sqrt(_variance(result, partials, 0))
+
+
+def _variance(result: Result, partials: Partials, freedom: int) -> pa.Array:
+    n, m2 = _number(result, partials), partials.floats_of(result.atoms[0])[:, 2]
+    return pa.array(m2 / np.maximum(n - freedom, 1), mask=n <= freedom)
+
+
+def skewness(result: Result, partials: Partials) -> pa.Array:
+    """Skewness of a population; null where all values are equal."""
+    n, (_, _, m2, m3, _) = _number(result, partials), partials.floats_of(result.atoms[0]).T
+    return pa.array(np.sqrt(n) * (m3 / m2) / np.sqrt(m2), mask=(n == 0) | (m2 == 0.0))
+
+
+def kurtosis(result: Result, partials: Partials) -> pa.Array:
+    """Kurtosis of a population in excess of the normal distribution's; null where all values are equal."""
+    n, (_, _, m2, _, m4) = _number(result, partials), partials.floats_of(result.atoms[0]).T
+    return pa.array(n * (m4 / m2) / m2 - 3.0, mask=(n == 0) | (m2 == 0.0))
+
+
+def covar_samp(result: Result, partials: Partials) -> pa.Array:
+    """Covariance of a sample; null of fewer than two pairs."""
+    n, xy = _number(result, partials), partials.floats_of(result.atoms[0])[:, 5]
+    return pa.array(xy / np.maximum(n - 1, 1), mask=n < 2)
+
+
+def corr(result: Result, partials: Partials) -> pa.Array:
+    """Pearson's correlation; null where a column is constant."""
+    n, (_, _, _, _, xx, xy, yy) = _number(result, partials), partials.floats_of(result.atoms[0]).T
+    nan = np.isnan(xy)
+    r = np.clip(xy / np.sqrt(xx) / np.sqrt(yy), -1.0, 1.0)
+    return pa.array(np.where(nan, np.nan, r), mask=(n < 2) | (((xx == 0.0) | (yy == 0.0)) & ~nan))
+
+
+def linear_trend(result: Result, partials: Partials) -> pa.Array:
+    """Slope and intercept of the least squares line; null where x is constant."""
+    n, (anchor_x, delta_x, anchor_y, delta_y, xx, xy, _) = _number(result, partials), partials.floats_of(result.atoms[0]).T
+    nan = np.isnan(xy)
+    slope = np.where(nan, np.nan, xy / xx)
+    intercept = (anchor_y - slope * anchor_x) + (delta_y - slope * delta_x)
+    missing = (n < 2) | ((xx == 0.0) & ~nan)
+    return pa.StructArray.from_arrays([pa.array(slope), pa.array(intercept)], ["slope", "intercept"], mask=pa.array(missing))
+
+
+def histogram(result: Result, partials: Partials) -> pa.Array:
+    """Counts of the bins, of atoms (count, histogram)."""
+    n, bins = _number(result, partials), partials.ints_of(result.atoms[1])
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(bins).reshape(-1)), bins.shape[1])
+    return pc.if_else(pa.array(n > 0), lists.cast(pa.list_(pa.int64())), pa.scalar(None, pa.list_(pa.int64())))
+
+
+def times(result: Result, partials: Partials) -> pa.Array:
+    """How often the extreme occurs."""
+    found = partials.ints_of(result.atoms[0])[:, TIMES]
+    return pa.array(np.ascontiguousarray(found), mask=found == 0)
+
+
+def span(result: Result, partials: Partials) -> pa.Array:
+    """Greatest less least, of atoms (least, greatest)."""
+    least, greatest = (_picked(atom, partials) for atom in result.atoms)
+    # Wide enough for the difference of any two values of the column.
+    wide = pa.decimal256(39, result.type.scale) if pa.types.is_decimal(result.type) else result.type
+    try:
+        return pc.subtract_checked(greatest.cast(wide), least.cast(wide)).cast(result.type)
+    except pa.ArrowInvalid as err:
+        raise _too_great(result, "the difference of two values") from err
+
+
+def picked(result: Result, partials: Partials) -> pa.Array:
+    """The value of the row that an extreme has kept."""
+    return _picked(result.atoms[0], partials)
+
+
+def _number(result: Result, partials: Partials) -> Ints:
+    """Rows that count: the first column of the first atom."""
+    return partials.ints_of(result.atoms[0])[:, 0]
+
+
+def _kind(atom: int, partials: Partials) -> str:
+    return partials.layout.atoms[atom].kind
+
+
+def _sum_parts(atom: int, partials: Partials) -> tuple[Floats, Floats, Ints]:
+    """High, low and carry of a sum."""
+    high, low = partials.floats_of(atom).T
+    return high, low, partials.ints_of(atom)[:, 0]
+
+
+def _too_great(result: Result, value: object) -> AggregateOverflowError:
+    return AggregateOverflowError(
+        f"aggregates.{result.name}: {result.function} over a window is {value}, beyond its type; "
+        "make the column floating-point in the source"
+    )
+
+
+def sum_value(high: Floats, low: Floats, carry: Ints) -> Floats:
+    """The float64 nearest to each compensated sum, infinite if it is out of range."""
+    if not carry.any():
+        return high + low
+    halves = 2.0 * (0.5 * high + carry * (0.5 * CARRY_UNIT)) + low
+    return np.asarray(np.where((carry == 0) | (high - high != 0.0), high + low, halves))
+
+
+def sum_over(high: Floats, low: Floats, carry: Ints, n: Floats | Ints) -> Floats:
+    """Each compensated sum over n; finite wherever the quotient is, even if the sum itself is out of range."""
+    if not carry.any():
+        return (high + low) / n
+    scaled = (high * 2.0**-64 + carry * 2.0**959) + low * 2.0**-64
+    return np.asarray(np.where((carry == 0) | (high - high != 0.0), (high + low) / n, scaled / n * 2.0**64))
+
+
+def _integers(result: Result, partials: Partials) -> list[int]:
+    """The exact sums, of whole numbers or of unscaled decimals, that the atoms (count, sum) hold."""
+    return [integer_of(limbs) for limbs in partials.ints_of(result.atoms[1]).tolist()]
+
+
+def integer_of(limbs: Sequence[int]) -> int:
+    """The integer whose limbs of 64 bits these are, the lowest first; all but the highest one are unsigned."""
+    whole = limbs[-1]
+    for limb in limbs[-2::-1]:
+        whole = (whole << 64) + (limb & _MASK)
+    return whole
+
+
+def _scale(atom: int, partials: Partials) -> int:
+    """Fractional digits of a sum of decimals."""
+    layout = partials.layout
+    held = partials.table.schema.field(layout.atoms[atom].columns[0]) if layout.of_rows else layout.fields_of(atom)[""]
+    return int(held.type.scale)
+
+
+def _rounded(total: int, n: int) -> int:
+    """``total / n``, halves away from zero: as Spark rounds decimals."""
+    quotient = (2 * abs(total) + n) // (2 * n)
+    return quotient if total >= 0 else -quotient
+
+
+def _decimals(result: Result, unscaled: list[int | None]) -> pa.Array:
+    scale = -result.type.scale
+    try:
+        return pa.array([None if value is None else Decimal(value).scaleb(scale, WIDE) for value in unscaled], result.type)
+    except pa.ArrowInvalid as err:
+        raise _too_great(result, "a decimal of more than 38 digits") from err
+
+
+def _picked(atom: int, partials: Partials) -> pa.Array:
+    layout, kept = partials.layout, partials.layout.atoms[atom]
+    if layout.of_rows:
+        rows, name = partials.ints_of(atom)[:, PICKED], kept.columns[-1]
+    else:
+        rows, name = partials.ints_of(atom)[:, ROW], layout.fields_of(atom)["value"].name
+    column, none = partials.table.column(name).combine_chunks(), np.asarray(rows < 0)
+    taken = column.take(pa.array(np.where(none, 0, rows), mask=none)) if len(column) else pa.nulls(len(rows), column.type)
+    # Of two equal zeros either may have been kept; the value of an arg_min or arg_max is given as it is.
+    return pc.add(taken, 0.0) if pa.types.is_floating(taken.type) and not kept.ordered else taken
+
+
+# The catalogue finds the recipe of an aggregate by its name in capitals.
+COUNT = Recipe(_count, count)
+SUM = Recipe(_sum, total)
+MEAN = Recipe(_mean, mean)
+WEIGHTED_MEAN = Recipe(numeric("sum_product", "sum_weight"), weighted_mean)
+TIME_WEIGHTED_MEAN = Recipe(_over_time, weighted_mean)
+PRODUCT = Recipe(numeric("product"), product)
+GEOMETRIC_MEAN = Recipe(numeric("magnitude"), geometric_mean)
+MIN = Recipe(_extreme("least"), picked)
+MAX = Recipe(_extreme("greatest"), picked)
+MIN_COUNT = Recipe(_how_often("count_least"), times)
+MAX_COUNT = Recipe(_how_often("count_greatest"), times)
+RANGE = Recipe(_range, span)
+ARG_MIN = Recipe(_arg("least"), picked)
+ARG_MAX = Recipe(_arg("greatest"), picked)
+FIRST = Recipe(_end("least"), picked)
+LAST = Recipe(_end("greatest"), picked)
+BOOL_AND = Recipe(_bool("least"), picked)
+BOOL_OR = Recipe(_bool("greatest"), picked)
+VAR_SAMP = Recipe(numeric("moments"), var_samp)
+VAR_POP = Recipe(numeric("moments"), var_pop)
+STDDEV_SAMP = Recipe(numeric("moments"), stddev_samp)
+STDDEV_POP = Recipe(numeric("moments"), stddev_pop)
+SKEWNESS = Recipe(numeric("moments4"), skewness)
+KURTOSIS = Recipe(numeric("moments4"), kurtosis)
+COVAR_SAMP = Recipe(numeric("comoments"), covar_samp)
+CORR = Recipe(numeric("comoments"), corr)
+LINEAR_TREND = Recipe(_trend, linear_trend)
+HISTOGRAM = Recipe(_histogram, histogram)
