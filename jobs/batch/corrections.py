@@ -90,43 +90,48 @@ def _with_revisions(rows: pa.Table, revisions: pa.ChunkedArray) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index("revision"), "revision", revisions.cast(pa.int64()))
 
 
-#: Of each window that the sink has shown, the row of greatest revision.
+#: For each window in the sink, the row of greatest revision.
 _CURRENT = """
 current AS (SELECT * FROM shown QUALIFY row_number() OVER (PARTITION BY {of_window} ORDER BY revision DESC) = 1)"""
+#: The rows to publish after comparing ``new`` windows with the current ones, in steps:
+#: ``movable``, new and current windows whose bounds follow from rows; ``clustered``, these by clusters, in which each overlaps others;
+#: ``in_range``, the clusters with a window that ends in the range; ``overlapped``, for a new window without a trigger, a revision above all
+#: of the windows shown that it overlaps; ``paired``, each new window with the current row of the same window, if either is in the range.
 _COMPARED = f"""
 WITH {_CURRENT},
-spans AS (
-    SELECT {{n_of_key}}, n.reach_begins AS begins, n.reach_ends AS ends, n.ends AS shown_end, n.place, true AS is_new
-    FROM new AS n WHERE n.moving
+movable AS (
+    SELECT {{n_of_key}}, n.span_begins AS begins, n.span_ends AS ends, n.ends AS shown_end, n.place, true AS is_new
+    FROM new AS n WHERE n.may_move
     UNION ALL
-    SELECT {{c_of_key}}, c.reach_begins, c.reach_ends, c.ends, c.place, false AS is_new FROM current AS c
-    WHERE c.moving AND NOT coalesce(c.retracted, false)
+    SELECT {{c_of_key}}, c.span_begins, c.span_ends, c.ends, c.place, false AS is_new FROM current AS c
+    WHERE c.may_move AND NOT coalesce(c.retracted, false)
 ),
-apart AS (
+starts AS (
     SELECT *, coalesce(begins >= max(ends) OVER (
         PARTITION BY {{of_key}} ORDER BY begins, ends ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ), true) AS parts FROM spans
+    ), true) AS is_start FROM movable
 ),
-numbered AS (
-    SELECT *, count(*) FILTER (parts) OVER (PARTITION BY {{of_key}} ORDER BY begins, ends ROWS UNBOUNDED PRECEDING) AS stretch FROM apart
+clustered AS (
+    SELECT *, count(*) FILTER (is_start) OVER (PARTITION BY {{of_key}} ORDER BY begins, ends ROWS UNBOUNDED PRECEDING) AS cluster_id
+    FROM starts
 ),
-near AS (
-    SELECT * FROM numbered QUALIFY bool_or(shown_end BETWEEN {{begin}} + 1 AND {{end}}) OVER (PARTITION BY {{of_key}}, stretch)
+in_range AS (
+    SELECT * FROM clustered QUALIFY bool_or(shown_end BETWEEN {{begin}} + 1 AND {{end}}) OVER (PARTITION BY {{of_key}}, cluster_id)
 ),
-beneath AS (
+overlapped AS (
     SELECT n.place, max(s.revision) + 2 AS revision FROM new AS n JOIN shown AS s
-    ON {{s_of_key_of_n}} AND s.begins < n.ends AND n.begins < s.ends WHERE n.moving AND n.id_trigger IS NULL GROUP BY n.place
+    ON {{s_of_key_of_n}} AND s.begins < n.ends AND n.begins < s.ends WHERE n.may_move AND n.id_trigger IS NULL GROUP BY n.place
 ),
 paired AS (
     SELECT n.place AS new_place, c.place AS shown_place, c.revision, coalesce(c.retracted, false) AS retracted,
         n.place IS NOT NULL AND c.place IS NOT NULL AND NOT ({{n_differs_from_c}}) AS same
     FROM new AS n FULL JOIN current AS c ON {{c_of_window_of_n}}
     WHERE n.ends BETWEEN {{begin}} + 1 AND {{end}} OR c.ends BETWEEN {{begin}} + 1 AND {{end}}
-        OR n.place IN (SELECT place FROM near WHERE is_new) OR c.place IN (SELECT place FROM near WHERE NOT is_new)
+        OR n.place IN (SELECT place FROM in_range WHERE is_new) OR c.place IN (SELECT place FROM in_range WHERE NOT is_new)
 )
 SELECT new_place IS NOT NULL AS is_new, coalesce(new_place, shown_place) AS place,
-    coalesce(paired.revision + 1, beneath.revision, 0) AS revision
-FROM paired LEFT JOIN beneath ON beneath.place = new_place
+    coalesce(paired.revision + 1, overlapped.revision, 0) AS revision
+FROM paired LEFT JOIN overlapped ON overlapped.place = new_place
 WHERE CASE WHEN new_place IS NULL THEN NOT retracted WHEN shown_place IS NULL THEN true ELSE retracted OR NOT same END
 ORDER BY is_new, place
 """
@@ -192,10 +197,10 @@ def _named(pipeline: Pipeline, rows: pa.Table) -> pa.Table:
     numbered = pc.is_valid(trigger)
     columns = {f"k{n}": rows.column(name) for n, name in enumerate(pipeline.keys)}
     columns |= {"shows": rows.column("window"), "begins": begins, "ends": ends, "revision": rows.column("revision")}
-    columns |= {"id_start": pc.if_else(numbered, nothing, begins), "id_trigger": trigger, "moving": pc.or_(moves, restarts)}
+    columns |= {"id_start": pc.if_else(numbered, nothing, begins), "id_trigger": trigger, "may_move": pc.or_(moves, restarts)}
     columns |= {"id_end": pc.if_else(pc.and_not(numbered, restarts), nothing, ends), "place": pa.array(np.arange(len(rows)))}
     # All triggers of a key that may be forgotten overlap.
-    columns |= {"reach_begins": pc.if_else(restarts, AXIS_BEGIN, begins), "reach_ends": pc.if_else(restarts, AXIS_END, ends)}
+    columns |= {"span_begins": pc.if_else(restarts, AXIS_BEGIN, begins), "span_ends": pc.if_else(restarts, AXIS_END, ends)}
     columns |= {f"v{n}": rows.column(name) for n, name in enumerate(pipeline.aggregates) if name in rows.column_names}
     return pa.table(columns | ({"retracted": rows.column(RETRACTED)} if RETRACTED in rows.column_names else {}))
 
