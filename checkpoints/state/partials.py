@@ -130,9 +130,9 @@ class NeededRows:
     def spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> NeededRows:
         """For each key the latest spans of the batches before ``before_batch``; those of that batch, which may have failed, stay too."""
         span = span_condition(columns)
-        settled = f"{span} AND {BATCH} < {before_batch}"
-        by = ", ".join([*map(quoted, keys), f"({settled}) IS TRUE"])
-        return cls(span, {}, f"(({settled}) IS TRUE AND row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) > 1)")
+        earlier = f"{span} AND {BATCH} < {before_batch}"
+        by = ", ".join([*map(quoted, keys), f"({earlier}) IS TRUE"])
+        return cls(span, {}, f"(({earlier}) IS TRUE AND row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) > 1)")
 
     @classmethod
     def all_but_old_spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> NeededRows:

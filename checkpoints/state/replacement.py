@@ -1,4 +1,4 @@
-"""Replaces all rows of a state table in one commit: those of keys that a batch has computed anew by its own, and keeps all others."""
+"""Replaces all rows of a state table in one commit: by those that a batch has built, and copies of the rows of other keys."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Selects the rows of a table of slices or sessions that a batch needs: by condition, by file statistics, and up to a limit.
 
-A condition is both SQL, which Spark and DataFusion evaluate alike, and an Arrow expression for rows in memory.
+A condition is both SQL, for Spark and DataFusion, and an Arrow expression, for rows in memory.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def _verdict(
 def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Progress) -> CommittedBatch:
     """Validate the files of the ``held`` batch by the present rules, and publish them unless it is held again.
 
-    The rules that held it would judge the same files in the same way, so by these it is not validated again, unless they are SQL.
+    The rules that held it would give the same verdict on the same files, so it is validated again only by other rules, or by SQL.
 
     Raises
     ------

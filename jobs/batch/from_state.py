@@ -137,8 +137,8 @@ def kept_of_source(
     runnable: Runnable, changes: SpecChanges, fills: Sequence[str], schema_json: str, keeps: Sequence[str], gaps: Sequence[int]
 ) -> list[Window]:
     """Windows that ``changes`` keep, whose state comes from the source: it is not among the layouts ``keeps`` or the ``gaps``."""
-    anew, parts = {*changed_windows(changes), *fills}, divide(runnable.pipeline, Columns.of(schema_json).arrow).each
-    windows = [window for part in parts if part.name not in keeps for window in part.pipeline.windows if window.name not in anew]
+    recomputed, parts = {*changed_windows(changes), *fills}, divide(runnable.pipeline, Columns.of(schema_json).arrow).each
+    windows = [window for part in parts if part.name not in keeps for window in part.pipeline.windows if window.name not in recomputed]
     return [window for window in windows if not (window.joins_by_gap and window.session_gap() in gaps)]
 
 
@@ -235,7 +235,7 @@ class _SliceCheck:
             if file.get(f"null_count.{SLICE}") != file["num_records"]:
                 least, greatest = (file.get(f"{bound}.{SLICE}") for bound in ("min", "max"))
                 if least is None or greatest is None:
-                    raise NotStoredError("the state's log does not tell where its slices begin")
+                    raise NotStoredError("the state's log does not record where its slices begin")
                 low, high = min(low, least), max(high, greatest + 1)
         last = ledger.last_commit
         emitted = None if last is None else last.outcome.emitted
@@ -264,7 +264,7 @@ class _SliceCheck:
         if not any(batch.outcome.counts.rows_late or batch.outcome.counts.rows_quarantined for batch in self.batches):
             return
         if filled and self.runnable.pipeline.emit == "revise" and any(batch.outcome.counts.rows_late for batch in self.batches):
-            raise NotStoredError("late rows have brought revisions, and only the source tells in which order")
+            raise NotStoredError("late rows have brought revisions, whose order only the source shows")
         known = set(self.old.grids)
         for name, grid in self.new.named:
             if grid in known or self.low >= self.high:

@@ -99,7 +99,7 @@ def purge(
     """
     if not pipeline.keys:
         raise UnsupportedError(
-            f"pipeline {pipeline.pipeline}: has no keys, so rows of the source cannot be told in its results; delete them in the source, "
+            f"pipeline {pipeline.pipeline}: has no keys, so rows of the source cannot be found in its results; delete them in the source, "
             "and `windowmill restate` it"
         )
     with leased(pipeline, progress, changes=accepted.changes) as turn:
@@ -239,13 +239,13 @@ def _refuse_others(runnable: Runnable, table: TableRows, keys: ErasedKeys, chang
         rows = changed_rows(table, first, last, runnable.pipeline.keys)
     except SourceRangeGoneError as err:
         raise SourceRangeGoneError(
-            f"source {source.path}: whether {versions} changed rows of other keys too cannot be told any more "
+            f"source {source.path}: whether {versions} changed rows of other keys too is no longer known "
             f"({first_line(err).removeprefix(f'source {source.path}: ')}); set source.changes to ignore, which leaves results of other "
             "keys as they are, and purge again"
         ) from err
     if not keys.of("sink", rows, rows.column_names).all():
         raise NonAppendCommitError(
-            f"source {source.path}: {versions} also changed rows of other keys; `windowmill restate` computes the windows anew that these "
+            f"source {source.path}: {versions} also changed rows of other keys; `windowmill restate` recomputes the windows that these "
             "touch: run it, then purge again"
         )
 

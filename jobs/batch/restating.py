@@ -80,7 +80,7 @@ class Restatement:
     Attributes
     ----------
     scope
-        The keys and times that it computes anew.
+        The keys and times that it recomputes.
     taken
         How many rows it takes out of quarantine, by what they are known.
     rows

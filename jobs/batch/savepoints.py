@@ -215,7 +215,7 @@ def _meant(pipeline: Pipeline, ledger: Ledger, own: Plan) -> Pipeline:
 def _check_savepoint(ledger: Ledger, entry: Savepoint, batches: list[Batch]) -> None:
     where = f"savepoint {entry.name}"
     if entry.generation != ledger.generation:
-        raise SavepointError(f"{where}: it is of another ledger than {ledger.path}, which was made anew since; drop it")
+        raise SavepointError(f"{where}: it is of another ledger than {ledger.path}, which has been created since; drop it")
     if entry.batch not in {batch.number for batch in effective_batches(batches, restorations=True)}:
         raise SavepointError(
             f"{where}: batch {entry.batch}, of which it is, was undone by a restoration since, and its rows are gone; restore an older one"

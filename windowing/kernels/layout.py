@@ -67,7 +67,7 @@ class StoredField:
 class StoredObject:
     """A column of stored partials that are Python objects, as bytes.
 
-    Aggregates that lift and combine alike share it: all quantiles of a column.
+    Aggregates that lift and combine in the same way share it: all quantiles of a column.
 
     Attributes
     ----------
@@ -297,7 +297,7 @@ def label_atoms(atoms: Sequence[Atom | ObjectAtom], roles: Sequence[Sequence[str
         If two columns of the state have one name even so.
     """
     plain = [_plain_label(atom) for atom in atoms]
-    # Spark's column names do not tell upper from lower case; those of windowmill's own begin with an underscore.
+    # Spark's column names are case-insensitive; windowmill's own begin with an underscore.
     claims = [{_column(label, role).lower() for role in ("", *own)} for label, own in zip(plain, roles, strict=True)]
     claimed = Counter([key.lower() for key in keys] + [name for names in claims for name in names])
     labels = [

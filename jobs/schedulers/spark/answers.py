@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.layouts.input import TableInput
     from windowmill.windowing.kernels.combine import Ints
 
-#: Most rows whose answers the driver collects: five bytes a row and condition on their way, an eighth of one in the end.
+#: Most rows whose answers the driver collects: five bytes for each row and condition in transit, an eighth of a byte once packed.
 _MAX_ROWS = 50_000_000
 #: The file of a row that says that a file cannot be read by Arrow as Spark reads it.
 _NOT_PLAIN = -1
@@ -78,5 +78,5 @@ def _read(
                 yield pa.record_batch([*own, *(batch.column(name) for name in names)], schema=schema)
                 first += n
         except (NotPlainError, OSError, pa.ArrowException):  # Spark reads the rows, or says what is wrong
-            told = [pa.array([_NOT_PLAIN], pa.int32()), *(pa.nulls(1, field.type) for field in list(schema)[1:])]
-            yield pa.record_batch(told, schema=schema)
+            columns = [pa.array([_NOT_PLAIN], pa.int32()), *(pa.nulls(1, field.type) for field in list(schema)[1:])]
+            yield pa.record_batch(columns, schema=schema)

@@ -1,6 +1,6 @@
 """The new rows of a batch that Spark reads, with their place in the order of arrival, and the watermark at their arrival.
 
-The watermark at a row's arrival is (greatest event time of the commits before its own) − disorder. One job surveys the files, and tells
+The watermark at a row's arrival is (greatest event time of the commits before its own) − disorder. One job surveys the files, and gives
 the watermark that each of them finds; only files with a row behind it are read again. Tasks give the rows that they receive their event
 times (:class:`.EventTimes`), and judge by :mod:`.lateness` what the watermark means for them.
 """

@@ -37,7 +37,7 @@ def needed(stored: DataFrame, stage: PositionStage, touched: DataFrame | None) -
     bounds = _few(_bounds(stage, stored, touched))
     known, kind = F.col(_BOUNDS), F.col(KIND)
     wanted = F.when(kind == KEY_ROW, F.col(BATCH) == known[BATCH]).when(kind == WAITING, F.col(TIME) >= known[THROUGH])
-    # The checksums tell of rows that are no sound nodes.
+    # Rows that are no sound nodes have wrong checksums.
     nodes, rows = _make_up(stage), stored.join(bounds, _alike(stored, bounds, keys))
     if stage.state.deltas:
         rows = with_splits(stage, rows, keys)

@@ -39,9 +39,9 @@ def write_by_tasks(rows: DataFrame, columns: list[str], pipeline: Pipeline, plan
     """Have tasks write the rows that have a reason to the quarantine table; ``paths`` are those of the files that hold them."""
     failed = failing(every_condition(pipeline), Columns(rows.select(*map(backquoted, columns)).schema).in_conditions)
     why = [F.when(column, F.lit(failure_of(text))) for text, column in failed.items()]
-    told = [F.col(backquoted(name)) for name in (REASON, VERSION, FILE, ROW, TIME, WATERMARK_OF, UNREAD) if name in rows.columns]
+    names = [F.col(backquoted(name)) for name in (REASON, VERSION, FILE, ROW, TIME, WATERMARK_OF, UNREAD) if name in rows.columns]
     chosen = rows.where(F.col(REASON).isNotNull()).select(
-        *told,
+        *names,
         (F.when(F.col(REASON) == BAD_CONDITION, F.coalesce(*why)) if why else F.lit(None).cast("string")).alias(FAILURE),
         F.to_json(F.struct(*(F.col(backquoted(name)) for name in columns)), {"ignoreNullFields": "false"}).alias(JSON),
     )

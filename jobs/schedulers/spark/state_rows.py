@@ -81,8 +81,8 @@ def _entries(table: DataFrame, path: str, wanted: EntriesWanted, touched: DataFr
         chosen = touched.select(*(F.col(backquoted(name)).alias(label) for name, label in keys.items())).unionByName(chosen).distinct()
     if n_touched + number_of_rows(table_at(path)) <= _MAX_SENT_KEYS:
         chosen = F.broadcast(chosen)
-    alike = [log[backquoted(label)].eqNullSafe(chosen[backquoted(label)]) for label in keys.values()]
-    return log.join(chosen, reduce(and_, alike), "left_semi")
+    same_key = [log[backquoted(label)].eqNullSafe(chosen[backquoted(label)]) for label in keys.values()]
+    return log.join(chosen, reduce(and_, same_key), "left_semi")
 
 
 def _table(spark: SparkSession, path: str) -> DataFrame:
