@@ -521,7 +521,7 @@ def _split(call: Call) -> Value:
         raise outside("split() with a limit that is no constant")
 
     def pieces(each: str) -> list[str]:
-        return list(each) if not pattern and each and limit <= 0 else _split_by(compiled, each, limit)
+        return list(each) if not pattern and each and not 0 < limit < len(each) else _split_by(compiled, each, limit)
 
     return applied(lambda texts: by_rows(pieces, _TEXTS, texts), [text(subject)])
 

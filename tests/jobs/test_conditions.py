@@ -223,6 +223,14 @@ print(*(evaluate([condition], rows)[condition].holds.to_pylist() for condition i
     assert found.stdout == "[True, False] [False, True]\n"
 
 
+def test_an_empty_pattern_splits_a_text_into_its_letters_and_no_more():
+    rows = pa.table({"s": ["x", "xy", "xyz", ""]})
+    for limit, sizes in {1: [1, 1, 1, 1], 2: [1, 2, 2, 1], 3: [1, 2, 3, 1], 9: [1, 2, 3, 1], 0: [1, 2, 3, 1]}.items():  # Spark's
+        conditions = [f"size(split(s, '', {limit})) = {size}" for size in (1, 2, 3)]
+        found = [truth.holds.to_pylist() for truth in evaluate(conditions, rows).values()]
+        assert [1 + [each[row] for each in found].index(True) for row in range(4)] == sizes
+
+
 @pytest.mark.parametrize("condition", COMMON)
 def test_a_condition_is_settled_for_every_row(condition):
     truth = evaluate([condition], ROWS)[condition]
