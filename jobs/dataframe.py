@@ -160,7 +160,7 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
     """The result over rows that arrived in the order of these columns; without columns none is late."""
     batch = SourceInput(pipeline=pipeline, columns=columns, ended=final, latest=latest)
     parts = divide(pipeline, batch.types)
-    # Only grids over points are lifted before the shuffle: an event that lasts would become a partial for each start that it crosses.
+    # Only grids over points are lifted before the shuffle: an interval event would become a partial for each start that it crosses.
     slices = parts.slices if parts.names == ("slices",) and pipeline.time.end is None else None
     slicing = None if slices is None else Slicing(batch, slices)
     if not order:

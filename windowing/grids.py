@@ -48,7 +48,7 @@ def grid_of(window: Window) -> WindowGrid:
 class Grids:
     """The named grids of a pipeline, sharing slices.
 
-    ``known`` are the names of those that show empty windows. ``intervals`` is whether events last, and may reach into slices from before.
+    ``known`` are the names of those that show empty windows. ``intervals`` is whether events are intervals.
     """
 
     named: tuple[tuple[str, WindowGrid], ...]

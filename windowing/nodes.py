@@ -44,7 +44,7 @@ MAX_NODES = 4_096
 class Span:
     """The stored slices that start in [``low``, ``high``).
 
-    Where events last, of the rows of events that reach into a slice those whose slice starts in one of the spans [low, high) of
+    Of interval events, rows of events that reach into a slice are selected if the slice starts in one of the spans [low, high) of
     ``reaching``; null where events are points.
     """
 

@@ -166,7 +166,7 @@ class SlicesInspection(_PartialsInspection):
     def entries_of(self, key: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
         """The last entries of ``key`` that a run would restore: ``slice``, ``closed``, ``batch``, ``rows``, and ``partials`` by column.
 
-        Where events last, ``reaching`` is whether those of the entry reach into the slice.
+        For interval events, ``reaching`` is whether those of the entry reach into the slice.
         """
         entries = self._rows(
             f"SELECT * FROM state WHERE {self._needed} AND {self._slices} AND {self._of(key)} "

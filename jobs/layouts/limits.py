@@ -38,7 +38,7 @@ MAX_STATE_BYTES, MAX_STATE_ROWS = 64 << 20, 1_000_000
 MAX_SEARCHED_BYTES = 1 << 30
 #: Limit on result rows, estimated as one row per key and window end.
 MAX_RESULTS = 1_000_000
-#: Limit on the partials into which events that last are lifted, one for each start of a window that an event crosses: a few seconds' work.
+#: Limit on the partials into which interval events are lifted, one for each start of a window that an event crosses: a few seconds' work.
 MAX_PARTIALS = 5_000_000
 #: Limit on the 8-byte numbers in partials: a histogram's hundreds of counts are small in a file but large in memory.
 MAX_NUMBERS = 32 << 20

@@ -38,7 +38,7 @@ def read_rows(
     now_us: int,
     select: Callable[[DataFrame], DataFrame] | None = None,
 ) -> DataFrame:
-    """The rows of the files in ``reading`` that ``select`` leaves, with the columns of ``ADDED``; events that last also with their end.
+    """The rows of the files in ``reading`` that ``select`` leaves, with the columns of ``ADDED``; interval events also with their end.
 
     ``_reason`` is null for a usable row, else a key of :data:`windowmill.jobs.reasons.REASONS`.
     """

@@ -5,7 +5,7 @@ Columns that only sessions or only positions have are named in :mod:`.session_fr
 
 from __future__ import annotations
 
-#: Of a row: its event time, and the end of an event that lasts.
+#: Of a row: its event time, and the end of an interval event.
 TIME, UNTIL_OF = "_time", "_until"
 #: Of a row: its number in order of arrival, and the watermark at its arrival.
 NUMBER_OF, WATERMARK_OF = "_number", "_watermark"
@@ -23,7 +23,7 @@ ORDER = "_order"
 SLICE = "_slice"
 #: Level of a node, 0 for a slice; only where nodes are stored.
 LEVEL = "_level"
-#: Whether the events of a partial began before its slice and last into it: 1 or 0; only where events last.
+#: Whether the events of a partial began before its slice and last into it: 1 or 0; only for interval events.
 REACHING = "_reaching"
 #: Start of the last slice that events of a partial are known to reach, until it is stored; only where such events last and windows show
 #: empty ones.

@@ -245,7 +245,7 @@ def _combine(stage: WindowStage, whole: _WholeKeys) -> Combined:
 
 
 def event_windows(stage: WindowStage, pipeline: Pipeline, rows: pa.Table) -> Iterator[pa.Table]:
-    """Result rows of the ``rows`` of a bounded input whose events last, none of which is late.
+    """Result rows of the ``rows`` of a bounded input of interval events, none of which is late.
 
     No other batch needs slices of them. So an event is lifted once, not for each start of a window that it crosses.
     """

@@ -1,4 +1,4 @@
-"""Lifts events that last into slices: an event has partials of one family in the slice where it begins, of another where windows begin.
+"""Lifts interval events into slices: an event has partials of one family in the slice where it begins, of another where windows begin.
 
 ::
 
@@ -66,7 +66,7 @@ class SliceEvents:
 
 @dataclass(frozen=True)
 class IntervalLifting:
-    """Settings for lifting events that last; small and picklable.
+    """Settings for lifting interval events; small and picklable.
 
     Attributes
     ----------

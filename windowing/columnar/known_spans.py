@@ -9,7 +9,7 @@ A window overlaps the time from the first to the last event if and only if it ov
 window lies between an event and the start of its slice. So a span is two starts of slices. It outlives the slices: of a key that was idle
 for a year, the next event brings the empty windows of that year.
 
-An event that lasts has partials in the slice where it begins and at each start of a window until it ends. Every window that overlaps it
+An interval event has partials in the slice where it begins and at each start of a window until it ends. Every window that overlaps it
 starts at or before the last of these, so their starts give a span as well. Of a late event some are too late, and some are not: its first
 partial knows the last (``reached``), so that the event makes its key known from where it begins.
 

@@ -1,6 +1,6 @@
 """Merges new rows and stored partials of sessions: sessions that the watermark passes become results, open ones the new state.
 
-New rows at most a gap apart form a fragment, and the kernel merges fragments like events that last from their first row to their last.
+New rows at most a gap apart form a fragment, and the kernel merges fragments like interval events from their first row to their last.
 
 A row whose time lay in windows that had been shown when it arrived (a *suspect*) is a fragment of its own, which the kernel applies in
 order of arrival: it joins only a session that was still open then, and those that arrived together bring that session's next version where

@@ -106,16 +106,16 @@ class SliceStage:
     Attributes
     ----------
     schema
-        Columns of a slice: the keys, ``SLICE``, ``LEVEL`` if nodes are stored, ``REACHING`` if events last, ``CLOSED``, ``ARRIVAL`` if late
-        rows bring revisions, ``BATCH``, the partials.
+        Columns of a slice: the keys, ``SLICE``, ``LEVEL`` if nodes are stored, ``REACHING`` for interval events, ``CLOSED``, ``ARRIVAL`` if
+        late rows bring revisions, ``BATCH``, the partials.
     check
         Verifies slices read from the state; none if there is no state.
     revises
         Whether late rows bring revisions. If so, those that arrived together are lifted into partials of their own, with their ``ARRIVAL``.
     known
-        Names of the windows that show empty ones. The schema has the columns of their :mod:`.known_spans`.
+        Names of the windows with ``empty: emit``. The schema has the columns of their :mod:`.known_spans`.
     intervals
-        How events that last are lifted; null if events are points.
+        How interval events are lifted; null if events are points.
     """
 
     keys: tuple[str, ...]
