@@ -20,7 +20,7 @@ from benchmarks import measurement
 from benchmarks.nodes import FullState
 from benchmarks.pipelines import MINUTE_US
 from windowmill.checkpoints.state.wanted import ReadLimit
-from windowmill.jobs.layouts.slices import advance
+from windowmill.jobs.layouts.slices import SliceMapReduce
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.nodes import Span
@@ -73,10 +73,12 @@ def work(state: FullState, minutes: int) -> tuple[int, int]:
     judged = pa.table(columns | {ROW: np.arange(rows), REASON: pa.nulls(rows, pa.string())})
     first = state.grids.first_slice_after(state.after)
     wanted = Span(first, through) if state.levels is None else state.wanted(through)
-    restored = state.table.read(wanted, before_batch=state.batches, limit=ReadLimit(NO_LIMIT, NO_LIMIT, NO_LIMIT))
+    restored = state.table().read(wanted, before_batch=state.batches, limit=ReadLimit(NO_LIMIT, NO_LIMIT, NO_LIMIT))
     assert restored is not None
     stage = state.stage(through, keep=True)
-    new = pa.concat_tables([part.state for part in advance(stage, judged, restored) if part.state is not None])
+    work = SliceMapReduce(stage, state.grids.grids, None)
+    lifted = list(work.map([work.judged(judged)], None))
+    new = pa.concat_tables([part.state for part in work.reduce(lifted, restored) if part.state is not None])
     state.remember(new)
     return restored.num_rows, new.num_rows
 

@@ -1,9 +1,8 @@
 """What a batch restores for one window end of week-long windows every minute: ``python -m benchmarks.nodes``.
 
 A state of keys with an event in each minute of a week, every slice and node full, is written as runs and maintenance leave it. Then the
-windows that end one minute later are computed from it: from nodes that are looked up in this process, as a run over little does, from
-nodes by Spark, and by Spark from slices alone. The last takes minutes for a thousand keys: it is done once, and for some keys only, which
-makes what it is compared by a lower bound.
+windows that end one minute later are computed from it: from nodes, and from slices alone. The latter is done once, and for some keys only,
+which makes what it is compared by a lower bound.
 """
 
 from __future__ import annotations
@@ -13,29 +12,23 @@ import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import functions as F
 
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.pipelines import MINUTE_US, START_US, Growing
 from benchmarks.processes import timed
 from benchmarks.race import Result
-from benchmarks.spark_ways import session
 from windowmill.checkpoints.state.partials import SORTED_ROWS, PartialTable, slice_schema
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.layouts.base import PartialsWanted
-from windowmill.jobs.layouts.slices import SliceMapReduce, advance
-from windowmill.jobs.schedulers.spark.bounded import windows_of
-from windowmill.jobs.schedulers.spark.exchange import Exchange
-from windowmill.jobs.schedulers.spark.state_rows import restored
+from windowmill.jobs.layouts.slices import SliceMapReduce
 from windowmill.windowing.columnar.added_columns import BATCH, LEVEL, SLICE
+from windowmill.windowing.columnar.buckets import KeysOfShare, Share
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.slices import NodeStage, SliceStage, WindowStage
@@ -43,13 +36,10 @@ from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.nodes import Nodes, Selection, Span
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 WEEK = 10_080
 AGGREGATES = {"n": {"count": "*"}, "whole": {"sum": "i"}, "top": {"max": "i"}}
 TYPES = {"k": pa.int64(), "t": pa.timestamp("us", "UTC"), "i": pa.int64()}
-HERE, NODES, SLICES = "from nodes, here", "from nodes, by Spark", "from slices, by Spark"
+NODES, SLICES = "from nodes", "from slices"
 
 
 def main(arguments: list[str] | None = None) -> Measurement:
@@ -70,14 +60,10 @@ def main(arguments: list[str] | None = None) -> Measurement:
         files = DeltaTable(state.path).file_uris()
         size = sum(Path(file.removeprefix("file://")).stat().st_size for file in files)
         console.print(f"state: {state.slices:,} slices, {state.nodes:,} nodes; {len(files)} files, {size / (1 << 20):,.0f} MiB")
-        rows = {NODES: state.from_nodes().count() / given.keys, SLICES: state.from_slices().count() / given.keys}
-        searched = len(state.table.files_with(state.wanted(state.through)))
-        some = min(given.slice_keys, given.keys)
-        ways = {
-            HERE: lambda: state.windows_here(state.from_nodes_here()),
-            NODES: lambda: state.windows_by_spark(state.from_nodes()),
-            SLICES: lambda: state.windows_by_spark(state.from_slices().where(F.col("k") < some)),
-        }
+        some = KeysOfShare(Share(0, 1, max(1, given.keys // given.slice_keys)), ["k"])
+        rows = {NODES: len(state.from_nodes()) / given.keys, SLICES: WEEK}
+        searched = len(state.table().files_with(state.wanted(state.through)))
+        ways = {NODES: lambda: state.windows(state.from_nodes()), SLICES: lambda: state.windows(state.from_slices(some))}
         results = {label: Result(label) for label in ways}
         found = {}
         for round_ in range(-1, given.repetitions):
@@ -93,20 +79,16 @@ def main(arguments: list[str] | None = None) -> Measurement:
         Figure("rows restored a key", [rows[NODES]], most=2 * math.log2(WEEK), unit="rows"),
         Figure("… for any window end of the next week at most", [max(state.rows_by_end())], most=2 * math.log2(WEEK), unit="rows"),
         Figure("rows from slices / from nodes", [rows[SLICES] / rows[NODES]]),
-        *(
-            Figure(
-                f"{SLICES}, {some:,} keys / {label}, all keys: time",
-                [s / t for s, t in zip(*pair, strict=False)],
-                at_least=some < given.keys,
-            )
-            for label in (HERE, NODES)
-            for pair in [(results[SLICES].seconds, results[label].seconds)]
+        Figure(
+            f"{SLICES}, {len(found[SLICES]):,} keys / {NODES}, all keys: time",
+            [s / t for s, t in zip(results[SLICES].seconds, results[NODES].seconds, strict=False)],
+            at_least=len(found[SLICES]) < given.keys,
         ),
     ]
-    same = found[HERE].equals(found[NODES]) and found[HERE].filter(pc.field("k") < some).equals(found[SLICES])
+    same = some.rows(found[NODES]).equals(found[SLICES])
     measured.notes.append(
-        f"{found[HERE].num_rows:,} windows from nodes, {found[SLICES].num_rows:,} of {some:,} keys from slices: "
-        f"{'the same' if same else 'OTHER WINDOWS'}; the sum of all values in them is {pc.sum(found[HERE].column('whole')).as_py():,}"
+        f"{found[NODES].num_rows:,} windows from nodes, {found[SLICES].num_rows:,} from slices: "
+        f"{'the same' if same else 'OTHER WINDOWS'}; the sum of all values in them is {pc.sum(found[NODES].column('whole')).as_py():,}"
     )
     measured.notes.append(
         f"state: {state.slices:,} slices and {state.nodes:,} nodes, {size / (1 << 20):,.0f} MiB in {len(files)} files; "
@@ -189,9 +171,9 @@ class FullState:
         cells = [columns[f.name].cast(f.type) if f.name in columns else pa.nulls(n, f.type) for f in self.schema]
         return with_checksums(pa.table(cells, schema=self.schema))
 
-    @property
-    def table(self) -> PartialTable:
-        return PartialTable(self.path, self.stage(self.after).slices.stored_schema, RowCheck(self.path))
+    def table(self, only: KeysOfShare | None = None) -> PartialTable:
+        """The state, or the rows of some keys."""
+        return PartialTable(self.path, self.stage(self.after).slices.stored_schema, RowCheck(self.path), only)
 
     @property
     def through(self) -> int:
@@ -215,46 +197,30 @@ class FullState:
             found.append(slices + sum(len(starts) for _, starts in wanted.nodes))
         return found
 
-    def from_nodes_here(self) -> pa.Table:
-        """The nodes and slices for the next window end, as a run looks them up that finds little."""
+    def from_nodes(self) -> pa.Table:
+        """The nodes and slices for the next window end."""
         limit = limits.state_read(self.layout, limited=True)
-        restored = self.table.read(self.wanted(self.through), before_batch=self.batches, limit=limit)
+        restored = self.table().read(self.wanted(self.through), before_batch=self.batches, limit=limit)
         if restored is None:
             raise SystemExit(f"{self.keys:,} keys are beyond what a run looks up in its own process; take fewer")
         return restored
 
-    def from_nodes(self) -> DataFrame:
-        """As :meth:`from_nodes_here`, by Spark."""
-        return self._restored(self.wanted(self.through))
-
-    def from_slices(self) -> DataFrame:
-        """The slices for the next window end."""
-        first = self.grids.first_slice_after(self.after)
-        return self._restored(Span(first, self.through)).where(F.col(LEVEL) == 0)
-
-    def _restored(self, wanted: Selection | Span) -> DataFrame:
-        rows = restored(session(), self.path, PartialsWanted(self.table.schema, wanted, self.batches), None, 0)
+    def from_slices(self, only: KeysOfShare) -> pa.Table:
+        """The slices for the next window end, of some keys."""
+        span, limit = Span(self.grids.first_slice_after(self.after), self.through), limits.state_read(None, limited=False)
+        rows = self.table(only).read(span, before_batch=self.batches, limit=limit)
         assert rows is not None
-        return rows
+        return rows.filter(pc.field(LEVEL) == 0)
 
     def remember(self, rows: pa.Table) -> None:
         """Append what a batch adds, as another attempt at it."""
         write_deltalake(self.path, rows, mode="append")
 
-    def windows_here(self, restored: pa.Table) -> pa.Table:
+    def windows(self, restored: pa.Table) -> pa.Table:
         """The next windows, by key."""
-        found = [table for part in advance(self.stage(self.through), None, restored) for table in part.results]
-        return _by_key(pa.concat_tables(found))
-
-    def windows_by_spark(self, restored: DataFrame) -> pa.Table:
-        """The next windows, by key."""
-        stage = self.stage(self.through)
-        work = SliceMapReduce(stage, self.grids.grids, None)
-        return _by_key(windows_of(Exchange(session(), work, None, restored, 2), work).toArrow())
-
-
-def _by_key(windows: pa.Table) -> pa.Table:
-    return windows.select(["k", "n", "whole", "top"]).sort_by("k").combine_chunks()
+        work = SliceMapReduce(self.stage(self.through), self.grids.grids, None)
+        found = [table for part in work.reduce([], restored) for table in part.results]
+        return pa.concat_tables(found).select(["k", "n", "whole", "top"]).sort_by("k").combine_chunks()
 
 
 if __name__ == "__main__":

@@ -27,9 +27,11 @@ from windowmill.checkpoints.data_files import DataFile, FileWriter
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.state.base import files_of, order_of
+from windowmill.checkpoints.state.compaction import keys_of
 from windowmill.checkpoints.stores import filesystem_of, is_table, make_folder, remedy, store_of
 from windowmill.checkpoints.widening import widens
-from windowmill.windowing.columnar.added_columns import SUM
+from windowmill.windowing.columnar.added_columns import BUCKET, SUM
+from windowmill.windowing.columnar.buckets import with_buckets
 from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
 from windowmill.windowing.counts import Totals
 from windowmill.windowing.errors import SavepointError, SpecError, StateError, first_line
@@ -198,6 +200,7 @@ def restored(folder: str, entry: Savepoint, state: str, *, batch: int, attempt: 
             if schema != saved and SUM in schema.names:
                 RowCheck(f"{folder}/{entry.name}").verify(table)
                 table = with_checksums(table.select(schema.names).cast(schema))
+                table = with_buckets(table, keys_of(schema)) if BUCKET in schema.names else table
             writer.write(table)
         adds += writer.close()
     return Changes.of(schema, adds)

@@ -83,15 +83,17 @@ def each_scheduler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         compute_by_many_tasks(monkeypatch)
 
 
+#: Settings by which Spark compiles no code.
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[object]:
     """The one Spark session of the test run, with the product's own settings.
 
-    But Spark interprets all queries, as it does those of small batches: each is run once, and its code would take a tenth of the
-    processor time of these tests to compile.
+    But Spark interprets all queries: each is run once, and its code would take a tenth of the processor time of these tests to compile.
     """
     from tests.spark.serving import serve
-    from windowmill.jobs.spark.access import INTERPRETED
     from windowmill.jobs.spark.session import spark_session
 
     with ExitStack() as stack:
@@ -99,7 +101,7 @@ def spark() -> Iterator[object]:
             os.environ["SPARK_REMOTE"] = stack.enter_context(serve()).address
             yield spark_session("windowmill tests")
             return
-        session = spark_session("windowmill tests", master="local[2]", conf=INTERPRETED, brief=True)
+        session = spark_session("windowmill tests", master="local[2]", conf=_INTERPRETED, brief=True)
         yield session
         session.stop()
 

@@ -15,7 +15,8 @@ from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.reading import WHOLE_BYTES, read_whole, require_columns
 from windowmill.checkpoints.state.wanted import Condition
 from windowmill.checkpoints.stores import is_table, table_at
-from windowmill.windowing.columnar.added_columns import BATCH, KIND, LAST, LEVEL, REACHING, SLICE
+from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, KIND, LAST, LEVEL, REACHING, SLICE
+from windowmill.windowing.columnar.buckets import KeysOfShare
 from windowmill.windowing.columnar.checksums import RowCheck
 
 #: Commit properties of a rewrite of existing rows.
@@ -27,10 +28,10 @@ COMPACTED_BYTES = 1 << 30
 
 
 class StateTable:
-    """A table to which batches append rows that never change."""
+    """A table to which batches append rows that never change; readers take ``only`` the rows of these keys, if given."""
 
-    def __init__(self, path: str, schema: pa.Schema, check: RowCheck | None = None) -> None:
-        self._path, self._schema = path, schema
+    def __init__(self, path: str, schema: pa.Schema, check: RowCheck | None = None, only: KeysOfShare | None = None) -> None:
+        self._path, self._schema, self._only = path, schema, only
         self._check = RowCheck(path) if check is None else check
         self._exists = is_table(path)
 
@@ -64,9 +65,11 @@ class StateTable:
             Has the rows read verified. Of a table read whole these are the rows that are verified before the ``wanted`` ones are chosen,
             which damage could hide. Null leaves verifying to the caller.
         """
+        if self._only is not None:
+            files = [file for file in files if self._only.may_be_in(file)]
         whole = sum(file["size_bytes"] for file in files) <= WHOLE_BYTES
         if whole:
-            rows = read_whole(table, files, schema, wanted.expression if checked is None else checked, may_lack=may_lack)
+            rows = self._own(read_whole(table, files, schema, wanted.expression if checked is None else checked, may_lack=may_lack))
         else:
             rows = self._queried(table, schema, wanted.sql, most_rows, may_lack)
         if checked is not None:
@@ -78,17 +81,23 @@ class StateTable:
         """The rows for which the SQL condition ``where`` holds; stops soon after ``most_rows`` rows."""
         there = pa.schema(table.schema().to_arrow()).names
         require_columns(self._path, [*there, *may_lack], schema.names)
+        if self._only is not None and BUCKET in there:
+            low, high = self._only.share.stored
+            where = f"({where}) AND ({BUCKET} IS NULL OR {BUCKET} BETWEEN {low} AND {high})"
         names = ", ".join(quoted(name) if name in there else f"NULL AS {quoted(name)}" for name in schema.names)
         reader = pa.RecordBatchReader.from_stream(
             QueryBuilder().register("state", table).execute(f"SELECT {names} FROM state WHERE {where}")
         )
-        batches, rows = [], 0
+        found, n_rows = [schema.empty_table()], 0
         for batch in reader:
-            batches.append(batch)
-            rows += batch.num_rows
-            if rows > most_rows:
+            found.append(self._own(pa.Table.from_batches([batch]).cast(schema)))
+            n_rows += len(found[-1])
+            if n_rows > most_rows:
                 break
-        return pa.Table.from_batches(batches, reader.schema).cast(schema)
+        return pa.concat_tables(found)
+
+    def _own(self, rows: pa.Table) -> pa.Table:
+        return rows if self._only is None else self._only.rows(rows)
 
 
 def order_of(columns: Sequence[str]) -> list[str]:
@@ -96,7 +105,7 @@ def order_of(columns: Sequence[str]) -> list[str]:
 
     Rows that are read together are then stored together, so statistics exclude most files and pages from a read of few rows.
     """
-    return [name for name in (KIND, LEVEL, REACHING, SLICE, LAST) if name in columns]
+    return [name for name in (KIND, LEVEL, REACHING, SLICE, LAST, BUCKET) if name in columns]
 
 
 def files_of(table: DeltaTable) -> list[dict[str, Any]]:

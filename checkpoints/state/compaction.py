@@ -34,7 +34,7 @@ from windowmill.checkpoints.state.partials import NeededRows
 from windowmill.checkpoints.state.searched_files import footer
 from windowmill.checkpoints.state.wanted import span_condition
 from windowmill.checkpoints.stores import table_at
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, FIRST, GAP, KIND, LAST, LEVEL, REACHING, SLICE, SUM, TIME
+from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, CLOSED, FIRST, GAP, KIND, LAST, LEVEL, REACHING, SLICE, SUM, TIME
 from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.columnar.position_nodes import POSITION
 from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, SEQUENCE, THROUGH, WAITING
@@ -55,8 +55,9 @@ NEAR_LEVELS, GROUP_ROWS, GROUP_BYTES = 6, 8_192, 1 << 20
 LAID_OUT_ROWS = 100_000
 #: Columns beside those of the state in :func:`needed_rows`, quoted.
 _AGE, _NEWEST, _LEAST, _PASSED, _VERSION = '"_ age"', '"_ newest"', '"_ head"', '"_ through"', '"_ version"'
+_BUCKET = pa.field(BUCKET, pa.int32())
 #: Columns that separate the parts' rows, or by which rows are read: first, because Delta keeps statistics of the first columns only.
-_LEADING = (KIND, SEQUENCE, SLICE, LEVEL, REACHING, CLOSED, GAP, FIRST, LAST, BATCH)
+_LEADING = (BUCKET, KIND, SEQUENCE, SLICE, LEVEL, REACHING, CLOSED, GAP, FIRST, LAST, BATCH)
 
 
 def overgrown_from(path: str, *, lay_out: bool = False) -> int | None:
@@ -186,15 +187,17 @@ def _integers(rows: pa.Table, column: str) -> Ints:
 
 
 def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
-    """Schema of the state table of a pipeline's ``parts``: that of a single part, else keys, leading columns, spans, others, checksum.
+    """Schema of the state table of a pipeline's ``parts``: keys and their bucket, leading columns, spans, others, checksum.
 
     Raises
     ------
     SpecError
         If a column would mean different things, or differ from another in case alone.
     """
+    n_keys = len(pipeline.keys)
     if len(parts) == 1:
-        return parts[0]
+        own = list(parts[0])
+        return pa.schema([*own[:n_keys], *([_BUCKET] if n_keys else []), *own[n_keys:]])
     found: dict[str, pa.Field] = {}
     spans = span_columns([window.name for window in pipeline.windows if window.fills_gaps])
     for field in (field for schema in parts for field in schema):
@@ -208,6 +211,8 @@ def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
     clash = next((key for key in pipeline.keys if key.lower() in (*_LEADING, SUM)), None)
     if clash is not None:
         raise SpecError(f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source")
+    if n_keys:
+        found[BUCKET] = _BUCKET
     first = [name for name in (*map(str.lower, pipeline.keys), *_LEADING, *spans) if name in found]
     rest = [name for name in found if name not in (*first, SUM)]
     return pa.schema([found[name] for name in (*first, *rest, SUM)])
@@ -279,7 +284,7 @@ def compact_entries(
     return before - number_of_rows(table_at(path))
 
 
-def _keys_of(schema: pa.Schema) -> list[str]:
+def keys_of(schema: pa.Schema) -> list[str]:
     """The key columns of a state table: they come first. Columns of parts that a changed spec has added come last."""
     return list(takewhile(lambda name: name not in (*_LEADING, SUM), schema.names))
 
@@ -299,7 +304,7 @@ def _kept(
     ``removes`` is as for :func:`.needed_rows`.
     """
     live = LIVE in schema.names
-    names, keys = ", ".join(map(quoted, schema.names)), _keys_of(schema)
+    names, keys = ", ".join(map(quoted, schema.names)), keys_of(schema)
     kept = [f"SELECT {names} FROM state WHERE {BATCH} >= {before_batch}"]
     still = "true" if needed is None else f"({needed.sql})"
 
@@ -316,7 +321,8 @@ def _kept(
     for layout in layouts:
         own = f"{where} AND {own_rows(layout, layouts, spans)}"
         kept.append(f"SELECT {names} FROM {kept_of[layout](own)}")
-    order = search_order(keys, live=live) if "positions" in layouts else []
-    order += order_of(schema.names) if len(layouts) > 1 else []
+    by_key = [BUCKET, *keys] if BUCKET in schema.names else keys
+    order = search_order(by_key, live=live) if "positions" in layouts else []
+    order += order_of(schema.names) if len(layouts) > 1 or "live rows" in layouts else []
     query = " UNION ALL ".join(kept)
     return f"SELECT {names} FROM ({query}) ORDER BY {', '.join(order)}" if order else query

@@ -16,6 +16,7 @@ from windowmill.checkpoints.state.reading import reporting_damage
 from windowmill.checkpoints.state.wanted import Condition, ReadLimit
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, GAP, KIND, NUMBER_OF, SLICE
+from windowmill.windowing.columnar.buckets import KeysOfShare
 from windowmill.windowing.columnar.checksums import RowCheck, without_checksums
 from windowmill.windowing.columnar.positions import SEQUENCE
 from windowmill.windowing.columnar.rows import ROW_KEY, codes_of
@@ -43,10 +44,11 @@ class LogTable(StateTable):
         path: str,
         schema: pa.Schema,
         check: RowCheck | None = None,
+        only: KeysOfShare | None = None,
         *,
         may_lack: Collection[str] = (),
     ) -> None:
-        super().__init__(path, schema, check)
+        super().__init__(path, schema, check, only)
         self._may_lack = may_lack
 
     def read(self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit) -> pa.Table | None:

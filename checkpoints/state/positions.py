@@ -5,8 +5,6 @@ See :mod:`windowmill.windowing.columnar.positions` for the kinds of rows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 
 from windowmill.checkpoints.delta_tables import newest
@@ -15,9 +13,6 @@ from windowmill.checkpoints.state.reading import reporting_damage
 from windowmill.checkpoints.state.searched_files import SearchedRows
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.windowing.columnar.positions import PositionStage
-
-if TYPE_CHECKING:
-    pass
 
 
 class PositionTable(StateTable):
@@ -35,4 +30,4 @@ class PositionTable(StateTable):
         if not self._exists:
             return self.empty()
         with reporting_damage(self._path):
-            return SearchedRows.of_table(newest(self._path), stage, limit).needed(rows)
+            return SearchedRows.of_table(newest(self._path), stage, limit, self._only).needed(rows)

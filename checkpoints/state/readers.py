@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from windowmill.checkpoints.state.wanted import ReadLimit, Wanted
+    from windowmill.windowing.columnar.buckets import KeysOfShare
     from windowmill.windowing.columnar.checksums import RowCheck
     from windowmill.windowing.columnar.positions import PositionStage
 
@@ -67,11 +68,22 @@ class State(Protocol):
 
 @dataclass(frozen=True)
 class DeltaState:
-    """The state table at the path ``name``; ``check`` verifies rows, and ``replaced`` is whether a batch replaces all of them."""
+    """The state table at the path ``name``.
+
+    Attributes
+    ----------
+    check
+        Verifies rows.
+    replaced
+        Whether a batch replaces all rows.
+    only
+        The keys whose rows are read; null for all.
+    """
 
     name: str
     check: RowCheck
     replaced: bool = False
+    only: KeysOfShare | None = None
 
     @property
     def holds_nodes(self) -> bool:
@@ -79,10 +91,10 @@ class DeltaState:
         return self.replaced or not is_table(self.name) or has_nodes(self.name)
 
     def partials(self, schema: pa.Schema, /) -> PartialTable:
-        return PartialTable(self.name, schema, self.check)
+        return PartialTable(self.name, schema, self.check, self.only)
 
     def positions(self, schema: pa.Schema, /) -> PositionTable:
-        return PositionTable(self.name, schema, self.check)
+        return PositionTable(self.name, schema, self.check, self.only)
 
     def log(self, schema: pa.Schema, may_lack: Collection[str], /) -> LogTable:
-        return LogTable(self.name, schema, self.check, may_lack=may_lack)
+        return LogTable(self.name, schema, self.check, self.only, may_lack=may_lack)

@@ -1,7 +1,7 @@
 """Reads a state table's files in this process, whole: statistics are not used to skip row groups or pages.
 
 With skipping, a flipped bit in a file's footer or in the log's statistics could silently drop rows. Each file is also compared with the
-log: its size, its number of rows, and its first and last batch and slice. Damage, a table that is missing, and another format are
+log: its size, its number of rows, and its first and last batch, bucket and slice. Damage, a table that is missing, and another format are
 reported in one line.
 """
 
@@ -21,7 +21,7 @@ from deltalake.exceptions import TableNotFoundError
 from windowmill.checkpoints.delta_tables import fault_of_log, newest
 from windowmill.checkpoints.features import check_format
 from windowmill.checkpoints.stores import remedy, says_missing, store_of
-from windowmill.windowing.columnar.added_columns import BATCH, LAST, SLICE
+from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, LAST, SLICE
 from windowmill.windowing.columnar.checksums import REMEDY, RowCheck
 from windowmill.windowing.errors import StateCorruptError, StateMissingError, WindowmillError, first_line
 from windowmill.windowing.kernels.layout import HIGH
@@ -69,20 +69,20 @@ def read_file(uri: str, file: Mapping[str, Any], schema: pa.Schema, may_lack: Co
     try:
         stored = parquet.schema_arrow.names
         require_columns(uri, [*stored, *may_lack], schema.names)
-        rows = parquet.read(columns=[name for name in schema.names if name in stored], use_threads=False)
-        for field in schema:
-            if field.name not in stored:
-                rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
-        rows = rows.select(schema.names).cast(schema)
+        read = [name for name in stored if name in schema.names or name == BUCKET]
+        rows = parquet.read(columns=read, use_threads=False)
     finally:
         parquet.close(force=True)
     _same(uri, file["path"], "rows", rows.num_rows, file["num_records"])
-    for name in (BATCH, SLICE, LAST):
-        if rows.num_rows and name in schema.names and file.get(f"min.{name}") is not None:
+    for name in (BATCH, BUCKET, SLICE, LAST):
+        if rows.num_rows and name in read and file.get(f"min.{name}") is not None:
             span = pc.min_max(rows.column(name)).as_py()
             for bound in ("min", "max"):
                 _same(uri, file["path"], f"{bound} of {name}", span[bound], file[f"{bound}.{name}"])
-    return rows
+    for field in schema:
+        if field.name not in read:
+            rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
+    return rows.select(schema.names).cast(schema)
 
 
 def _same(uri: str, path: str, what: str, actual: Any, logged: Any) -> None:

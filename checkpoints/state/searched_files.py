@@ -6,9 +6,9 @@ file follows from what a batch needs, not from the size of the state.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -21,18 +21,18 @@ from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.state.reading import WHOLE_BYTES, open_file, read_whole, require_columns
 from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.checkpoints.stores import store_of
-from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL
-from windowmill.windowing.columnar.buckets import KeyFilter
+from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, DUE, KIND, LEVEL
+from windowmill.windowing.columnar.buckets import KeyFilter, KeysOfShare, buckets_of
 from windowmill.windowing.columnar.position_delta_nodes import arriving_values, split_nodes
 from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
 from windowmill.windowing.columnar.position_reads import Bounds, Demand
 from windowmill.windowing.columnar.positions import NODE, SEQUENCE, PositionStage
 from windowmill.windowing.columnar.rows import key_codes, keys_of
-from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.combine import Ints
 
 #: Size of a file that is read whole; choosing among its few row groups would save nothing.
 SMALL_BYTES = 1 << 20
-#: Rows of which masks are computed together.
+#: Rows of which masks are computed together, at least: each time costs as much as the keys have rows, too.
 _TOGETHER = 1 << 17
 #: Products of keys and row groups up to which each row group is compared with each key.
 _MAX_COMPARED = 10_000_000
@@ -51,9 +51,13 @@ class _Large:
         statistics = self.parquet.metadata.row_group(group).column(self.places[column]).statistics
         return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
 
-    def has_nulls(self, group: int, column: str) -> bool:
-        statistics = self.parquet.metadata.row_group(group).column(self.places[column]).statistics
-        return statistics is None or not statistics.has_null_count or statistics.null_count > 0
+    def buckets(self, group: int) -> tuple[int, int] | None:
+        """The least and greatest bucket of the keys in a row group; null if it has rows of which none is known."""
+        if BUCKET not in self.places:
+            return None
+        statistics = self.parquet.metadata.row_group(group).column(self.places[BUCKET]).statistics
+        is_known = statistics is not None and statistics.has_min_max and statistics.has_null_count and statistics.null_count == 0
+        return (statistics.min, statistics.max) if is_known else None
 
     def has_values(self, group: int, column: str) -> bool:
         chunk = self.parquet.metadata.row_group(group).column(self.places[column])
@@ -80,28 +84,34 @@ class SearchedRows:
         Rows in memory, with the columns of the state.
     large
         Files of which row groups are chosen.
+    only
+        The keys of which rows of these files are read; null for all.
     """
 
-    def __init__(self, stage: PositionStage, limit: ReadLimit, small: pa.Table, large: Sequence[_Large] = ()) -> None:
-        self._stage, self._limit, self._small, self._large = stage, limit, small, large
+    def __init__(
+        self, stage: PositionStage, limit: ReadLimit, small: pa.Table, large: Sequence[_Large] = (), only: KeysOfShare | None = None
+    ) -> None:
+        self._stage, self._limit, self._small, self._large, self._only = stage, limit, small, large, only
         self._schema = stage.state.stored_schema
 
     @classmethod
-    def of_table(cls, table: DeltaTable, stage: PositionStage, limit: ReadLimit) -> Self:
-        """The rows of the position table ``table``; reads its small files whole.
+    def of_table(cls, table: DeltaTable, stage: PositionStage, limit: ReadLimit, only: KeysOfShare | None = None) -> Self:
+        """The rows of the position table ``table``, of the keys ``only`` if given; reads its small files whole.
 
         Raises
         ------
         StateCorruptError
             If a file does not match the table's log, or lacks a column.
         """
-        files = sorted(files_of(table), key=lambda file: int(file["size_bytes"]))
+        files = [file for file in files_of(table) if only is None or only.may_be_in(file)]
+        files.sort(key=lambda file: int(file["size_bytes"]))
         sizes, rows = (np.cumsum([int(file[name]) for file in files]) for name in ("size_bytes", "num_records"))
         largest = np.array([int(file["size_bytes"]) for file in files])
         n_small = int(((largest <= SMALL_BYTES) & (sizes <= WHOLE_BYTES) & (rows <= limit.rows)).sum())
         schema = stage.state.stored_schema
         small = read_whole(table, files[:n_small], schema, rows_before(stage))
-        return cls(stage, limit, small, [_opened(table, file, schema.names) for file in files[n_small:]])
+        small = small if only is None else only.rows(small)
+        return cls(stage, limit, small, [_opened(table, file, schema.names) for file in files[n_small:]], only)
 
     def needed(self, rows: pa.Table) -> pa.Table | None:
         """The rows that new ``rows`` need; null if they exceed the limit."""
@@ -152,36 +162,46 @@ class SearchedRows:
         return pa.concat_tables([part.filter(pc.less_equal(part.column(DUE), watermark)).select(self._stage.keys) for part in rows])
 
     def _with_entries(self, file: _Large) -> list[int]:
-        groups = range(file.parquet.metadata.num_row_groups)
-        return [group for group in groups if file.span(group, KIND) != (NODE, NODE)]
+        return [group for group in self._groups(file) if file.span(group, KIND) != (NODE, NODE)]
+
+    def _groups(self, file: _Large) -> list[int]:
+        """The row groups of ``file`` that may hold rows of the keys whose rows are read."""
+        groups, only = range(file.parquet.metadata.num_row_groups), self._only
+        return [group for group in groups if only is None or (span := file.buckets(group)) is None or only.may_be_between(*span)]
 
     def nodes(self, demand: Demand, keys: pa.Table) -> pa.Table | None:
         """The nodes that ``demand`` asks for of its keys ``keys``, with all columns of the state; null if they exceed the limit."""
         active = np.flatnonzero(demand.active)
         chosen, keys = demand.only(active), keys.take(pa.array(active)) if keys.num_columns else keys
-        spans = _Keys(keys)
-        groups = [(file, self._with_nodes(file, chosen, spans)) for file in self._large]
+        buckets = buckets_of(keys) if keys.num_columns else None
+        groups = [(file, self._with_nodes(file, chosen, buckets)) for file in self._large]
         if self._exceed(groups):
             return None
         among = KeyFilter(self._stage.keys)
         among.add(keys)
         found, n_found = [], 0
-        for rows in _together(map(among.passed, (self._small, *self._read(groups, self._stage.state.node_columns)))):
+        read = chain([self._small], self._read(groups, self._stage.state.node_columns))
+        for rows in _together(map(among.passed, read), max(_TOGETHER, 4 * len(active))):
             found.append(self._whole(rows.take(pa.array(_needed(rows, chosen, keys)))))
             n_found += len(found[-1])
             if n_found > self._limit.rows:
                 return None
         return pa.concat_tables(found)
 
-    def _with_nodes(self, file: _Large, demand: Demand, keys: _Keys) -> list[int]:
-        """The row groups of ``file`` that may hold needed nodes."""
-        n_groups = file.parquet.metadata.num_row_groups
-        if n_groups * len(demand.active) > _MAX_COMPARED:
-            return [group for group in range(n_groups) if file.bounds(group) is not None]
+    def _with_nodes(self, file: _Large, demand: Demand, buckets: Ints | None) -> list[int]:
+        """The row groups of ``file`` that may hold needed nodes of the keys in ``buckets``."""
+        groups = self._groups(file)
+        if len(groups) * len(demand.active) > _MAX_COMPARED:
+            return [group for group in groups if file.bounds(group) is not None]
         found = []
-        for group in range(n_groups):
+        for group in groups:
             bounds = file.bounds(group)
-            if bounds is not None and (demand.may_hold(bounds) & keys.within(file, group)).any():
+            if bounds is None:
+                continue
+            may_hold, span = demand.may_hold(bounds), file.buckets(group)
+            if buckets is not None and span is not None:
+                may_hold &= (buckets >= span[0]) & (buckets <= span[1])
+            if may_hold.any():
                 found.append(group)
         return found
 
@@ -204,7 +224,8 @@ class SearchedRows:
                     rows = rows.append_column(name, pa.nulls(rows.num_rows, schema.field(name).type))
                 rows = rows.select(list(columns)).cast(schema)
                 before = pc.and_(pc.less(rows.column(BATCH), self._stage.batch), rows.column(SEQUENCE).is_valid())
-                yield rows if pc.all(before).as_py() else rows.filter(before)
+                rows = rows if pc.all(before).as_py() else rows.filter(before)
+                yield rows if self._only is None else self._only.rows(rows)
 
     def _whole(self, rows: pa.Table) -> pa.Table:
         """``rows`` with all columns of the state; those that were not read are null."""
@@ -253,46 +274,16 @@ def _in_parts(metadata: pq.FileMetaData, groups: Sequence[int], together: int) -
         yield part
 
 
-def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Concatenate successive ``tables`` until each has at least ``_TOGETHER`` rows, but the last. A column that some lack is null there."""
+def _together(tables: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
+    """Concatenate successive ``tables`` until each has at least ``n_rows``, but the last. A column that some lack is null there."""
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
-        if sum(map(len, waiting)) >= _TOGETHER:
+        if sum(map(len, waiting)) >= n_rows:
             yield pa.concat_tables(waiting, promote_options="default")
             waiting = []
     if waiting:
         yield pa.concat_tables(waiting, promote_options="default")
-
-
-class _Keys:
-    """Compares ``keys`` with the statistics of row groups, column by column."""
-
-    def __init__(self, keys: pa.Table) -> None:
-        self._columns: dict[str, tuple[list[Any], Ints, Bools]] = {}
-        self._n = keys.num_rows if keys.num_columns else 1
-        for name in keys.column_names:
-            column = keys.column(name).combine_chunks()
-            if _is_ordered_by_parquet(column.type):
-                values = column.drop_null().unique().sort().to_pylist()
-                rank = pc.index_in(column, pa.array(values, column.type)).fill_null(-1)
-                self._columns[name] = values, rank.to_numpy(zero_copy_only=False), column.is_null().to_numpy(zero_copy_only=False)
-
-    def within(self, file: _Large, group: int) -> Bools:
-        """Mask of the keys that may be in a row group; shape (n_keys,)."""
-        found = np.ones(self._n, np.bool_)
-        for name, (values, rank, null) in self._columns.items():
-            span = file.span(group, name)
-            if span is not None:
-                inside = (rank >= bisect_left(values, span[0])) & (rank < bisect_right(values, span[1]))
-                found &= inside | (null & file.has_nulls(group, name))
-        return found
-
-
-def _is_ordered_by_parquet(kind: pa.DataType) -> bool:
-    """Whether Parquet orders values of ``kind`` as Python does."""
-    checks = pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_date32
-    return any(check(kind) for check in checks)
 
 
 def _needed(rows: pa.Table, demand: Demand, keys: pa.Table) -> Ints:

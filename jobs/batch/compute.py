@@ -20,7 +20,7 @@ from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.base import order_of
-from windowmill.checkpoints.state.compaction import joint_schema
+from windowmill.checkpoints.state.compaction import joint_schema, keys_of
 from windowmill.checkpoints.stores import is_table, use_options
 from windowmill.jobs.batch.from_state import carried_of, with_gaps
 from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job, Step, untimed
@@ -31,13 +31,12 @@ from windowmill.jobs.layouts.output import Output, Published, check_balance, com
 from windowmill.jobs.layouts.quarantine import quarantine_schema, quarantined
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
 from windowmill.jobs.reasons import TOO_LATE
-from windowmill.jobs.schedulers.files.quarantine import Quarantining
 from windowmill.jobs.schedulers.files.rows import FileRows
 from windowmill.jobs.schedulers.local import parts as local_parts
 from windowmill.jobs.schedulers.spark import numbered_rows
 from windowmill.jobs.schedulers.spark import parts as spark_parts
 from windowmill.jobs.schedulers.spark.numbered_rows import NumberedRows
-from windowmill.jobs.schedulers.spark.quarantine import not_applied, write_by_tasks
+from windowmill.jobs.schedulers.spark.quarantine import Quarantining
 from windowmill.jobs.schedulers.spark.task_output import (
     REFUSED_SCHEMA,
     OutputWriter,
@@ -132,7 +131,7 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
     try:
         with step("restore", "the state that rows and windows need"):
             shares = new.shares() if finished is not None and isinstance(new, FileRows) else [new]
-            loaded = [[spark_parts.load(part, own, surveyed.emission, job.state.name, spark) for own in shares] for part in parts]
+            loaded = [[spark_parts.load(part, own, surveyed.emission, job.state, spark) for own in shares] for part in parts]
         with step("apply", "new rows and restored state into windows"):
             if finished is None:
                 done.extend(part.compute(targets) for [part] in loaded)
@@ -183,7 +182,7 @@ def _targets(job: Job, parts: Sequence[Part]) -> Targets:
         {
             "sink": sink,
             "retracted": sink,
-            "state": Target(runnable.places.state, state, order),
+            "state": Target(runnable.places.state, state, order, keys_of(state)),
             "quarantine": Target(quarantine, quarantine_schema(pipeline)),
             "refused": Target(quarantine, REFUSED_SCHEMA),
         },
@@ -209,14 +208,11 @@ def _with_quarantined(
         return every
     batch, grids = job.input, [grid for part in parts for grid in part.grids]
     numbers = [each.files["refused"] for each in refusing] if refuses else None
-    found = None
-    if isinstance(new, FileRows):
-        found = Quarantining(new, batch.pipeline, job.plan, targets, job.paths, numbers, grids).write(spark)
-        new = NumberedRows.surveyed(numbered_rows.read(batch, spark), batch) if found is None else new
-    if isinstance(new, NumberedRows):
-        rows = new.doubtful if numbers is None else not_applied(new, numbers, targets, grids)
-        found = write_by_tasks(rows, batch.columns.struct.names, batch.pipeline, job.plan, targets, job.paths)
-    assert found is not None
+    own = Quarantining(batch.pipeline, job.plan, targets, job.paths, batch.lateness, numbers, grids)
+    found = own.write_of_files(spark, new) if isinstance(new, FileRows) else None
+    if found is None:
+        rows = new if isinstance(new, NumberedRows) else NumberedRows.surveyed(numbered_rows.read(batch, spark), batch)
+        found = own.write_of_frame(rows.doubtful, batch.columns.struct.names)
     return combine_counts(parts, done, found.counts.quarantined.get(TOO_LATE, 0) if refusing else 0) + found
 
 

@@ -269,7 +269,7 @@ def _steps(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, r
     except WindowmillError:
         raise
     except Exception as err:
-        ours = failures.typed(err, runnable.places.state)
+        ours = failures.typed(err)
         if isinstance(ours, ServerGoneError):
             remote.detach()
         if ours is not None:

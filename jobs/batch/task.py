@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -16,7 +15,7 @@ from windowmill.jobs.batch.job import ComputedBatch, Job, Step
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
-from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
+from windowmill.jobs.spark.access import map_in_arrow, mapped
 from windowmill.windowing.errors import WindowmillError
 
 if TYPE_CHECKING:
@@ -47,9 +46,7 @@ def _of_task(job: Job, spark: SparkSession, *, given: bool) -> object:
     for stage in stages:
         limits.check_files(job.input.files, stage.layout)
     rows = read_by_spark(job.input, stages, spark)
-    interpreting = job.input.expected_rows <= limits.MAX_INTERPRETED
-    with access_to(spark).interpreting() if interpreting else nullcontext():
-        [found] = collect_results(mapped(rows.coalesce(1), partial(_in_task_given, job, _empty(rows)), RETURNED))
+    [found] = collect_results(mapped(rows.coalesce(1), partial(_in_task_given, job, _empty(rows)), RETURNED))
     return found
 
 

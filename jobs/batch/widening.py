@@ -19,7 +19,7 @@ from windowmill.checkpoints.committer import beyond_delta_rs, error_of
 from windowmill.checkpoints.data_files import rows_of
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.checkpoints.state.compaction import joint_schema
+from windowmill.checkpoints.state.compaction import joint_schema, keys_of
 from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.checkpoints.state.reading import read_file, reporting_damage
 from windowmill.checkpoints.stores import is_table
@@ -27,7 +27,8 @@ from windowmill.checkpoints.widening import retyped, rewrite, wider_fields
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.sources.columns import Columns, in_sql
-from windowmill.windowing.columnar.added_columns import SUM
+from windowmill.windowing.columnar.added_columns import BUCKET, SUM
+from windowmill.windowing.columnar.buckets import with_buckets
 from windowmill.windowing.columnar.checksums import with_checksums
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.widening import WiderPartials
@@ -139,6 +140,7 @@ class _StateWidening:
         found = {name: rows.column(name) for name in rows.column_names} | self.partials.columns(rows)
         n = rows.num_rows
         wider = pa.table([found[each.name].cast(each.type) if each.name in found else pa.nulls(n, each.type) for each in columns], columns)
+        wider = with_buckets(wider, keys_of(columns)) if BUCKET in columns.names else wider
         yield with_checksums(wider) if SUM in columns.names else wider
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
@@ -36,22 +36,23 @@ class PartResult:
     refused: Ints
 
 
-#: Applies new rows to stored ones; either may be null.
-Advance = Callable[[pa.Table | None, pa.Table | None], Iterable[Advanced]]
-
-
 @dataclass(frozen=True)
 class Loaded:
-    """New rows and restored state of a part in this process; either may be null. ``advance`` applies the rows to the state."""
+    """New rows as ``work`` maps them, and restored ones, of a part in this process; either may be null."""
 
+    work: MapReduce
     rows: pa.Table | None
     stored: pa.Table | None
-    advance: Advance
+
+    def advanced(self) -> Iterator[Advanced]:
+        """Map the rows, and reduce them with the stored ones."""
+        lifted = [] if self.rows is None else list(self.work.map([self.rows], None))
+        return self.work.reduce(lifted, self.stored)
 
     def compute(self, writer: RowWriter) -> PartResult:
         """Compute complete windows and new state, and write them."""
         output, refused = Output(), [np.empty(0, np.int64)]
-        for done in self.advance(self.rows, self.stored):
+        for done in self.advanced():
             output += written(writer, done)
             refused.append(done.refused)
         return PartResult(output, np.sort(np.concatenate(refused)))
@@ -86,8 +87,8 @@ class PositionsWanted:
     stage: PositionStage
 
     def read(self, state: State, rows: pa.Table | None, limit: ReadLimit) -> pa.Table | None:
-        """As :meth:`PartialsWanted.read`."""
-        return state.positions(self.schema).read(self.stage, rows, limit)
+        """As :meth:`PartialsWanted.read`; ``rows`` are null for none."""
+        return state.positions(self.schema).read(self.stage, self.stage.state.rows.empty_table() if rows is None else rows, limit)
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,10 @@ class EntriesWanted:
     watermark: int
 
     def read(self, state: State, rows: pa.Table | None, limit: ReadLimit) -> pa.Table | None:
-        """As :meth:`PartialsWanted.read`."""
-        assert rows is not None
-        touched = rows.select(list(self.keys)).rename_columns(list(self.keys.values()))
+        """As :meth:`PositionsWanted.read`."""
+        touched = self.schema.empty_table().select(list(self.keys.values()))
+        if rows is not None:
+            touched = rows.select(list(self.keys)).rename_columns(touched.column_names)
         log = state.log(self.schema, self.may_lack)
         return log.read(touched, self.keys, before_batch=self.before_batch, watermark=self.watermark, limit=limit)
 
@@ -138,11 +140,6 @@ class MapReduce(Protocol):
     @property
     def keys(self) -> Mapping[str, str]:
         """Name of each key column in new rows -> its name in stored rows."""
-        ...
-
-    @property
-    def stored(self) -> pa.Schema:
-        """Columns of stored rows."""
         ...
 
     @property

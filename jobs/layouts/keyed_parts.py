@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 #: Number of rows that this process advances together. More are divided by key into shares, so that the memory of one serves the next.
 SHARE_ROWS = 1 << 17
-#: Applies new rows of some keys to stored ones.
-AdvanceKeys = Callable[[pa.Table, pa.Table], Advanced]
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Keyed:
     rows: pa.Schema
     stored: pa.Schema
     keys: Mapping[str, str]
-    advance: AdvanceKeys
+    advance: Callable[[pa.Table, pa.Table], Advanced]
     lateness: int
     most_readers: ClassVar[int] = limits.MAX_READINGS
 
@@ -76,10 +74,7 @@ class Keyed:
     def reduce(self, lifted: Sequence[Lifted], stored: pa.Table | None) -> Iterator[Advanced]:
         """Advance all keys; if they have many rows, a share of the keys at a time."""
         rows = pa.concat_tables([self.rows.empty_table(), *(each.rows for each in lifted)]).combine_chunks()
-        return self.advance_shares(rows, self.stored.empty_table() if stored is None else stored)
-
-    def advance_shares(self, rows: pa.Table, stored: pa.Table) -> Iterator[Advanced]:
-        """As :meth:`reduce`."""
+        stored = self.stored.empty_table() if stored is None else stored
         n_shares = 1 + (rows.num_rows + stored.num_rows) // SHARE_ROWS
         every, (new, old) = Share.every(n_shares), (list(names) for names in (self.keys, self.keys.values()))
         if n_shares == 1 or not new:
@@ -134,4 +129,4 @@ class KeyedPart(ABC):
         return new.usable(self.batch, self.rows)
 
     def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
-        return Loaded(rows, self.schema.empty_table() if stored is None else stored, self.keyed(emission).advance_shares)
+        return Loaded(self.keyed(emission), rows, stored)

@@ -26,9 +26,6 @@ MAX_BYTES, MAX_ROWS = 64 << 20, 1_000_000
 MAX_ROWS_SURVEYED_HERE = 20_000_000
 #: Limit on the new files, each of which is opened and examined before it is read.
 MAX_FILES = 256
-#: New rows for which Spark interprets expressions (decision 19). A row costs 7 µs more than compiled code, which takes Spark 0.05 s to
-#: compile where it is warm, and half a second where it has just started.
-MAX_INTERPRETED = 10_000
 #: Limit on the rows that this process quarantines: 7 µs a row and column.
 MAX_REFUSED = 200_000
 #: Limits on candidate state files for in-process work: bytes and rows.

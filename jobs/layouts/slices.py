@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -167,13 +167,17 @@ class SlicePart:
         return None if wanted is None else PartialsWanted(self.schema, wanted, self.batch.batch)
 
     def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
-        loaded = load(rows, stored, self._slicing, emission)
-        # Rows that are late for some window need the marks that only slices have.
-        if self.batch.is_bounded and self._slicing.slices.grids.intervals and rows is not None and LATE not in rows.column_names:
-            return replace(loaded, advance=partial(advance_events, self._slicing.window_stage(emission), self.batch.pipeline))
-        return loaded
+        work = self.map_reduce(emission, has_late=rows is not None and LATE in rows.column_names)
+        if stored is not None and work.reading.known:
+            stored = _without_idle_spans(stored, rows, work.stage)
+        if self.batch.is_limited:
+            _check_fits(rows, stored, work.stage)
+        return Loaded(work, None if rows is None else lateness.to_lift(rows), stored)
 
     def map_reduce(self, emission: Emission, *, has_late: bool) -> SliceMapReduce:
+        # Rows that are late for some window need the marks that only slices have.
+        if self.batch.is_bounded and self._slicing.slices.grids.intervals and not has_late:
+            return EventMapReduce(self._slicing.window_stage(emission), self.grids, None, self.batch.pipeline)
         return SliceMapReduce.of(self._slicing, emission, self.batch.rule if has_late else None)
 
 
@@ -189,10 +193,10 @@ class SliceMapReduce:
     rule: LatenessRule | None
     most_readers: ClassVar[int] = 0
 
-    @classmethod
-    def of(cls, slicing: Slicing, emission: Emission, rule: LatenessRule | None) -> Self:
+    @staticmethod
+    def of(slicing: Slicing, emission: Emission, rule: LatenessRule | None) -> SliceMapReduce:
         """Map and reduce of the windows of ``slicing``."""
-        return cls(slicing.window_stage(emission), slicing.slices.grids.grids, rule)
+        return SliceMapReduce(slicing.window_stage(emission), slicing.slices.grids.grids, rule)
 
     @property
     def reading(self) -> SliceStage:
@@ -201,10 +205,6 @@ class SliceMapReduce:
     @cached_property
     def keys(self) -> Mapping[str, str]:
         return {key: key for key in self.reading.keys}
-
-    @property
-    def stored(self) -> pa.Schema:
-        return self.reading.stored_schema
 
     @property
     def width(self) -> int | None:
@@ -240,31 +240,19 @@ def _counts_of(lifted: Lifted) -> tuple[int, int, tuple[int, ...]]:
     return rows, late, tuple(missed)
 
 
-def load(rows: pa.Table | None, stored: pa.Table | None, slicing: Slicing, emission: Emission) -> Loaded:
-    """Judged rows and restored slices, of which either may be null; raises ``TooLargeError`` if this process computes fewer windows."""
-    stage = slicing.window_stage(emission)
-    if stored is not None and stage.slices.known:
-        stored = _without_idle_spans(stored, rows, stage)
-    if slicing.batch.is_limited:
-        _check_fits(rows, stored, stage)
-    return Loaded(rows, stored, partial(advance, stage))
+@dataclass(frozen=True)
+class EventMapReduce(SliceMapReduce):
+    """As :class:`SliceMapReduce`, of a bounded input of interval events, of which no state needs slices: map leaves rows as they are."""
 
+    pipeline: Pipeline
 
-def advance(stage: WindowStage, rows: pa.Table | None, stored: pa.Table | None) -> Iterator[Advanced]:
-    """Combine judged ``rows`` and ``stored`` slices; skips rows with a quarantine reason. O(n log n) in rows and slices."""
-    parts: list[Sliced] = []
-    if stored is not None:
-        parts += slices.restored(stage.slices, stored.combine_chunks().to_batches())
-    if rows is not None:
-        parts += slices.sliced(stage.slices, lateness.to_lift(rows).combine_chunks().to_batches())
-    return advanced(stage, parts)
+    def map(self, rows: Iterable[pa.Table], share: Share | None) -> Iterator[Lifted]:
+        return (Lifted(table if share is None else share.rows(table, self.reading.keys)) for table in rows)
 
-
-def advance_events(stage: WindowStage, pipeline: Pipeline, rows: pa.Table | None, stored: pa.Table | None) -> Iterator[Advanced]:  # noqa: ARG001
-    """As :func:`advance`, of all ``rows`` of a bounded input with interval events."""
-    usable = None if rows is None else _usable(rows)
-    if usable is not None and usable.num_rows:
-        yield Advanced(event_windows(stage, pipeline, usable), None, np.empty(0, np.int64), Counts(rows_applied=usable.num_rows))
+    def reduce(self, lifted: Sequence[Lifted], stored: pa.Table | None) -> Iterator[Advanced]:  # noqa: ARG002 - there is no state
+        rows = pa.concat_tables([each.rows for each in lifted]) if lifted else None
+        if rows is not None and rows.num_rows:
+            yield Advanced(event_windows(self.stage, self.pipeline, rows), None, np.empty(0, np.int64), Counts(rows_applied=rows.num_rows))
 
 
 def _without_idle_spans(stored: pa.Table, rows: pa.Table | None, stage: WindowStage) -> pa.Table:

@@ -11,7 +11,6 @@ import unicodedata
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-#: Settings by which Spark compiles no code.
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 #: Names of UTC among the session's zones, in upper case.
 _UTC = ("UTC", "ETC/UTC", "Z", "GMT", "ETC/GMT", "+00:00", "ZULU", "ETC/ZULU", "UCT", "ETC/UCT", "UNIVERSAL")
 #: Characters that a Java URI does not escape in a path, besides letters and digits.
@@ -71,10 +68,6 @@ class Access(ABC):
     @abstractmethod
     def delta_scan(self, df: DataFrame) -> DeltaScan | None:
         """See :func:`windowmill.jobs.spark.file_ranges.delta_scan`; ``None`` also where the plan is not known."""
-
-    @abstractmethod
-    def interpreting(self) -> AbstractContextManager[None]:
-        """Within it Spark interprets expressions instead of compiling them, which is cheaper for few rows."""
 
     @abstractmethod
     def in_utc(self, df: DataFrame) -> tuple[DataFrame, Callable[[DataFrame], DataFrame]]:
@@ -169,17 +162,6 @@ class ClassicAccess(Access):
     def delta_scan(self, df: DataFrame) -> DeltaScan | None:
         return delta_scan(df)
 
-    @contextmanager
-    def interpreting(self) -> Iterator[None]:
-        # The compiler's classes are too old for a class archive, and code for a batch names its files, so that no other batch has it.
-        conf = self.spark.conf
-        before = {name: str(conf.get(name)) for name in INTERPRETED}
-        try:
-            self.apply(INTERPRETED)
-            yield
-        finally:
-            self.apply(before)
-
     def in_utc(self, df: DataFrame) -> tuple[DataFrame, Callable[[DataFrame], DataFrame]]:
         # A plan keeps the zone with which it was analyzed, so it is analyzed in a copy of the session.
         copy = type(self.spark)(self.spark.sparkContext, self.spark._jsparkSession.cloneSession())  # noqa: SLF001
@@ -229,9 +211,6 @@ class ConnectAccess(Access):
 
     def delta_scan(self, df: DataFrame) -> DeltaScan | None:  # noqa: ARG002 - as above
         return None
-
-    def interpreting(self) -> AbstractContextManager[None]:
-        return nullcontext()  # to change settings would take more requests, and the server's compiler is warm
 
     def in_utc(self, df: DataFrame) -> tuple[DataFrame, Callable[[DataFrame], DataFrame]]:
         # A server analyzes the plan again, with the settings of that moment, each time it is evaluated.

@@ -9,19 +9,15 @@ from pathlib import PurePath
 
 from windowmill.checkpoints.stores import is_disk_full
 from windowmill.windowing import errors
-from windowmill.windowing.columnar.checksums import REMEDY
-from windowmill.windowing.errors import ServerGoneError, StateCorruptError, StateMissingError, StorageFullError, WindowmillError, first_line
+from windowmill.windowing.errors import ServerGoneError, StorageFullError, WindowmillError, first_line
 
-#: Messages about a missing file, and about a damaged one.
-_GONE = r"FILE_NOT_EXIST|FileNotFoundException|PATH_NOT_FOUND|does not exist"
-_DAMAGED = r"FAILED_READ_FILE|is not a Parquet file|ChecksumException|could not verify page integrity|ParquetDecodingException"
 #: Errors that a client of Spark Connect gets when the server has died, or has been restarted.
 _SERVER_GONE = r"StatusCode\.UNAVAILABLE|INVALID_HANDLE\.(?:SESSION|OPERATION)_(?:CHANGED|CLOSED|NOT_FOUND)|NO_ACTIVE_SESSION"
 #: Pattern of a library's message, and advice for the user; the first match wins.
 _KNOWN = (
     (r"ARITHMETIC_OVERFLOW", "an integer sum left the range of a 64-bit integer; make the column double in the source"),
     (
-        _GONE,
+        r"FILE_NOT_EXIST|FileNotFoundException|PATH_NOT_FOUND|does not exist",
         "a file of a table is gone (vacuumed or deleted by hand); restore it, or backfill into a new sink",
     ),
     (
@@ -29,7 +25,7 @@ _KNOWN = (
         "storage did not answer, or refused access; run again; if it stays, check the connection, the credentials and their permissions",
     ),
     (
-        _DAMAGED,
+        r"FAILED_READ_FILE|is not a Parquet file|ChecksumException|could not verify page integrity|ParquetDecodingException",
         "a file of a table is damaged; restore it from a copy, or backfill into a new sink",
     ),
     (r"No space left on device", "the disk is full; free some space and run again"),
@@ -73,22 +69,15 @@ def raised_in_worker(err: Exception) -> WindowmillError | None:
     return kind(quoted[2].strip()) if quoted and isinstance(kind, type) and issubclass(kind, WindowmillError) else None
 
 
-def typed(err: Exception, state: str) -> WindowmillError | None:
-    """Windowmill's own error behind Spark's error ``err``: of a worker, or about a lost server or a file of the ``state`` table."""
+def typed(err: Exception) -> WindowmillError | None:
+    """Windowmill's own error behind Spark's error ``err``: of a worker, or about a full disk or a lost server."""
     ours = raised_in_worker(err)
     if ours is not None:
         return ours
     if is_disk_full(err):
         return StorageFullError(f"{_disk_full(err)}; nothing of this batch counts until it is committed")
-    text = str(err)
-    if gone := re.search(_SERVER_GONE, text):
-        return ServerGoneError(f"the Spark Connect server has died or lost its session ({gone[0]})")
-    file = re.search(rf"{re.escape(state.rstrip('/'))}/([^\s,;:'\"]+\.parquet)", text)
-    if file and re.search(_GONE, text):
-        return StateMissingError(f"state {state}: file {file[1]} is gone; {REMEDY}")
-    if file and re.search(_DAMAGED, text):
-        return StateCorruptError(f"state {state}: file {file[1]} is damaged; {REMEDY}")
-    return None
+    gone = re.search(_SERVER_GONE, str(err))
+    return ServerGoneError(f"the Spark Connect server has died or lost its session ({gone[0]})") if gone else None
 
 
 def _disk_full(err: BaseException) -> str:

@@ -47,7 +47,7 @@ def test_a_full_disk_is_told_whatever_error_hides_it(code):
     hiding = RuntimeError("file metadata is only available after writer close")
     hiding.__context__ = OSError(code, "no room")
     assert "no room: the disk is full or a quota is used up" in failures.explain(hiding)
-    assert isinstance(failures.typed(hiding, "state"), StorageFullError)
+    assert isinstance(failures.typed(hiding), StorageFullError)
 
 
 @pytest.mark.covers("S10")

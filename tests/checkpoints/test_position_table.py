@@ -25,9 +25,12 @@ from tests.matrices import EVERY
 from tests.strategies import shared
 from windowmill.checkpoints.state import compaction, searched_files
 from windowmill.checkpoints.state.compaction import compact_entries
+from windowmill.checkpoints.state.positions import PositionTable
+from windowmill.checkpoints.state.wanted import ReadLimit
 from windowmill.jobs.layouts import limits
 from windowmill.windowing.columnar.added_columns import KIND
-from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING
+from windowmill.windowing.columnar.buckets import KeysOfShare, Share
+from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING, PositionStage
 from windowmill.windowing.errors import StateCorruptError
 
 pytestmark = pytest.mark.thorough
@@ -143,6 +146,33 @@ def test_few_row_groups_of_a_large_file_are_decoded(path, monkeypatch):
     # Those of entries, and of a key the nodes beside the ends of its window and those of high levels.
     assert 0 < len(decoded) <= 60
     same_as_one_batch(run, [*tuples("abcdefghij", 0, 10_000), at(10_000, k="c")])
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["files read whole", "row groups"])
+@pytest.mark.parametrize("window", LONG)
+def test_tasks_restore_of_their_keys_what_one_process_restores_of_all(path, monkeypatch, window, whole):
+    run, compared, read = Run(long(window), path), [], PositionTable.read
+
+    def both(table: PositionTable, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
+        found, tasks = read(table, stage, rows, limit), list[pa.Table]()
+        for number in range(3):
+            own = KeysOfShare(Share(number, number + 1, 3), ["k"])
+            tasks.append(read(PositionTable(path, table.schema, table._check, own), stage, own.rows(rows), limit))
+            assert own.rows(tasks[-1]).num_rows == tasks[-1].num_rows
+        assert found is not None
+        assert sorted(map(repr, pa.concat_tables(tasks).to_pylist())) == sorted(map(repr, found.to_pylist()))
+        compared.append(found)
+        return found
+
+    with nullcontext() if whole else searching():
+        run.step([*tuples("abbcdefg", 0, 1_200), at(1_200, k=None)])
+        compact_entries(path, run.batch, ["positions"])
+        run.step(tuples("ab", 1_201, 1_230), 1_201)
+        monkeypatch.setattr(PositionTable, "read", both)
+        run.step([*tuples("bdef", 1_230, 1_250), at(1_250, k=None)], 1_230)
+        run.step([at(1_400)], 1_251)
+    assert len(compared) == 2
+    assert len(set(compared[0].column("k").to_pylist())) >= 4
 
 
 @pytest.mark.parametrize("windows", [["count"], ["count", "time"]], ids="-".join)

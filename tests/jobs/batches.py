@@ -32,6 +32,7 @@ from windowmill.jobs.schedulers.local.parts import compute_parts, load
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE, TIME, UNTIL_OF
+from windowmill.windowing.columnar.buckets import with_buckets
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.columnar.known_spans import last_columns
 from windowmill.windowing.kernels.lift import condition_column
@@ -220,6 +221,7 @@ class Run:
                 self.memory.append(read)
             return
         schema = joint_schema(self.pipeline, [part.schema for part in parts])
+        tables = [with_buckets(rows, self.pipeline.keys) for rows in tables] if self.pipeline.keys else tables
         write_deltalake(self.path, pa.concat_tables([schema.empty_table(), *tables], promote_options="default"), mode="append")
 
     def _drop_old(self, through: int) -> None:

@@ -67,9 +67,13 @@ def test_blocks_in_any_order_give_to_the_bit_what_rows_together_give(monkeypatch
     blocks.reverse()
     by_bucket = sorted(blocks, key=lambda block: block.column("bucket")[0].as_py())
     received = [[block for block in by_bucket if block.column("partition")[0].as_py() == number] for number in range(n)]
-    groups = [list(exchange._groups_of_blocks(work, iter(own))) for own in received]
+    groups = [list(exchange._groups_of_blocks(n, iter(own))) for own in received]
     assert sum(map(len, groups)) == (n if together > 1 else len(places))
-    found = [reduced(work, *group) for own in groups for group in own]
+    shares = sorted(share.first for own in groups for _, share in own), sorted(share.stop for own in groups for _, share in own)
+    assert [0, *shares[1]] == [*shares[0], groups[0][0][1].n_buckets], "a bucket is in no group, or in two"
+    for lifted, share in (group for own in groups for group in own):
+        assert all(share.rows(each.rows, list(work.keys)).num_rows == each.rows.num_rows for each in lifted)
+    found = [reduced(work, lifted, None) for own in groups for lifted, _ in own]
     assert sorted(row for rows, _, _ in found for row in rows) == sorted(wanted[0])
     assert sorted(row for _, rows, _ in found for row in rows) == sorted(wanted[1])
     assert sum(applied for _, _, applied in found) == wanted[2] == 150
@@ -77,8 +81,8 @@ def test_blocks_in_any_order_give_to_the_bit_what_rows_together_give(monkeypatch
 
 def test_counts_cross_once_and_without_rows(monkeypatch):
     monkeypatch.setattr(exchange, "_BLOCK_BYTES", 1)
-    rows, work = made(20), SliceMapReduce(NUMBERS.window_stage(0, keep=False), NUMBERS.grids.grids, None)
+    rows = made(20)
     for table in (rows, rows.slice(0, 0)):
-        blocks = exchange._cut(table, ["k"], 3, count(), (7, 0, 2), stored=False)
-        groups = [group for block in blocks for group in exchange._groups_of_blocks(work, iter([block]))]
+        blocks = exchange._cut(table, ["k"], 3, count(), (7, 0, 2))
+        groups = [group for block in blocks for group in exchange._groups_of_blocks(3, iter([block]))]
         assert [sum(each) for each in zip(*(one.counts for new, _ in groups for one in new if one.counts), strict=True)] == [7, 0, 2]

@@ -8,8 +8,8 @@ import traceback
 
 import pytest
 
-from windowmill.jobs.spark.failures import explain, raised_in_worker, typed
-from windowmill.windowing.errors import StateCorruptError, StateMissingError
+from windowmill.jobs.spark.failures import explain, raised_in_worker
+from windowmill.windowing.errors import StateCorruptError
 
 
 def _trace(err: Exception) -> str:
@@ -59,12 +59,3 @@ def test_an_error_without_words_is_told_by_its_type():
 
 def test_an_error_of_a_users_module_is_not_ours():
     assert raised_in_worker(RuntimeError(_trace(ValueError("mine")))) is None
-
-
-@pytest.mark.parametrize(
-    ("said", "kind"),
-    [("[FAILED_READ_FILE.FILE_NOT_EXIST] /s/a.parquet", StateMissingError), ("[FAILED_READ_FILE] file:/s/a.parquet", StateCorruptError)],
-)
-def test_a_file_of_the_state_that_is_gone_or_damaged(said, kind):
-    assert type(typed(RuntimeError(said), "/s")) is kind
-    assert typed(RuntimeError(said), "/other") is None

@@ -119,7 +119,7 @@ def test_a_shipment_is_known_by_what_is_in_it(tmp_path: Path, monkeypatch: pytes
     ],
 )
 def test_an_error_of_a_lost_server_is_known(said):
-    assert type(failures.typed(RuntimeError(said), "/s")) is ServerGoneError
+    assert type(failures.typed(RuntimeError(said))) is ServerGoneError
     assert "the Spark Connect server has died or lost its session; run again" in failures.explain(RuntimeError(said))
 
 

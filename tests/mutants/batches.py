@@ -50,7 +50,7 @@ MUTANTS = {
     f"{EXCHANGE}blocks_in_any_order_give_to_the_bit_what_rows_together_give": [
         (
             "blocks-in-any-order",
-            "jobs.schedulers.spark.exchange:_group",
+            "jobs.schedulers.spark.exchange:_lifted",
             instead("sorted(blocks, key=lambda block: block[_RANK].as_py())", "blocks"),
         ),
     ],

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame
 
 from tests.spark.harness import Bench, differences, events, quiet
 from windowmill.checkpoints.places import Places
@@ -19,6 +18,7 @@ from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.schedulers.local import parts as local_parts
 from windowmill.jobs.schedulers.spark import parts as spark_parts
+from windowmill.jobs.schedulers.spark.exchange import StoredRows
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SLICE
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.nodes import Nodes
@@ -38,11 +38,11 @@ LIMITS = [
 ]
 
 
-def run(folder: Path, cuts: list[int], lowered: dict[str, int]) -> tuple[Bench, list[DataFrame | pa.Table]]:
+def run(folder: Path, cuts: list[int], lowered: dict[str, int]) -> tuple[Bench, list[StoredRows | pa.Table]]:
     """Batches over rows that end at ``cuts``; the pipeline, and what each batch restored."""
     rows = events(41, cuts[-1])
     bench = Bench(folder, {"windows": WINDOWS, "keys": ["site"]})
-    restored: list[DataFrame | pa.Table] = []
+    restored: list[StoredRows | pa.Table] = []
 
     def noting(original: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*arguments: Any) -> Any:
@@ -85,7 +85,7 @@ def here(tmp_path_factory):
 @pytest.mark.parametrize(("limits", "by_spark"), LIMITS)
 def test_state_and_rows_are_the_same_here_and_by_spark(here, spark, tmp_path, limits, by_spark):
     bench, restored = run(tmp_path, CUTS, limits)
-    assert [isinstance(rows, DataFrame) for rows in restored] == by_spark
+    assert [isinstance(rows, StoredRows) for rows in restored] == by_spark
     assert differences(bench.rows(), here.rows(), tolerance=0) == []
     assert differences(state(bench).to_pylist(), state(here).to_pylist(), tolerance=0) == []
 

@@ -30,7 +30,7 @@ from windowmill.jobs.batch import steps
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.json_lines.spark_form import to_json
 from windowmill.jobs.layouts import limits, quarantine
-from windowmill.jobs.schedulers.spark import quarantine as spark_quarantine
+from windowmill.jobs.schedulers.spark.quarantine import Quarantining
 from windowmill.jobs.schedulers.spark.task_output import Target, Targets, read_files
 from windowmill.jobs.sources.base import Reading
 from windowmill.jobs.sources.columns import REASON
@@ -319,7 +319,7 @@ def test_quarantined_rows_have_the_form_that_spark_gives_them(spark, tmp_path):
     source = open_source(pipeline)
     frame = read_rows(spark, source, whole(source), runnable_of(pipeline), now_us=NOW)
     target = Target(str(tmp_path / "q"), quarantine.quarantine_schema(pipeline))
-    written = spark_quarantine.write_by_tasks(frame, names, pipeline, plan, Targets(3, "a", {"quarantine": target}), [])
+    written = Quarantining(pipeline, plan, Targets(3, "a", {"quarantine": target}), [], 0).write_of_frame(frame, names)
     by_spark = pa.Table.from_batches(read_files(target.table, written.files["quarantine"])).to_pylist()
     here = quarantine.quarantined(refused, names, pipeline, plan, [])
     assert here.schema == target.schema

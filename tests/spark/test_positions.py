@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from collections import Counter
 from decimal import Decimal
 from typing import Any
 
@@ -12,20 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.checkpoints.test_position_table import long, tuples
-from tests.jobs.batches import Run
-from tests.jobs.drawn import at
 from tests.readers import by_each_scheduler, compute_by_many_tasks
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, cut, differences, events, quiet, run_over
 from tests.spark.test_live import AGGREGATES
-from windowmill.checkpoints.state.compaction import compact_entries
-from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.commands.state import state_of
-from windowmill.jobs.layouts.base import PositionsWanted
-from windowmill.jobs.schedulers.spark import position_rows
-from windowmill.jobs.schedulers.spark.state_rows import restored
 from windowmill.windowing.columnar.positions import SEQUENCE
 
 COUNTS = [
@@ -152,34 +142,3 @@ def _state(bench: Bench) -> list[str]:
     """The rows of the state, but for the numbers of batches and rows."""
     table = DeltaTable(f"{bench.sink}.windowmill/state").to_pyarrow_table().drop_columns(["_batch", "_number", "_sum"])
     return sorted(map(repr, table.to_pylist()))
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(("window", "few"), [("count", 100_000), ("count", 0), ("time", 100_000)])
-def test_spark_restores_the_rows_that_this_process_does(spark, tmp_path, monkeypatch, window, few):
-    monkeypatch.setattr(position_rows, "_FEW_BOUNDS", few)
-
-    run, compared, read = Run(long(window), str(tmp_path / "state")), [], PositionTable.read
-
-    def both(table, stage, rows, limit):
-        here = read(table, stage, rows, limit)
-        touched = spark.createDataFrame(rows.select(["k", "_time"])) if len(rows) else None
-        there = restored(spark, run.path, PositionsWanted(table._schema, stage), touched, 0).toArrow()
-        assert _places(there) == _places(here)
-        compared.append(Counter(there.column("k").to_pylist()))
-        return here
-
-    run.step([*tuples("abbc", 0, 1_200), at(1_200, k=None)])
-    compact_entries(run.path, run.batch, ["positions"])
-    run.step(tuples("ab", 1_201, 1_230), 1_201)
-    monkeypatch.setattr(PositionTable, "read", both)
-    run.step([*tuples("bd", 1_230, 1_250), at(1_250, k=None)], 1_230)
-    run.step([at(1_400)], 1_251)
-    assert len(compared) == 2
-    if window == "count":
-        for key, n in compared[0].items():
-            assert n <= {"b": 10, None: 1}[key] + 2 * math.log2(300) + 2
-
-
-def _places(rows: pa.Table) -> list[str]:
-    return sorted(map(repr, rows.select(["k", "_kind", "_batch", "_level", "_position", "_sum"]).to_pylist()))

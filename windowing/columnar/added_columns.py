@@ -30,6 +30,8 @@ REACHING = "_reaching"
 REACHED = "_reached"
 #: Of a fragment of a session: the gap, and its first and last event time.
 GAP, FIRST, LAST = "_gap", "_first", "_last"
+#: Bucket of the keys of a row of the state, see :mod:`.buckets`; null in rows that an earlier version wrote.
+BUCKET = "_bucket"
 #: Batch that appended a row of the state.
 BATCH = "_batch"
 #: Kind of a row of the state, where a table holds several.

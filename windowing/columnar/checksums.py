@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.added_columns import SUM
+from windowmill.windowing.columnar.added_columns import BUCKET, SUM
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels.checksums import Words, add_bytes, add_floats, add_lists, add_words
 from windowmill.windowing.kernels.columns import valid_of
@@ -30,10 +30,13 @@ REMEDY = "nothing was written; restore the folder from a copy, or backfill into 
 
 
 def row_checksums(table: pa.Table) -> pa.Array:
-    """The checksum of each row over all columns but ``SUM``; int64, shape (n_rows,). About 2 ns per number, 1 ns per byte of text."""
+    """The checksum of each row over all columns but ``SUM`` and ``BUCKET``, which follows from the keys; int64, shape (n_rows,).
+
+    About 2 ns per number, 1 ns per byte of text.
+    """
     sums = np.full(table.num_rows, _START, np.uint64)
     for name, column in zip(table.column_names, table.columns, strict=True):
-        if name != SUM:
+        if name not in (SUM, BUCKET):
             first = 0
             for chunk in column.chunks:
                 _add(sums[first : first + len(chunk)], chunk, _seed(name))

@@ -17,7 +17,7 @@ from windowmill.jobs.layouts.lateness import with_arrival
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result, returnable
 from windowmill.jobs.schedulers.files.survey import Survey, Times, bounds, surveyed, times_of, undecided
 from windowmill.jobs.schedulers.spark.exchange import RowsOfFiles
-from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION, numbers_in, numbers_of_tasks
+from windowmill.jobs.schedulers.spark.partitioning import ROWS_PER_PARTITION, numbers_in
 from windowmill.jobs.sources.columns import ROW
 from windowmill.jobs.sources.file_parts import CheckedFile, Tasks, all_examined, divided, number_of_rows
 from windowmill.jobs.sources.plain_files import RowGroup
@@ -26,11 +26,10 @@ from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.windowing.columnar.buckets import KeyShare
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from windowmill.jobs.layouts.base import MapReduce
     from windowmill.jobs.layouts.input import TableInput
-    from windowmill.jobs.layouts.keyed_parts import Keyed
     from windowmill.jobs.sources.plain_files import FilePart
     from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.watermark import LatenessRule
@@ -103,10 +102,6 @@ class FileRows:
         """Runs in an executor."""
         return map(work.judged, self._read(task, work.reading))
 
-    def frame(self, spark: SparkSession, work: Keyed) -> DataFrame:
-        """The usable rows as a DataFrame."""
-        return map_in_arrow(numbers_of_tasks(spark, len(self.tasks)), partial(_frame, self, work), work.rows)
-
     def parts(
         self, task: int, columns: Sequence[str] = (), conditions: Sequence[str] = ()
     ) -> Iterator[tuple[FilePart, Iterator[pa.Table]]]:
@@ -128,13 +123,6 @@ class FileRows:
         columns = list(dict.fromkeys((*stage.keys, *stage.ties, *stage.source_columns)))
         for _, batches in self.parts(task, columns, list(dict.fromkeys(stage.conditions))):
             yield from batches if self.share is None else (self.share.rows(rows, stage.keys) for rows in batches)
-
-
-def _frame(new: FileRows, work: Keyed, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor."""
-    for task in numbers_in(batches):
-        for rows in new.source(work).tables(task):
-            yield from rows.combine_chunks().to_batches()
 
 
 def examined_all(spark: SparkSession, plain: PlainRows, columns: Sequence[str], options: Mapping[str, Options]) -> list[CheckedFile] | None:

@@ -89,7 +89,6 @@ class BoundedWork:
     batch: Input
     seen: int | None
     reading: _Readings
-    stored: ClassVar[pa.Schema] = pa.schema([])
     most_readers: ClassVar[int] = limits.MAX_READINGS
 
     @classmethod
@@ -132,7 +131,7 @@ class BoundedWork:
         emission = self.batch.emission(self.seen)
         for part in parts:
             loaded, numbers = load(part, new, emission, MemoryState()), [np.empty(0, np.int64)]
-            for done in loaded.advance(loaded.rows, loaded.stored):
+            for done in loaded.advanced():
                 yield Advanced(done.results, None, np.empty(0, np.int64), done.counts)
                 numbers.append(done.refused)
             if not part.grids:
@@ -217,16 +216,16 @@ def complete(rows: pa.Table) -> pa.Table:
 
 def _results(own: BoundedWork, schema: pa.Schema, groups_of: GroupsOf, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
-    for group in groups_of(batches):
-        for done in own.reduce(*group):
+    for lifted, _ in groups_of(batches):
+        for done in own.reduce(lifted, None):
             for found in own.tables(done):
                 yield from found.select(schema.names).to_batches(_CHUNK_ROWS)
 
 
 def _outcome(own: BoundedWork, schema: pa.Schema, groups_of: GroupsOf, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
-    for group in groups_of(batches):
-        for done in own.reduce(*group):
+    for lifted, _ in groups_of(batches):
+        for done in own.reduce(lifted, None):
             for batch in (batch for found in own.tables(done) for batch in found.to_batches(_CHUNK_ROWS)):
                 cells = pa.StructArray.from_arrays(batch.columns, fields=list(schema.field(RESULT).type))
                 yield pa.record_batch([cells, pa.nulls(len(cells), pa.int64())], schema=schema)
@@ -271,8 +270,8 @@ def windows_of(exchange: Exchange, work: SliceMapReduce) -> DataFrame:
 
 def _windows(work: SliceMapReduce, groups_of: GroupsOf, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
-    for group in groups_of(batches):
-        for combined in grid_windows.combined(work.stage, work.parts(*group)):
+    for lifted, _ in groups_of(batches):
+        for combined in grid_windows.combined(work.stage, work.parts(lifted, None)):
             for table in combined.windows:
                 yield from table.to_batches(slices.BATCH_ROWS)
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from windowmill.jobs.layouts.base import MapReduce
     from windowmill.jobs.layouts.input import SourceInput, TableInput
-    from windowmill.jobs.layouts.keyed_parts import Keyed
     from windowmill.windowing.columnar.slices import RowColumns
 
 #: Columns of a survey: file, least and greatest event time, number of rows and of usable ones, greatest index.
@@ -92,14 +91,8 @@ class NumberedRows:
 
     def source(self, work: MapReduce) -> RowsOfFrame:
         """The rows as ``work`` maps them."""
-        return RowsOfFrame(self._read_by(work), partial(judged, self.batch.times, work), self.survey.rows)
-
-    def frame(self, spark: SparkSession, work: Keyed) -> DataFrame:  # noqa: ARG002 - as of FileRows
-        """The usable rows as a DataFrame."""
-        return mapped(self._read_by(work), partial(_judged_batches, self.batch.times, work), work.rows)
-
-    def _read_by(self, work: MapReduce) -> DataFrame:
-        return self.rows.select(NUMBER_OF, WATERMARK_OF, *inputs(self.rows, work.reading, also=self.batch.times.columns))
+        read = self.rows.select(NUMBER_OF, WATERMARK_OF, *inputs(self.rows, work.reading, also=self.batch.times.columns))
+        return RowsOfFrame(read, partial(judged, self.batch.times, work), self.survey.rows)
 
 
 def judged(times: EventTimes, work: MapReduce, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -108,12 +101,6 @@ def judged(times: EventTimes, work: MapReduce, batches: Iterator[pa.RecordBatch]
     needless = [name for name in times.read if name not in (*reading.keys, *reading.ties, *reading.source_columns)]
     for batch in batches:
         yield work.judged(times.of(pa.Table.from_batches([batch])).drop_columns(needless))
-
-
-def _judged_batches(times: EventTimes, work: MapReduce, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in an executor."""
-    for rows in judged(times, work, batches):
-        yield from rows.combine_chunks().to_batches()
 
 
 def read(batch: TableInput, spark: SparkSession) -> DataFrame:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from windowmill.checkpoints.state.partials import PartialTable
-from windowmill.jobs.layouts.base import BatchSurvey, Part, PartialsWanted, StateWanted, emits_within_range_only
+from windowmill.checkpoints.stores import is_table
+from windowmill.jobs.layouts.base import BatchSurvey, Part, PartialsWanted, emits_within_range_only
 from windowmill.jobs.schedulers.files.rows import FileRows
-from windowmill.jobs.schedulers.spark.exchange import Exchange
+from windowmill.jobs.schedulers.spark.exchange import Exchange, StoredRows
 from windowmill.jobs.schedulers.spark.numbered_rows import NumberedRows, read
 from windowmill.jobs.schedulers.spark.partitioning import shuffle_partitions
-from windowmill.jobs.schedulers.spark.state_rows import restored
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
+    from windowmill.checkpoints.state.readers import DeltaState
     from windowmill.jobs.layouts.emission import Emission
     from windowmill.jobs.layouts.input import TableInput
-    from windowmill.jobs.layouts.keyed_parts import KeyedPart
 
 
 def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> BatchSurvey[FileRows | NumberedRows]:
@@ -33,24 +32,16 @@ def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> Bat
     return BatchSurvey(new, new.survey.rows, batch.emission(new.survey.seen, emits_within_range_only=stops), new.survey.seen)
 
 
-def load(part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: str, spark: SparkSession) -> Exchange:
-    """Load a batch of any size of a part; ``state`` is the path of the state table."""
+def load(part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: DeltaState, spark: SparkSession) -> Exchange:
+    """Load a batch of any size of a part."""
     batch, survey = part.batch, None if new is None else new.survey
     revised_after = survey.low if survey is not None and batch.revises else None
     wanted = part.wanted(emission, has_rows=new is not None, revised_after=revised_after)
-    stored = None if wanted is None else _restored(wanted, part, new, emission, state, spark)
-    n_stored = 0
-    if stored is not None and isinstance(wanted, PartialsWanted):
-        files = PartialTable(state, wanted.schema).files_with(wanted.wanted)
-        n_stored = sum(int(file["num_records"]) for file in files)
+    stored = None
+    if wanted is not None and is_table(state.name):
+        most = 0
+        if isinstance(wanted, PartialsWanted):
+            most = sum(int(file["num_records"]) for file in state.partials(wanted.schema).files_with(wanted.wanted))
+        stored = StoredRows(state, wanted, most)
     work = part.map_reduce(emission, has_late=survey is not None and survey.has_late)
-    return Exchange(spark, work, None if new is None else new.source(work), stored, shuffle_partitions(batch, spark), n_stored)
-
-
-def _restored(
-    wanted: StateWanted, part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: str, spark: SparkSession
-) -> DataFrame | None:
-    """The ``wanted`` rows of the state; null for none."""
-    if new is None or isinstance(wanted, PartialsWanted):
-        return restored(spark, state, wanted, None, 0)
-    return restored(spark, state, wanted, new.frame(spark, cast("KeyedPart", part).keyed(emission)), new.survey.rows)
+    return Exchange(spark, work, None if new is None else new.source(work), stored, shuffle_partitions(batch, spark))

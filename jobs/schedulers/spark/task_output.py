@@ -23,6 +23,7 @@ from windowmill.checkpoints.stores import Options, filesystem_of, use_options
 from windowmill.jobs.layouts.output import Output, Published, Role, RowWriter
 from windowmill.jobs.layouts.returning import collect_results
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED
+from windowmill.windowing.columnar.buckets import with_buckets
 from windowmill.windowing.columnar.results import with_retracted
 from windowmill.windowing.counts import Counts
 
@@ -34,11 +35,12 @@ REFUSED_SCHEMA = pa.schema([(NUMBER_OF, pa.int64())])
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The folder of a table, the columns of its files, and the columns by which the rows of a file are sorted."""
+    """The folder of a table, the columns of its files, those by which the rows of a file are sorted, and the key columns of the state."""
 
     table: str
     schema: pa.Schema
     order: Sequence[str] = ()
+    keys: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,9 @@ class OutputWriter(RowWriter):
         if not rows.num_rows:
             return
         if role == "state":
-            schema, n, own = self._targets.of[role].schema, rows.num_rows, set(rows.column_names)
+            schema, keys, n = self._targets.of[role].schema, self._targets.of[role].keys, rows.num_rows
+            rows = with_buckets(rows, keys) if keys else rows
+            own = set(rows.column_names)
             # The columns of other parts are null.
             columns = [rows.column(f.name) if f.name in own else pa.nulls(n, f.type) for f in schema]
             rows = pa.table(columns, names=schema.names)
