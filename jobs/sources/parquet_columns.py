@@ -317,7 +317,7 @@ def may_not_fit(stored: pa.DataType, kind: pa.DataType) -> bool:
     """Whether a value of a column that is ``stored`` in this type may be none of ``kind``, according to the types."""
     own = readable(stored)
     if own is None or own == kind:
-        return own is None
+        return own is None or (pa.types.is_timestamp(stored) and stored.unit in ("s", "ms"))  # one may be beyond 64 bits of microseconds
     return not (_is_number(own) and not pa.types.is_decimal(kind) and wider(own, kind) == kind)
 
 

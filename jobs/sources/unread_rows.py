@@ -83,7 +83,7 @@ def unread_of(
         if texts[name].null_count == values[name].null_count:
             continue
         for index in np.flatnonzero(pc.and_(pc.is_valid(texts[name]), pc.is_null(values[name])).to_numpy(zero_copy_only=False)).tolist():
-            wrong.setdefault(index, {})[name] = str(texts[name][index].as_py())
+            wrong.setdefault(index, {})[name] = _text_of(texts[name][index])
     for index, own in wrong.items():
         name, text = next(iter(own.items()))
         said = f"{name}: got {json.dumps(text[:_SHOWN], ensure_ascii=False)}; expected {ddl_of(values[name].type)}"
@@ -92,6 +92,13 @@ def unread_of(
         return None
     n_rows = len(next(iter(texts.values()))) if texts else 1 + max(found)
     return pa.array([found.get(index) for index in range(n_rows)], pa.string())
+
+
+def _text_of(value: pa.Scalar) -> str:
+    try:
+        return str(value.as_py())
+    except (OverflowError, ValueError):  # a date or an instant that Python has none for
+        return str(value.value)
 
 
 def _reject(reason: str, where: str, what: str, texts: Mapping[str, str]) -> str:

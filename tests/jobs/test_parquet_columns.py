@@ -203,6 +203,24 @@ def test_values_are_cast_one_by_one_to_the_type_of_earlier_files(stored, kind, f
     assert cast(stored, kind).to_pylist() == found
 
 
+@pytest.mark.parametrize(
+    ("far", "shown"),
+    [
+        (pa.array([2**31 - 1, 0], pa.int32()).cast(pa.date32()), "2147483647"),
+        (pa.array([-(2**62), 0], pa.int64()).cast(pa.timestamp("ms", "UTC")), "-4611686018427387904"),
+    ],
+    ids=["date", "milliseconds"],
+)
+def test_an_event_time_beyond_all_instants_is_quarantined_with_its_number(tmp_path, capsys, far, shown):
+    pipe = Pipe(tmp_path, aggregates={"total": {"sum": "v"}})
+    pipe.land("0", 0, v=pa.array([1]))
+    pipe.land("1", 1, t=far, v=pa.array([2, 3]))
+    assert main(["run", str(pipe.path)]) == 0, capsys.readouterr().err
+    rows = DeltaTable(f"{pipe.sink}.windowmill/quarantine").to_pyarrow_table().to_pylist()
+    [row] = [row for row in rows if row["reason"] != "too_late"]
+    assert (row["reason"], row["detail"].rpartition("/")[2]) == ("bad_time", f'1.parquet: t: got "{shown}"; expected TIMESTAMP')
+
+
 def test_an_event_time_of_an_instant_is_not_cut_to_the_date_of_earlier_files(tmp_path, capsys):
     pipe = Pipe(tmp_path, aggregates={"total": {"sum": "v"}})
     pipe.land("0", 0, t=pa.array([DAY.date()]), v=pa.array([1]))
