@@ -270,6 +270,17 @@ def _arithmetic(own: Evaluator, node: exp.Binary) -> Value:
     left, right, sign = own.value(node.left), own.value(node.right), _ARITHMETIC[type(node)]
     if any(value_types.is_time(value.kind) or value.kind in (INTERVAL, MONTHS) for value in (left, right)):
         return times.moved_by_interval(sign, left, right)
+    for operand, value, opposite in ((node.left, left, right), (node.right, right, left)):
+        number = operand.unnest()
+        number = number.this if isinstance(number, exp.Neg) else number
+        if (
+            isinstance(number, exp.Cast)
+            and number.this.is_number
+            and value_types.is_whole(value.kind)
+            and pa.types.is_decimal(opposite.kind)
+        ):
+            # Spark takes the digits of a number with a suffix as they are, and of one that is cast those of the type; the tree is the same.
+            raise outside(f"arithmetic ({sign}) of a decimal and {number.sql('spark')}", instead=str(number.this))
     return arithmetic(sign, left, right)
 
 

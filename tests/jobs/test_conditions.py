@@ -121,6 +121,7 @@ OUTSIDE = [
     ("iff(i > 0, true, false)", "iff()"),
     ("case when null then b else b end", "write false"),
     ("i = j < 3", "two comparisons"),
+    *((text, "arithmetic (/) of a decimal and CAST(3 AS") for text in ("2.5 / 3L > i", "cast(3 as int) / 2.5 > i", "2.5 / (-3S) > i")),
     ("_metadata.file_path = 'x'", "hidden column"),
     ("session.f(s)", "follows a dot"),
     ("date_format(t, 'w') = '1'", "write parts such as yyyy"),
