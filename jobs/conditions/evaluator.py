@@ -7,8 +7,8 @@ depends on the types of the columns alone, so an expression over no rows shows i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,10 @@ from sqlglot import exp
 import windowmill.jobs.conditions.numbers  # noqa: F401 - all of them register functions
 from windowmill.jobs.conditions import times, value_types
 from windowmill.jobs.conditions.casts import cast, cast_to_common, holds, try_cast
+from windowmill.jobs.conditions.checks import parts_problem
 from windowmill.jobs.conditions.choices import choice, is_null
 from windowmill.jobs.conditions.evaluated import (
+    NoValueError,
     OutsideError,
     Value,
     applied,
@@ -28,14 +30,15 @@ from windowmill.jobs.conditions.evaluated import (
     either,
     mask_of,
     outside,
-    repeated,
     without,
 )
-from windowmill.jobs.conditions.functions import FUNCTIONS, Call
+from windowmill.jobs.conditions.functions import FUNCTIONS, Call, Evaluator, as_truth, rule
 from windowmill.jobs.conditions.nested import field_of, item_of
 from windowmill.jobs.conditions.numbers import arithmetic, compared, negative, same
+from windowmill.jobs.conditions.syntax import columns_of, parsed
 from windowmill.jobs.conditions.text_functions import like, trimmed
 from windowmill.jobs.conditions.value_types import BOOL, DOUBLE, INT, INTERVAL, LONG, MAX_DIGITS, MONTHS, NULL, TEXT
+from windowmill.windowing.errors import SpecError
 
 _T = exp.DataType.Type
 #: Types of casts by their names.
@@ -62,67 +65,6 @@ _BITS: Mapping[type, Callable[..., pa.Array]] = {
     exp.BitwiseOr: pc.bit_wise_or,
     exp.BitwiseXor: pc.bit_wise_xor,
 }
-#: Arguments of a node that its rule handles.
-_ARGUMENTS = frozenset(
-    {"this", "expression", "expressions", "to", "ifs", "default", "true", "false", "low", "high", "is_string", "table", "db", "catalog"}
-)
-_MORE_ARGUMENTS: Mapping[type, frozenset[str]] = {
-    exp.TryCast: frozenset({"safe"}),
-    exp.DPipe: frozenset({"safe"}),
-    exp.Interval: frozenset({"unit"}),
-    exp.Trim: frozenset({"position"}),
-    exp.Substring: frozenset({"start", "length"}),
-    exp.StrPosition: frozenset({"substr", "position"}),
-    exp.Like: frozenset({"negate"}),
-    exp.ILike: frozenset({"negate"}),
-}
-
-Rule = Callable[["Evaluator", Any], Value]
-_RULES: dict[type, Rule] = {}
-
-
-@dataclass(frozen=True)
-class Evaluator:
-    """An expression's columns, as Spark's types, and the number of rows."""
-
-    columns: Mapping[str, pa.Array]
-    n: int
-
-    def value(self, node: exp.Expr) -> Value:
-        """Evaluate a part of the expression; raises ``OutsideError`` if it has no rule here."""
-        rule = _RULES.get(type(node))
-        more = {name for name, value in node.args.items() if value not in (None, False, [])} - _ARGUMENTS
-        if rule is None or more - _MORE_ARGUMENTS.get(type(node), frozenset()):
-            raise outside(node.sql("spark"))
-        return rule(self, node)
-
-    def truth(self, node: exp.Expr) -> Value:
-        """Evaluate a condition."""
-        return _truth(self.value(node))
-
-    def constant(self, constant: Any, kind: pa.DataType, unit: str | None = None) -> Value:
-        """A constant of ``kind``."""
-        return Value(repeated(constant, kind, self.n), None, constant, unit)
-
-    def with_columns(self, columns: Mapping[str, pa.Array], rows: pa.Array, n: int) -> Evaluator:
-        """The evaluation of a lambda: over these ``rows``, repeated or left out, with parameters in front of the columns."""
-        return Evaluator({**{name: array.take(rows) for name, array in self.columns.items()}, **columns}, n)
-
-
-def _truth(found: Value) -> Value:
-    if found.kind not in (BOOL, NULL):
-        raise outside("a condition that is a value", found.kind)
-    return cast(found, BOOL)
-
-
-def rule(*nodes: type) -> Callable[[Rule], Rule]:
-    """Registers how nodes of these types are evaluated."""
-
-    def register(own: Rule) -> Rule:
-        _RULES.update(dict.fromkeys(nodes, own))
-        return own
-
-    return register
 
 
 @rule(exp.Literal, exp.RawString)
@@ -352,7 +294,7 @@ def _choice(own: Evaluator, node: exp.If | exp.Case) -> Value:
     given = [own.value(branch.this) for branch in branches]
     if any(value.kind == NULL for value in given):
         raise outside("null as the test of a choice", instead="false")
-    tests = [_truth(value) if subject is None else compared("=", subject, value) for value in given]
+    tests = [as_truth(value) if subject is None else compared("=", subject, value) for value in given]
     otherwise = own.constant(None, NULL) if last is None else own.value(last)
     return choice(tests, [*(own.value(branch.args["true"]) for branch in branches), otherwise])
 
@@ -396,3 +338,73 @@ def _adjacent(own: Evaluator, node: exp.Concat) -> Value:
 @rule(exp.Extract)
 def _part(own: Evaluator, node: exp.Extract) -> Value:
     return FUNCTIONS["date_part"](Call(own, "extract", [exp.Literal.string(node.this.name), node.expression]))
+
+
+def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:
+    """A condition over ``n`` rows of ``columns``; raises ``OutsideError``, and ``SpecError`` for a constant that cannot be what it must."""
+    try:
+        return Evaluator({name: spark_array(array) for name, array in columns.items()}, n).truth(parsed(condition))
+    except NoValueError as err:
+        raise SpecError(f"condition {condition!r}: {err}; correct it in the spec") from err
+
+
+def spark_array(array: pa.Array) -> pa.Array:
+    """``array`` in the type that Spark's type has here: texts and lists with small offsets, times in microseconds."""
+    kind = spark_kind(array.type)
+    array = array if kind == array.type else array.cast(kind)
+    if not pa.types.is_string(kind):
+        return array
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:  # bytes that are no UTF-8, of which Java makes the same characters
+        return pa.array([None if each is None else each.decode("utf-8", "replace") for each in array.cast(pa.binary()).to_pylist()], kind)
+    return array
+
+
+def spark_kind(kind: pa.DataType) -> pa.DataType:
+    """The Arrow type that represents the Spark type of ``kind``."""
+    if pa.types.is_dictionary(kind):
+        return spark_kind(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz and "UTC")
+    if pa.types.is_large_list(kind):
+        return pa.list_(kind.value_type)
+    return kind
+
+
+@lru_cache(1_000)
+def _refusal(condition: str) -> str | None:
+    return parts_problem(parsed(condition, "databricks"), condition)
+
+
+@lru_cache(1_000)
+def outside_whatever(condition: str) -> str | None:
+    """Why only Spark evaluates ``condition`` whatever the types of its columns; null if that is not known."""
+    try:
+        tree = parsed(condition)
+        names = [f"{name}()" for call in tree.find_all(exp.Anonymous) if (name := str(call.this).lower()) not in FUNCTIONS]
+        if names:
+            return f"only Spark evaluates {', '.join(dict.fromkeys(names))}"
+        Evaluator({name: pa.nulls(0) for name in columns_of(condition)}, 0).truth(tree)
+    except OutsideError as err:
+        return None if err.by_type else f"only Spark evaluates {err}"
+    except (SpecError, NoValueError, RecursionError):
+        pass
+    return None
+
+
+@lru_cache(1_000)
+def outside_over(condition: str, types: tuple[tuple[str, pa.DataType], ...]) -> tuple[str | None, bool]:
+    """Why only Spark evaluates ``condition`` over columns of these types, if so; and whether a row may exist on which it fails."""
+    problem = _refusal(condition)
+    if problem is not None:
+        return problem, False
+    try:
+        empty = {name: pa.nulls(0, spark_kind(kind)) for name, kind in types}
+        return None, value_of(condition, empty, 0).failed is not None
+    except OutsideError as err:
+        return f"only Spark evaluates {err}", False
+    except RecursionError:
+        return "its parts lie too deep within one another; write it flat", False

@@ -1,22 +1,81 @@
-"""The functions of Spark SQL that are evaluated here, by name."""
+"""What evaluates an expression over rows, and the functions of Spark SQL that it knows, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from sqlglot import exp
 
 from windowmill.jobs.conditions.casts import cast
-from windowmill.jobs.conditions.evaluated import Computed, Value, applied, by_rows, by_value, outside
-from windowmill.jobs.conditions.value_types import BINARY, DOUBLE, FLOAT, INT, NULL, TEXT, is_whole
+from windowmill.jobs.conditions.evaluated import Computed, Value, applied, by_rows, by_value, outside, repeated
+from windowmill.jobs.conditions.value_types import BINARY, BOOL, DOUBLE, FLOAT, INT, NULL, TEXT, is_whole
 
-if TYPE_CHECKING:
-    from sqlglot import exp
+#: Arguments of a node that its rule handles.
+_ARGUMENTS = frozenset(
+    {"this", "expression", "expressions", "to", "ifs", "default", "true", "false", "low", "high", "is_string", "table", "db", "catalog"}
+)
+_MORE_ARGUMENTS: Mapping[type, frozenset[str]] = {
+    exp.TryCast: frozenset({"safe"}),
+    exp.DPipe: frozenset({"safe"}),
+    exp.Interval: frozenset({"unit"}),
+    exp.Trim: frozenset({"position"}),
+    exp.Substring: frozenset({"start", "length"}),
+    exp.StrPosition: frozenset({"substr", "position"}),
+    exp.Like: frozenset({"negate"}),
+    exp.ILike: frozenset({"negate"}),
+}
 
-    from windowmill.jobs.conditions.evaluator import Evaluator
+Rule = Callable[["Evaluator", Any], Value]
+_RULES: dict[type, Rule] = {}
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """An expression's columns, as Spark's types, and the number of rows."""
+
+    columns: Mapping[str, pa.Array]
+    n: int
+
+    def value(self, node: exp.Expr) -> Value:
+        """Evaluate a part of the expression; raises ``OutsideError`` if it has no rule here."""
+        rule = _RULES.get(type(node))
+        more = {name for name, value in node.args.items() if value not in (None, False, [])} - _ARGUMENTS
+        if rule is None or more - _MORE_ARGUMENTS.get(type(node), frozenset()):
+            raise outside(node.sql("spark"))
+        return rule(self, node)
+
+    def truth(self, node: exp.Expr) -> Value:
+        """Evaluate a condition."""
+        return as_truth(self.value(node))
+
+    def constant(self, constant: Any, kind: pa.DataType, unit: str | None = None) -> Value:
+        """A constant of ``kind``."""
+        return Value(repeated(constant, kind, self.n), None, constant, unit)
+
+    def with_columns(self, columns: Mapping[str, pa.Array], rows: pa.Array, n: int) -> Evaluator:
+        """The evaluation of a lambda: over these ``rows``, repeated or left out, with parameters in front of the columns."""
+        return Evaluator({**{name: array.take(rows) for name, array in self.columns.items()}, **columns}, n)
+
+
+def as_truth(found: Value) -> Value:
+    """A value as the truth of a condition; raises ``OutsideError`` if it is none."""
+    if found.kind not in (BOOL, NULL):
+        raise outside("a condition that is a value", found.kind)
+    return cast(found, BOOL)
+
+
+def rule(*nodes: type) -> Callable[[Rule], Rule]:
+    """Registers how nodes of these types are evaluated."""
+
+    def register(own: Rule) -> Rule:
+        _RULES.update(dict.fromkeys(nodes, own))
+        return own
+
+    return register
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from windowmill.jobs.conditions.casts import cast, date_of, days_of, seconds_ahead, zone_of
 from windowmill.jobs.conditions.evaluated import Computed, Mask, Value, applied, array_of, by_value, mask_of, numbers_of, outside, repeated
-from windowmill.jobs.conditions.functions import Call, calls, function, literal_of, whole
+from windowmill.jobs.conditions.functions import Call, Evaluator, calls, function, literal_of, whole
 from windowmill.jobs.conditions.value_types import (
     DATE,
     DOUBLE,
@@ -35,8 +35,6 @@ from windowmill.jobs.datetime_patterns import MONTH_NAMES, PatternError, pattern
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
-
-    from windowmill.jobs.conditions.evaluator import Evaluator
 
 
 Ints = npt.NDArray[np.int64]

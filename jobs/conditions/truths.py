@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.conditions.evaluated import NoValueError, OutsideError
-from windowmill.jobs.conditions.functions import FUNCTIONS
-from windowmill.windowing.errors import SpecError, UnsupportedError
+from windowmill.windowing.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from windowmill.jobs.conditions.evaluated import Value
@@ -38,6 +35,13 @@ def columns_of(condition: str) -> frozenset[str]:
     from windowmill.jobs.conditions import syntax
 
     return syntax.columns_of(condition)
+
+
+def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:
+    """A condition over ``n`` rows of ``columns``; raises ``OutsideError``, and ``SpecError`` for a constant that cannot be what it must."""
+    from windowmill.jobs.conditions import evaluator
+
+    return evaluator.value_of(condition, columns, n)
 
 
 def every_condition(pipeline: Pipeline) -> tuple[str, ...]:
@@ -111,51 +115,6 @@ def _truth(condition: str, rows: pa.Table) -> Truth:
     return Truth(pc.fill_null(value.array, False), pa.array(np.zeros(n, np.bool_) if value.failed is None else value.failed))
 
 
-def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:
-    """A condition over ``n`` rows of ``columns``; raises ``OutsideError``, and ``SpecError`` for a constant that cannot be what it must."""
-    from windowmill.jobs.conditions.evaluator import Evaluator
-    from windowmill.jobs.conditions.syntax import parsed
-
-    try:
-        return Evaluator({name: spark_array(array) for name, array in columns.items()}, n).truth(parsed(condition))
-    except NoValueError as err:
-        raise SpecError(f"condition {condition!r}: {err}; correct it in the spec") from err
-
-
-def spark_array(array: pa.Array) -> pa.Array:
-    """``array`` in the type that Spark's type has here: texts and lists with small offsets, times in microseconds."""
-    kind = spark_kind(array.type)
-    array = array if kind == array.type else array.cast(kind)
-    if not pa.types.is_string(kind):
-        return array
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid:  # bytes that are no UTF-8, of which Java makes the same characters
-        return pa.array([None if each is None else each.decode("utf-8", "replace") for each in array.cast(pa.binary()).to_pylist()], kind)
-    return array
-
-
-def spark_kind(kind: pa.DataType) -> pa.DataType:
-    """The Arrow type that represents the Spark type of ``kind``."""
-    if pa.types.is_dictionary(kind):
-        return spark_kind(kind.value_type)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz and "UTC")
-    if pa.types.is_large_list(kind):
-        return pa.list_(kind.value_type)
-    return kind
-
-
-@lru_cache(1_000)
-def _refusal(condition: str) -> str | None:
-    from windowmill.jobs.conditions.checks import parts_problem
-    from windowmill.jobs.conditions.syntax import parsed
-
-    return parts_problem(parsed(condition, "databricks"), condition)
-
-
 def outside_problem(condition: str, types: Mapping[str, pa.DataType]) -> str | None:
     """Why only Spark evaluates ``condition`` over columns of ``types``; null if it is evaluated over Arrow tables too.
 
@@ -164,31 +123,25 @@ def outside_problem(condition: str, types: Mapping[str, pa.DataType]) -> str | N
     SpecError
         If it is no Spark SQL, or a constant in it cannot be what it must.
     """
-    return _outside(condition, _read_by(condition, types))[0]
+    return _outside(condition, types)[0]
 
 
 def may_fail(condition: str, types: Mapping[str, pa.DataType]) -> bool:
     """Whether a row may exist on which ``condition``, which is not outside, fails."""
-    return _outside(condition, _read_by(condition, types))[1]
+    return _outside(condition, types)[1]
 
 
-def _read_by(condition: str, types: Mapping[str, pa.DataType]) -> tuple[tuple[str, pa.DataType], ...]:
+def _outside(condition: str, types: Mapping[str, pa.DataType]) -> tuple[str | None, bool]:
+    from windowmill.jobs.conditions import evaluator
+
     wanted = {name.lower() for name in columns_of(condition)}
-    return tuple((name, kind) for name, kind in types.items() if name.lower() in wanted)
+    return evaluator.outside_over(condition, tuple((name, kind) for name, kind in types.items() if name.lower() in wanted))
 
 
-@lru_cache(1_000)
-def _outside(condition: str, types: tuple[tuple[str, pa.DataType], ...]) -> tuple[str | None, bool]:
-    problem = _refusal(condition)
-    if problem is not None:
-        return problem, False
-    try:
-        empty = {name: pa.nulls(0, spark_kind(kind)) for name, kind in types}
-        return None, value_of(condition, empty, 0).failed is not None
-    except OutsideError as err:
-        return f"only Spark evaluates {err}", False
-    except RecursionError:
-        return "its parts lie too deep within one another; write it flat", False
+def _outside_whatever(condition: str) -> str | None:
+    from windowmill.jobs.conditions import evaluator
+
+    return evaluator.outside_whatever(condition)
 
 
 def outside_by_field(pipeline: Pipeline, types: Mapping[str, pa.DataType] | None = None) -> dict[str, str]:
@@ -197,24 +150,3 @@ def outside_by_field(pipeline: Pipeline, types: Mapping[str, pa.DataType] | None
         (where, _outside_whatever(text) if types is None else outside_problem(text, types)) for where, text in conditions_by_field(pipeline)
     )
     return {where: f"{why}; `compute: local` and `windowmill try` refuse it" for where, why in reasons if why is not None}
-
-
-@lru_cache(1_000)
-def _outside_whatever(condition: str) -> str | None:
-    """Why only Spark evaluates ``condition`` whatever the types of its columns; null if that is not known."""
-    from sqlglot import exp
-
-    from windowmill.jobs.conditions.evaluator import Evaluator
-    from windowmill.jobs.conditions.syntax import parsed
-
-    try:
-        tree = parsed(condition)
-        names = [f"{name}()" for call in tree.find_all(exp.Anonymous) if (name := str(call.this).lower()) not in FUNCTIONS]
-        if names:
-            return f"only Spark evaluates {', '.join(dict.fromkeys(names))}"
-        Evaluator({name: pa.nulls(0) for name in columns_of(condition)}, 0).truth(tree)
-    except OutsideError as err:
-        return None if err.by_type else f"only Spark evaluates {err}"
-    except (SpecError, NoValueError, RecursionError):
-        pass
-    return None
