@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from windowmill.jobs.layouts.input import Input
-    from windowmill.windowing.axis import WindowGrid
+    from windowmill.windowing.slicing.edges import WindowGrid
 
 #: Columns of a commit: value of the column of arrival, number of the commit and of its first row.
 _VALUE, _COMMIT, _FIRST = "_ value", "_ commit", "_ first"

@@ -15,8 +15,8 @@ from windowmill.windowing.durations import DAY_US
 from windowmill.windowing.errors import LimitExceededError, SpecError
 
 if TYPE_CHECKING:
-    from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.slicing.edges import WindowGrid
     from windowmill.windowing.spec import Pipeline
     from windowmill.windowing.windows.base import Window
 

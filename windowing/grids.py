@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windowmill.windowing.axis import CumulativeGrid, Edges, Grid, WindowGrid, to_us
+from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.slicing.calendar_grid import CalendarGrid
 from windowmill.windowing.slicing.calendars import origin_of, zone_named
+from windowmill.windowing.slicing.edges import CumulativeGrid, Edges, Grid, WindowGrid
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.rules import GridRules, RuledWindow
 

@@ -29,7 +29,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
+from windowmill.windowing.slicing.edges import Edges, Grid, WindowGrid, all_hopping
 
 #: Slices of the longest window from which on nodes are stored. They are one row more for each slice written: what a batch of 14 slices
 #: saves at reading makes up for it from about here on, for a batch of one slice before that (docs/decisions/0006).

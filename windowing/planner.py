@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from windowmill.windowing.aggregates import aggregate_for, value_type
 from windowmill.windowing.aggregates.order import mergeable
-from windowmill.windowing.axis import Grid, WindowGrid, all_hopping
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL
 from windowmill.windowing.columnar.keyed import live_columns
@@ -30,6 +29,7 @@ from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.layouts import Positions, Rows, Sessions, Slices, StateLayout, divide, why_rows
 from windowmill.windowing.nodes import MANY_SLICES, Nodes
 from windowmill.windowing.slicing.calendar_grid import CalendarGrid
+from windowmill.windowing.slicing.edges import Grid, WindowGrid, all_hopping
 from windowmill.windowing.slicing.slicers import slicer_of
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window

@@ -25,13 +25,14 @@ from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.reasons import TOO_LATE
 from windowmill.jobs.sources.changed_rows import queried
 from windowmill.jobs.sources.columns import Columns
-from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, Edges
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.changes import SpecChanges
 from windowmill.windowing.columnar.added_columns import SLICE
 from windowmill.windowing.columnar.checksums import RowCheck
 from windowmill.windowing.errors import SpecError, first_line
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.layouts import divide
+from windowmill.windowing.slicing.edges import Edges
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from windowmill.jobs.layouts.emission import Emission
     from windowmill.jobs.layouts.input import Input
     from windowmill.jobs.schedulers.local.new_rows import NewRows
-    from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.buckets import Share
     from windowmill.windowing.columnar.positions import PositionStage
     from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.layouts import StateLayout
+    from windowmill.windowing.slicing.edges import WindowGrid
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from windowmill.jobs.layouts.emission import Emission
     from windowmill.jobs.layouts.input import Input
     from windowmill.jobs.schedulers.local.new_rows import NewRows
-    from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.layouts import StateLayout
+    from windowmill.windowing.slicing.edges import WindowGrid
 
 
 #: Number of rows that this process advances together. More are divided by key into shares, so that the memory of one serves the next.

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from windowmill.jobs.column_names import FILE, REASON, ROW
 from windowmill.jobs.layouts.row_numbers import numbers_of
 from windowmill.jobs.reasons import with_too_late
-from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import (
     ARRIVAL,
     CLOSED,
@@ -26,6 +26,7 @@ from windowmill.windowing.columnar.added_columns import (
     WATERMARK_OF,
 )
 from windowmill.windowing.grids import closing_of
+from windowmill.windowing.slicing.edges import WindowGrid
 from windowmill.windowing.watermark import BEFORE, LatenessRule, commits_of
 
 if TYPE_CHECKING:

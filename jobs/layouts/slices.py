@@ -36,8 +36,8 @@ from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.schedulers.local.new_rows import NewRows
-    from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.columnar.buckets import Share
+    from windowmill.windowing.slicing.edges import WindowGrid
     from windowmill.windowing.watermark import LatenessRule
 
 

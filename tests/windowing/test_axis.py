@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowmill.windowing.axis import Edges, Grid, from_us, to_us
+from windowmill.windowing.axis import from_us, to_us
+from windowmill.windowing.slicing.edges import Edges, Grid
 
 grids = st.builds(Grid, st.integers(1, 40), st.integers(1, 40), st.integers(-100, 100))
 instants = st.integers(-500, 500)

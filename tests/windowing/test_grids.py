@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from tests.strategies import shared
 from tests.windowing.calendar_cases import CALENDARS, DAY, ODD, WINDOWS, instants, pipeline_of
-from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, CumulativeGrid, Edges, Grid, WindowGrid, to_us
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, to_us
 from windowmill.windowing.bounds import accepted_times, count_ends
 from windowmill.windowing.grids import Grids, closing_of
 from windowmill.windowing.reference.ruled_windows import GridWindows as Oracle
 from windowmill.windowing.slicing import calendar_grid
+from windowmill.windowing.slicing.edges import CumulativeGrid, Edges, Grid, WindowGrid
 from windowmill.windowing.windows.rules import GridRules, RuledWindow
 
 AROUND = 120 * DAY

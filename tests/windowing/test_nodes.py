@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.checkpoints.state.wanted import condition_of
 from windowmill.windowing import nodes as nodes_module
-from windowmill.windowing.axis import Edges, Grid
 from windowmill.windowing.columnar import grid_windows, slices
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SLICE, SUM, TIME
 from windowmill.windowing.columnar.checksums import RowCheck
@@ -24,6 +23,7 @@ from windowmill.windowing.columnar.slices import NodeStage, SliceStage, WindowSt
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.nodes import Nodes, Selection
+from windowmill.windowing.slicing.edges import Edges, Grid
 from windowmill.windowing.specfile import parse_pipeline
 
 MINUTE = 60_000_000

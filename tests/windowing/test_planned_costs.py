@@ -15,9 +15,9 @@ from tests.jobs.batches import Run
 from tests.jobs.drawn import at
 from tests.matrices import crossed
 from tests.windowing.test_planner import ROOT, RUNNABLE, SPEC, planned
-from windowmill.windowing.axis import Edges
 from windowmill.windowing.grids import Grids, count_slices
 from windowmill.windowing.planner import plan
+from windowmill.windowing.slicing.edges import Edges
 from windowmill.windowing.specfile import parse_pipeline
 
 SHAPES = [(8, 1), (48, 1), (48, 2), (60, 7), (64, 16), (100, 50), (10, 10)]

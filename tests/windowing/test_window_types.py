@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from tests.kernel_runs import KernelRun
-from windowmill.windowing.axis import CumulativeGrid, Grid
 from windowmill.windowing.columnar.aggregation import LeafPartials
 from windowmill.windowing.columnar.position_batch import FrontSequence
 from windowmill.windowing.columnar.position_deltas import DeltaSequence
@@ -19,6 +18,7 @@ from windowmill.windowing.layouts import divide
 from windowmill.windowing.planner import plan
 from windowmill.windowing.reference import rows_of
 from windowmill.windowing.reference.events import Course, Tally
+from windowmill.windowing.slicing.edges import CumulativeGrid, Grid
 from windowmill.windowing.slicing.leaves import Engine, Windows
 from windowmill.windowing.slicing.slicers import slicer_of
 from windowmill.windowing.spec import Pipeline

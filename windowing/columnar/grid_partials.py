@@ -19,8 +19,8 @@ from windowmill.windowing.kernels.grid_ranges import grid_windows
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.kernels.two_stacks import add_members, fifo_ranges
+from windowmill.windowing.slicing.edges import Numbering
 from windowmill.windowing.slicing.leaves import Windows
-from windowmill.windowing.slicing.numbering import Numbering
 
 
 @dataclass(frozen=True)

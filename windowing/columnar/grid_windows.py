@@ -14,7 +14,6 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from windowmill.windowing.axis import Grid, WindowGrid
 from windowmill.windowing.bounds import check_duration, check_key, check_share, count_ends
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, REACHING, SLICE
 from windowmill.windowing.columnar.advanced import Advanced
@@ -58,8 +57,8 @@ from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.kernels.slice_revisions import SortedSlices, late_windows, versions
 from windowmill.windowing.kernels.slice_windows import hopping_windows
 from windowmill.windowing.kernels.slices import along_axis, by_key, combine_runs, runs
+from windowmill.windowing.slicing.edges import Grid, Numbering, WindowGrid, pairs_among
 from windowmill.windowing.slicing.leaves import Windows
-from windowmill.windowing.slicing.numbering import Numbering, pairs_among
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
 

@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.axis import Edges, WindowGrid
 from windowmill.windowing.bounds import check_duration
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, TIME, UNTIL_OF
 from windowmill.windowing.columnar.slice_columns import closed_of, nulled
@@ -33,6 +32,7 @@ from windowmill.windowing.kernels.columns import int64_of
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lift import WEIGHT, WHOLE
 from windowmill.windowing.slicing.crossings import Crossings
+from windowmill.windowing.slicing.edges import Edges, WindowGrid
 from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, WindowGrid
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import check_ends_of_key, check_share
 from windowmill.windowing.columnar.added_columns import SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.grid_partials import SlicePartials
@@ -36,7 +36,7 @@ from windowmill.windowing.kernels.columns import int64_of, valid_of
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, known_span
 from windowmill.windowing.kernels.rows import Rows
-from windowmill.windowing.slicing.numbering import Numbering
+from windowmill.windowing.slicing.edges import Numbering, WindowGrid
 from windowmill.windowing.watermark import BEFORE
 
 #: ``first`` and ``last`` of a key of which a window has counted nothing.

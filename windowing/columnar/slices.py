@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.axis import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.columnar.added_columns import (
     ARRIVAL,
     BATCH,
@@ -47,6 +46,7 @@ from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, condition_column, lift_runs
 from windowmill.windowing.kernels.slices import along_axis, by_key, runs
 from windowmill.windowing.nodes import Nodes
+from windowmill.windowing.slicing.edges import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.watermark import BEFORE
 
 #: Column of a bare result row: the index of its grid in the stage. The other columns are keys, window end and aggregates, and window start

@@ -14,7 +14,7 @@ from windowmill.windowing.kernels.compilation import inlined, inner, njit
 
 @njit
 def slice_starts(time: Ints, periods: Ints, phases: Ints) -> Ints:
-    """:meth:`windowmill.windowing.axis.Edges.slice_start` of each instant."""
+    """:meth:`windowmill.windowing.slicing.edges.Edges.slice_start` of each instant."""
     starts = np.empty(len(time), np.int64)
     for row in range(len(time)):
         t = time[row]

@@ -22,11 +22,11 @@ from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, T
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.slicing.calendars import Steps, shifted, zone_named
-from windowmill.windowing.slicing.numbering import Numbering
+from windowmill.windowing.slicing.edges import Numbering
 
 if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Ints
-    from windowmill.windowing.slicing.numbering import Numbering
+    from windowmill.windowing.slicing.edges import Numbering
 
 #: Windows of a block, where a step has no more of its own.
 _BLOCK = 256

@@ -8,9 +8,8 @@ from typing import Self
 
 import numpy as np
 
-from windowmill.windowing.axis import Edges, ListedGrid, WindowGrid
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.slicing.numbering import each_of
+from windowmill.windowing.slicing.edges import Edges, ListedGrid, WindowGrid, each_of
 
 
 @dataclass(frozen=True)

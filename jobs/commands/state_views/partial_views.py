@@ -12,13 +12,14 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.state.inspection import SessionsInspection, SlicesInspection
 from windowmill.checkpoints.state.wanted import OpenSessions
 from windowmill.jobs.commands.state_views.view import View, partials_told, source_types
-from windowmill.windowing.axis import AXIS_BEGIN, WindowGrid
+from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.grid_partials import SlicePartials, windows_of
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.sessions import SessionLimits
 from windowmill.windowing.layouts import Sessions
+from windowmill.windowing.slicing.edges import WindowGrid
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from windowmill.jobs.layouts.base import Loaded, Part
     from windowmill.jobs.layouts.emission import Emission
     from windowmill.jobs.layouts.input import Input, TableInput
-    from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.slicing.edges import WindowGrid
 
 Rows = TypeVar("Rows", bound=NewRows)
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from windowmill.checkpoints.data_files import DataFile
     from windowmill.checkpoints.plans import Plan
-    from windowmill.windowing.axis import WindowGrid
     from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.slicing.edges import WindowGrid
     from windowmill.windowing.spec import Pipeline
 
 
