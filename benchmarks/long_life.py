@@ -36,7 +36,7 @@ from windowmill.checkpoints.plans import RunPlan
 from windowmill.checkpoints.record_table import DeltaRecords
 from windowmill.checkpoints.records import FAN, FORMAT, LAST_LEVEL, LedgerRecord, packed, sealed
 from windowmill.jobs.batch import planning
-from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.counts import Counts, Totals, WindowRows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline

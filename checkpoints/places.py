@@ -130,7 +130,7 @@ def _root(pipeline: Pipeline) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Runnable:
-    """A pipeline that has passed the checks of :func:`windowmill.jobs.spec_checks.runnable_of`, which alone makes these.
+    """A pipeline that has passed the checks of :func:`windowmill.jobs.runnables.runnable_of`, which alone makes these.
 
     Attributes
     ----------

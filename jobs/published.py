@@ -22,9 +22,9 @@ from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.instants import instant_us
+from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.delta_log import read_source_table
 from windowmill.jobs.spark.object_storage import spark_path
-from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.errors import ArgumentError, SinkError, SourceRangeGoneError, SpecError

@@ -6,31 +6,31 @@ They import neither Spark nor Airflow.
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
-from windowmill.checkpoints.places import Places, Runnable, absolute, escape_in, local_path
 from windowmill.expectations.suites import check_rules, rules, sink_columns, type_problems
-from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.conditions.truths import conditions_by_field
-from windowmill.jobs.sources.kinds import is_located, kind_problems, open_source
+from windowmill.jobs.sources.kinds import kind_problems
 from windowmill.windowing.aggregates.own import adapt
 from windowmill.windowing.bounds import check_lengths
-from windowmill.windowing.errors import LimitExceededError, SourceSchemaError, SpecError, TableUnlocatedError, UnsupportedError, first_line
+from windowmill.windowing.errors import LimitExceededError, SpecError, first_line
 from windowmill.windowing.imports import imported
 from windowmill.windowing.redaction import holds_credentials
-from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline, Source, Table
+from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Problem = tuple[str, str]
-#: The path of a field, with which messages about a spec begin.
-_FIELD = re.compile(r"(?:source|keys|time|windows|aggregates|sink|checkpoints)(?:\..+)?")
+
+
+#: Midnights of a winter and of a summer day.
+_MIDNIGHTS = (datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 7, 1, tzinfo=UTC))
 
 
 def problems_of(pipeline: Pipeline) -> list[Problem]:
@@ -85,61 +85,6 @@ def _catalog_problems(pipeline: Pipeline, name: str) -> Iterator[Problem]:
         yield "source.table", f"a table of a catalog is read as Delta; for {pipeline.source.format} give the path of the folder"
 
 
-def runnable_of(pipeline: Pipeline) -> Runnable:
-    """``pipeline`` with its tables; raises ``SpecError``, naming the field, for a spec that ``run`` and ``backfill`` do not support."""
-    # These load deltalake, which `validate` does without.
-    from windowmill.checkpoints.catalog_tables import located
-    from windowmill.checkpoints.stores import use_options_of
-    from windowmill.checkpoints.writers import check_scheme
-    from windowmill.jobs.sources.reading import check_source
-
-    name = f"pipeline {pipeline.pipeline}"
-    use_options_of(pipeline)
-    source, sink = pipeline.source, pipeline.sink
-    if source is None or sink is None:
-        missing = "source" if source is None else "sink"
-        raise SpecError(f"{name}: {missing}: missing; give its path")
-    problem = next(not_run(pipeline), None)
-    if problem:
-        raise UnsupportedError(f"{name}: {problem[0]}: {problem[1]}")
-    pipeline = located(pipeline)
-    source, sink = cast(Source, pipeline.source), cast(Table, pipeline.sink)
-    for field, table in (("source", source), ("sink", sink)):
-        if table.table is not None:
-            raise TableUnlocatedError(
-                f"{name}: {field}.table: where {table.table} lies is not recorded yet; `windowmill run` asks Spark's catalog"
-            )
-    compute_of(pipeline)
-    check_lengths(pipeline)
-    check_source(pipeline, source)
-    # `not_run` has refused tables without a path.
-    # Spark may run in another folder.
-    places = Places.below(absolute(Places.of(pipeline).root))
-    runnable = Runnable(pipeline, source, source.path or source.place, absolute(cast(str, sink.path)), places)
-    for field, path in (("sink", runnable.sink_path), ("checkpoints", runnable.places.root)):
-        escape = escape_in(path)
-        if escape is not None:
-            raise SpecError(
-                f"{name}: {field}.path: {path} leads to {Path(path).resolve()}, which holds {escape!r}; writers of Delta tables take that "
-                f"for {unquote(escape)!r}: rename the folder to which it leads"
-            )
-        check_scheme(path)
-    _check_names(runnable)
-    return runnable
-
-
-def _check_names(runnable: Runnable) -> None:
-    """Refuse names of columns that a sink in object storage cannot have: Delta stores them by column mapping, which only Spark writes."""
-    pipeline = runnable.pipeline
-    for field, names in (("keys", pipeline.keys), ("aggregates", pipeline.aggregates)):
-        odd = next((name for name in names if set(name) & set(" ,;{}()\n\t=")), None)
-        if odd is not None and local_path(runnable.sink_path) is None:
-            raise UnsupportedError(
-                f"pipeline {pipeline.pipeline}: {field}: {odd!r}: Delta stores this name by column mapping, which only Spark writes, and "
-                "Spark never commits to object storage; rename the column in the source"
-            )
-
-
 def check_conditions(pipeline: Pipeline) -> None:
     """Raise ``SpecError``, naming the field, for a condition that the engines, or two attempts, might evaluate differently."""
     _refuse_first(pipeline, _condition_problems(pipeline))
@@ -164,58 +109,6 @@ def _refuse_first(pipeline: Pipeline, problems: Iterator[Problem]) -> None:
     problem = next(problems, None)
     if problem:
         raise SpecError(f"pipeline {pipeline.pipeline}: {problem[0]}: {problem[1]}")
-
-
-def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    """Mismatches between the spec and the current columns of its source, read without a JVM.
-
-    Raises
-    ------
-    SourceError
-        If the source cannot be read.
-    """
-    try:
-        yield from _misfits(pipeline)
-    except (SourceSchemaError, SpecError) as err:
-        field, colon, text = str(err).removeprefix(f"pipeline {pipeline.pipeline}: ").partition(": ")
-        if not colon or not _FIELD.fullmatch(field):
-            raise
-        yield field, text
-
-
-def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
-    from windowmill.checkpoints.catalog_tables import located
-    from windowmill.jobs.sources.columns import Columns
-    from windowmill.jobs.sources.own_results import refuse_own_results
-    from windowmill.windowing.columnar.positions import PositionState
-    from windowmill.windowing.columnar.results import result_schema
-    from windowmill.windowing.columnar.state_log import StateLog
-    from windowmill.windowing.layouts import check_strict, divide
-
-    pipeline = located(pipeline)
-    if not is_located(pipeline.source):
-        yield _no_place(pipeline)
-        return
-    if pipeline.sink is not None:
-        runnable_of(pipeline)
-    source = open_source(pipeline)
-    refuse_own_results(pipeline, source)
-    columns = Columns.of(source.schema_json)
-    columns.check(pipeline, "the source", source.unread, source.untyped)
-    schema = result_schema(pipeline, columns.arrow)
-    yield from type_problems(pipeline, schema)
-    check_strict(pipeline)
-    parts = divide(pipeline, columns.arrow)
-    if parts.positions is not None:
-        PositionState(parts.positions.pipeline, columns.arrow, parts.positions.layout)
-    if parts.rows is not None:
-        StateLog(parts.rows.pipeline, columns.arrow, parts.rows.pipeline.conditions(), shared=parts.rows.shared)
-
-
-def _no_place(pipeline: Pipeline) -> Problem:
-    if pipeline.source is None:
-        return "source", "missing; --source compares the spec with it"
-    return "source.table", f"where {pipeline.source.place} lies is not recorded yet; `windowmill run` asks Spark's catalog"
 
 
 def _condition_problems(pipeline: Pipeline) -> Iterator[Problem]:
@@ -302,3 +195,21 @@ def _schedule_problems(pipeline: Pipeline) -> Iterator[Problem]:
     if len(schedule.split()) != 5 or len(schedule) > 200 or not croniter.is_valid(schedule):
         known = ", ".join(SCHEDULE_WORDS)
         yield "schedule", f"got {schedule[:200]!r}; expected five cron fields such as '*/30 * * * *', one of {known}, or {{asset: name}}"
+
+
+def west_of_utc(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
+    """The fields of time zones whose clocks are behind UTC at least a part of the year, and the zones."""
+    for index, window in enumerate(pipeline.windows):
+        zone = window.zone
+        if zone is not None and any(at.astimezone(ZoneInfo(zone)).utcoffset() < timedelta(0) for at in _MIDNIGHTS):  # type: ignore[operator]
+            yield f"windows.{index}.timezone", zone
+
+
+def shifted_dates(pipeline: Pipeline, *, is_date: bool) -> str | None:
+    """What happens to dates in windows of such zones; null for nothing. Without ``is_date`` the type of the time column is not known."""
+    found = next(west_of_utc(pipeline), None)
+    if found is None or (not is_date and pipeline.time.unit is not None):
+        return None
+    column, (where, zone) = pipeline.time.column, found
+    dates = f"{column} is a DATE, which counts" if is_date else f"if {column} is a DATE, it counts"
+    return f"{dates} at 00:00 UTC: in {zone} ({where}) that is the day before; leave timezone out, or give the source timestamps"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -12,12 +14,23 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import BackfillPlan, Plan, PurgePlan, RestatePlan
 from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.jobs.batch.engine import compute_of, never_spark
 from windowmill.jobs.reasons import TOO_LATE
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable
 from windowmill.jobs.sources.changed_rows import ends_in_sql, queried
+from windowmill.jobs.sources.delta_log import DeltaSource
+from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.reading import VersionRange, backfill_versions
+from windowmill.jobs.sources.table_rows import TableRows
+from windowmill.jobs.spark.shipping import start_spark
 from windowmill.windowing.errors import SourceRangeGoneError, UnsupportedError
+from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from windowmill.jobs.batch.progress import Progress
 
 
 def were_missed(ledger: Ledger) -> bool:
@@ -182,3 +195,18 @@ def _shown_outside(runnable: Runnable, names: Sequence[str], begin: int, end: in
         {"window": "window"},
     )
     return any(rows.num_rows for rows in others)
+
+
+def table_rows(pipeline: Pipeline, source: DeltaSource | FolderSource, progress: Progress) -> TableRows:
+    """The rows of ``source``, for corrections and purges; Spark is started where only it reads them as runs do.
+
+    Reading them raises ``LocalComputeError`` then, if ``compute`` is ``local``.
+    """
+    start = cache(partial(start_spark, pipeline, progress))
+
+    def needed(why: str) -> SparkSession:
+        if compute_of(pipeline) == "local":
+            raise never_spark(f"pipeline {pipeline.pipeline}: source {source.path}: {why}")
+        return start()
+
+    return TableRows.of(pipeline, source, needed)

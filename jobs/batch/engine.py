@@ -5,24 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import Any, cast, get_args
 
-from windowmill.checkpoints.places import Runnable
 from windowmill.expectations.suites import needs_spark, rules
-from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.spark.spark_settings import is_short_run
-from windowmill.windowing.errors import LocalComputeError, SourceError, SpecError, WindowmillError, first_line
+from windowmill.windowing.errors import LocalComputeError, SpecError
 from windowmill.windowing.settings import COMPUTE, MASTER
 from windowmill.windowing.spec import Compute, Pipeline
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from windowmill.jobs.batch.progress import Progress
-    from windowmill.jobs.sources.delta_log import DeltaSource
-    from windowmill.jobs.sources.folder import FolderSource
-    from windowmill.jobs.sources.table_rows import TableRows
 
 #: The variable that spark-submit sets for its driver.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -86,19 +74,6 @@ def never_spark(why: str) -> LocalComputeError:
     return LocalComputeError(f"{why}; compute is local, which never uses Spark: set it to auto or spark ({COMPUTE.name} too)")
 
 
-def failed_locally(pipeline: Pipeline, batch: int, err: Exception) -> WindowmillError:
-    """As :func:`refused_locally`, because of ``err``; where storage does not answer, which Spark asks, too, the error for that."""
-    from windowmill.checkpoints.stores import is_unavailable, remedy  # imports deltalake, which no check of a spec needs
-
-    cause = err.__cause__
-    if cause is None or not is_unavailable(cause):
-        return refused_locally(pipeline, batch, str(err))
-    return SourceError(
-        f"pipeline {pipeline.pipeline}: batch {batch}: the source's rows cannot be read now ({first_line(cause)}); "
-        f"{remedy(cause, 'run again')}"
-    )
-
-
 def refused_rules(pipeline: Pipeline, batch: int) -> LocalComputeError:
     """The error for a ``batch`` with a rule that only Spark can evaluate, where ``compute`` is ``local``."""
     named = ", ".join(f"expectations.{rule.index} ({rule.type})" for rule in rules(pipeline) if needs_spark(rule))
@@ -134,73 +109,3 @@ def describe_briefly(compute: Mapping[str, Any]) -> str:
 
 def _counted(n: int, name: str) -> str:
     return f"{n:,} {name if n != 1 else name.removesuffix('s')}"
-
-
-def start_spark(pipeline: Pipeline, progress: Progress, *, brief: bool = False) -> SparkSession:
-    """Start Spark, or connect to it, for tasks of ``pipeline``; ``brief`` is whether it has little to do."""
-    from windowmill.jobs.spark.access import access_to
-    from windowmill.jobs.spark.session import spark_session
-    from windowmill.jobs.spark.shipping import shipment_of
-
-    with progress.step("start", "Spark"):
-        shipment = shipment_of(pipeline)  # what it holds decides which session of a server is used
-        name = f"windowmill {pipeline.pipeline}"
-        spark = spark_session(name, brief=brief, shipment=shipment, say=lambda what: progress.say(f"  {what}"))
-        access_to(spark).ship(shipment)
-    return spark
-
-
-def table_rows(pipeline: Pipeline, source: DeltaSource | FolderSource, progress: Progress) -> TableRows:
-    """The rows of ``source``, for corrections and purges; Spark is started where only it reads them as runs do.
-
-    Reading them raises ``LocalComputeError`` then, if ``compute`` is ``local``.
-    """
-    from windowmill.jobs.sources.table_rows import TableRows  # imports numba
-
-    start = cache(partial(start_spark, pipeline, progress))
-
-    def needed(why: str) -> SparkSession:
-        if compute_of(pipeline) == "local":
-            raise never_spark(f"pipeline {pipeline.pipeline}: source {source.path}: {why}")
-        return start()
-
-    return TableRows.of(pipeline, source, needed)
-
-
-def is_sure_to_use_spark(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
-    """Whether a run over ``reading`` is sure to use Spark: to compute, or to evaluate rules that only Spark evaluates."""
-    compute = compute_of(runnable.pipeline)
-    if compute == "local" or (reading.files and not tries_this_process(runnable.pipeline)):
-        return compute != "local"
-    return is_beyond_process(runnable, source, reading) or any(map(needs_spark, rules(runnable.pipeline)))
-
-
-def has_brief_use(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
-    """Whether Spark's JVM has little to do: the batch is small, or tasks read its files and evaluate all its conditions by Arrow.
-
-    The answer is the same before and after the batch is planned.
-    """
-    if is_short_run(reading.size_bytes):
-        return True
-    pipeline = runnable.pipeline
-    if not (pipeline.conditions() or (pipeline.source is not None and pipeline.source.filter)):
-        return source.plain_files(reading) is not None
-    return _is_plain(pipeline, source, reading)
-
-
-def is_beyond_process(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
-    """Whether only Spark can read the rows of ``reading``, or they are too many for this process, as far as the source's log shows."""
-    from windowmill.jobs.layouts import limits  # imports numba, which a run that finds nothing new does not need
-
-    try:
-        limits.check_files(reading.files, None)
-    except limits.TooLargeError:
-        return True
-    return not _is_plain(runnable.pipeline, source, reading)
-
-
-def _is_plain(pipeline: Pipeline, source: SourceTable, reading: Reading) -> bool:
-    """Whether Arrow reads the rows of ``reading`` and evaluates all conditions on them."""
-    from windowmill.jobs.sources.plain_rows import PlainRows  # imports numba and pandas
-
-    return PlainRows.of(pipeline, source, reading) is not None

@@ -23,14 +23,15 @@ from windowmill.checkpoints.plans import Plan, RestatePlan
 from windowmill.checkpoints.writers import check_conditional_writes, lease
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.catalog import ask_locations, register_new
-from windowmill.jobs.batch.engine import has_brief_use, is_sure_to_use_spark
+from windowmill.jobs.batch.planning import has_brief_use, is_sure_to_use_spark
 from windowmill.jobs.batch.progress import CommittedBatch, Progress, Ruling, warnings_of
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.window_history import check_discarded
+from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.reading import Arrival, History
 from windowmill.jobs.spark import launch
-from windowmill.jobs.spec_checks import check_expectations, runnable_of
+from windowmill.jobs.spec_checks import check_expectations
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import OutOfTurnError, ServerGoneError
 from windowmill.windowing.spec import Pipeline

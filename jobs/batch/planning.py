@@ -20,13 +20,16 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import BackfillPlan, Plan, RestatePlan, RunPlan
 from windowmill.checkpoints.stores import forbidden_folder
 from windowmill.checkpoints.verification import refuse_committed, verify, verify_table_versions
+from windowmill.expectations.suites import needs_spark, rules
 from windowmill.jobs import user_code
+from windowmill.jobs.batch.engine import compute_of, tries_this_process
 from windowmill.jobs.batch.idle_runs import asserted_through, lags_behind, moves_on
+from windowmill.jobs.layouts import limits
+from windowmill.jobs.runnables import refuse_own_results
 from windowmill.jobs.sources.base import LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.kinds import is_located, open_source
-from windowmill.jobs.sources.own_results import refuse_own_results
 from windowmill.jobs.sources.reading import (
     Arrival,
     History,
@@ -39,6 +42,7 @@ from windowmill.jobs.sources.reading import (
     refuse_purged,
     restated_versions,
 )
+from windowmill.jobs.spark.spark_settings import is_short_run
 from windowmill.jobs.spec_checks import check_conditions, check_expectations, check_functions, check_rule_types
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import (
@@ -443,3 +447,40 @@ class Waiting:
             return tuple(version for version in self.source.versions(through - self.n, through) if version.changes)
         except SourceError:
             return ()
+
+
+def is_sure_to_use_spark(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
+    """Whether a run over ``reading`` is sure to use Spark: to compute, or to evaluate rules that only Spark evaluates."""
+    compute = compute_of(runnable.pipeline)
+    if compute == "local" or (reading.files and not tries_this_process(runnable.pipeline)):
+        return compute != "local"
+    return is_beyond_process(runnable, source, reading) or any(map(needs_spark, rules(runnable.pipeline)))
+
+
+def has_brief_use(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
+    """Whether Spark's JVM has little to do: the batch is small, or tasks read its files and evaluate all its conditions by Arrow.
+
+    The answer is the same before and after the batch is planned.
+    """
+    if is_short_run(reading.size_bytes):
+        return True
+    pipeline = runnable.pipeline
+    if not (pipeline.conditions() or (pipeline.source is not None and pipeline.source.filter)):
+        return source.plain_files(reading) is not None
+    return _is_plain(pipeline, source, reading)
+
+
+def is_beyond_process(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
+    """Whether only Spark can read the rows of ``reading``, or they are too many for this process, as far as the source's log shows."""
+    try:
+        limits.check_files(reading.files, None)
+    except limits.TooLargeError:
+        return True
+    return not _is_plain(runnable.pipeline, source, reading)
+
+
+def _is_plain(pipeline: Pipeline, source: SourceTable, reading: Reading) -> bool:
+    """Whether Arrow reads the rows of ``reading`` and evaluates all conditions on them."""
+    from windowmill.jobs.sources.plain_rows import PlainRows  # imports PySpark
+
+    return PlainRows.of(pipeline, source, reading) is not None

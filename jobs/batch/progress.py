@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from windowmill.checkpoints.batches import Batch
-    from windowmill.jobs.batch.restating import Restated
 
 #: Publish the held batch anyway, or commit it without its rows.
 Ruling = Literal["release", "discard"]
@@ -83,6 +82,24 @@ class Progress:
                 yield
         self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - begun
         self.say(f"  {name:<11}{doing}  ({self.timings[name]:.1f} s)")
+
+
+@dataclass(frozen=True)
+class Restated:
+    """The result of a restatement: numbers of keys touched (null for all), of windows that changed, and of retracted ones among them."""
+
+    keys: int | None
+    windows: int
+    retracted: int
+
+    def describe(self) -> str:
+        """The result in words.
+
+        >>> Restated(2, 5, 1).describe(), Restated(None, 1, 0).describe()
+        ('2 keys touched, 5 windows changed (1 retracted)', 'all keys touched, 1 window changed (0 retracted)')
+        """
+        keys = "all keys" if self.keys is None else f"{self.keys:,} key{'' if self.keys == 1 else 's'}"
+        return f"{keys} touched, {self.windows:,} window{'' if self.windows == 1 else 's'} changed ({self.retracted:,} retracted)"
 
 
 @dataclass(frozen=True)

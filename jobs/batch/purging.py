@@ -23,8 +23,7 @@ from windowmill.checkpoints.savepoints import savepoint_names
 from windowmill.checkpoints.state.inspection import key_value
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch import planning
-from windowmill.jobs.batch.counted_rows import uncounted_changes
-from windowmill.jobs.batch.engine import table_rows
+from windowmill.jobs.batch.counted_rows import table_rows, uncounted_changes
 from windowmill.jobs.batch.forgetting import Forgotten, forget
 from windowmill.jobs.batch.loop import Turn, leased, run_to_change
 from windowmill.jobs.batch.progress import CommittedBatch

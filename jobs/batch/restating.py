@@ -21,9 +21,9 @@ from windowmill.checkpoints.quoting import sql_text
 from windowmill.checkpoints.state.replacement import keep, replacing
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.corrections import Corrections, corrections
-from windowmill.jobs.batch.counted_rows import uncounted_changes, were_missed
-from windowmill.jobs.batch.engine import table_rows
+from windowmill.jobs.batch.counted_rows import table_rows, uncounted_changes, were_missed
 from windowmill.jobs.batch.job import ComputedBatch
+from windowmill.jobs.batch.progress import Restated
 from windowmill.jobs.batch.restated_rows import (
     Known,
     Scope,
@@ -53,24 +53,6 @@ from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.batch.progress import Progress
-
-
-@dataclass(frozen=True)
-class Restated:
-    """The result of a restatement: numbers of keys touched (null for all), of windows that changed, and of retracted ones among them."""
-
-    keys: int | None
-    windows: int
-    retracted: int
-
-    def describe(self) -> str:
-        """The result in words.
-
-        >>> Restated(2, 5, 1).describe(), Restated(None, 1, 0).describe()
-        ('2 keys touched, 5 windows changed (1 retracted)', 'all keys touched, 1 window changed (0 retracted)')
-        """
-        keys = "all keys" if self.keys is None else f"{self.keys:,} key{'' if self.keys == 1 else 's'}"
-        return f"{keys} touched, {self.windows:,} window{'' if self.windows == 1 else 's'} changed ({self.retracted:,} retracted)"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from windowmill.checkpoints.state.replacement import replacing
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.checkpoints.undoing import Undo, UndoneFiles
 from windowmill.jobs.batch import planning
-from windowmill.jobs.batch.engine import table_rows
+from windowmill.jobs.batch.counted_rows import table_rows
 from windowmill.jobs.batch.loop import Turn, leased
 from windowmill.jobs.batch.progress import CommittedBatch
 from windowmill.jobs.sources.base import SourceTable

@@ -29,9 +29,10 @@ from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.savepoints import keep_replaced
 from windowmill.checkpoints.state.reading import open_state
 from windowmill.checkpoints.state.replacement import replacing
+from windowmill.checkpoints.stores import is_unavailable, remedy
 from windowmill.jobs.batch import closing, engine
-from windowmill.jobs.batch.engine import has_brief_use
 from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job
+from windowmill.jobs.batch.planning import has_brief_use
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.task import compute_in_a_task
@@ -44,13 +45,16 @@ from windowmill.jobs.sources.reading import reading_of
 from windowmill.jobs.sources.time_bounds import times_from
 from windowmill.jobs.spark import failures, remote
 from windowmill.jobs.spark.session import import_client
+from windowmill.jobs.spark.shipping import start_spark
 from windowmill.jobs.spark.usage import Usage
-from windowmill.windowing.errors import ServerGoneError, WindowmillError, first_line
+from windowmill.windowing.errors import ServerGoneError, SourceError, WindowmillError, first_line
 from windowmill.windowing.kernels.slice_windows import hopping_windows
+from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.expectations.gate import Verdict
-    from windowmill.jobs.batch.restating import Restated, Restatement
+    from windowmill.jobs.batch.progress import Restated
+    from windowmill.jobs.batch.restating import Restatement
 
 
 def run_batch(
@@ -114,7 +118,7 @@ class _Steps:
         if engine.compute_of(self.pipeline) == "local":
             raise engine.refused_rules(self.pipeline, self.plan.batch)
         brief = has_brief_use(self.runnable, self.job.source, self.job.reading)
-        spark = engine.start_spark(self.pipeline, self.progress, brief=brief)
+        spark = start_spark(self.pipeline, self.progress, brief=brief)
         self.usage.watch(spark)
         return spark
 
@@ -158,7 +162,7 @@ class _Steps:
                 computed = compute_locally(self.job, step=self.progress.step)
             except TooLargeError as err:
                 if engine.compute_of(self.pipeline) == "local":
-                    raise engine.failed_locally(self.pipeline, self.plan.batch, err) from err
+                    raise failed_locally(self.pipeline, self.plan.batch, err) from err
                 self.progress.say(f"  by Spark: {err}")
                 in_a_task = isinstance(err, OnlySparkError)  # else it is too large for one task, too
             else:
@@ -258,6 +262,17 @@ class _Steps:
                 self.job.reading.size_bytes, self.changes, self.places.state, elsewhere=engine.is_elsewhere(self.engine)
             ),
         )
+
+
+def failed_locally(pipeline: Pipeline, batch: int, err: Exception) -> WindowmillError:
+    """As :func:`refused_locally`, because of ``err``; where storage does not answer, which Spark asks, too, the error for that."""
+    cause = err.__cause__
+    if cause is None or not is_unavailable(cause):
+        return engine.refused_locally(pipeline, batch, str(err))
+    return SourceError(
+        f"pipeline {pipeline.pipeline}: batch {batch}: the source's rows cannot be read now ({first_line(cause)}); "
+        f"{remedy(cause, 'run again')}"
+    )
 
 
 @contextmanager

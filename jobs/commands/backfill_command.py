@@ -23,8 +23,8 @@ from windowmill.jobs.batch.planning import Acceptance
 from windowmill.jobs.commands.summaries import bound, new_progress, summarized_in_json, summary_of
 from windowmill.jobs.commands.terminal import AcceptChanges, AcceptCode, Answer, AsJson, Spec, instant_of, load_pipeline, show
 from windowmill.jobs.layouts import limits
+from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.layouts import windows_by_layout

@@ -14,12 +14,12 @@ import yaml
 from rich.text import Text
 
 from windowmill.checkpoints.places import absolute, local_path
-from windowmill.jobs.commands.source_look import Look, MeasuredArrivals, Unit, check_column, look_at, measured
+from windowmill.jobs.commands.source_look import Look, MeasuredArrivals, Unit, check_column, look_at, measured, source_problems
 from windowmill.jobs.commands.terminal import Answer, AsJson, show
 from windowmill.jobs.commands.topic_look import look_at_messages
 from windowmill.jobs.layouts.limits import MAX_BYTES
 from windowmill.jobs.sources.kinds import open_source
-from windowmill.jobs.spec_checks import problems_of, source_problems
+from windowmill.jobs.spec_checks import problems_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.paths import within
 from windowmill.windowing.specfile import parse_pipeline

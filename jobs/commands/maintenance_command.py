@@ -35,7 +35,7 @@ from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.savepoints import keep_periodic
 from windowmill.jobs.commands.summaries import new_progress
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, duration_of, load_pipeline, show
-from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.columnar.known_spans import last_columns
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SinkError, StateError, first_line

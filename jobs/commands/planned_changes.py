@@ -31,7 +31,7 @@ from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.carried import NotStoredError
 from windowmill.jobs.report.cost import tasks_of
 from windowmill.jobs.report.short_texts import elapsed
-from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.changes import Fate, SpecChange, SpecChanges
 from windowmill.windowing.spec import Pipeline

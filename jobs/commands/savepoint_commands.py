@@ -21,7 +21,7 @@ from windowmill.jobs.commands.terminal import (
     load_pipeline,
     show,
 )
-from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.meanings import describe_difference

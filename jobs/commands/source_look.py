@@ -6,7 +6,7 @@ import csv
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
@@ -18,21 +18,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import ValidationError
 
+from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.stores import is_table
+from windowmill.expectations.suites import type_problems
 from windowmill.jobs.column_names import REASON, UNREAD
+from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.reasons import OF_TIME, remedies_of
+from windowmill.jobs.runnables import refuse_own_results, runnable_of
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.event_times import on_axis
 from windowmill.jobs.sources.folder_listing import data_files
-from windowmill.jobs.sources.kinds import KINDS, kind_problems
+from windowmill.jobs.sources.kinds import KINDS, is_located, kind_problems, open_source
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
 from windowmill.jobs.sources.text_files import first_lines
 from windowmill.jobs.sources.text_values import TextTimes
 from windowmill.jobs.sources.unread_rows import details_of
-from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, SpecError, no_column
+from windowmill.jobs.spec_checks import Problem, shifted_dates
+from windowmill.windowing.columnar.positions import PositionState
+from windowmill.windowing.columnar.results import result_schema
+from windowmill.windowing.columnar.state_log import StateLog
+from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, SourceSchemaError, SpecError, no_column
 from windowmill.windowing.fields import percentage
+from windowmill.windowing.layouts import check_strict, divide
 from windowmill.windowing.registry import resolve
 from windowmill.windowing.spec import Source
 
@@ -61,6 +70,8 @@ _MICROSECONDS: Mapping[Unit, int] = {"s": 1_000_000, "ms": 1_000, "us": 1, "none
 _MOSTLY = 0.9
 #: The greatest share of the sample's rows that are not late by the disorder that is proposed.
 _IN_TIME = 0.999
+#: The path of a field, with which messages about a spec begin.
+_FIELD = re.compile(r"(?:source|keys|time|windows|aggregates|sink|checkpoints)(?:\..+)?")
 
 
 @dataclass(frozen=True)
@@ -480,3 +491,62 @@ def _examples(pipeline: Pipeline, rows: pa.Table) -> list[str]:
         return [text for text in details_of(rows.column(UNREAD).drop_null().slice(0, _EXAMPLES)) if text is not None]
     odd = rows.filter(pc.is_in(rows.column(REASON), pa.array(["bad_time", "time_out_of_range", "future_time"])))
     return [repr(str(value)[:_SHOWN]) for value in odd.column(pipeline.time.column).unique().slice(0, _EXAMPLES).to_pylist()]
+
+
+def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    """Mismatches between the spec and the current columns of its source, read without a JVM.
+
+    Raises
+    ------
+    SourceError
+        If the source cannot be read.
+    """
+    try:
+        yield from _misfits(pipeline)
+    except (SourceSchemaError, SpecError) as err:
+        field, colon, text = str(err).removeprefix(f"pipeline {pipeline.pipeline}: ").partition(": ")
+        if not colon or not _FIELD.fullmatch(field):
+            raise
+        yield field, text
+
+
+def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
+    pipeline = located(pipeline)
+    if not is_located(pipeline.source):
+        yield _no_place(pipeline)
+        return
+    if pipeline.sink is not None:
+        runnable_of(pipeline)
+    source = open_source(pipeline)
+    refuse_own_results(pipeline, source)
+    columns = Columns.of(source.schema_json)
+    columns.check(pipeline, "the source", source.unread, source.untyped)
+    schema = result_schema(pipeline, columns.arrow)
+    yield from type_problems(pipeline, schema)
+    check_strict(pipeline)
+    parts = divide(pipeline, columns.arrow)
+    if parts.positions is not None:
+        PositionState(parts.positions.pipeline, columns.arrow, parts.positions.layout)
+    if parts.rows is not None:
+        StateLog(parts.rows.pipeline, columns.arrow, parts.rows.pipeline.conditions(), shared=parts.rows.shared)
+
+
+def _no_place(pipeline: Pipeline) -> Problem:
+    if pipeline.source is None:
+        return "source", "missing; --source compares the spec with it"
+    return "source.table", f"where {pipeline.source.place} lies is not recorded yet; `windowmill run` asks Spark's catalog"
+
+
+def looked_at(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Problem]]:
+    """What is found in rows of the source: its values by name, in lines, and problems."""
+    pipeline = located(pipeline)
+    opened = open_source(pipeline)
+    seen = measured(pipeline, opened)
+    wrong = None if seen is None else seen.problem(pipeline)
+    columns = Columns.of(opened.schema_json)
+    is_date = columns.type_of(pipeline.time.column).typeName() == "date" or pipeline.time.column in opened.days
+    note = shifted_dates(pipeline, is_date=True) if is_date else None
+    lines = ["its rows can be read by Spark only; none was read" if seen is None else seen.describe(), *([] if note is None else [note])]
+    outside = outside_by_field(pipeline, columns.in_conditions)
+    found = {"rows": None if seen is None else seen.as_json(), "dates": note, "outside": outside}
+    return found, lines, [] if wrong is None else [wrong]

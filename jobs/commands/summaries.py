@@ -32,7 +32,7 @@ from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, errors, load_pipeline, show
 from windowmill.jobs.kept_verdicts import kept_verdict, named_where_unreadable
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import HeldError, TableUnlocatedError, WindowmillError
 from windowmill.windowing.redaction import redacted

@@ -3,47 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
-from zoneinfo import ZoneInfo
 
 import typer
 from rich.text import Text
 
 from windowmill.jobs.commands.terminal import Answer, AsJson, show
-from windowmill.jobs.conditions.truths import conditions_by_field, outside_by_field
-from windowmill.jobs.sources.kinds import open_source
-from windowmill.jobs.spec_checks import Problem, alert_problems, problems_of, source_problems
+from windowmill.jobs.conditions.truths import outside_by_field
+from windowmill.jobs.spec_checks import alert_problems, problems_of
 from windowmill.windowing.errors import SourceError, SpecError, WindowmillError
 from windowmill.windowing.redaction import as_written
-from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.spec_guide import described_schema
 from windowmill.windowing.specfile import ReadSpec, read_spec
-
-#: Midnights of a winter and of a summer day.
-_MIDNIGHTS = (datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 7, 1, tzinfo=UTC))
-
-
-def west_of_utc(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """The fields of time zones whose clocks are behind UTC at least a part of the year, and the zones."""
-    for index, window in enumerate(pipeline.windows):
-        zone = window.zone
-        if zone is not None and any(at.astimezone(ZoneInfo(zone)).utcoffset() < timedelta(0) for at in _MIDNIGHTS):  # type: ignore[operator]
-            yield f"windows.{index}.timezone", zone
-
-
-def shifted_dates(pipeline: Pipeline, *, is_date: bool) -> str | None:
-    """What happens to dates in windows of such zones; null for nothing. Without ``is_date`` the type of the time column is not known."""
-    found = next(west_of_utc(pipeline), None)
-    if found is None or (not is_date and pipeline.time.unit is not None):
-        return None
-    column, (where, zone) = pipeline.time.column, found
-    dates = f"{column} is a DATE, which counts" if is_date else f"if {column} is a DATE, it counts"
-    return f"{dates} at 00:00 UTC: in {zone} ({where}) that is the day before; leave timezone out, or give the source timestamps"
 
 
 @dataclass(frozen=True)
@@ -77,12 +52,15 @@ def checked(spec: Path, *, source: bool) -> Checked:
 
 def _checked(read: ReadSpec, spec: Path, *, source: bool) -> Checked:
     pipeline = read.pipeline
-    problems = [*problems_of(pipeline), *alert_problems(pipeline)] or (list(source_problems(pipeline)) if source else [])
+    problems = [*problems_of(pipeline), *alert_problems(pipeline)]
     looked: dict[str, Any] = {}
     lines: list[str] = []
     if source and not problems:
-        looked, lines, wrong = _look(pipeline)
-        problems += wrong
+        from windowmill.jobs.commands import source_look  # loads what reads sources
+
+        problems = list(source_look.source_problems(pipeline))
+        if not problems:
+            looked, lines, problems = source_look.looked_at(pipeline)
     if problems:
         raise SpecError("\n".join(read.problem(where, text) for where, text in problems))
     missing = [name for name in ("source", "sink") if getattr(pipeline, name) is None]
@@ -95,38 +73,11 @@ def _checked(read: ReadSpec, spec: Path, *, source: bool) -> Checked:
     name = shown(pipeline.pipeline)
     names = {"windows": [shown(window.name) for window in pipeline.windows], "aggregates": [shown(each) for each in pipeline.aggregates]}
     data: dict[str, Any] = {"pipeline": name, "status": "valid", **names, "missing": missing}
-    outside = looked.pop("outside") if "outside" in looked else _outside(pipeline)
+    outside = looked.pop("outside") if "outside" in looked else outside_by_field(pipeline)
     outside = {where: shown(why) for where, why in outside.items()}
     data |= looked | ({"only_by_spark": outside} if outside else {})
     lines += [f"{where}: {why}" for where, why in outside.items()]
     return Checked(data, [f"{spec}: pipeline {name} is valid: {counts}{note}", *(f"  {line}" for line in lines)])
-
-
-def _outside(pipeline: Pipeline, types: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """As :func:`.outside_by_field`, whose modules a spec without conditions does not need."""
-    if not any(conditions_by_field(pipeline)):
-        return {}
-
-    return outside_by_field(pipeline, types)
-
-
-def _look(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Problem]]:
-    """What is found in rows of the source: its values by name, in lines, and problems."""
-    from windowmill.checkpoints.catalog_tables import located
-    from windowmill.jobs.commands.source_look import measured
-    from windowmill.jobs.sources.columns import Columns
-
-    pipeline = located(pipeline)
-    opened = open_source(pipeline)
-    seen = measured(pipeline, opened)
-    wrong = None if seen is None else seen.problem(pipeline)
-    columns = Columns.of(opened.schema_json)
-    is_date = columns.type_of(pipeline.time.column).typeName() == "date" or pipeline.time.column in opened.days
-    note = shifted_dates(pipeline, is_date=True) if is_date else None
-    lines = ["its rows can be read by Spark only; none was read" if seen is None else seen.describe(), *([] if note is None else [note])]
-    outside = _outside(pipeline, columns.in_conditions)
-    found = {"rows": None if seen is None else seen.as_json(), "dates": note, "outside": outside}
-    return found, lines, [] if wrong is None else [wrong]
 
 
 def validate(

@@ -37,6 +37,14 @@ if TYPE_CHECKING:
     from windowmill.windowing.spec import Source
 
 
+try:
+    from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+    from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # exported, but not said to be
+except ImportError as err:
+    _MISSING: ImportError | None = err
+else:
+    _MISSING = None
+
 Settings = Mapping[str, str]
 #: Seconds for which a request waits for the brokers.
 _REQUEST_SECONDS = 15.0
@@ -90,17 +98,15 @@ def failure_of(source: str, error: Any) -> SourceError:
 
 
 def _made(kind: str, settings: Settings, own: Mapping[str, Any], errors: ClientErrors) -> Any:
-    try:
-        import confluent_kafka
-        from confluent_kafka.admin import AdminClient
-    except ImportError as err:
-        raise MachineError("Kafka's client is not installed; `pip install 'windowmill[kafka]'`, where Spark's workers run, too") from err
-    made: Any = AdminClient if kind == "admin" else confluent_kafka.Consumer
+    if _MISSING is not None:
+        where = "where Spark's workers run, too"
+        raise MachineError(f"Kafka's client is not installed; `pip install 'windowmill[kafka]'`, {where}") from _MISSING
+    made: Any = AdminClient if kind == "admin" else Consumer
     try:
         # Quiet: what it would log goes to the callback.
         return made({**settings, **own, "log_level": 0, "error_cb": errors})
-    except (confluent_kafka.KafkaException, ValueError) as err:
-        why = err.args[0].str() if isinstance(err, confluent_kafka.KafkaException) else err
+    except (KafkaException, ValueError) as err:
+        why = err.args[0].str() if isinstance(err, KafkaException) else err
         raise UnsupportedError(f"source.options: the client of Kafka refuses its settings ({why}); correct those of kafka.…") from err
 
 
@@ -132,8 +138,6 @@ class Brokers:
         SourceError
             If the brokers do not answer, or refuse.
         """
-        from confluent_kafka import TopicCollection
-
         asked = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=_REQUEST_SECONDS)
         found = {name: self._answer(future, name) for name, future in asked.items()}
         return {name: (str(topic.topic_id), sorted(each.id for each in topic.partitions)) for name, topic in found.items()}
@@ -151,9 +155,6 @@ class Brokers:
         return self._offsets(partitions, lambda spec: spec.for_timestamp(milliseconds))
 
     def _offsets(self, partitions: Sequence[Partition], which: Callable[[Any], Any]) -> dict[Partition, int]:
-        from confluent_kafka import IsolationLevel, TopicPartition
-        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # exported, but not said to be
-
         if not partitions:
             return {}
         wanted = {TopicPartition(*each): which(OffsetSpec) for each in partitions}
@@ -161,8 +162,6 @@ class Brokers:
         return {(of.topic, of.partition): int(self._answer(future, of.topic).offset) for of, future in asked.items()}
 
     def _answer(self, future: Any, topic: str) -> Any:
-        from confluent_kafka import KafkaError, KafkaException
-
         try:
             return future.result()
         except KafkaException as err:
@@ -214,8 +213,6 @@ def messages_in(form: MessageForm) -> Iterator[list[Any]]:
     SourceError
         If the broker does not answer, or refuses.
     """
-    from confluent_kafka import KafkaError, TopicPartition
-
     topic, number = form.partition
     with new_consumer(form.settings, form.source) as (consumer, errors):
         consumer.assign([TopicPartition(topic, number, form.begin)])

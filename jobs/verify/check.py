@@ -26,12 +26,12 @@ from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import late_missed
 from windowmill.jobs.batch.window_history import redefined_by
 from windowmill.jobs.column_names import FILE, ROW
+from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.spark import launch
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.session import spark_session
 from windowmill.jobs.spark.shipping import shipment_of
-from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.verify import by_reference
 from windowmill.jobs.verify.by_reference import MAX_ROWS
 from windowmill.jobs.verify.compare import ComparedRow, Comparison, PublishedRow, RecomputedValue, Sample, sample

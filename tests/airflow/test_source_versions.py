@@ -35,8 +35,8 @@ from windowmill.dags.schedules import new_versions_of
 from windowmill.dags.sensors import SourceVersionSensor
 from windowmill.dags.triggers import NewVersionsTrigger, SourceVersionTrigger
 from windowmill.jobs.batch import planning
+from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.unread import SourceWatch, UnreadRows
-from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SourceFeatureError, SourceMissingError, SpecError
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 

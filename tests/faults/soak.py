@@ -29,7 +29,7 @@ from windowmill.checkpoints import record_table, upkeep
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.runnables import runnable_of
 
 #: Versions that are landed before each run, so that a process takes several batches.
 LANDED_AT_ONCE = 10

@@ -14,7 +14,7 @@ from windowmill.checkpoints.batches import Outcome
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.plans import Plan
 from windowmill.jobs.batch.planning import next_run
-from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.errors import SpecChangedError
 from windowmill.windowing.specfile import parse_pipeline
 

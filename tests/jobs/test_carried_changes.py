@@ -28,7 +28,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import applying, loop
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.layouts.carried import NotStoredError
-from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.axis import AXIS_BEGIN
 
 FIVES = {"name": "fives", "type": "tumbling", "size": "5 minutes"}

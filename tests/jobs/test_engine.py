@@ -9,7 +9,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.specs import a_spec
-from windowmill.jobs.batch import engine
+from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.commands.summaries import summary_of
 from windowmill.jobs.sources.base import Reading
 from windowmill.jobs.sources.kinds import open_source
@@ -102,7 +102,7 @@ def test_conditions_that_arrow_evaluates_are_no_work_of_the_jvm(tmp_path, monkey
     monkeypatch.setattr(engine, "is_short_run", lambda _: is_small)
     opened = open_source(pipeline)
     reading = Reading(files=opened.snapshot(opened.version))
-    assert engine.has_brief_use(SimpleNamespace(pipeline=pipeline), opened, reading) is is_brief
+    assert planning.has_brief_use(SimpleNamespace(pipeline=pipeline), opened, reading) is is_brief
 
 
 def test_a_run_without_batches_says_nothing_of_engines():

@@ -24,9 +24,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.specs import TICKS, a_spec
 from windowmill.jobs.cli import main
+from windowmill.jobs.commands.source_look import source_problems
 from windowmill.jobs.commands.try_command import ENGINES
 from windowmill.jobs.commands.try_engine import TryBatch
-from windowmill.jobs.spec_checks import source_problems
 from windowmill.testing import try_pipeline
 from windowmill.windowing.aggregates import argument_types
 from windowmill.windowing.algebra import close

@@ -21,11 +21,11 @@ from tests.matrices import crossed
 from windowmill.checkpoints.failpoints import InjectedError, arm, disarm
 from windowmill.checkpoints.source_files import SeenFiles
 from windowmill.jobs.cli import main
+from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.folder_options import name_pattern
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import VersionRange, reading_of
 from windowmill.jobs.sources.unread import SourceWatch
-from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -20,7 +20,7 @@ from windowmill.checkpoints.own_tables import DeltaOwnTable
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.plans import Plan
 from windowmill.jobs.batch.planning import Acceptance, next_backfill, next_run
-from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing import errors
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.specfile import parse_pipeline

@@ -22,11 +22,11 @@ from tests.specs import SECONDS, TENS, a_spec
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan, RestatePlan
 from windowmill.jobs.layouts.input import _closed_by_file
+from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources import delta_log, reading
 from windowmill.jobs.sources.base import Reading
 from windowmill.jobs.sources.delta_log import read_source_table
 from windowmill.jobs.sources.reading import Limits, VersionRange, backfill_versions, check_readable, next_change, next_versions, reading_of
-from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import (
     ArrivalUnknownError,

@@ -16,7 +16,7 @@ from tests.specs import SECONDS, TENS, a_spec
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.commands import app
-from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing import errors
 from windowmill.windowing.settings import COMPUTE
 from windowmill.windowing.specfile import load_pipeline

@@ -30,7 +30,7 @@ from windowmill.jobs.cli import main
 from windowmill.jobs.commands import savepoint_commands
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.commands.summaries import history_of, status_of
-from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import OutOfTurnError, SavepointError, SpecChangedError, SpecError, StateError
 

@@ -16,7 +16,8 @@ from deltalake import write_deltalake
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.cli import main
-from windowmill.jobs.spec_checks import check_expectations, problems_of, runnable_of
+from windowmill.jobs.runnables import runnable_of
+from windowmill.jobs.spec_checks import check_expectations, problems_of
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from tests.kafka.brokers import PASSWORD, USER, Broker
 from windowmill.checkpoints.failpoints import InjectedError, arm, disarm
 from windowmill.jobs.cli import main
+from windowmill.jobs.sources import kafka_messages
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.unread import SourceProbe, SourceWatch
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
@@ -387,7 +388,7 @@ def test_a_topic_has_no_path(pipe, capsys):
 
 
 def test_without_the_client_a_run_says_what_to_install(pipe, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    monkeypatch.setattr(kafka_messages, "_MISSING", ImportError())
     assert "pip install 'windowmill[kafka]'" in pipe.refused(capsys, code=1)
 
 

@@ -23,8 +23,8 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, savepoints
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
+from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.spark.object_storage import reader_options
-from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import FencedError, HeldError, MachineError, SinkRefusedError, WindowmillError
 
 #: They need the S3 server that `make test` builds.

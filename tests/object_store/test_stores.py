@@ -12,7 +12,7 @@ from tests.object_store.servers import ACCESS, BUCKET, SECRET, careless
 from windowmill.checkpoints import stores, writers
 from windowmill.checkpoints.writers import MARK, check_conditional_writes, check_scheme
 from windowmill.jobs.commands import doctor
-from windowmill.jobs.spec_checks import runnable_of
+from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.errors import MachineError, SpecError, UnsupportedError, first_line
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -14,9 +14,9 @@ import yaml
 from deltalake import DeltaTable
 
 from windowmill.jobs.cli import main
+from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import Limits, VersionRange, next_versions, reading_of
-from windowmill.jobs.spec_checks import runnable_of
 from windowmill.jobs.user_code import module_digests
 from windowmill.windowing.errors import SourceError
 from windowmill.windowing.specfile import parse_pipeline

@@ -30,6 +30,7 @@ from windowmill.jobs.batch import steps
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.json_lines.spark_form import to_json
 from windowmill.jobs.layouts import limits, quarantine
+from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.schedulers.spark.quarantine import Quarantining
 from windowmill.jobs.schedulers.spark.task_output import Target, Targets, read_files
 from windowmill.jobs.sources.base import Reading
@@ -38,7 +39,6 @@ from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.spark_rows import read_rows
 from windowmill.jobs.spark import session
-from windowmill.jobs.spec_checks import runnable_of
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.settings import COMPUTE
 

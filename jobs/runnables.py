@@ -1,0 +1,134 @@
+"""A spec with its tables, as runs take it; and sinks of pipelines whose rows are no events, so that none reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.checkpoints.catalog_tables import located
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places, Runnable, absolute, escape_in, local_path
+from windowmill.checkpoints.stores import is_table, table_at, use_options_of
+from windowmill.checkpoints.writers import check_scheme
+from windowmill.jobs.batch.engine import compute_of
+from windowmill.jobs.sources.delta_log import DeltaSource
+from windowmill.jobs.sources.reading import check_source
+from windowmill.jobs.spec_checks import not_run
+from windowmill.windowing.bounds import check_lengths
+from windowmill.windowing.errors import SourceRangeGoneError, SpecError, TableUnlocatedError, UnsupportedError
+from windowmill.windowing.spec import Source, Table
+
+if TYPE_CHECKING:
+    from windowmill.jobs.sources.base import SourceTable
+    from windowmill.windowing.spec import Pipeline
+
+#: Columns of every sink; a foreign table with all of them was copied from one.
+_COLUMNS = {"window", "window_start", "window_end", "trigger", "revision", "batch"}
+#: Newest log entries that are searched for a commit of a batch: compactions lie between them.
+_ENTRIES = 50
+_CHOICE = re.compile(r"(?<![\w.])`?window`?(?!\w)", re.IGNORECASE)
+_INSTEAD = (
+    "read a sink with one window and emit: final that nothing has restated, or a table to which complete windows of the latest view "
+    "(`windowmill views`) are appended"
+)
+
+
+def runnable_of(pipeline: Pipeline) -> Runnable:
+    """``pipeline`` with its tables; raises ``SpecError``, naming the field, for a spec that ``run`` and ``backfill`` do not support."""
+    name = f"pipeline {pipeline.pipeline}"
+    use_options_of(pipeline)
+    source, sink = pipeline.source, pipeline.sink
+    if source is None or sink is None:
+        missing = "source" if source is None else "sink"
+        raise SpecError(f"{name}: {missing}: missing; give its path")
+    problem = next(not_run(pipeline), None)
+    if problem:
+        raise UnsupportedError(f"{name}: {problem[0]}: {problem[1]}")
+    pipeline = located(pipeline)
+    source, sink = cast(Source, pipeline.source), cast(Table, pipeline.sink)
+    for field, table in (("source", source), ("sink", sink)):
+        if table.table is not None:
+            raise TableUnlocatedError(
+                f"{name}: {field}.table: where {table.table} lies is not recorded yet; `windowmill run` asks Spark's catalog"
+            )
+    compute_of(pipeline)
+    check_lengths(pipeline)
+    check_source(pipeline, source)
+    # `not_run` has refused tables without a path.
+    # Spark may run in another folder.
+    places = Places.below(absolute(Places.of(pipeline).root))
+    runnable = Runnable(pipeline, source, source.path or source.place, absolute(cast(str, sink.path)), places)
+    for field, path in (("sink", runnable.sink_path), ("checkpoints", runnable.places.root)):
+        escape = escape_in(path)
+        if escape is not None:
+            raise SpecError(
+                f"{name}: {field}.path: {path} leads to {Path(path).resolve()}, which holds {escape!r}; writers of Delta tables take that "
+                f"for {unquote(escape)!r}: rename the folder to which it leads"
+            )
+        check_scheme(path)
+    _check_names(runnable)
+    return runnable
+
+
+def _check_names(runnable: Runnable) -> None:
+    """Refuse names of columns that a sink in object storage cannot have: Delta stores them by column mapping, which only Spark writes."""
+    pipeline = runnable.pipeline
+    for field, names in (("keys", pipeline.keys), ("aggregates", pipeline.aggregates)):
+        odd = next((name for name in names if set(name) & set(" ,;{}()\n\t=")), None)
+        if odd is not None and local_path(runnable.sink_path) is None:
+            raise UnsupportedError(
+                f"pipeline {pipeline.pipeline}: {field}: {odd!r}: Delta stores this name by column mapping, which only Spark writes, and "
+                "Spark never commits to object storage; rename the column in the source"
+            )
+
+
+def refuse_own_results(pipeline: Pipeline, source: SourceTable) -> None:
+    """Raise ``UnsupportedError`` if ``source`` is a sink of which one window has several rows, or several windows count as one."""
+    if not isinstance(source, DeltaSource) or not {field["name"] for field in json.loads(source.schema_json)["fields"]} >= _COLUMNS:
+        return
+    ledger = f"{source.path.rstrip('/')}.windowmill/ledger"
+    newest = Ledger(ledger).newest if is_table(ledger) else None
+    if newest is None and not any(_of_sink(action) for action in _newest_actions(source)):
+        return
+    definition: dict[str, Any] = {} if newest is None else dict(newest.plan.definition)
+    files = pa.table(table_at(source.path).get_add_actions(flatten=True))
+    revised = definition.get("emit") == "revise" or _greatest(files, "max.revision") not in (None, 0)
+    windows = {window["name"] for window in definition.get("windows", ())} | _values(files, "min.window") | _values(files, "max.window")
+    # A filter on this column says which windows are events.
+    chosen = pipeline.source is not None and _CHOICE.search(pipeline.source.filter or "") is not None
+    several = len(windows) > 1 and not chosen
+    if revised or several:
+        what = "revisions, each of which would count" if revised else f"the windows {', '.join(sorted(windows))}, all of which would count"
+        choose = "" if revised else "; or choose one by source.filter, such as \"window = '" + min(windows) + "'\""
+        raise UnsupportedError(
+            f"pipeline {pipeline.pipeline}: source.path: {source.path} is the sink of a pipeline, and has rows of {what}: "
+            f"{_INSTEAD}{choose}"
+        )
+
+
+def _newest_actions(source: DeltaSource) -> Iterator[dict[str, Any]]:
+    for version in range(source.version, max(-1, source.version - _ENTRIES), -1):
+        try:
+            yield from source.actions(version)
+        except SourceRangeGoneError:
+            return
+
+
+def _of_sink(action: dict[str, Any]) -> bool:
+    app_id = str(action.get("txn", {}).get("appId", ""))
+    return app_id.startswith("windowmill/") and app_id.endswith("/sink")
+
+
+def _values(files: pa.Table, column: str) -> set[str]:
+    return set(pc.unique(files.column(column)).drop_null().to_pylist()) if column in files.column_names else set()
+
+
+def _greatest(files: pa.Table, column: str) -> int | None:
+    return pc.max(files.column(column)).as_py() if column in files.column_names else None
