@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from windowmill.dags.folders import spec_files
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.specfile import load_pipeline
 
@@ -64,8 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "specs", nargs="*", metavar="SPEC", help="a pipeline's YAML file (default: all in the folders of WINDOWMILL_PIPELINES)"
     )
     options = parser.parse_args(arguments)
-    from windowmill.dags.folders import spec_files
-
     try:
         names = [load_pipeline(path).pipeline for path in options.specs or spec_files()]
         for pool in create_pools(names):

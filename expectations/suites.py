@@ -17,6 +17,8 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pyarrow import types
+
 from windowmill.expectations.past import TYPES, is_of_past, past_problems
 from windowmill.expectations.rule import QUARANTINED_RATE, Origin, Rule, Severity, is_rate, rate_problems
 from windowmill.windowing.errors import MachineError
@@ -469,8 +471,6 @@ def _columns(rule: Rule) -> list[tuple[str, Any]]:
 
 
 def _kind_of(kind: pa.DataType) -> Kind:
-    from pyarrow import types
-
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         return "numbers"
     if types.is_date(kind):

@@ -23,9 +23,11 @@ from windowmill.checkpoints.plans import FoldPlan, Plan
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.base import files_of
 from windowmill.checkpoints.stores import is_table
+from windowmill.jobs.batch.corrections import superseded
 from windowmill.jobs.batch.loop import Turn
 from windowmill.jobs.sources.changed_rows import queried
 from windowmill.windowing.columnar.added_columns import RETRACTED
+from windowmill.windowing.columnar.rows import are_among
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -83,8 +85,6 @@ def _last_before(ledger: Ledger, age: Duration) -> int | None:
 
 def _superseded(runnable: Runnable, table: DeltaTable, through: int) -> pa.Table:
     """Keys of the rows of batches through ``through`` that later ones of these have superseded, or that are retracted."""
-    from windowmill.jobs.batch.corrections import superseded  # imports DuckDB
-
     schema = pa.schema(table.schema().to_arrow())
     names = [*runnable.pipeline.keys, *_PLACE]
     # A column that the table lacks is read as nulls.
@@ -125,8 +125,6 @@ def _plan(ledger: Ledger, through: int) -> FoldPlan:
 
 def _staying(replaced: ReplacedRange, gone: pa.Table) -> Iterator[pa.Table]:
     """The rows of the range ``replaced`` without those ``gone``."""
-    from windowmill.windowing.columnar.rows import are_among  # imports numba
-
     names = gone.column_names
     gone = gone.cast(pa.schema([replaced.schema.field(name) for name in names]))
     for rows in rows_of(replaced.table, replaced.files, replaced.schema):

@@ -14,7 +14,9 @@ from windowmill.checkpoints.data_files import missing, remove
 from windowmill.checkpoints.finished import Notes
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan
+from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.stores import Options, options_of
+from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.emission import Emission
 from windowmill.jobs.layouts.input import TableInput
 from windowmill.jobs.layouts.output import Output, Role
@@ -94,14 +96,10 @@ class Job:
     @property
     def state(self) -> DeltaState:
         """The state before the batch."""
-        from windowmill.checkpoints.state.readers import DeltaState  # the driver of a task reads no state
-
         return DeltaState(self.runnable.places.state, self.check, replaced=self.plan.replaces_state)
 
     def parts(self) -> list[Part]:
         """The parts of the pipeline."""
-        from windowmill.jobs.layouts.choose import parts_of
-
         return parts_of(self.input, self.state)
 
     def computed(self, parts: Sequence[Part]) -> list[Part]:

@@ -29,6 +29,7 @@ from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.window_history import check_discarded
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import Reading, SourceTable
+from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import Arrival, History
 from windowmill.jobs.spark import launch
 from windowmill.jobs.spec_checks import check_expectations
@@ -154,7 +155,6 @@ class Turn:
         if not isinstance(plan, RestatePlan):
             return None
         from windowmill.jobs.batch.restating import Restatement  # imports numba
-        from windowmill.jobs.sources.kinds import open_source
 
         return Restatement.of(self.runnable, plan, open_source(self.pipeline), self.ledger, self.progress)
 

@@ -19,6 +19,7 @@ from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.engine import compute_of, never_spark
 from windowmill.jobs.spark.object_storage import literal_path
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, from_us
+from windowmill.windowing.columnar.chunks import without_empty_chunks
 from windowmill.windowing.errors import SinkRefusedError
 
 #: Prefix of properties of a table that hold its constraints.
@@ -75,8 +76,6 @@ class SparkCommitter:
             return session.read.parquet(*(literal_path(place, file.path) for file in files))
         assert schema is not None  # without files a commit makes the table
         from pyspark.sql.types import StructType
-
-        from windowmill.windowing.columnar.chunks import without_empty_chunks  # imports numba
 
         empty = pa.schema(Schema.from_json(schema).to_arrow()).empty_table()
         return session.createDataFrame(without_empty_chunks(empty), StructType.fromJson(json.loads(schema)))

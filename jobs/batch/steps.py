@@ -31,6 +31,7 @@ from windowmill.checkpoints.state.reading import open_state
 from windowmill.checkpoints.state.replacement import replacing
 from windowmill.checkpoints.stores import is_unavailable, remedy
 from windowmill.jobs.batch import closing, engine
+from windowmill.jobs.batch.corrections import renumbered
 from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job
 from windowmill.jobs.batch.planning import has_brief_use
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
@@ -135,8 +136,6 @@ class _Steps:
         elif self.plan.replaces_state:
             self._replace_state()
         elif "sink" in self.changes and self.plan.advances:
-            from windowmill.jobs.batch.corrections import renumbered
-
             self.changes["sink"] = renumbered(self.runnable, self.ledger, self.plan, self.job.input.sink_schema, self.changes["sink"])
         return computed
 

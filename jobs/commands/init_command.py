@@ -19,6 +19,8 @@ from windowmill.jobs.commands.terminal import Answer, AsJson, show
 from windowmill.jobs.commands.topic_look import look_at_messages
 from windowmill.jobs.layouts.limits import MAX_BYTES
 from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.spark import spark_catalog
+from windowmill.jobs.spark.session import spark_session
 from windowmill.jobs.spec_checks import problems_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.paths import within
@@ -247,9 +249,6 @@ class NamedTable:
         SourceError
             If the catalog has no such table, or it is no Delta table.
         """
-        from windowmill.jobs.spark import spark_catalog
-        from windowmill.jobs.spark.session import spark_session
-
         spark = spark_session("windowmill init", brief=True)
         location = spark_catalog.location_of(spark, name)
         if location is None:

@@ -22,12 +22,14 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from windowmill.checkpoints.widening import widens
 from windowmill.jobs.column_names import ADDED, FAILED, FILE, REASON, ROW, TAKEN, UNREAD, URI, VERSION
 from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition
 from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.widening import WiderPartials
 from windowmill.windowing.errors import SourceSchemaError, no_column
+from windowmill.windowing.layouts import divide
 from windowmill.windowing.spec import Pipeline
 
 __all__ = ["ADDED", "FAILED", "FILE", "REASON", "ROW", "TAKEN", "UNREAD", "URI", "VERSION", "Columns", "check_unchanged"]
@@ -303,9 +305,6 @@ def _plain(kind: DataType) -> DataType:
 
 def _why_not_wider(pipeline: Pipeline, old: Columns, new: Columns, name: str) -> str | None:
     """What follows the types in the message that refuses the column ``name``, all that differs in ``new``; null if it can be widened."""
-    from windowmill.checkpoints.widening import widens  # few batches find a type widened
-    from windowmill.windowing.layouts import divide
-
     kinds = [columns.arrow[name] for columns in (old, new)]
     # Files of a folder are read as doubles where some hold whole numbers; no Delta table turns these into doubles.
     if not widens(*kinds) and not (pa.types.is_int64(kinds[0]) and pa.types.is_float64(kinds[1])):

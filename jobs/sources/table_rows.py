@@ -21,6 +21,7 @@ from windowmill.checkpoints.stores import table_at
 from windowmill.jobs.sources.base import AddedFile, Reading
 from windowmill.jobs.sources.columns import FILE, ROW, UNREAD, Columns, used_columns
 from windowmill.jobs.sources.delta_log import DeltaSource
+from windowmill.jobs.sources.delta_rows import rows_of
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.plain_files import Form, NotPlainError, OpenFile, constant
 from windowmill.jobs.sources.plain_rows import batches_of
@@ -155,8 +156,6 @@ class TableRows:
     def _by_spark(self, files: Sequence[AddedFile], live: Live, columns: Sequence[str]) -> Iterator[tuple[AddedFile, pa.Table]]:
         if not files:
             return
-        from windowmill.jobs.sources.delta_rows import rows_of
-
         frame = rows_of(self.spark(f"Arrow would read values of {files[0].path} otherwise"), self.source, Reading(tuple(files)))
         rows = frame.select(*map(backquoted, columns), FILE, ROW).toArrow()
         rows = rows.cast(pa.schema([*((name, self.types[name]) for name in columns), (FILE, pa.int32()), (ROW, pa.int64())]))
@@ -205,6 +204,4 @@ class WrittenRows(DeltaSource):
         return None if files is None else [replace(file, names={**file.names, UNREAD: UNREAD}) for file in files]
 
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
-        from windowmill.jobs.sources.delta_rows import rows_of
-
         return rows_of(spark, with_column(self, {"name": UNREAD, "type": "string", "nullable": True, "metadata": {}}), reading)

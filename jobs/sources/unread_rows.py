@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.column_names import CORRUPT
+from windowmill.jobs.column_uses import columns_used
 from windowmill.jobs.reasons import BAD_ROW, BAD_TIME, CANNOT_CAST
 from windowmill.jobs.sources.folder_options import ddl_of
 
@@ -43,8 +44,6 @@ class ExpectedColumns:
     @classmethod
     def by(cls, pipeline: Pipeline, columns: Sequence[str]) -> ExpectedColumns:
         """What ``pipeline`` uses of a source with these ``columns``."""
-        from windowmill.jobs.column_uses import columns_used  # a process that opens no text needs no conditions
-
         used, _ = columns_used(pipeline)
         folded = {name.lower() for name in used if name not in columns}  # conditions ignore case
         every = any(window.reads_whole_rows for window in pipeline.windows)

@@ -33,7 +33,7 @@ SPARK_FOLDERS = {"schedulers/spark", "schedulers/files", "spark", "conditions", 
 SPARK_MODULES = {
     "arrival_order.py",
     "batch/compute.py",
-    "batch/engine.py",
+    "batch/counted_rows.py",
     "batch/spark_committer.py",
     "batch/steps.py",
     "batch/task.py",

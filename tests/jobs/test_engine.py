@@ -99,7 +99,7 @@ def test_conditions_that_arrow_evaluates_are_no_work_of_the_jvm(tmp_path, monkey
     source = str(tmp_path / "source")
     write_deltalake(source, pa.table({"k": ["a"], "t": [1], "v": [1.0]}))
     pipeline = parse_pipeline(SPEC | {"source": {"path": source} | ({"filter": condition} if condition else {})})
-    monkeypatch.setattr(engine, "is_short_run", lambda _: is_small)
+    monkeypatch.setattr(planning, "is_short_run", lambda _: is_small)
     opened = open_source(pipeline)
     reading = Reading(files=opened.snapshot(opened.version))
     assert planning.has_brief_use(SimpleNamespace(pipeline=pipeline), opened, reading) is is_brief
