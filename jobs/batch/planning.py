@@ -28,7 +28,6 @@ from windowmill.jobs.layouts import limits
 from windowmill.jobs.runnables import refuse_own_results
 from windowmill.jobs.sources.base import LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.delta_log import DeltaSource
-from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.kinds import is_located, open_source
 from windowmill.jobs.sources.reading import (
     Arrival,
@@ -228,7 +227,7 @@ def next_restatement(
     if last is None:
         raise _never_ran(runnable)
     refuse_held(runnable, ledger, "restate")
-    if files or isinstance(source, FolderSource):
+    if files or source.names_files:
         from windowmill.jobs.batch.restating import corrected  # loads what other batches do not need
 
         source, files, through = corrected(runnable, ledger, source, files, last.plan.to_version, ends)
@@ -236,7 +235,7 @@ def next_restatement(
     _refuse_unread(runnable, changed, after if through is None else through)
     check_tables(runnable, ledger, accepted)
     first, versions = _first_plan(runnable, ledger), restated_versions(source, after, through, goes_on=changed is None and not late)
-    if isinstance(source, FolderSource):
+    if source.names_files:
         on_reading(source, check_readable(runnable, source, versions, again=False))
     plan = RestatePlan(
         **pinned(runnable.pipeline, ledger, source, versions),

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from windowmill.jobs.commands.source_look import Look, check_options, source_of
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.folder_listing import as_json, schema_of_objects
+from windowmill.jobs.sources.folder_columns import as_json, schema_of_objects
 from windowmill.jobs.sources.folder_options import as_ddl
 from windowmill.jobs.sources.kafka import newest_messages
 from windowmill.jobs.sources.kafka_messages import MessageForm, batches_of_messages, messages_in

@@ -170,6 +170,8 @@ class SourceTable(ABC):
     unit: ClassVar[str] = "file"
     #: Whether the rows that a version changed can be found, so that ``windowmill restate`` takes them up.
     is_restatable: ClassVar[bool] = False
+    #: Whether its files may be restated by their names.
+    names_files: ClassVar[bool] = False
 
     @property
     def has_unread(self) -> bool:

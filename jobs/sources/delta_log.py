@@ -229,7 +229,7 @@ class DeltaSource(SourceTable):
         )
 
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
-        from windowmill.jobs.sources.delta_rows import rows_of  # imports pyspark, which planning does not need
+        from windowmill.jobs.sources.spark_files import rows_of  # imports pyspark, which planning does not need
 
         return rows_of(spark, self, reading)
 

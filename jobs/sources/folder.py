@@ -14,25 +14,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from windowmill.checkpoints.source_files import SeenFile, SeenFiles
-from windowmill.jobs.column_names import UNREAD
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.folder_listing import (
-    Stat,
-    as_json,
-    check_folders,
-    listed_files,
-    of_parquet,
-    partition_of,
-    rows_in_text,
-    schema_of,
-    text_form,
-    with_wider_types,
-)
+from windowmill.jobs.sources.folder_listing import Stat, check_folders, listed_files, partition_of
 from windowmill.jobs.sources.folder_options import LOGICAL, declared, lacks_column, name_pattern
 from windowmill.jobs.sources.parquet_columns import Footer, footer_of, footers_of
+from windowmill.jobs.sources.text_files import rows_in_text, text_form
 from windowmill.jobs.sources.unread_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceError, SourceMissingError, SpecError
 
@@ -125,23 +114,27 @@ def _columns(
     is_parquet = settings.format == "parquet" and given is None
     if recorded is not None and given is None and not is_parquet:
         return recorded, {}, frozenset()
+    if recorded is not None and is_parquet and not new:
+        return recorded, {}, frozenset()
+    from windowmill.jobs.sources import folder_columns  # loads what a run without new files does not need
+
     if not listed and recorded is None:
         if given is None:
             raise SourceMissingError(
                 f"source {settings.path}: there are no {settings.format} files in the folder yet; write the first one, correct "
                 "source.path, or give the columns as source.options.schema"
             )
-        return as_json(declared(given)), {}, frozenset()
+        return folder_columns.as_json(declared(given)), {}, frozenset()
     paths = sorted(listed, key=lambda path: (listed[path].mtime_ns, path))
     if not is_parquet:
-        schema_json, untyped = schema_of(settings, root, paths)
+        schema_json, untyped = folder_columns.schema_of(settings, root, paths)
         return schema_json, {}, untyped
     footers = footers_of(root, ((path, *listed[path]) for path in (paths if recorded is None else new)))
     if recorded is None:
         for each in footers:
             if isinstance(each, SourceError):
                 raise each
-    return of_parquet([each for each in footers if isinstance(each, Footer)], paths, recorded)
+    return folder_columns.of_parquet([each for each in footers if isinstance(each, Footer)], paths, recorded)
 
 
 @dataclass(frozen=True)
@@ -162,6 +155,8 @@ class FolderSource(SourceTable):
         Rows of those files that have been counted since.
     """
 
+    names_files: ClassVar[bool] = True
+
     settings: Source = field(kw_only=True)
     seen: tuple[SeenFile, ...] = field(repr=False, kw_only=True)
     recorded: int = field(kw_only=True)
@@ -181,7 +176,11 @@ class FolderSource(SourceTable):
 
     def _with_wider_types(self, schema_json: str, pipeline: Pipeline) -> tuple[str, frozenset[str]]:
         is_found = self.settings.format != "parquet" and "schema" not in self.settings.options
-        return with_wider_types(schema_json, pipeline, self.listed) if is_found else (schema_json, frozenset())
+        if not is_found:
+            return schema_json, frozenset()
+        from windowmill.jobs.sources.folder_columns import with_wider_types
+
+        return with_wider_types(schema_json, pipeline, self.listed)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the list of files, which tasks do without: they get those that they read."""
@@ -348,15 +347,11 @@ class FolderSource(SourceTable):
         return footers_of(self.path.rstrip("/"), ((file.path, *self.listed.get(file.path, (0, 0))) for file in files))
 
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        from windowmill.jobs.sources import spark_files
+
         if self.settings.format == "parquet" and self._is_read_by_spark(reading.files):
-            from pyspark.sql import functions as F
-
-            from windowmill.jobs.sources.delta_rows import rows_of
-
-            return rows_of(spark, self, reading).withColumn(UNREAD, F.lit(None).cast("string"))
-        from windowmill.jobs.sources.arrow_rows import rows_by_arrow
-
-        return rows_by_arrow(spark, self, self.plain_files(reading), reading)
+            return spark_files.with_unread(spark_files.rows_of(spark, self, reading))
+        return spark_files.rows_by_arrow(spark, self, self.plain_files(reading), reading)
 
     def _is_read_by_spark(self, files: Sequence[AddedFile]) -> bool:
         """Whether Spark reads all of the Parquet ``files``, which then have the names and types of the source's columns."""

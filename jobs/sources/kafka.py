@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from windowmill.checkpoints.source_files import Event, SeenFile, SeenFiles
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.folder_listing import as_json
+from windowmill.jobs.sources.folder_columns import as_json
 from windowmill.jobs.sources.kafka_messages import Brokers, MessageForm, Settings, settings_of
 from windowmill.jobs.sources.kafka_options import Partition, columns_of, starting_offsets, topics_of
 from windowmill.jobs.sources.reading import instant_of
@@ -261,7 +261,7 @@ class KafkaSource(SourceTable):
         ]
 
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
-        from windowmill.jobs.sources.arrow_rows import rows_by_arrow
+        from windowmill.jobs.sources.spark_files import rows_by_arrow
 
         return rows_by_arrow(spark, self, self.plain_files(reading), reading)
 

@@ -21,10 +21,10 @@ from windowmill.checkpoints.stores import table_at
 from windowmill.jobs.sources.base import AddedFile, Reading
 from windowmill.jobs.sources.columns import FILE, ROW, UNREAD, Columns, used_columns
 from windowmill.jobs.sources.delta_log import DeltaSource
-from windowmill.jobs.sources.delta_rows import rows_of
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.plain_files import Form, NotPlainError, OpenFile, constant
 from windowmill.jobs.sources.plain_rows import batches_of
+from windowmill.jobs.sources.spark_files import rows_of
 from windowmill.windowing.errors import SourceRangeGoneError
 from windowmill.windowing.spec import Pipeline
 

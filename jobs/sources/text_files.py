@@ -23,7 +23,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
 from windowmill.jobs.column_names import UNREAD
-from windowmill.jobs.sources.folder_options import lacks_column
+from windowmill.jobs.sources.folder_options import LOGICAL, lacks_column
 from windowmill.jobs.sources.plain_files import constant
 from windowmill.jobs.sources.text_lines import (
     BLANK,
@@ -42,6 +42,7 @@ from windowmill.jobs.sources.text_lines import (
 from windowmill.jobs.sources.text_values import ISO, MAY_BE_LONG, TextTimes, WrittenFloat, parsed
 from windowmill.jobs.sources.unread_rows import ExpectedColumns, unread_of
 from windowmill.windowing.errors import SourceFileError
+from windowmill.windowing.spec import Source
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.base import PlainFile
@@ -513,3 +514,54 @@ def without_header(path: str, lines: Iterator[Lines], syntax: Syntax) -> tuple[l
 def first_lines(path: str, most: int) -> list[str]:
     """The first lines of a text file that are not blank."""
     return [line.decode(errors="replace") for some in islice(lines_of(path), 1) for line in some.texts[:most]]
+
+
+#: Size of a text file whose lines are counted.
+_COUNTED_BYTES = 64 << 20
+
+
+def text_form(settings: Source, columns: Sequence[str], expected: ExpectedColumns | None = None) -> TextForm | None:
+    """How the files of the source are read; null for Parquet.
+
+    Parameters
+    ----------
+    columns
+        Those of the source that are not partitions.
+    expected
+        What the spec uses of the rows.
+    """
+    if settings.format == "parquet":
+        return None
+    given = settings.options
+    used: dict[str, Any] = {"times": TextTimes.of(settings), "expected": expected or ExpectedColumns()}
+    used["may_lack"] = LOGICAL[given.get("mergeSchema", "false").lower()]
+    if settings.format == "json":
+        return TextForm("json", **used)
+    header = LOGICAL[given.get("header", "false").lower()]
+    return TextForm(
+        "csv",
+        header=header,
+        separator=given.get("sep", ",").replace("\\t", "\t"),
+        quote=given.get("quote", '"'),
+        escape=given.get("escape", ""),
+        null=given.get("nullValue", ""),
+        multi_line=LOGICAL[given.get("multiLine", "false").lower()],
+        columns=() if header else tuple(columns),
+        **used,
+    )
+
+
+def rows_in_text(path: str, settings: Source, size: int) -> int | None:
+    """Number of rows of a text file; null if it is too large to be counted, or cannot be opened.
+
+    Raises
+    ------
+    SourceFileError
+        If it cannot be read as text.
+    """
+    form = text_form(settings, ())
+    assert form is not None
+    try:
+        return None if size > _COUNTED_BYTES else form.count(path)
+    except (OSError, pa.ArrowException):  # whoever reads it says what is wrong
+        return None

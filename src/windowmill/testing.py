@@ -261,7 +261,7 @@ def check_aggregate(
 
     Raises
     ------
-    windowmill.windowing.algebra.LawError
+    windowmill.windowing.laws.LawError
         Naming the law that fails (its ``law``), with the smallest rows found that break it (its ``operands``).
     SpecError
         If there is no such object, or it lacks a function.
@@ -285,14 +285,12 @@ def check_aggregate(
     ...     print(error)  # doctest: +ELLIPSIS
     aggregate 'Newest' breaks the law of commutativity: combine(a, b) gives 2, but combine(b, a) ...
     """
-    from hypothesis import strategies as st
-
     from windowmill.windowing.aggregates import own
-    from windowmill.windowing.algebra import Aggregate, verify
+    from windowmill.windowing.algebra import Aggregate
+    from windowmill.windowing.laws import verify
 
     if isinstance(use, Aggregate):
         aggregate = use
     else:
         aggregate = own.load(use) if isinstance(use, str) else own.adapt(use, getattr(use, "__name__", type(use).__name__))
-    drawn = st.sampled_from(list(rows)) if isinstance(rows, Sequence) else rows
-    verify(aggregate, drawn, plain, examples=examples, max_rows=max_rows)
+    verify(aggregate, rows, plain, examples=examples, max_rows=max_rows)

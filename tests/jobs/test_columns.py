@@ -30,7 +30,7 @@ from tests.spark.harness import BASE, MINUTE, Bench
 from tests.specs import SECONDS, TENS, a_spec
 from windowmill.jobs.sources.columns import Columns, check_unchanged
 from windowmill.jobs.sources.delta_log import physical_names
-from windowmill.jobs.sources.delta_rows import _stored, literal_path
+from windowmill.jobs.sources.spark_files import _stored, literal_path
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.settings import COMPUTE
 from windowmill.windowing.spec import Pipeline

@@ -110,7 +110,8 @@ def test_rows_behind_deletion_vectors_never_count(spark, tmp_path):
     ("condition", "few"), [(None, None), (None, True), ("i > 0", False)], ids=["without Spark", "all, looked up", "some, joined"]
 )
 def test_files_of_one_name_in_many_partitions(spark, tmp_path, monkeypatch, condition, few):
-    from windowmill.jobs.sources import delta_log, delta_rows
+    from windowmill.jobs.sources import delta_log
+    from windowmill.jobs.sources import spark_files as delta_rows
 
     monkeypatch.setattr(delta_rows, "_FEW_FILES", 100 if few else 16)
     if few is not None:

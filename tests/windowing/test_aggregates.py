@@ -17,10 +17,11 @@ from tests.windowing.aggregate_cases import CASES, COUNTS, EXAMPLES, Case
 from tests.windowing.kernel_algebra import ARROW, made_of
 from windowmill.windowing.aggregates import aggregate_for, own
 from windowmill.windowing.aggregates.order import mergeable
-from windowmill.windowing.algebra import Aggregate, LawError, close, identical, outcome, position, verify
+from windowmill.windowing.algebra import Aggregate, close, identical, position
 from windowmill.windowing.catalogue import DECLARED, AggregateSpec, parse_aggregate
 from windowmill.windowing.errors import AggregateOverflowError, PluginError, SpecError
 from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.laws import LawError, outcome, verify
 from windowmill.windowing.registry import resolve
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from windowmill.windowing.algebra import ORIGIN, Aggregate, AlgebraError, Field, LawError, check_laws, close, identical, position, verify
+from windowmill.windowing.algebra import ORIGIN, Aggregate, AlgebraError, Field, close, identical, position
+from windowmill.windowing.laws import LawError, check_laws, verify
 
 INTS = st.tuples(st.integers(-9, 9))
 

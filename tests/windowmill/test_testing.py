@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests.specs import a_spec
 from windowmill.testing import Outcome, check_aggregate, try_pipeline
-from windowmill.windowing.algebra import LawError
 from windowmill.windowing.errors import SpecError, UnsupportedError
+from windowmill.windowing.laws import LawError
 from windowmill.windowing.specfile import parse_pipeline
 
 ROOT = Path(__file__).parents[2]

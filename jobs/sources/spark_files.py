@@ -1,22 +1,27 @@
-"""Reads the rows of a Delta table's files in Spark, each with the index of its file, its index in the file, and its version."""
+"""Reads a source's files by Spark, or by Arrow in its tasks: rows with the index of their file, their index there, and their version."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from windowmill.checkpoints.quoting import backquoted, spark_text
-from windowmill.jobs.sources.base import AddedFile, Reading
+from windowmill.checkpoints.stores import Options, options_of, use_options
+from windowmill.jobs.column_names import UNREAD
+from windowmill.jobs.sources.base import AddedFile, PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import DECLARED, FILE, ROW, URI, VERSION, Columns, physical_name
-from windowmill.jobs.spark.access import UNESCAPED, access_to
+from windowmill.jobs.sources.plain_files import Form
+from windowmill.jobs.sources.plain_rows import batches_of
+from windowmill.jobs.spark.access import UNESCAPED, access_to, map_in_arrow
 from windowmill.jobs.spark.object_storage import ABSOLUTE, full_path, literal_path, reader_options, spark_path
 from windowmill.windowing.columnar.chunks import without_empty_chunks
 
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
     from windowmill.jobs.sources.delta_log import DeltaSource
     from windowmill.jobs.sources.folder import FolderSource
 
+#: A file, its index among those that are read, and its version.
+_Numbered = tuple[PlainFile, int, int]
 #: Up to this many files, index, version and partition values of each file are constants in the query; for more files they are joined.
 _FEW_FILES = 16
 #: Columns that rows get in addition to those of the source.
@@ -45,6 +52,11 @@ def rows_of(spark: SparkSession, table: DeltaSource | FolderSource, reading: Rea
     if by_delta < len(reading.files):
         parts.append(_by_files(spark, table, reading.files[by_delta:], struct, first=by_delta))
     return reduce(DataFrame.unionByName, parts)
+
+
+def with_unread(rows: DataFrame) -> DataFrame:
+    """``rows`` of which Spark reads all values, with the column of those that are not."""
+    return rows.withColumn(UNREAD, F.lit(None).cast("string"))
 
 
 def _by_files(
@@ -161,3 +173,38 @@ def _stored_type(kind: DataType) -> DataType:
     if isinstance(kind, MapType):
         return MapType(_stored_type(kind.keyType), _stored_type(kind.valueType), kind.valueContainsNull)
     return kind
+
+
+def rows_by_arrow(spark: SparkSession, table: SourceTable, plain: Sequence[PlainFile], reading: Reading) -> DataFrame:
+    """Implements :meth:`.SourceTable.rows`; ``plain`` are the files of ``reading``."""
+    form = Form(Columns.of(table.schema_json).arrow)
+    unread = {UNREAD: pa.string()} if table.has_unread else {}
+    own = [(FILE, pa.int32()), (ROW, pa.int64()), (VERSION, pa.int64())]
+    files = [(file, index, reading.files[index].version) for index, file in enumerate(plain)]
+    n_tasks = max(1, min(len(files), 4 * access_to(spark).cores()))
+    parts = [files[len(files) * at // n_tasks : len(files) * (at + 1) // n_tasks] for at in range(n_tasks)]
+    options = {} if (found := options_of(table.path)) is None else {table.path: found}
+    schema = pa.schema([*form.types.items(), *unread.items(), *own])
+    return map_in_arrow(spark.range(0, n_tasks, 1, n_tasks), partial(_read, parts, form, [*form.types, *unread], options), schema)
+
+
+def _read(
+    parts: Sequence[Sequence[_Numbered]],
+    form: Form,
+    columns: Sequence[str],
+    options: Mapping[str, Options],
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor."""
+    use_options(options)
+    for number in (number for batch in batches for number in batch.column(0).to_pylist()):
+        for file, index, version in parts[number]:
+            first = 0
+            for batch in batches_of(file, form, columns):
+                own = {
+                    FILE: pa.repeat(pa.scalar(index, pa.int32()), batch.num_rows),
+                    ROW: pa.array(np.arange(first, first + batch.num_rows)),
+                    VERSION: pa.repeat(pa.scalar(version, pa.int64()), batch.num_rows),
+                }
+                yield pa.record_batch([*batch.columns, *own.values()], names=[*columns, *own])
+                first += batch.num_rows
