@@ -44,8 +44,7 @@ SPARK_MODULES = {
     *(
         f"sources/{name}.py"
         for name in (
-            *("arrow_rows", "base", "columns", "delta_log", "delta_rows", "folder", "folder_listing", "kafka", "plain_rows", "spark_rows"),
-            "table_rows",
+            *("base", "columns", "delta_log", "folder", "folder_columns", "kafka", "plain_rows", "spark_files", "spark_rows", "table_rows"),
         )
     ),
 }
