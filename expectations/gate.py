@@ -15,7 +15,7 @@ from windowmill.expectations import gx
 from windowmill.expectations.past import compare, is_of_past
 from windowmill.expectations.rule import Loss, Rule, is_rate, quarantined_rate
 from windowmill.expectations.suites import COLUMNS, identity_columns, needs_spark, rules, windows_of
-from windowmill.windowing.columnar.chunks import without_empty_chunks
+from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.errors import first_line
 from windowmill.windowing.fields import percentage
 

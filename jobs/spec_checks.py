@@ -161,7 +161,7 @@ def _rule_problems(pipeline: Pipeline) -> Iterator[Problem]:
         yield where, text
     for rule in rules(pipeline):
         if rule.origin == "spec" and {"row_condition", "unexpected_rows_query"} & rule.arguments.keys():
-            from windowmill.jobs.conditions.rule_sql import rule_sql_problems  # loads the parser
+            from windowmill.jobs.conditions.checks import rule_sql_problems  # loads the parser
 
             yield from ((f"expectations.{rule.index}.{field}", text) for field, text in rule_sql_problems(rule.arguments))
 

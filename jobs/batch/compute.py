@@ -32,7 +32,7 @@ from windowmill.jobs.layouts.quarantine import quarantine_schema, quarantined
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
 from windowmill.jobs.reasons import TOO_LATE
 from windowmill.jobs.schedulers.files.rows import FileRows
-from windowmill.jobs.schedulers.local import parts as local_parts
+from windowmill.jobs.schedulers.local import one_process as local_parts
 from windowmill.jobs.schedulers.spark import numbered_rows
 from windowmill.jobs.schedulers.spark import parts as spark_parts
 from windowmill.jobs.schedulers.spark.numbered_rows import NumberedRows

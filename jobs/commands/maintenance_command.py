@@ -32,7 +32,7 @@ from windowmill.jobs.batch.forgetting import forget
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS, Turn
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.batch.savepoints import keep_periodic
+from windowmill.jobs.batch.savepoint_batches import keep_periodic
 from windowmill.jobs.commands.summaries import new_progress
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, duration_of, load_pipeline, show
 from windowmill.jobs.runnables import runnable_of

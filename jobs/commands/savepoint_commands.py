@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Group
 
-from windowmill.jobs.batch import savepoints
+from windowmill.jobs.batch import savepoint_batches as savepoints
 from windowmill.jobs.batch.planning import Acceptance
 from windowmill.jobs.commands.summaries import bound, new_progress, titled
 from windowmill.jobs.commands.terminal import (

@@ -15,7 +15,7 @@ from windowmill.jobs.dataframe import evaluate
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.session import spark_session
 from windowmill.jobs.spark.shipping import shipment_of
-from windowmill.windowing.columnar.chunks import without_empty_chunks
+from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:

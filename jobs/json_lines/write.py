@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.column_uses import instants_of
+from windowmill.jobs.conditions.truths import instants_of
 from windowmill.jobs.json_lines.read import plain
 from windowmill.windowing.spec import Pipeline
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from windowmill.jobs.column_uses import columns_used, in_conditions
+from windowmill.jobs.conditions.truths import columns_used, in_conditions
 from windowmill.jobs.sources.base import PlainFile
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.folder_listing import partition_of

@@ -23,7 +23,7 @@ from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.plain_rows import batches_of
 from windowmill.jobs.spark.access import UNESCAPED, access_to, map_in_arrow
 from windowmill.jobs.spark.object_storage import ABSOLUTE, full_path, literal_path, reader_options, spark_path
-from windowmill.windowing.columnar.chunks import without_empty_chunks
+from windowmill.windowing.columnar.rows import without_empty_chunks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.column_names import CORRUPT
-from windowmill.jobs.column_uses import columns_used
+from windowmill.jobs.conditions.truths import columns_used
 from windowmill.jobs.reasons import BAD_ROW, BAD_TIME, CANNOT_CAST
 from windowmill.jobs.sources.folder_options import ddl_of
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.jobs.spark.column_types import holds_text, sql_type
 from windowmill.jobs.spark.file_ranges import DeltaScan, FileRange, delta_scan, file_ranges
 from windowmill.jobs.spark.shipment import Shipment, plugins_zip
 from windowmill.jobs.spark.spark_settings import DELTA_EXTENSION, EXTENSIONS, MAX_SHUFFLE_PARTITIONS, TIME_ZONE
@@ -252,3 +252,35 @@ def _escaped(character: str) -> str:
     # Java escapes spaces and control characters of all scripts, and keeps their letters.
     kept = not character.isascii() and unicodedata.category(character) not in ("Zs", "Zl", "Zp", "Cc")
     return character if kept else quote(character, safe=UNESCAPED)
+
+
+def sql_type(kind: DataType) -> str:
+    """The name of a type in SQL, nullability of fields included.
+
+    Examples
+    --------
+    >>> from pyspark.sql.types import LongType, StructField
+    >>> sql_type(StructType([StructField("a.b", StringType()), StructField("n", ArrayType(LongType()), False)]))
+    'STRUCT<`a.b`: string, `n`: ARRAY<bigint> NOT NULL>'
+    """
+    match kind:
+        case StructType():
+            fields = (f"{backquoted(field.name)}: {sql_type(field.dataType)}{'' if field.nullable else ' NOT NULL'}" for field in kind)
+            return f"STRUCT<{', '.join(fields)}>"
+        case ArrayType():
+            return f"ARRAY<{sql_type(kind.elementType)}>"
+        case MapType():
+            return f"MAP<{sql_type(kind.keyType)}, {sql_type(kind.valueType)}>"
+    return kind.simpleString()
+
+
+def holds_text(kind: DataType) -> bool:
+    """Whether a value of the type holds a text."""
+    match kind:
+        case StructType():
+            return any(holds_text(field.dataType) for field in kind)
+        case ArrayType():
+            return holds_text(kind.elementType)
+        case MapType():
+            return holds_text(kind.keyType) or holds_text(kind.valueType)
+    return isinstance(kind, StringType)

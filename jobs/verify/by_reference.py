@@ -17,8 +17,7 @@ from windowmill.jobs.verify.source_rows import Reaches, SampledRows, with_condit
 from windowmill.windowing import reference
 from windowmill.windowing.axis import AXIS_BEGIN, to_us
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
-from windowmill.windowing.columnar.chunks import without_empty_chunks
-from windowmill.windowing.columnar.rows import codes_of, first_rows
+from windowmill.windowing.columnar.rows import codes_of, first_rows, without_empty_chunks
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.reference.events import ranks
 

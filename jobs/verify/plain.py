@@ -27,7 +27,7 @@ from windowmill.jobs.verify.source_rows import CLOSED, Arrival, Reaches, RereadR
 from windowmill.windowing.axis import from_us, to_us
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
-from windowmill.windowing.columnar.chunks import without_empty_chunks
+from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline
 

@@ -34,8 +34,7 @@ from windowmill.jobs.sources.table_rows import Live, left, live_rows
 from windowmill.jobs.sources.time_bounds import spans
 from windowmill.jobs.spark.object_storage import reader_options, spark_path
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
-from windowmill.windowing.columnar.chunks import without_empty_chunks
-from windowmill.windowing.columnar.rows import codes_of
+from windowmill.windowing.columnar.rows import codes_of, without_empty_chunks
 from windowmill.windowing.errors import SourceFileError, SourceRangeGoneError, SpecError, UnsupportedError
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.watermark import LatenessRule

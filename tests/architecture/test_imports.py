@@ -31,7 +31,6 @@ ALLOWED = {
 #: Where jobs speak to Spark; the first are folders.
 SPARK_FOLDERS = {"schedulers/spark", "schedulers/files", "spark", "conditions", "verify", "warm"}
 SPARK_MODULES = {
-    "arrival_order.py",
     "batch/compute.py",
     "batch/counted_rows.py",
     "batch/spark_committer.py",

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
+from windowmill.jobs.commands import try_engine as memory
 from windowmill.jobs.commands.try_command import ENGINES, run_try
 from windowmill.jobs.layouts.base import Part
 from windowmill.jobs.layouts.choose import parts_of
-from windowmill.jobs.schedulers.local import memory
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.planner import plan
 from windowmill.windowing.specfile import parse_pipeline

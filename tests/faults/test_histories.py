@@ -31,7 +31,8 @@ from tests.random_pipelines import BASE, CONDITION, MINUTE
 from tests.spark.harness import quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs.batch import loop, purging, savepoints
+from windowmill.jobs.batch import loop, purging
+from windowmill.jobs.batch import savepoint_batches as savepoints
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.limits import MAX_ROWS

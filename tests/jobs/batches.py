@@ -21,14 +21,14 @@ from tests.windowing.test_slices import same
 from windowmill.checkpoints.state.compaction import joint_schema
 from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.checkpoints.state.readers import DeltaState, State
+from windowmill.jobs.commands.try_engine import MemoryBatch, MemoryWriter
 from windowmill.jobs.layouts.base import Part
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.emission import Emission
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import seen_after
-from windowmill.jobs.schedulers.local.memory import MemoryBatch, MemoryWriter
 from windowmill.jobs.schedulers.local.new_rows import NewRows
-from windowmill.jobs.schedulers.local.parts import compute_parts, load
+from windowmill.jobs.schedulers.local.one_process import compute_parts, load
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE, TIME, UNTIL_OF

@@ -16,7 +16,7 @@ from tests.faults.dying import DiedError, arm
 from tests.jobs.test_restatements import Corrected, Row, bench_of
 from tests.spark.harness import cut, events, quiet
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs.batch import savepoints
+from windowmill.jobs.batch import savepoint_batches as savepoints
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.published import PublishedTable

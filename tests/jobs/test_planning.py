@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from windowmill.jobs.batch.idle_runs import moves_on
+from windowmill.jobs.batch.planning import moves_on
 from windowmill.windowing.specfile import parse_pipeline
 
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructFi
 
 from windowmill.jobs.commands.doctor import check_server
 from windowmill.jobs.spark import failures, remote, session
-from windowmill.jobs.spark.column_types import holds_text, sql_type
+from windowmill.jobs.spark.access import holds_text, sql_type
 from windowmill.jobs.spark.remote import ServerFacts, kept_session
 from windowmill.jobs.spark.shipment import Shipment, plugins_zip
 from windowmill.jobs.spark.spark_settings import DELTA_EXTENSION, SERVER

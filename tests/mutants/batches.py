@@ -200,10 +200,10 @@ MUTANTS = {
         ),
     ],
     f"{MIXED_BATCHES}a_row_is_too_late_only_if_every_part_refuses_it": [
-        ("too-late-for-one-part-is-too-late", "jobs.schedulers.local.parts:refused_by_all", instead("np.intersect1d", "np.union1d")),
+        ("too-late-for-one-part-is-too-late", "jobs.schedulers.local.one_process:refused_by_all", instead("np.intersect1d", "np.union1d")),
     ],
     f"{MIXED_BATCHES}a_row_that_a_grid_still_counts_is_not_too_late": [
-        ("grids-not-asked-about-late-rows", "jobs.schedulers.local.parts:refused_by_all", without("not _ or not len(_)")),
+        ("grids-not-asked-about-late-rows", "jobs.schedulers.local.one_process:refused_by_all", without("not _ or not len(_)")),
     ],
     f"{MIXED_BATCHES}a_row_that_lies_between_windows_is_refused_by_none_of_them": [
         ("rows-between-windows-refused", "jobs.layouts.lateness:too_late_among", without("_ > _")),

@@ -85,7 +85,7 @@ MUTANTS = {
         ("tables-unseen-by-a-run-with-nothing-new", "jobs.batch.planning:next_run", without("verify_table_versions(...)")),
     ],
     f"{CHUNKS}only_empty_chunks_are_left_out": [
-        ("empty-chunks-for-spark", "windowing.columnar.chunks:without_empty_chunks", instead("(_ for _ in _1 if _.num_rows)", "_1")),
+        ("empty-chunks-for-spark", "windowing.columnar.rows:without_empty_chunks", instead("(_ for _ in _1 if _.num_rows)", "_1")),
     ],
     f"{FOREIGN_CHANGES}rows_that_others_append": [
         ("foreign-writes-accepted", "checkpoints.verification:_verify_table", without("raise refused(...)")),

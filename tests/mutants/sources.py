@@ -71,7 +71,7 @@ MUTANTS = {
     f"{SOURCES}files_of_one_name_in_many_partitions": [
         (
             "files-joined-by-base-name",
-            "jobs.sources.delta_rows:_with_file_columns",
+            "jobs.sources.spark_files:_with_file_columns",
             before(
                 "_ = _file_columns(...)",
                 'uris, rows = [uri.rpartition("/")[2] for uri in uris], rows.withColumn(URI, F.substring_index(URI, "/", -1))',

@@ -16,7 +16,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.partials import PartialTable
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.schedulers.local import parts as local_parts
+from windowmill.jobs.schedulers.local import one_process as local_parts
 from windowmill.jobs.schedulers.spark import parts as spark_parts
 from windowmill.jobs.schedulers.spark.exchange import StoredRows
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SLICE

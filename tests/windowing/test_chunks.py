@@ -7,7 +7,7 @@ import itertools
 import pyarrow as pa
 import pytest
 
-from windowmill.windowing.columnar.chunks import without_empty_chunks
+from windowmill.windowing.columnar.rows import without_empty_chunks
 
 EMPTY, FULL = (pa.table({"n": pa.array(numbers, pa.int64())}) for numbers in ([], [1, 2, 3]))
 MIXED = [pa.concat_tables(parts) for n in range(1, 5) for parts in itertools.product((EMPTY, FULL), repeat=n)]

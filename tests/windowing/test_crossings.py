@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.strategies import shared
 from tests.windowing.calendar_cases import DAY, HOUR, WINDOWS, instants, pipeline_of
+from windowmill.windowing.columnar.interval_events import Crossings
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.slicing.crossings import Crossings
 from windowmill.windowing.slicing.edges import Edges, Grid, WindowGrid
 
 SPANS = st.lists(st.tuples(instants(DAY), st.sampled_from([1, HOUR, 9 * HOUR, 3 * DAY, 40 * DAY])), min_size=1, max_size=4)

@@ -16,7 +16,7 @@ from windowmill.jobs.sources.columns import FILE, ROW
 from windowmill.jobs.sources.plain_files import NotPlainError
 from windowmill.jobs.sources.plain_rows import NO_ANSWERS, Answers, PlainRows, batches_of
 from windowmill.jobs.spark.access import access_to, map_in_arrow
-from windowmill.windowing.columnar.chunks import without_empty_chunks
+from windowmill.windowing.columnar.rows import without_empty_chunks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

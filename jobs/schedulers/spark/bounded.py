@@ -26,12 +26,11 @@ from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import usable
 from windowmill.jobs.schedulers.local.new_rows import NewRows, columns_read, input_names
-from windowmill.jobs.schedulers.local.parts import load, refused_by_all
+from windowmill.jobs.schedulers.local.one_process import load, refused_by_all
 from windowmill.jobs.schedulers.spark.exchange import Exchange, GroupsOf, RowsOfFiles, RowsOfFrame
 from windowmill.jobs.schedulers.spark.numbered_rows import inputs, judged
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
-from windowmill.jobs.spark.access import mapped
-from windowmill.jobs.spark.column_types import sql_type
+from windowmill.jobs.spark.access import mapped, sql_type
 from windowmill.windowing.columnar import grid_windows, slices
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.advanced import Advanced

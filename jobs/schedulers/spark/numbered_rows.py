@@ -28,7 +28,7 @@ from windowmill.jobs.sources.spark_rows import read_rows
 from windowmill.jobs.spark.access import mapped
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.chunks import without_empty_chunks
+from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.watermark import BEFORE
 
