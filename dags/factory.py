@@ -18,8 +18,7 @@ from windowmill.dags.pools import pool_of
 from windowmill.dags.schedules import check_new_versions, source_asset, timetable_of
 from windowmill.dags.specs import BACKFILL, identity_of, name_of, read_pipeline
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.printable import code_span
-from windowmill.windowing.redaction import redacted
+from windowmill.windowing.redaction import code_span, redacted
 from windowmill.windowing.spec import Pipeline
 
 #: In the past, and equal at every parse; without ``catchup`` it means "from the next interval on".

@@ -22,6 +22,7 @@ from airflow.sdk.configuration import conf
 from windowmill.dags.specs import ParsedFile, dag_ids_of, pipeline_of
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SpecError, WindowmillError
+from windowmill.windowing.paths import read_small
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.settings import (
     APPROVE_CHANGES,
@@ -34,7 +35,6 @@ from windowmill.windowing.settings import (
     VERIFY,
     Setting,
 )
-from windowmill.windowing.small_files import read_small
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from windowmill.dags.links import PAGES, page_of
 from windowmill.dags.operators import CommandOperator, ComputingOperator, storage_environment, storage_variables
 from windowmill.dags.specs import Spec, redacting
 from windowmill.windowing.errors import SOMETHING_TO_DO, HeldError
-from windowmill.windowing.printable import code_span, in_markdown
-from windowmill.windowing.redaction import redacted
+from windowmill.windowing.redaction import code_span, in_markdown, redacted
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:

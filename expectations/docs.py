@@ -25,8 +25,7 @@ from pyarrow import fs
 
 from windowmill.expectations.gate import RuleResult, Verdict
 from windowmill.expectations.gx import load
-from windowmill.expectations.past import describe, is_of_past
-from windowmill.expectations.rule import Rule, is_rate
+from windowmill.expectations.rule import Rule, describe, is_of_past, is_rate
 
 _TEMPLATE = "data_docs.html"
 #: Greatest number of failing rows on a page; the quality table has more.

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.expectations import gx
-from windowmill.expectations.past import compare, is_of_past
-from windowmill.expectations.rule import Loss, Rule, is_rate, quarantined_rate
+from windowmill.expectations.rule import Loss, Rule, compare, is_of_past, is_rate, quarantined_rate
 from windowmill.expectations.suites import COLUMNS, identity_columns, needs_spark, rules, windows_of
 from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.errors import first_line
@@ -22,7 +21,7 @@ from windowmill.windowing.fields import percentage
 if TYPE_CHECKING:
     import pyspark.sql
 
-    from windowmill.expectations.past import Past
+    from windowmill.expectations.rule import Past
     from windowmill.windowing.spec import Pipeline
 
 Outcome = Literal["passed", "failed", "broken"]

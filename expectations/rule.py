@@ -5,9 +5,18 @@ Result rows do not contain that share, so Great Expectations cannot check it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from windowmill.windowing.durations import Duration
+from windowmill.windowing.spec import FRESHNESS
+
+if TYPE_CHECKING:
+    from windowmill.windowing.spec import Pipeline
+
 
 Origin = Literal["spec", "always"]
 Severity = Literal["critical", "warning", "info"]
@@ -95,3 +104,163 @@ def quarantined_rate(rows_read: int, rows_quarantined: int) -> float:
     0.015
     """
     return rows_quarantined / rows_read if rows_read else 0.0
+
+
+#: Type of the rule that a batch reads from ``min_share`` to ``max_share`` times the rows that earlier batches read.
+VOLUME = "expect_volume_to_be_near_past_batches"
+#: Type of the rule that all but ``max_missing`` keys of the last ``batches`` have rows in this one.
+KEYS = "expect_keys_of_past_batches_to_be_present"
+TYPES = (VOLUME, KEYS, FRESHNESS)
+_ARGUMENTS = {
+    VOLUME: ("batches", "ago", "min_share", "max_share"),
+    KEYS: ("batches", "max_missing", "window"),
+    FRESHNESS: ("freshness",),
+}
+#: Greatest number of missing keys named.
+_MAX_NAMED = 1_000
+
+
+class Past(Protocol):
+    """The batches before the one that is validated. Only runs count: backfills and restatements read other amounts of rows."""
+
+    def volumes(self, batches: int) -> Sequence[int]:
+        """Numbers of rows that the last ``batches`` runs read; fewer if there are fewer."""
+
+    def volumes_ago(self, ago_us: int) -> Sequence[int]:
+        """Numbers of rows of the runs for the time ``ago_us`` before that of this batch, give or take half an hour."""
+
+    def keys(self, batches: int, window: str | None) -> tuple[int, Sequence[Mapping[str, Any]]]:
+        """Number of keys with rows in the last ``batches`` runs, and those of them without a row in this batch.
+
+        With ``window`` only rows of this window count. Both are nothing if this batch has no row.
+        """
+
+    def age_us(self) -> int | None:
+        """How old the newest event through this batch was when the batch was planned; none if there is no event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What the comparison has found; the attributes are those of a rule's result."""
+
+    kept: bool
+    message: str
+    observed: float | None = None
+    elements: int | None = None
+    unexpected: int | None = None
+    examples: tuple[Mapping[str, Any], ...] = ()
+
+
+def is_of_past(rule: Rule) -> bool:
+    """Whether the rule compares the batch with earlier ones, or with the time of its run."""
+    return rule.type in TYPES
+
+
+def describe(rule: Rule) -> str:
+    """The rule in words, for pages that know only the types of Great Expectations."""
+    given = rule.arguments
+    if rule.type == FRESHNESS:
+        return f"The newest event is at most {given['freshness']} old."
+    if rule.type == KEYS:
+        return f"All but {given.get('max_missing', 0)} keys of the last {given['batches']} runs have a row."
+    before = f"runs of {given['ago']} ago" if "ago" in given else f"last {given['batches']} runs"
+    most = f" to {given['max_share']:g}" if "max_share" in given else " or more"
+    return f"The rows read are {given.get('min_share', 0):g}{most} times those of the {before}."
+
+
+def compare(rule: Rule, past: Past, rows_read: int) -> Compared:
+    """Whether a batch that read so many rows keeps the ``rule``; it does where there is nothing to compare it with."""
+    if rule.type == FRESHNESS:
+        return compare_age(rule.arguments["freshness"], past.age_us())
+    return _volume(rule.arguments, past, rows_read) if rule.type == VOLUME else _keys(rule.arguments, past)
+
+
+def compare_age(limit: str, age_us: int | None) -> Compared:
+    """Whether a newest event of this age keeps the ``limit``, a duration; it does if there is no event."""
+    if age_us is None:
+        return Compared(True, "no event yet")
+    seconds = round(age_us / 1e6, 3)
+    if age_us <= Duration.parse(limit).elapsed():
+        return Compared(True, "passed", seconds)
+    return Compared(False, f"the newest event is {timedelta(seconds=round(seconds))} old; expected at most {limit}", seconds)
+
+
+def _volume(given: Mapping[str, Any], past: Past, rows_read: int) -> Compared:
+    volumes = past.volumes_ago(Duration.parse(given["ago"]).elapsed()) if "ago" in given else past.volumes(given["batches"])
+    usual = statistics.median(volumes) if volumes else 0.0
+    if not usual:
+        return Compared(True, "no earlier run with rows to compare with")
+    share, least, most = rows_read / usual, given.get("min_share", 0), given.get("max_share")
+    if least <= share and (most is None or share <= most):
+        return Compared(True, "passed", round(share, 6))
+    runs = "run" if len(volumes) == 1 else f"{len(volumes)} runs"
+    which = f"the {runs} of {given['ago']} ago" if "ago" in given else f"the last {runs}"
+    wanted = f"at least {least:g}" if most is None else f"{least:g} to {most:g}"
+    message = f"{rows_read:,} rows read, {share:.3g} times the {usual:,.0f} of {which}; expected {wanted}"
+    return Compared(False, message, round(share, 6))
+
+
+def _keys(given: Mapping[str, Any], past: Past) -> Compared:
+    known, missing = past.keys(given["batches"], given.get("window"))
+    kept = len(missing) <= given.get("max_missing", 0)
+    message = f"{len(missing):,} of {known:,} keys of the last {given['batches']} run{'' if given['batches'] == 1 else 's'} have no row"
+    return Compared(kept, "passed" if kept else message, None, known, len(missing), tuple(missing[:_MAX_NAMED]))
+
+
+def past_problems(rule_type: str, written: Mapping[str, Any], pipeline: Pipeline) -> Iterable[tuple[str, str]]:
+    """Problems of the arguments of a rule of ``rule_type``, as pairs (argument, problem and remedy)."""
+    own = _ARGUMENTS[rule_type]
+    for name in written:
+        if name not in own:
+            yield name, f"unknown argument of {rule_type}; its own are {', '.join(own)}"
+    yield from _count_problems(written, "batches", 1)
+    yield from _count_problems(written, "max_missing", 0)
+    if rule_type == FRESHNESS:
+        yield from _freshness_problems(written, pipeline)
+        return
+    if rule_type == VOLUME:
+        yield from _volume_problems(written)
+        return
+    if "batches" not in written:
+        yield "batches", f"missing; {KEYS} needs the number of earlier runs whose keys are expected"
+    if not pipeline.keys:
+        yield "type", f"got {KEYS!r}, but the pipeline has no keys; remove the rule"
+    names = [window.name for window in pipeline.windows]
+    if (window := written.get("window")) is not None and window not in names:
+        yield "window", f"got {window!r}; expected one of {', '.join(names)}"
+
+
+def _freshness_problems(written: Mapping[str, Any], pipeline: Pipeline) -> Iterable[tuple[str, str]]:
+    if not _is_length(written.get("freshness")):
+        yield "freshness", f"got {written.get('freshness')!r}; expected a duration such as '2 hours'"
+    elif pipeline.time.integer_axis:
+        yield "freshness", f"got {written['freshness']!r}, but times are numbers ({pipeline.time.unit}), which have no age; remove the rule"
+
+
+def _volume_problems(written: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    if ("batches" in written) == ("ago" in written):
+        yield "batches", f"{VOLUME} needs either batches (the median of so many runs) or ago (the runs at that time before); give one"
+    if "ago" in written and not _is_length(written["ago"]):
+        yield "ago", f"got {written['ago']!r}; expected a duration such as '7 days'"
+    least, most = written.get("min_share"), written.get("max_share")
+    if least is None and most is None:
+        yield "min_share", f"missing, and so is max_share; {VOLUME} needs one of them"
+    for name, share in (("min_share", least), ("max_share", most)):
+        if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < float("inf")):
+            yield name, f"got {share!r}; expected a number such as 0.5 for half of the usual volume"
+            return
+    if least is not None and most is not None and least > most:
+        yield "min_share", f"got {least!r}, which is greater than {most!r}; nothing lies between them"
+
+
+def _count_problems(written: Mapping[str, Any], name: str, least: int) -> Iterable[tuple[str, str]]:
+    value = written.get(name, least)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        yield name, f"got {value!r}; expected a number from {least} on"
+
+
+def _is_length(value: object) -> bool:
+    try:
+        return isinstance(value, str) and Duration.parse(value).elapsed() > 0
+    except ValueError:
+        return False

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyarrow import types
 
-from windowmill.expectations.past import TYPES, is_of_past, past_problems
-from windowmill.expectations.rule import QUARANTINED_RATE, Origin, Rule, Severity, is_rate, rate_problems
+from windowmill.expectations.rule import QUARANTINED_RATE, TYPES, Origin, Rule, Severity, is_of_past, is_rate, past_problems, rate_problems
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window

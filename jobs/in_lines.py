@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from windowmill.windowing.printable import printable
+from windowmill.windowing.redaction import printable
 
 
 class PlainConsole(Console):

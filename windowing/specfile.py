@@ -18,8 +18,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from windowmill.windowing.errors import SpecError
+from windowmill.windowing.paths import MAX_BYTES, read_small
 from windowmill.windowing.redaction import as_written, holds_credentials, holds_secret, names_secret, redacted
-from windowmill.windowing.small_files import MAX_BYTES, read_small
 from windowmill.windowing.spec import FIELDS_OF_VARIABLES, VARIABLES, Pipeline
 from windowmill.windowing.windows.base import TYPES
 from windowmill.windowing.yamltext import MAX_DEPTH, VARIABLE, parse_yaml

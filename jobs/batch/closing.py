@@ -236,11 +236,11 @@ class PastBatches:
     seen: int | None
 
     def volumes(self, batches: int) -> list[int]:
-        """As in :class:`windowmill.expectations.past.Past`."""
+        """As in :class:`windowmill.expectations.rule.Past`."""
         return [run.counts.rows_read for run in self._last(batches)]
 
     def volumes_ago(self, ago_us: int) -> list[int]:
-        """As in :class:`windowmill.expectations.past.Past`."""
+        """As in :class:`windowmill.expectations.rule.Past`."""
         then, found = _time_of(self.plan) - ago_us, []
         for run in self._runs():
             if _time_of(run.plan) < then - _SAME_TIME_US:
@@ -250,7 +250,7 @@ class PastBatches:
         return found
 
     def keys(self, batches: int, window: str | None) -> tuple[int, Sequence[Mapping[str, Any]]]:
-        """As in :class:`windowmill.expectations.past.Past`."""
+        """As in :class:`windowmill.expectations.rule.Past`."""
         keys = list(self.runnable.pipeline.keys)
         own = self.rows([*keys, "window"])
         if window is not None:
@@ -264,7 +264,7 @@ class PastBatches:
         return len(known), sorted(missing, key=str)
 
     def age_us(self) -> int | None:
-        """As in :class:`windowmill.expectations.past.Past`."""
+        """As in :class:`windowmill.expectations.rule.Past`."""
         return None if self.seen is None else self.plan.now_us - self.seen
 
     def _published(self, keys: Sequence[str], runs: Sequence[int], window: str | None) -> pa.Table:

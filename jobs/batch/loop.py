@@ -12,17 +12,20 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from windowmill.checkpoints import protocol
+from deltalake.exceptions import DeltaError
+
+from windowmill.checkpoints import catalog_tables, protocol
 from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.delta_tables import tables_kept
 from windowmill.checkpoints.finished import Notes
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.places import Places, Runnable
 from windowmill.checkpoints.plans import Plan, RestatePlan
+from windowmill.checkpoints.stores import is_table, use_options_of
 from windowmill.checkpoints.writers import check_conditional_writes, lease
 from windowmill.jobs.batch import planning
-from windowmill.jobs.batch.catalog import ask_locations, register_new
+from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.batch.planning import has_brief_use, is_sure_to_use_spark
 from windowmill.jobs.batch.progress import CommittedBatch, Progress, Ruling, warnings_of
 from windowmill.jobs.batch.spark_committer import tables_of
@@ -32,9 +35,9 @@ from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.reading import Arrival, History
 from windowmill.jobs.spark import launch
-from windowmill.jobs.spec_checks import check_expectations
+from windowmill.jobs.spec_checks import check_expectations, not_run
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.errors import OutOfTurnError, ServerGoneError
+from windowmill.windowing.errors import LocalComputeError, OutOfTurnError, ServerGoneError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -417,3 +420,79 @@ def _check_held(turn: Turn, ruling: Ruling, number: int | None) -> None:
         )
     if ruling == "discard":
         check_discarded(runnable.pipeline, ledger, held)
+
+
+Say = Callable[[str], None]
+#: Prefix under which the record names a sink that has still to be registered.
+_NEW = "new "
+
+
+def ask_locations(pipeline: Pipeline, say: Say) -> None:
+    """Record where the tables lie that the spec names, unless it is recorded; starts Spark only for that.
+
+    A source that is gone from its recorded place is looked up again: it may have been renamed, or moved.
+
+    Raises
+    ------
+    SourceMissingError
+        If the catalog has no such source.
+    LocalComputeError
+        If Spark has to be asked, and must not be used.
+    """
+    tables = catalog_tables.named(pipeline)
+    if not tables:
+        return
+    problem = next(not_run(pipeline), None)
+    if problem:
+        raise UnsupportedError(f"pipeline {pipeline.pipeline}: {problem[0]}: {problem[1]}")
+    use_options_of(pipeline)
+    known = catalog_tables.recorded(pipeline)
+    unknown = {field: table for field, table in tables.items() if table not in known or (field == "source" and _is_gone(pipeline))}
+    if not unknown:
+        return
+    _check_compute(pipeline)
+    from windowmill.jobs.spark import spark_catalog
+
+    spark = spark_catalog.session_for(pipeline, say)
+    for field, table in unknown.items():
+        location = spark_catalog.location_of(spark, table)
+        if location is None and field == "source":
+            raise spark_catalog.not_found(spark, "source.table", table)
+        if location is None:
+            location = spark_catalog.location_for(spark, table)
+            known[f"{_NEW}{table}"] = location
+        known[table] = location
+        say(f"{pipeline.pipeline}: {field}.table: {table} lies at {location}; recorded in {Places.of(pipeline).root}")
+    catalog_tables.record(pipeline, known)
+
+
+def _is_gone(pipeline: Pipeline) -> bool:
+    """Whether the source is certainly not at its recorded place any more."""
+    source = catalog_tables.located(pipeline).source
+    try:
+        return source is not None and source.path is not None and not is_table(source.path)
+    except (OSError, DeltaError):
+        return False
+
+
+def register_new(pipeline: Pipeline, say: Say) -> None:
+    """Register the sink in the catalog if it has been made since its place was recorded."""
+    table = catalog_tables.named(pipeline).get("sink")
+    known = catalog_tables.recorded(pipeline) if table is not None else {}
+    location = known.get(f"{_NEW}{table}")
+    if table is None or location is None or not is_table(location):
+        return
+    _check_compute(pipeline)
+    from windowmill.jobs.spark import spark_catalog
+
+    spark_catalog.register(spark_catalog.session_for(pipeline, say), table, location)
+    catalog_tables.record(pipeline, {name: place for name, place in known.items() if name != f"{_NEW}{table}"})
+    say(f"{pipeline.pipeline}: sink.table: {table} is registered in the catalog")
+
+
+def _check_compute(pipeline: Pipeline) -> None:
+    if compute_of(pipeline) == "local":
+        raise LocalComputeError(
+            f"pipeline {pipeline.pipeline}: only Spark's catalog knows where its tables lie, and compute is local; run it once with "
+            "WINDOWMILL_COMPUTE=spark, or give the path of each"
+        )

@@ -31,8 +31,7 @@ from windowmill.checkpoints.stores import Options, is_local, options_of, remote_
 from windowmill.expectations import docs, history
 from windowmill.expectations.docs import Folder
 from windowmill.expectations.gate import Verdict, validate
-from windowmill.expectations.past import is_of_past
-from windowmill.expectations.rule import is_rate
+from windowmill.expectations.rule import is_of_past, is_rate
 from windowmill.expectations.suites import COLUMNS, windows_of
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.window_history import rulings
@@ -47,8 +46,7 @@ from windowmill.windowing.errors import HeldError, first_line
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from windowmill.expectations.past import Past
-    from windowmill.expectations.rule import Loss, Rule
+    from windowmill.expectations.rule import Loss, Past, Rule
     from windowmill.windowing.spec import Pipeline
 
 _UNIQUE, _ORDERED = "expect_compound_columns_to_be_unique", "expect_column_pair_values_a_to_be_greater_than_b"

@@ -31,7 +31,7 @@ from windowmill.jobs.commands.terminal import (
 )
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import SOMETHING_TO_DO, HeldError, OutOfTurnError, SpecError
-from windowmill.windowing.small_files import read_small
+from windowmill.windowing.paths import read_small
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,8 +18,7 @@ from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places, Runnable
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.expectations import history as validations
-from windowmill.expectations.past import is_of_past
-from windowmill.expectations.rule import Rule, is_rate
+from windowmill.expectations.rule import Rule, is_of_past, is_rate
 from windowmill.expectations.suites import rules
 from windowmill.jobs.batch import engine
 from windowmill.jobs.batch.applying import Application, next_apply

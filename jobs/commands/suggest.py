@@ -21,7 +21,7 @@ from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.quoting import quoted, sql_text
 from windowmill.checkpoints.stores import is_table, use_options_of
-from windowmill.expectations.past import KEYS, VOLUME
+from windowmill.expectations.rule import KEYS, VOLUME
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, show, wrapped
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from croniter import croniter
 
-from windowmill.expectations.past import compare_age
+from windowmill.expectations.rule import compare_age
 from windowmill.jobs.report.short_texts import elapsed, moment
 from windowmill.windowing.spec import FRESHNESS, Pipeline
 

@@ -11,7 +11,7 @@ import pytest
 
 from windowmill.expectations.docs import write_docs
 from windowmill.expectations.gate import validate
-from windowmill.expectations.past import KEYS, VOLUME
+from windowmill.expectations.rule import KEYS, VOLUME
 from windowmill.expectations.suites import check_rules, sink_columns
 from windowmill.windowing.spec import FRESHNESS
 

@@ -16,7 +16,7 @@ from tests.specs import TENS, TICKS, a_spec
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.expectations import history
-from windowmill.expectations.past import KEYS, VOLUME
+from windowmill.expectations.rule import KEYS, VOLUME
 from windowmill.jobs.cli import main
 from windowmill.jobs.report import write_report
 from windowmill.jobs.report.freshness import staleness_of

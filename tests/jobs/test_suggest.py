@@ -13,7 +13,7 @@ import yaml
 from deltalake import write_deltalake
 
 from tests.specs import TENS, TICKS, a_spec
-from windowmill.expectations.past import KEYS, VOLUME
+from windowmill.expectations.rule import KEYS, VOLUME
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.suggest import suggestions_of
 from windowmill.windowing.specfile import load_pipeline
