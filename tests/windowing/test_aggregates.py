@@ -21,7 +21,7 @@ from windowmill.windowing.algebra import Aggregate, close, identical, position
 from windowmill.windowing.catalogue import DECLARED, AggregateSpec, parse_aggregate
 from windowmill.windowing.errors import AggregateOverflowError, PluginError, SpecError
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.laws import LawError, outcome, verify
+from windowmill.windowing.laws import LawError, check_laws, outcome, verify
 from windowmill.windowing.registry import resolve
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -55,6 +55,13 @@ def test_laws(case: Case):
     by_kernels = parse_aggregate(case.written).declaration.recipe is not None
     examples = -(-EXAMPLES.max_examples // 3) if by_kernels else EXAMPLES.max_examples
     verify(case.aggregate, case.rows, case.plain, examples=examples, max_rows=3 if by_kernels else 4)
+
+
+@pytest.mark.parametrize(
+    ("function", "row"), [("sum", (-0.0,)), ("mean", (-0.0,)), ("weighted_mean", (0.0, -0.0)), ("weighted_mean", (-0.0, 1.0))]
+)
+def test_a_negative_zero_is_the_same_alone_and_with_others(function, row):
+    check_laws(made(function, *["float64"] * len(row)), [row, row])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -130,8 +130,8 @@ def _masked(values: Any, counted: Bools, otherwise: float) -> Any:
 
 
 def _lift_sum(value: Floats, ints: Ints, floats: Floats) -> None:
-    """Each value as a compensated sum, into zeros."""
-    floats[:, 0] = value
+    """Each value as a compensated sum, into zeros; -0.0 as 0.0, which it becomes as soon as another value is added."""
+    floats[:, 0] = value + 0.0
     large = np.flatnonzero((np.abs(value) >= CARRY_UNIT) & np.isfinite(value))
     ints[large, 0] = np.sign(value[large]).astype(np.int64)
     floats[large, 0] -= np.copysign(CARRY_UNIT, value[large])
