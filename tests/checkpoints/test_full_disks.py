@@ -30,6 +30,8 @@ def test_what_a_write_says_is_not_hidden_by_what_cleaning_up_says(tmp_path, monk
         raise PermissionError(errno.EACCES, "403 Forbidden")
 
     monkeypatch.setattr(pq.ParquetWriter, step, fails)
+    # A writer closes itself when it is collected, which may be before the patch ends.
+    monkeypatch.setattr(pq.ParquetWriter, "__del__", lambda _: None)
     if refused:
         monkeypatch.setattr(data_files, "_delete", forbidden)
     with (
