@@ -129,6 +129,11 @@ class Lifted(NamedTuple):
     counts: tuple[int, ...] = ()
 
 
+def unchanged(rows: Iterable[pa.Table], keys: Iterable[str], share: Share | None) -> Iterator[Lifted]:
+    """The output of a map that leaves ``rows`` as they are; only those of a ``share`` of the ``keys``, if given."""
+    return (Lifted(table if share is None else share.rows(table, list(keys))) for table in rows)
+
+
 class MapReduce(Protocol):
     """How tasks compute a part: map runs where new rows are read, reduce takes all rows of some keys, new and stored; picklable."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.layouts.base import Lifted, Loaded
+from windowmill.jobs.layouts.base import Lifted, Loaded, unchanged
 from windowmill.jobs.layouts.lateness import marked, usable
 from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.buckets import BITS_WITHIN, Share, in_buckets
@@ -69,7 +69,7 @@ class Keyed:
         return usable(marked(rows, self.lateness)).select(self.rows.names).cast(self.rows)
 
     def map(self, rows: Iterable[pa.Table], share: Share | None) -> Iterator[Lifted]:
-        return (Lifted(table if share is None else share.rows(table, list(self.keys))) for table in rows)
+        return unchanged(rows, self.keys, share)
 
     def reduce(self, lifted: Sequence[Lifted], stored: pa.Table | None) -> Iterator[Advanced]:
         """Advance all keys; if they have many rows, a share of the keys at a time."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from windowmill.checkpoints.state.partials import slice_schema
 from windowmill.checkpoints.state.wanted import WithSpans
 from windowmill.jobs.layouts import lateness, limits
-from windowmill.jobs.layouts.base import Lifted, Loaded, PartialsWanted
+from windowmill.jobs.layouts.base import Lifted, Loaded, PartialsWanted, unchanged
 from windowmill.jobs.layouts.emission import Emission
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.sources.columns import REASON
@@ -247,7 +247,7 @@ class EventMapReduce(SliceMapReduce):
     pipeline: Pipeline
 
     def map(self, rows: Iterable[pa.Table], share: Share | None) -> Iterator[Lifted]:
-        return (Lifted(table if share is None else share.rows(table, self.reading.keys)) for table in rows)
+        return unchanged(rows, self.keys, share)
 
     def reduce(self, lifted: Sequence[Lifted], stored: pa.Table | None) -> Iterator[Advanced]:  # noqa: ARG002 - there is no state
         rows = pa.concat_tables([each.rows for each in lifted]) if lifted else None

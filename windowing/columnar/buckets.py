@@ -27,7 +27,7 @@ BITS_WITHIN, _BITS_OF_KEY_SHARES = 32, 48
 
 @dataclass(frozen=True)
 class Share:
-    """The shares ``first:stop`` of ``n_buckets`` equal ones of all keys."""
+    """Of the keys, divided by their hashes into ``n_buckets`` equal ranges, those of the ranges ``first:stop``."""
 
     first: int
     stop: int
@@ -48,8 +48,8 @@ class Share:
     @property
     def stored(self) -> tuple[int, int]:
         """The least and the greatest bucket of its keys."""
-        first, stop = ((number << _STORED_BITS) / self.n_buckets for number in (self.first, self.stop))
-        return int(first), max(int(first), -int(-stop // 1) - 1)
+        first, beyond = (self.first << _STORED_BITS) // self.n_buckets, -(-(self.stop << _STORED_BITS) // self.n_buckets)
+        return first, max(first, beyond - 1)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.checkpoints.state.memory import MemoryState
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.layouts.base import Lifted
+from windowmill.jobs.layouts.base import Lifted, unchanged
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import usable
@@ -121,7 +121,7 @@ class BoundedWork:
         return usable(rows).select(names)
 
     def map(self, rows: Iterable[pa.Table], share: Share | None) -> Iterator[Lifted]:
-        return (Lifted(table if share is None else share.rows(table, list(self.keys))) for table in rows)
+        return unchanged(rows, self.keys, share)
 
     def reduce(self, lifted: Sequence[Lifted], stored: pa.Table | None) -> Iterator[Advanced]:  # noqa: ARG002 - there is no state
         """The result rows, and at last the numbers of the rows that came too late for all parts."""

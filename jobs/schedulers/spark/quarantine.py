@@ -6,7 +6,7 @@ those that may be among them, as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from typing import TYPE_CHECKING
@@ -127,20 +127,18 @@ def _all_of(table: str, files: Sequence[DataFile]) -> Ints:
 
 def _write_of_files(own: Quarantining, new: FileRows, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
-    with OutputWriter(own.targets) as writer:
-        for task in numbers_in(batches):
-            for rows in own.of_task(new, task):
-                writer.quarantined(rows)
-        done = writer.output()
-    yield from encode_result(done)
+    return _write(own.targets, (rows for task in numbers_in(batches) for rows in own.of_task(new, task)))
 
 
 def _write_of_frame(own: Quarantining, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
-    with OutputWriter(own.targets) as writer:
-        for batch in batches:
-            rows = own.not_applied(pa.Table.from_batches([batch]))
-            if rows.num_rows:
-                writer.quarantined(entries(rows, own.pipeline, own.plan, own.paths))
+    found = (own.not_applied(pa.Table.from_batches([batch])) for batch in batches)
+    return _write(own.targets, (entries(rows, own.pipeline, own.plan, own.paths) for rows in found if rows.num_rows))
+
+
+def _write(targets: Targets, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    with OutputWriter(targets) as writer:
+        for rows in tables:
+            writer.quarantined(rows)
         done = writer.output()
     yield from encode_result(done)
