@@ -32,7 +32,7 @@ from windowmill.windowing.kernels.combine import Ints
 
 #: Size of a file that is read whole; choosing among its few row groups would save nothing.
 SMALL_BYTES = 1 << 20
-#: Rows of which masks are computed together, at least: each time costs as much as the keys have rows, too.
+#: Least number of rows of which masks are computed together: each computation takes time for every key, too.
 _TOGETHER = 1 << 17
 #: Products of keys and row groups up to which each row group is compared with each key.
 _MAX_COMPARED = 10_000_000

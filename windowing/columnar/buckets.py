@@ -1,7 +1,7 @@
 """Hashes rows by their key, equally in every process: to bring all rows of a key to one place, or to drop rows of other keys.
 
-A key's *bucket* is the first bits of a half of its hash. Rows of the state keep it, so that statistics of files and row groups say which
-share of the keys they hold: a share is a range of buckets.
+A key's *bucket* is the top bits of the low half of its hash. Rows of the state keep it, so that statistics of files and row groups say
+which share of the keys they hold: a share is a range of buckets.
 """
 
 from __future__ import annotations

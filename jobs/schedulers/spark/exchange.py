@@ -71,7 +71,7 @@ class RowsOfFrame:
 class StoredRows:
     """The ``wanted`` rows of ``state``, at most ``n_rows``, which each task restores for its own keys; picklable.
 
-    ``n_rows`` is 0 if only rows of few of the keys are wanted.
+    ``n_rows`` is 0 if their number does not follow from the table's log.
     """
 
     state: DeltaState
