@@ -212,7 +212,7 @@ $(STAMPS)/kernels: requirements.lock $(wildcard windowing/kernels/*.py) | $(STAM
 	@$(PY) -m windowmill.windowing.kernels
 	@touch $@
 
-$(STAMPS)/s3-jars: jobs/spark/s3_jars.py | $(STAMPS)/classes
+$(STAMPS)/s3-jars: jobs/spark/jars.py | $(STAMPS)/classes
 	@$(PY) -m windowmill.jobs.spark.jars --s3
 	@$(PY) -m windowmill.jobs.spark.session
 	@touch $@

@@ -30,7 +30,7 @@ from benchmarks.long_life import used_by_children
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.race import Result
 from windowmill.checkpoints.places import Places
-from windowmill.expectations import history
+from windowmill.expectations import gate
 from windowmill.expectations.docs import write_docs
 from windowmill.expectations.gate import RuleResult, Verdict, verdict
 from windowmill.expectations.rule import Rule
@@ -90,9 +90,7 @@ class Validated:
         self.run()
         validations = [self._validated(batch) for batch in range(self.kept)]
         quality = [
-            history.rows_of(
-                found, pipeline="data_docs", generation="earlier", batch=batch, attempt="0", at=START + batch * timedelta(hours=1)
-            )
+            gate.rows_of(found, pipeline="data_docs", generation="earlier", batch=batch, attempt="0", at=START + batch * timedelta(hours=1))
             for batch, found in enumerate(validations)
         ]
         write_deltalake(self.places.quality, pa.concat_tables(quality), mode="append")

@@ -33,11 +33,11 @@ from rich.table import Table
 
 from windowmill.jobs.commands import try_engine
 from windowmill.jobs.commands.try_engine import KernelEngine
+from windowmill.windowing.columnar.objects import StoredObjects
 from windowmill.windowing.columnar.position_deltas import PartialColumns, combine_totals
-from windowmill.windowing.columnar.stored_objects import StoredObjects
+from windowmill.windowing.kernels.flatfat import WHOLE, Items, Stretches, window_changes
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import lift
-from windowmill.windowing.kernels.tries import WHOLE, Items, Stretches, window_changes
 from windowmill.windowing.kernels.two_stacks import fifo_ranges
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline

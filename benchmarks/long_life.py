@@ -28,13 +28,11 @@ from pydantic import TypeAdapter
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.race import Result, ratios
-from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, add_batch, stored
 from windowmill.checkpoints.batches import Outcome
-from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.ledger import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, Ledger, add_batch, stored
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.plans import RunPlan
-from windowmill.checkpoints.record_table import DeltaRecords
-from windowmill.checkpoints.records import FAN, FORMAT, LAST_LEVEL, LedgerRecord, packed, sealed
+from windowmill.checkpoints.records import FAN, FORMAT, LAST_LEVEL, DeltaRecords, LedgerRecord, packed, sealed
 from windowmill.jobs.batch import planning
 from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.counts import Counts, Totals, WindowRows

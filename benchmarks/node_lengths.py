@@ -19,11 +19,11 @@ from rich.table import Table
 from benchmarks import measurement
 from benchmarks.nodes import FullState
 from benchmarks.pipelines import MINUTE_US
-from windowmill.checkpoints.state.wanted import ReadLimit
+from windowmill.checkpoints.state.reading import ReadLimit
 from windowmill.jobs.layouts.slices import SliceMapReduce
 from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.windowing.columnar.added_columns import TIME
-from windowmill.windowing.nodes import Span
+from windowmill.windowing.grids import Span
 
 LENGTHS = (60, 128, 256, 600, 1_440, 10_080)
 #: Above all that is read here.

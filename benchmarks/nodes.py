@@ -24,17 +24,15 @@ from benchmarks.measurement import Figure, Measurement
 from benchmarks.pipelines import MINUTE_US, START_US, Growing
 from benchmarks.processes import timed
 from benchmarks.race import Result
-from windowmill.checkpoints.state.partials import SORTED_ROWS, PartialTable, slice_schema
+from windowmill.checkpoints.state.tables import SORTED_ROWS, PartialTable, slice_schema
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.slices import SliceMapReduce
 from windowmill.windowing.columnar.added_columns import BATCH, LEVEL, SLICE
-from windowmill.windowing.columnar.buckets import KeysOfShare, Share
-from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
+from windowmill.windowing.columnar.hashes import KeysOfShare, RowCheck, Share, with_checksums
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.slices import NodeStage, SliceStage, WindowStage
-from windowmill.windowing.grids import Grids
+from windowmill.windowing.grids import Grids, Nodes, Selection, Span
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.nodes import Nodes, Selection, Span
 
 WEEK = 10_080
 AGGREGATES = {"n": {"count": "*"}, "whole": {"sum": "i"}, "top": {"max": "i"}}

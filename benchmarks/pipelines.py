@@ -16,13 +16,12 @@ from rich.console import Console
 from benchmarks.processes import timed
 from benchmarks.race import Result
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.state.wanted import condition_of
+from windowmill.checkpoints.state.reading import condition_of
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE
-from windowmill.windowing.grids import Grids
-from windowmill.windowing.nodes import Nodes
+from windowmill.windowing.grids import Grids, Nodes
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -15,9 +15,9 @@ from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import create
 from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.positions import PositionTable
-from windowmill.checkpoints.state.wanted import ReadLimit
+from windowmill.checkpoints.state.reading import ReadLimit
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME
-from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.hashes import RowCheck
 from windowmill.windowing.columnar.position_batch import advance
 from windowmill.windowing.columnar.positions import PositionStage, PositionState
 from windowmill.windowing.columnar.results import result_schema

@@ -10,7 +10,7 @@ import json
 from dataclasses import replace
 from typing import TypeVar
 
-from windowmill.checkpoints.assembling import stored
+from windowmill.checkpoints.ledger import stored
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.stores import make_folder, remove_folder, store_of
 

@@ -26,13 +26,11 @@ from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile, FileWriter
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.places import local_path
-from windowmill.checkpoints.state.base import files_of, order_of
-from windowmill.checkpoints.state.compaction import keys_of
+from windowmill.checkpoints.state.tables import files_of, keys_of, order_of
 from windowmill.checkpoints.stores import filesystem_of, is_table, make_folder, remedy, store_of
 from windowmill.checkpoints.widening import widens
 from windowmill.windowing.columnar.added_columns import BUCKET, SUM
-from windowmill.windowing.columnar.buckets import with_buckets
-from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
+from windowmill.windowing.columnar.hashes import RowCheck, with_buckets, with_checksums
 from windowmill.windowing.counts import Totals
 from windowmill.windowing.errors import SavepointError, SpecError, StateError, first_line
 

@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction
 
 from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
 from windowmill.checkpoints.delta_tables import KeptTable
-from windowmill.checkpoints.record_table import CONFIGURATION
+from windowmill.checkpoints.records import CONFIGURATION
 from windowmill.checkpoints.stores import create_table, is_disk_full, remedy, store_of
 from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError, first_line

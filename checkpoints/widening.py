@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.data_files import DataFile, FileWriter, remove
 from windowmill.checkpoints.features import own_commit
-from windowmill.checkpoints.state.base import files_of
+from windowmill.checkpoints.state.tables import files_of
 
 #: Decimal digits of the whole numbers of a type, by its bits.
 _DIGITS = {8: 10, 16: 10, 32: 10, 64: 20}

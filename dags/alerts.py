@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from windowmill.dags.links import page_of
 from windowmill.windowing.fields import AirflowSettings
-from windowmill.windowing.imports import imported
 from windowmill.windowing.redaction import redacted
+from windowmill.windowing.registry import imported
 
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline

@@ -1,25 +1,197 @@
-"""Builds the DAG of a pipeline from its spec."""
+"""Builds the DAGs of a pipeline from its spec: its runs, its backfills, and the maintenance of its tables.
+
+Pools are stored in Airflow's database, which a DAG file must not access, and a task without its pool waits forever. So creating pools is a
+step of deployment: ``python -m windowmill.dags.factory SPEC…``, or without arguments for all pipelines that dags/pipelines.py finds.
+Repeating it is harmless.
+"""
 
 from __future__ import annotations
 
+import argparse
+import functools
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from airflow.sdk import DAG, Asset, BaseOperator, Param
+from airflow.sdk import DAG, Asset, AssetWatcher, BaseOperator, CronDataIntervalTimetable, Param
+from croniter import croniter
 
 from windowmill.dags.alerts import settings_of
-from windowmill.dags.folders import refuse_clash
-from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator, default_args_of
-from windowmill.dags.pools import pool_of
-from windowmill.dags.schedules import check_new_versions, source_asset, timetable_of
-from windowmill.dags.specs import BACKFILL, identity_of, name_of, read_pipeline
-from windowmill.windowing.errors import SpecError
+from windowmill.dags.folders import refuse_clash, spec_files
+from windowmill.dags.operators import (
+    AnnounceOperator,
+    MaintainOperator,
+    MicroBatchOperator,
+    QualityReportOperator,
+    VerifyOperator,
+    default_args_of,
+)
+from windowmill.dags.specs import BACKFILL, MAINTENANCE, Spec, identity_of, name_of, read_pipeline, redacting
+from windowmill.windowing.errors import SpecError, WindowmillError
 from windowmill.windowing.redaction import code_span, redacted
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
+from windowmill.windowing.specfile import load_pipeline
+
+
+def pool_of(pipeline: str) -> str:
+    """Name of the pipeline's pool."""
+    return f"windowmill_{pipeline}"
+
+
+def create_pools(pipelines: Iterable[str], settings: Mapping[str, str] | None = None) -> list[str]:
+    """Create the pools of ``pipelines`` in Airflow's database, or reset them to one slot; returns their names.
+
+    Parameters
+    ----------
+    pipelines
+        Names of the pipelines.
+    settings
+        Environment variables that select the Airflow installation, in addition to this process' own.
+    """
+    pools = {pool_of(name): {"slots": 1, "description": f"Runs of {name}, one at a time", "include_deferred": True} for name in pipelines}
+    if pools:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "pools.json"
+            file.write_text(json.dumps(pools), encoding="utf-8")
+            # Use Airflow's command, because its models are not a public interface.
+            done = subprocess.run(
+                [sys.executable, "-m", "airflow", "pools", "import", str(file)],
+                env={**os.environ, **(settings or {})},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        if done.returncode:
+            reason = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
+            raise WindowmillError(
+                f"airflow pools import: failed with exit code {done.returncode}: {reason[0]}; check AIRFLOW_HOME, `airflow db check`"
+            )
+    return list(pools)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m windowmill.dags.factory", description="Create the Airflow pools of pipelines.")
+    parser.add_argument(
+        "specs", nargs="*", metavar="SPEC", help="a pipeline's YAML file (default: all in the folders of WINDOWMILL_PIPELINES)"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        names = [load_pipeline(path).pipeline for path in options.specs or spec_files()]
+        for pool in create_pools(names):
+            print(f"{pool}: 1 slot")
+    except WindowmillError as err:
+        print(err, file=sys.stderr)
+        return err.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+
+#: Airflow's meaning of ``@quarterly``, the one schedule word that croniter does not know.
+_QUARTERLY = "0 0 1 */3 *"
+
+
+def timetable_of(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline) -> Any:
+    """The argument ``schedule`` of the pipeline's DAG.
+
+    Raises
+    ------
+    SpecError
+        If the spec's schedule is not valid.
+    """
+    schedule = pipeline.schedule
+    if schedule is None:
+        return None
+    if not isinstance(schedule, str):
+        return [Asset.ref(name=schedule.asset)]
+    _check_cron(name_of(spec), schedule)
+    return cron_timetable(schedule)
+
+
+@functools.cache
+def cron_timetable(schedule: str) -> CronDataIntervalTimetable:
+    """The timetable of a cron expression, shared by all DAGs that have it."""
+    # Only this timetable gives scheduled, manual and backfill runs the same aligned intervals; a plain cron string gives empty ones.
+    return CronDataIntervalTimetable(schedule, timezone="UTC")
+
+
+def new_versions_of(spec: str | os.PathLike[str] | Pipeline, *, cron: str | None = None) -> Asset:
+    """An asset that gets an event when the pipeline's source has rows that the pipeline has not read.
+
+    In a DAG: ``schedule=[new_versions_of(spec)]``.
+
+    Parameters
+    ----------
+    spec
+        Path of the pipeline's YAML file, as the triggerer sees it, or the pipeline itself.
+    cron
+        When to look, in UTC; without it, the spec's ``schedule``.
+
+    Raises
+    ------
+    SpecError
+        If the spec is wrong, or neither says when to look.
+    """
+    return source_asset(spec, read_pipeline(spec), cron)
+
+
+def source_asset(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, cron: str | None = None) -> Asset:
+    """As :func:`new_versions_of`, for a ``pipeline`` that has been read."""
+    from windowmill.dags.triggers import NewVersionsTrigger, trigger_spec
+
+    where = name_of(spec)
+    check_new_versions(where, pipeline)
+    cron = cron or (pipeline.schedule if isinstance(pipeline.schedule, str) else None)
+    if cron is None:
+        raise SpecError(f"{where}: schedule: got no cron expression; it says when to look for new versions of the source")
+    _check_cron(where, cron)
+    name = f"{pipeline.pipeline}__source"
+    trigger = NewVersionsTrigger(**trigger_spec(Spec.of(spec)), cron=_QUARTERLY if cron == "@quarterly" else cron)
+    # What this pipeline has not read is not the table itself, which may be an asset of its own.
+    return Asset(name=name, uri=f"windowmill:{name}", group="windowmill", watchers=[AssetWatcher(name=name, trigger=trigger)])
+
+
+def check_new_versions(where: str, pipeline: Pipeline) -> None:
+    """Refuse ``new_versions`` for a pipeline whose windows an interval without rows completes too; ``where`` names the spec.
+
+    Raises
+    ------
+    SpecError
+        If the watermark is the end of the data interval.
+    """
+    if pipeline.time.watermark == "data_interval_end":
+        raise SpecError(
+            f"{where}: time.watermark: got data_interval_end, with which an interval without rows completes windows too; "
+            "let it run at each instant of its schedule, or use watermark: max_event_time"
+        )
+
+
+def _check_cron(where: str, schedule: str) -> None:
+    # Airflow checks the expression only when it stores the DAG, and then reports the whole file instead of this field.
+    if schedule in SCHEDULE_WORDS or _is_cron(schedule):
+        return
+    with redacting():
+        raise SpecError(
+            f"{where}: schedule: got {schedule!r}; expected five cron fields such as '*/30 * * * *', "
+            f"one of {', '.join(sorted(SCHEDULE_WORDS))}, or {{asset: name}}"
+        )
+
+
+@functools.cache
+def _is_cron(schedule: str) -> bool:
+    return len(schedule.split()) == 5 and bool(croniter.is_valid(schedule))
+
 
 #: In the past, and equal at every parse; without ``catchup`` it means "from the next interval on".
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -244,3 +416,106 @@ def _doc(pipeline: Pipeline) -> str:
         "A scheduled run takes up what is new in the source; a backfill recomputes its data interval. "
         f"To recompute any other range, trigger `{pipeline.pipeline}{BACKFILL}`, or this DAG with `from` and `to`."
     )
+
+
+def build_maintenance_dag(
+    spec: str | os.PathLike[str] | Pipeline,
+    *,
+    schedule: str | None = "@daily",
+    storage_conn_id: str | None = None,
+    verify: int | None = None,
+    **dag_kwargs: Any,
+) -> DAG:
+    """Build the DAG ``<pipeline>__maintenance``; its tasks share the pool of the pipeline's runs, so they never overlap.
+
+    Parameters
+    ----------
+    spec
+        Path of the pipeline's YAML file, or the pipeline itself.
+    schedule
+        A cron expression in UTC; none: only when triggered.
+    storage_conn_id
+        As in :func:`.build_dag`.
+    verify
+        Number of published rows that a task ``verify`` recomputes from the source after maintenance; none: there is no such task.
+    **dag_kwargs
+        Further arguments of ``DAG``; they override those set by this function. ``default_args`` are merged.
+    """
+    pipeline = read_pipeline(spec)
+    arguments: dict[str, Any] = {
+        "dag_id": f"{pipeline.pipeline}{MAINTENANCE}",
+        "description": f"Compaction and clean-up of {pipeline.pipeline}",
+        "schedule": cron_timetable(schedule) if schedule else None,
+        "start_date": datetime(2020, 1, 1, tzinfo=UTC),
+        "catchup": False,
+        "max_active_runs": 1,
+        "tags": ["windowmill", "maintenance", *settings_of(pipeline).tags],
+    }
+    arguments |= dag_kwargs
+    arguments["default_args"] = default_args_of(pipeline, dag_kwargs.get("default_args"))
+    refuse_clash(arguments["dag_id"], spec)
+    with DAG(**arguments) as dag:
+        shared: dict[str, Any] = {"spec": spec, "storage_conn_id": storage_conn_id, "pool": pool_of(pipeline.pipeline)}
+        maintain = MaintainOperator(task_id="maintain", **shared)
+        if verify is not None:
+            # No retry: it would take another sample, and a difference that one has found is there to stay.
+            maintain >> VerifyOperator(task_id="verify", sample=verify, retries=0, **shared)
+    return dag
+
+
+#: Of every run; ``from`` and ``to`` have no default, so Airflow takes no run without them.
+BACKFILL_PARAMS = {
+    "from": Param(type="string", format="date-time", description="Recompute the windows that end after this instant."),
+    "to": Param(type="string", format="date-time", description="… and at or before this one."),
+    "as_arrived": Param(
+        False, type="boolean", description="Take the rows that runs have read, also where the source has changed them since."
+    ),
+}
+
+
+def build_backfill_dag(
+    spec: str | os.PathLike[str] | Pipeline,
+    *,
+    conn_id: str | None = None,
+    connect_conn_id: str | None = None,
+    storage_conn_id: str | None = None,
+    submit: Mapping[str, Any] | None = None,
+    **dag_kwargs: Any,
+) -> DAG:
+    """Build the DAG ``<pipeline>__backfill``: ``backfill → announce``, one job and one asset event for a range of any length.
+
+    It has no schedule, and its task shares the pool of the pipeline's runs, so they never overlap.
+
+    Parameters
+    ----------
+    spec
+        Path of the pipeline's YAML file, or the pipeline itself.
+    conn_id, connect_conn_id, storage_conn_id, submit
+        As in :func:`.build_dag`.
+    **dag_kwargs
+        Further arguments of ``DAG``; they override those set by this function. ``default_args`` are merged.
+    """
+    pipeline = read_pipeline(spec)
+    check_options(name_of(spec), pipeline, conn_id, connect_conn_id, submit)
+    arguments: dict[str, Any] = {
+        "dag_id": f"{pipeline.pipeline}{BACKFILL}",
+        "description": f"Recomputes a range of {pipeline.pipeline}",
+        "schedule": None,
+        "start_date": START,
+        "catchup": False,
+        "max_active_runs": 1,
+        "tags": ["windowmill", "backfill", *settings_of(pipeline).tags],
+        "doc_md": (
+            f"Recomputes the windows of **{pipeline.pipeline}** that end in (`from`, `to`], from the rows that the source holds now, as "
+            "one job and one commit. `windowmill backfill SPEC --from … --to … --dry-run` says beforehand what it would read and replace."
+        ),
+    }
+    arguments |= dag_kwargs
+    arguments["default_args"] = default_args_of(pipeline, dag_kwargs.get("default_args"))
+    refuse_clash(arguments["dag_id"], spec)
+    with DAG(**arguments) as dag:
+        backfill = batch_operator("backfill", spec, pipeline, conn_id, connect_conn_id, storage_conn_id, submit)
+        backfill >> AnnounceOperator(task_id="announce", spec=spec, storage_conn_id=storage_conn_id, asset=sink_asset(pipeline))
+    if "params" not in dag_kwargs:
+        dag.params.update({name: copy(param) for name, param in BACKFILL_PARAMS.items()})
+    return dag

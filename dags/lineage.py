@@ -22,10 +22,9 @@ from openlineage.client.facet_v2 import (
     schema_dataset,
 )
 
-from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, local_path
-from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.checkpoints.stores import is_table, located, table_at
 from windowmill.dags.specs import identity_of
 from windowmill.jobs.report.quality import read_quality
 from windowmill.windowing.spec import Pipeline, Table

@@ -449,27 +449,3 @@ def zoned(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [zoned(part) for part in value]
     return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is None else value
-
-
-def plain(value: Any) -> Any:
-    """Convert a value to its JSON form; instants are in UTC.
-
-    >>> plain([Decimal("1.50"), float("nan"), None])
-    ['1.50', 'nan', None]
-    """
-    if isinstance(value, Mapping):
-        return {str(name): plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(part) for part in value]
-    if isinstance(value, date):  # datetimes are dates, and so is pandas' NaT
-        whole = value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
-        return None if str(value) == "NaT" else whole.isoformat()
-    if isinstance(value, Decimal | bytes):
-        return str(value)
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if value - value == 0 else str(value)  # JSON has neither NaN nor infinities
-    return None if value is None or str(value) == "<NA>" else str(value)

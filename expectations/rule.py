@@ -8,7 +8,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from windowmill.windowing.durations import Duration
@@ -264,3 +265,27 @@ def _is_length(value: object) -> bool:
         return isinstance(value, str) and Duration.parse(value).elapsed() > 0
     except ValueError:
         return False
+
+
+def plain(value: Any) -> Any:
+    """Convert a value to its JSON form; instants are in UTC.
+
+    >>> plain([Decimal("1.50"), float("nan"), None])
+    ['1.50', 'nan', None]
+    """
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(part) for part in value]
+    if isinstance(value, date):  # datetimes are dates, and so is pandas' NaT
+        whole = value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
+        return None if str(value) == "NaT" else whole.isoformat()
+    if isinstance(value, Decimal | bytes):
+        return str(value)
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)  # JSON has neither NaN nor infinities
+    return None if value is None or str(value) == "<NA>" else str(value)

@@ -32,9 +32,9 @@ class FastExit:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line in this process; returns the exit code."""
-    from windowmill.jobs.commands import app
+    from windowmill.jobs.commands import terminal
 
-    return app.run(arguments)
+    return terminal.run(arguments)
 
 
 def command() -> int:

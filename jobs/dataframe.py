@@ -21,22 +21,20 @@ from windowmill.jobs.conditions.truths import columns_of
 from windowmill.jobs.layouts import lateness
 from windowmill.jobs.layouts.input import SourceInput
 from windowmill.jobs.layouts.slices import SliceMapReduce, Slicing
-from windowmill.jobs.reasons import TOO_LATE
-from windowmill.jobs.schedulers.files.scan import FileScan
-from windowmill.jobs.schedulers.local.new_rows import columns_read
-from windowmill.jobs.schedulers.spark import numbered_rows as numbering
-from windowmill.jobs.schedulers.spark.bounded import REFUSED, BoundedWork, results_in, windows_of_files, windows_of_frame
-from windowmill.jobs.schedulers.spark.numbered_rows import without_watermark
-from windowmill.jobs.schedulers.spark.partitioning import partitions_for, shuffle_partitions
+from windowmill.jobs.schedulers import tasks as numbering
+from windowmill.jobs.schedulers.bounded import REFUSED, BoundedWork, FileScan, results_in, windows_of_files, windows_of_frame
+from windowmill.jobs.schedulers.exchange import partitions_for, shuffle_partitions
+from windowmill.jobs.schedulers.local import columns_read
+from windowmill.jobs.schedulers.tasks import without_watermark
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
-from windowmill.jobs.sources.spark_rows import with_event_times
+from windowmill.jobs.sources.spark_files import with_event_times
+from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.access import access_to, mapped
-from windowmill.jobs.spark.shipping import ship_modules
+from windowmill.jobs.spark.session import ship_modules
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED, TIME, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.errors import ArgumentError, SourceSchemaError, SpecError, no_column
-from windowmill.windowing.layouts import divide
+from windowmill.windowing.layouts import divide, live_columns
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 from windowmill.windowing.watermark import COMMIT_SHIFT

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.stores import options_of, remedy
-from windowmill.expectations.gate import Verdict
-from windowmill.expectations.history import last_verdict
+from windowmill.expectations.gate import Verdict, last_verdict
 from windowmill.windowing.errors import StateCorruptError, first_line
 
 

@@ -12,11 +12,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, Runnable, absolute, escape_in, local_path
-from windowmill.checkpoints.stores import is_table, table_at, use_options_of
-from windowmill.checkpoints.writers import check_scheme
+from windowmill.checkpoints.protocol import check_scheme
+from windowmill.checkpoints.stores import is_table, located, table_at, use_options_of
 from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.reading import check_source

@@ -15,12 +15,12 @@ from zoneinfo import ZoneInfo
 
 from windowmill.expectations.suites import check_rules, rules, sink_columns, type_problems
 from windowmill.jobs.conditions.truths import conditions_by_field
-from windowmill.jobs.sources.kinds import kind_problems
+from windowmill.jobs.sources.base import kind_problems
 from windowmill.windowing.aggregates.own import adapt
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import LimitExceededError, SpecError, first_line
-from windowmill.windowing.imports import imported
 from windowmill.windowing.redaction import holds_credentials
+from windowmill.windowing.registry import imported
 from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from zoneinfo import TZPATH
 
 from windowmill.checkpoints.plans import Plan
-from windowmill.jobs.sources.kinds import KINDS
+from windowmill.jobs.sources.base import KINDS
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.errors import CodeChangedError
 from windowmill.windowing.registry import RUNNING

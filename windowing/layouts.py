@@ -20,7 +20,7 @@ policies are refused, and all others keep live rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
@@ -28,12 +28,12 @@ import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHED, REACHING, SLICE, SUM
 from windowmill.windowing.columnar.known_spans import span_columns
-from windowmill.windowing.columnar.session_fragments import own_columns
+from windowmill.windowing.columnar.sessions import own_columns
 from windowmill.windowing.columnar.slices import GRID
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids, why_no_partials
+from windowmill.windowing.kernels.event_bounds import SessionLimits
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.sessions import SessionLimits
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER
 from windowmill.windowing.windows.base import Window
@@ -215,3 +215,12 @@ def strict_problem(why: Sequence[str]) -> str | None:
 def why_rows(pipeline: Pipeline) -> tuple[str, ...]:
     """The parts of the spec that need live rows, each with its reason; empty if the state keeps partials."""
     return tuple(dict.fromkeys(reason for index in range(len(pipeline.windows)) for reason in why_no_partials(pipeline, index)))
+
+
+def live_columns(pipeline: Pipeline, columns: Iterable[str]) -> list[str]:
+    """The source's ``columns`` that windows and aggregates still read after a row has arrived."""
+    if any(window.reads_whole_rows for window in pipeline.windows):
+        return list(columns)
+    names = [*pipeline.time.tie_break, *(name for spec in pipeline.aggregates.values() for name in spec.columns)]
+    names += [use.column for window in pipeline.windows for use in window.columns().values()]
+    return list(dict.fromkeys(names))

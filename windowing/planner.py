@@ -19,16 +19,13 @@ from windowmill.windowing.aggregates import aggregate_for, value_type
 from windowmill.windowing.aggregates.order import mergeable
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL
-from windowmill.windowing.columnar.keyed import live_columns
-from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
-from windowmill.windowing.columnar.positions import SEQUENCE, PositionState
-from windowmill.windowing.columnar.state_log import StateLog
+from windowmill.windowing.columnar.keyed import StateLog
+from windowmill.windowing.columnar.positions import ABOVE, FIRST, POSITION, SEQUENCE, PositionState
 from windowmill.windowing.durations import Duration
-from windowmill.windowing.grids import count_slices
+from windowmill.windowing.grids import MANY_SLICES, Nodes, count_slices
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.layouts import Positions, Rows, Sessions, Slices, StateLayout, divide, why_rows
-from windowmill.windowing.nodes import MANY_SLICES, Nodes
-from windowmill.windowing.slicing.calendar_grid import CalendarGrid
+from windowmill.windowing.layouts import Positions, Rows, Sessions, Slices, StateLayout, divide, live_columns, why_rows
+from windowmill.windowing.slicing.calendars import CalendarGrid
 from windowmill.windowing.slicing.edges import Grid, WindowGrid, all_hopping
 from windowmill.windowing.slicing.slicers import slicer_of
 from windowmill.windowing.spec import Pipeline

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from windowmill.windowing.catalogue import Aggregates, AggregateSpec
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.fields import (
+    TICKS_US,
     AirflowField,
     Column,
     Condition,
@@ -26,10 +27,10 @@ from windowmill.windowing.fields import (
     QuarantineLimits,
     SavepointPolicy,
     SpecMapping,
+    Time,
 )
 from windowmill.windowing.paths import path_problem, within
 from windowmill.windowing.redaction import as_written, holds_secret, redacted
-from windowmill.windowing.time_axis import TICKS_US, Time
 from windowmill.windowing.windows.base import ByType, Window
 from windowmill.windowing.yamltext import VARIABLE
 

@@ -1,13 +1,13 @@
-"""The one state table of a pipeline: which rows are of which part, and its compaction: when, which rows stay, and in which order.
+"""The one state table of a pipeline: which rows are of which part, its compaction, and its replacement by a batch.
 
 A row belongs to one part of the pipeline. It has the columns of that part and is null in all others, so its checksum is that of its own
-columns. Files of compacted rows are large; :mod:`windowmill.checkpoints.state.searched_files` reads few of their row groups.
+columns. Files of compacted rows are large; :mod:`windowmill.checkpoints.state.positions` reads few of their row groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import takewhile
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,38 +15,49 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import ColumnProperties, DeltaTable, QueryBuilder, WriterProperties, write_deltalake
 
+from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.data_files import DataFile, FileWriter
+from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.quoting import quoted
-from windowmill.checkpoints.state.base import (
+from windowmill.checkpoints.state.positions import footer
+from windowmill.checkpoints.state.reading import read_file, reporting_damage, span_condition
+from windowmill.checkpoints.state.tables import (
     COMPACTED_BYTES,
     FEW_ENTRIES,
     FEW_FILES,
     REWRITE,
     BatchFiles,
+    NeededRows,
     batches_of,
     by_batches,
     files_of,
+    keys_of,
+    latest_entries,
     number_of_rows,
     order_of,
+    own_entries,
 )
-from windowmill.checkpoints.state.log import latest_entries, own_entries
-from windowmill.checkpoints.state.partials import NeededRows
-from windowmill.checkpoints.state.searched_files import footer
-from windowmill.checkpoints.state.wanted import span_condition
-from windowmill.checkpoints.stores import table_at
-from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, CLOSED, FIRST, GAP, KIND, LAST, LEVEL, REACHING, SLICE, SUM, TIME
-from windowmill.windowing.columnar.known_spans import span_columns
-from windowmill.windowing.columnar.position_nodes import POSITION
-from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, SEQUENCE, THROUGH, WAITING
-from windowmill.windowing.columnar.rows import codes_of
-from windowmill.windowing.errors import SpecError
-from windowmill.windowing.kernels.columns import int64_of
-from windowmill.windowing.watermark import BEFORE
+from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.windowing.columnar.added_columns import (
+    BATCH,
+    BUCKET,
+    GAP,
+    KIND,
+    LEVEL,
+    NUMBER_OF,
+    SLICE,
+    SUM,
+    TIME,
+)
+from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, POSITION, SEQUENCE, THROUGH, WAITING
+from windowmill.windowing.columnar.rows import are_among, codes_of
+from windowmill.windowing.kernels.lift import int64_of
+from windowmill.windowing.watermark import BEFORE, COMMIT_SHIFT
 
 if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Bools, Ints
     from windowmill.windowing.layouts import StateLayout
-    from windowmill.windowing.spec import Pipeline
 
 #: Levels of which nodes are stored together, and rows and bytes of a row group: the nodes at either end of the windows of keys that are
 #: at about the same positions lie in few row groups.
@@ -55,9 +66,6 @@ NEAR_LEVELS, GROUP_ROWS, GROUP_BYTES = 6, 8_192, 1 << 20
 LAID_OUT_ROWS = 100_000
 #: Columns beside those of the state in :func:`needed_rows`, quoted.
 _AGE, _NEWEST, _LEAST, _PASSED, _VERSION = '"_ age"', '"_ newest"', '"_ head"', '"_ through"', '"_ version"'
-_BUCKET = pa.field(BUCKET, pa.int32())
-#: Columns that separate the parts' rows, or by which rows are read: first, because Delta keeps statistics of the first columns only.
-_LEADING = (BUCKET, KIND, SEQUENCE, SLICE, LEVEL, REACHING, CLOSED, GAP, FIRST, LAST, BATCH)
 
 
 def overgrown_from(path: str, *, lay_out: bool = False) -> int | None:
@@ -186,38 +194,6 @@ def _integers(rows: pa.Table, column: str) -> Ints:
     return int64_of(rows.column(column).combine_chunks())
 
 
-def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
-    """Schema of the state table of a pipeline's ``parts``: keys and their bucket, leading columns, spans, others, checksum.
-
-    Raises
-    ------
-    SpecError
-        If a column would mean different things, or differ from another in case alone.
-    """
-    n_keys = len(pipeline.keys)
-    if len(parts) == 1:
-        own = list(parts[0])
-        return pa.schema([*own[:n_keys], *([_BUCKET] if n_keys else []), *own[n_keys:]])
-    found: dict[str, pa.Field] = {}
-    spans = span_columns([window.name for window in pipeline.windows if window.fills_gaps])
-    for field in (field for schema in parts for field in schema):
-        same = found.setdefault(field.name.lower(), field)
-        # A column of the source that live rows store may be named like one of spans.
-        if (same.name, same.type) != (field.name, field.type) or (same is not field and field.name in spans):
-            raise SpecError(
-                f"pipeline {pipeline.pipeline}: two columns of the state would be named {field.name!r}; rename a window, or a "
-                "column in the source"
-            )
-    clash = next((key for key in pipeline.keys if key.lower() in (*_LEADING, SUM)), None)
-    if clash is not None:
-        raise SpecError(f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source")
-    if n_keys:
-        found[BUCKET] = _BUCKET
-    first = [name for name in (*map(str.lower, pipeline.keys), *_LEADING, *spans) if name in found]
-    rest = [name for name in found if name not in (*first, SUM)]
-    return pa.schema([found[name] for name in (*first, *rest, SUM)])
-
-
 def own_rows(layout: StateLayout, layouts: Collection[StateLayout], spans: Sequence[str] = ()) -> str:
     """The SQL condition for the rows of the part with this ``layout``, in a table of parts with these ``layouts``.
 
@@ -284,11 +260,6 @@ def compact_entries(
     return before - number_of_rows(table_at(path))
 
 
-def keys_of(schema: pa.Schema) -> list[str]:
-    """The key columns of a state table: they come first. Columns of parts that a changed spec has added come last."""
-    return list(takewhile(lambda name: name not in (*_LEADING, SUM), schema.names))
-
-
 def _kept(
     schema: pa.Schema,
     where: str,
@@ -326,3 +297,54 @@ def _kept(
     order += order_of(schema.names) if len(layouts) > 1 or "live rows" in layouts else []
     query = " UNION ALL ".join(kept)
     return f"SELECT {names} FROM ({query}) ORDER BY {', '.join(order)}" if order else query
+
+
+def replacing(path: str, built: Changes | None, kept: tuple[DataFile, ...] = ()) -> Changes | None:
+    """The changes of the state at ``path`` by which the rows that a batch has ``built`` replace all that are there.
+
+    Parameters
+    ----------
+    built
+        What the batch adds; null for nothing.
+    kept
+        Files with rows that stay, as of :func:`keep`.
+    """
+    if not is_table(path):
+        return built
+    table = newest(path)
+    removes = tuple(str(file["path"]) for file in files_of(table))
+    if built is None:
+        built = Changes.of(pa.schema(table.schema().to_arrow()))
+    return replace(built, kept=kept, removes=removes)
+
+
+def rows_numbered(path: str, commit: int) -> int:
+    """One more than the greatest place among the rows of ``commit`` that the state at ``path`` holds; 0 if it holds none of them."""
+    if not is_table(path):
+        return 0
+    with reporting_damage(path):
+        table = newest(path)
+        schema = pa.schema([field for field in pa.schema(table.schema().to_arrow()) if field.name == NUMBER_OF])
+        columns = [read_file(table.table_uri, file, schema, schema.names).column(NUMBER_OF) for file in files_of(table) if len(schema)]
+    first = commit << COMMIT_SHIFT
+    numbers = [column.drop_null().to_numpy() for column in columns]
+    return max((int(own.max()) + 1 - first for each in numbers if len(own := each[each >> COMMIT_SHIFT == commit])), default=0)
+
+
+def keep(path: str, touched: pa.Table, *, batch: int, attempt: str) -> tuple[DataFile, ...]:
+    """Copy the rows of the state at ``path`` whose keys are not ``touched`` to files of their own; returns these.
+
+    ``touched`` has the key columns alone, which are the first of the state, whatever it calls them. Without key columns nothing stays.
+    """
+    if not is_table(path) or not touched.num_columns:
+        return ()
+    with reporting_damage(path):
+        table = newest(path)
+        schema = pa.schema(table.schema().to_arrow())
+        keys = schema.names[: touched.num_columns]
+        own = touched.rename_columns(keys).cast(pa.schema([schema.field(name) for name in keys]))
+        with FileWriter(path, schema, batch=batch, attempt=attempt, task=0, order=order_of(schema.names)) as writer:
+            for file in files_of(table):
+                rows = read_file(table.table_uri, file, schema, schema.names)
+                writer.write(rows.filter(pa.array(~are_among(rows, own, keys))))
+    return writer.close()

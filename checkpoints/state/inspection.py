@@ -16,10 +16,9 @@ import pyarrow as pa
 from deltalake import QueryBuilder
 
 from windowmill.checkpoints.quoting import quoted, sql_text
-from windowmill.checkpoints.state.base import number_of_rows
 from windowmill.checkpoints.state.compaction import needed_rows
-from windowmill.checkpoints.state.log import latest_entries
-from windowmill.checkpoints.state.wanted import OpenSessions, open_condition, span_condition
+from windowmill.checkpoints.state.reading import OpenSessions, open_condition, span_condition
+from windowmill.checkpoints.state.tables import latest_entries, number_of_rows
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.added_columns import (
@@ -37,12 +36,11 @@ from windowmill.windowing.columnar.added_columns import (
     TIME,
     WATERMARK_OF,
 )
+from windowmill.windowing.columnar.keyed import KEY_ENTRY, ROW, LogTableOfWindow
 from windowmill.windowing.columnar.known_spans import first_of, last_of, span_columns
-from windowmill.windowing.columnar.position_nodes import POSITION
-from windowmill.windowing.columnar.positions import LIVE, NODE, SEQUENCE, WAITING
-from windowmill.windowing.columnar.session_fragments import GONE, LONGEST, latest_fragments
-from windowmill.windowing.columnar.slice_columns import reaching_of
-from windowmill.windowing.columnar.state_log import KEY_ENTRY, ROW, LogTableOfWindow
+from windowmill.windowing.columnar.positions import LIVE, NODE, POSITION, SEQUENCE, WAITING
+from windowmill.windowing.columnar.sessions import GONE, LONGEST, latest_fragments
+from windowmill.windowing.columnar.slice_partials import reaching_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.combine import Ints
 

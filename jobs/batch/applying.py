@@ -11,8 +11,8 @@ from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import NEW_SINK, Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, Plan
-from windowmill.checkpoints.state.compaction import joint_schema
-from windowmill.checkpoints.state.memory import MemoryState
+from windowmill.checkpoints.state.readers import MemoryState
+from windowmill.checkpoints.state.tables import joint_schema
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
@@ -24,8 +24,8 @@ from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.delta_log import first_time, times_from
 from windowmill.jobs.sources.reading import History, VersionRange, backfill_versions, check_readable, reading_of
-from windowmill.jobs.sources.time_bounds import first_time, times_from
 from windowmill.jobs.spec_checks import problems_of
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.changes import SpecChanges, compare

@@ -19,31 +19,22 @@ from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.replacing import ReplacedRange
-from windowmill.checkpoints.state.base import order_of
-from windowmill.checkpoints.state.compaction import joint_schema, keys_of
+from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_of
 from windowmill.checkpoints.stores import is_table, use_options
 from windowmill.jobs.batch.from_state import carried_of, with_gaps
 from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job, Step, untimed
 from windowmill.jobs.layouts.base import BatchSurvey, Part
 from windowmill.jobs.layouts.carried import CarriedPart, carry
-from windowmill.jobs.layouts.emission import Emission
-from windowmill.jobs.layouts.output import Output, Published, check_balance, combine_counts
-from windowmill.jobs.layouts.quarantine import quarantine_schema, quarantined
+from windowmill.jobs.layouts.input import Emission
+from windowmill.jobs.layouts.output import Output, Published, check_balance, combine_counts, quarantine_schema, quarantined
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
-from windowmill.jobs.reasons import TOO_LATE
-from windowmill.jobs.schedulers.files.rows import FileRows
-from windowmill.jobs.schedulers.local import one_process as local_parts
-from windowmill.jobs.schedulers.spark import numbered_rows
-from windowmill.jobs.schedulers.spark import parts as spark_parts
-from windowmill.jobs.schedulers.spark.numbered_rows import NumberedRows
-from windowmill.jobs.schedulers.spark.quarantine import Quarantining
-from windowmill.jobs.schedulers.spark.task_output import (
-    REFUSED_SCHEMA,
-    OutputWriter,
-    Target,
-    Targets,
-    task_number,
-)
+from windowmill.jobs.schedulers import local as local_parts
+from windowmill.jobs.schedulers import tasks
+from windowmill.jobs.schedulers import tasks as spark_parts
+from windowmill.jobs.schedulers.exchange import REFUSED_SCHEMA, OutputWriter, Target, Targets, task_number
+from windowmill.jobs.schedulers.file_rows import FileRows
+from windowmill.jobs.schedulers.tasks import NumberedRows, Quarantining
+from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import KIND, LEVEL, REACHING, RETRACTED
@@ -52,7 +43,7 @@ from windowmill.windowing.counts import Counts
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from windowmill.jobs.schedulers.spark.exchange import Exchange
+    from windowmill.jobs.schedulers.exchange import Exchange
 
 
 def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untimed) -> ComputedBatch:
@@ -211,7 +202,7 @@ def _with_quarantined(
     own = Quarantining(batch.pipeline, job.plan, targets, job.paths, batch.lateness, numbers, grids)
     found = own.write_of_files(spark, new) if isinstance(new, FileRows) else None
     if found is None:
-        rows = new if isinstance(new, NumberedRows) else NumberedRows.surveyed(numbered_rows.read(batch, spark), batch)
+        rows = new if isinstance(new, NumberedRows) else NumberedRows.surveyed(tasks.read(batch, spark), batch)
         found = own.write_of_frame(rows.doubtful, batch.columns.struct.names)
     return combine_counts(parts, done, found.counts.quarantined.get(TOO_LATE, 0) if refusing else 0) + found
 

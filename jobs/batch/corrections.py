@@ -21,13 +21,13 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.quoting import sql_text
-from windowmill.checkpoints.state.base import files_of
+from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import is_table
-from windowmill.jobs.schedulers.spark.task_output import read_files
-from windowmill.jobs.sources.changed_rows import ends_in_sql, queried
+from windowmill.jobs.schedulers.exchange import read_files
+from windowmill.jobs.sources.table_rows import ends_in_sql, queried
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED
-from windowmill.windowing.kernels.columns import int64_of
+from windowmill.windowing.kernels.lift import int64_of
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:

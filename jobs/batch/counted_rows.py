@@ -15,14 +15,13 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import BackfillPlan, Plan, PurgePlan, RestatePlan
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.engine import compute_of, never_spark
-from windowmill.jobs.reasons import TOO_LATE
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable
-from windowmill.jobs.sources.changed_rows import ends_in_sql, queried
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.reading import VersionRange, backfill_versions
-from windowmill.jobs.sources.table_rows import TableRows
-from windowmill.jobs.spark.shipping import start_spark
+from windowmill.jobs.sources.table_rows import TableRows, ends_in_sql, queried
+from windowmill.jobs.sources.unusable_rows import TOO_LATE
+from windowmill.jobs.spark.session import start_spark
 from windowmill.windowing.errors import SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from windowmill.checkpoints import savepoints
-from windowmill.checkpoints.erasing import ErasedKeys, KeysFile, forget_bounds
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, Runnable, local_path
+from windowmill.checkpoints.rewriting import ErasedKeys, KeysFile, forget_bounds
 from windowmill.checkpoints.stores import remote_store_of, remove_folder
 from windowmill.expectations.docs import Folder, remove_pages
 

@@ -14,21 +14,20 @@ from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import format_instant
-from windowmill.checkpoints.state.base import files_of
-from windowmill.checkpoints.state.memory import MemoryState
-from windowmill.checkpoints.state.readers import DeltaState
+from windowmill.checkpoints.state.readers import DeltaState, MemoryState
+from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs import user_code
 from windowmill.jobs.layouts.carried import CarriedPart, NotStoredError, carried_parts
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input
-from windowmill.jobs.reasons import TOO_LATE
-from windowmill.jobs.sources.changed_rows import queried
 from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.table_rows import queried
+from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.changes import SpecChanges
 from windowmill.windowing.columnar.added_columns import SLICE
-from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.hashes import RowCheck
 from windowmill.windowing.errors import SpecError, first_line
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.layouts import divide

@@ -17,13 +17,12 @@ from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.stores import Options, options_of
 from windowmill.jobs.layouts.choose import parts_of
-from windowmill.jobs.layouts.emission import Emission
-from windowmill.jobs.layouts.input import TableInput
+from windowmill.jobs.layouts.input import Emission, TableInput
 from windowmill.jobs.layouts.output import Output, Role
 from windowmill.jobs.layouts.returning import decoded, encoded, returnable
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_rows import NO_ANSWERS, Answers, PlainRows
-from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.hashes import RowCheck
 from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
 
-from windowmill.checkpoints import catalog_tables, protocol
+from windowmill.checkpoints import protocol, stores
 from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.delta_tables import tables_kept
 from windowmill.checkpoints.finished import Notes
@@ -22,8 +22,8 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places, Runnable
 from windowmill.checkpoints.plans import Plan, RestatePlan
+from windowmill.checkpoints.protocol import check_conditional_writes, lease
 from windowmill.checkpoints.stores import is_table, use_options_of
-from windowmill.checkpoints.writers import check_conditional_writes, lease
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.batch.planning import has_brief_use, is_sure_to_use_spark
@@ -31,8 +31,7 @@ from windowmill.jobs.batch.progress import CommittedBatch, Progress, Ruling, war
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.window_history import check_discarded
 from windowmill.jobs.runnables import runnable_of
-from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.base import Reading, SourceTable, open_source
 from windowmill.jobs.sources.reading import Arrival, History
 from windowmill.jobs.spark import launch
 from windowmill.jobs.spec_checks import check_expectations, not_run
@@ -439,14 +438,14 @@ def ask_locations(pipeline: Pipeline, say: Say) -> None:
     LocalComputeError
         If Spark has to be asked, and must not be used.
     """
-    tables = catalog_tables.named(pipeline)
+    tables = stores.named(pipeline)
     if not tables:
         return
     problem = next(not_run(pipeline), None)
     if problem:
         raise UnsupportedError(f"pipeline {pipeline.pipeline}: {problem[0]}: {problem[1]}")
     use_options_of(pipeline)
-    known = catalog_tables.recorded(pipeline)
+    known = stores.recorded(pipeline)
     unknown = {field: table for field, table in tables.items() if table not in known or (field == "source" and _is_gone(pipeline))}
     if not unknown:
         return
@@ -463,12 +462,12 @@ def ask_locations(pipeline: Pipeline, say: Say) -> None:
             known[f"{_NEW}{table}"] = location
         known[table] = location
         say(f"{pipeline.pipeline}: {field}.table: {table} lies at {location}; recorded in {Places.of(pipeline).root}")
-    catalog_tables.record(pipeline, known)
+    stores.record(pipeline, known)
 
 
 def _is_gone(pipeline: Pipeline) -> bool:
     """Whether the source is certainly not at its recorded place any more."""
-    source = catalog_tables.located(pipeline).source
+    source = stores.located(pipeline).source
     try:
         return source is not None and source.path is not None and not is_table(source.path)
     except (OSError, DeltaError):
@@ -477,8 +476,8 @@ def _is_gone(pipeline: Pipeline) -> bool:
 
 def register_new(pipeline: Pipeline, say: Say) -> None:
     """Register the sink in the catalog if it has been made since its place was recorded."""
-    table = catalog_tables.named(pipeline).get("sink")
-    known = catalog_tables.recorded(pipeline) if table is not None else {}
+    table = stores.named(pipeline).get("sink")
+    known = stores.recorded(pipeline) if table is not None else {}
     location = known.get(f"{_NEW}{table}")
     if table is None or location is None or not is_table(location):
         return
@@ -486,7 +485,7 @@ def register_new(pipeline: Pipeline, say: Say) -> None:
     from windowmill.jobs.spark import spark_catalog
 
     spark_catalog.register(spark_catalog.session_for(pipeline, say), table, location)
-    catalog_tables.record(pipeline, {name: place for name, place in known.items() if name != f"{_NEW}{table}"})
+    stores.record(pipeline, {name: place for name, place in known.items() if name != f"{_NEW}{table}"})
     say(f"{pipeline.pipeline}: sink.table: {table} is registered in the catalog")
 
 

@@ -11,23 +11,20 @@ from importlib.metadata import version as distribution_version
 from typing import Any
 
 from windowmill.checkpoints.batches import Batch, state_plans
-from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.committer import error_of
 from windowmill.checkpoints.features import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.own_tables import own_tables
+from windowmill.checkpoints.own_tables import own_tables, refuse_committed, verify, verify_table_versions
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import BackfillPlan, Plan, RestatePlan, RunPlan
-from windowmill.checkpoints.stores import forbidden_folder
-from windowmill.checkpoints.verification import refuse_committed, verify, verify_table_versions
+from windowmill.checkpoints.stores import forbidden_folder, located
 from windowmill.expectations.suites import needs_spark, rules
 from windowmill.jobs import user_code
 from windowmill.jobs.batch.engine import compute_of, tries_this_process
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.runnables import refuse_own_results
-from windowmill.jobs.sources.base import LoggedVersion, Reading, SourceTable
+from windowmill.jobs.sources.base import LoggedVersion, Reading, SourceTable, is_located, open_source
 from windowmill.jobs.sources.delta_log import DeltaSource
-from windowmill.jobs.sources.kinds import is_located, open_source
 from windowmill.jobs.sources.reading import (
     Arrival,
     History,
@@ -118,7 +115,7 @@ def next_run(
         if not any(version.added for version in source.versions(after, through)):
             last_corrected = change[1]
             if isinstance(source, DeltaSource):
-                from windowmill.jobs.batch.redelivery import last_redelivery  # imports numba
+                from windowmill.jobs.batch.restated_rows import last_redelivery  # imports numba
 
                 last_corrected = last_redelivery(pipeline, source, change, last.outcome.seen)
             return next_restatement(runnable, ledger, changed=(change[0], last_corrected), through=last_corrected, accepted=accepted)

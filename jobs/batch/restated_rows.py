@@ -1,15 +1,16 @@
-"""Selects the source rows that a restatement computes: rows of the keys and times that it touches, without quarantined ones.
+"""Selects the source rows that a restatement computes, among them rows that a source deleted and appended again.
 
-They are written to plain files of their own, which the batch reads as those of any source.
+The selected rows are written to plain files of their own, which the batch reads as those of any source.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Never
 
 import numpy as np
 import pyarrow as pa
@@ -19,29 +20,90 @@ import pyarrow.fs as pa_fs
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import RestatePlan
-from windowmill.checkpoints.state.base import files_of
-from windowmill.checkpoints.state.replacement import rows_numbered
+from windowmill.checkpoints.state.compaction import rows_numbered
+from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import filesystem_of, is_local, is_table, table_at
-from windowmill.jobs.batch.redelivery import appended_rows
-from windowmill.jobs.json_lines import spark_form
-from windowmill.jobs.reasons import TOO_LATE
-from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
-from windowmill.jobs.sources.changed_rows import Side, changed_rows, queried
+from windowmill.jobs.json_lines import write
+from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.columns import REASON, ROW, UNREAD, Columns
-from windowmill.jobs.sources.delta_log import DeltaSource, without_mapping
-from windowmill.jobs.sources.event_times import EventTimes
+from windowmill.jobs.sources.delta_log import DeltaSource, first_time, spans, without_mapping
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
-from windowmill.jobs.sources.table_rows import TableRows, WrittenRows
-from windowmill.jobs.sources.time_bounds import spans
-from windowmill.jobs.sources.unread_rows import with_texts
+from windowmill.jobs.sources.table_rows import Side, TableRows, WrittenRows, changed_rows, live_rows, queried
+from windowmill.jobs.sources.unusable_rows import TOO_LATE, EventTimes, with_texts
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import TIME
-from windowmill.windowing.columnar.rows import are_among
+from windowmill.windowing.columnar.rows import are_among, codes_of
 from windowmill.windowing.errors import UnsupportedError
+from windowmill.windowing.fields import Time
 from windowmill.windowing.layouts import divide
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.time_axis import Time
+from windowmill.windowing.watermark import LatenessRule
+
+
+def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, int], seen: int | None) -> int:
+    """The last version of the correction that begins with the versions ``change``.
+
+    A version that appends rows before the next change belongs to it, with the versions in between, if one of these rows takes the
+    place of a deleted one: it is behind the watermark after ``seen``, and between the first and the last event time of the deleted
+    rows of its key.
+    """
+    last, rows = change[1], TableRows.of(pipeline, source, _refuse)
+    if seen is None:
+        return last
+    watermark = LatenessRule.of(pipeline).watermark(seen)
+    try:
+        gone = _timed(pipeline, rows, changed_rows(rows, *change, _columns(pipeline), only="before"))
+        for version in source.versions(last, source.version) if len(gone) else ():
+            if version.changes:
+                break
+            begins = first_time(source, version.added, pipeline.time) if version.added else watermark
+            if begins is not None and begins >= watermark:  # no row is late, so the files need not be read
+                continue
+            if _takes_place(pipeline, _timed(pipeline, rows, appended_rows(rows, version, _columns(pipeline))), gone, watermark):
+                last = version.version
+    except NotPlainError:  # only Spark reads them: the rows are judged as any
+        return change[1]
+    return last
+
+
+def appended_rows(rows: TableRows, version: LoggedVersion, columns: Sequence[str]) -> pa.Table:
+    """The ``columns`` of the rows that ``version`` appended."""
+    live = live_rows(rows.table, version.version) if rows.source.deletion_vectors else {}
+    empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()
+    found: Iterator[pa.Table] = (part.select(list(columns)) for _, part in rows.of_files(version.added, live, columns))
+    return pa.concat_tables([empty, *found])
+
+
+def _refuse(why: str) -> Never:
+    raise NotPlainError(why)
+
+
+def _columns(pipeline: Pipeline) -> list[str]:
+    return list(dict.fromkeys([*pipeline.keys, *EventTimes(pipeline, None).axis]))
+
+
+def _timed(pipeline: Pipeline, rows: TableRows, found: pa.Table) -> pa.Table:
+    """Keys and event times of the rows ``found`` that have one."""
+    timed = EventTimes(pipeline, None).of(found) if len(found) else None
+    if timed is None:
+        return pa.table({**{key: pa.array([], rows.types[key]) for key in pipeline.keys}, TIME: pa.array([], pa.int64())})
+    return timed.filter(pc.is_null(timed.column(REASON))).select([*pipeline.keys, TIME])
+
+
+def _takes_place(pipeline: Pipeline, new: pa.Table, gone: pa.Table, watermark: int) -> bool:
+    """Whether one of the ``new`` rows behind the ``watermark`` lies among those that are ``gone`` of its key; O(n log n)."""
+    late = new.filter(pc.less(new.column(TIME), watermark))
+    keys, n = list(pipeline.keys), len(gone)
+    codes, n_keys = np.zeros(n + len(late), np.int64), 1
+    if keys:
+        codes, n_keys = codes_of([gone.select(keys), late.select(keys)], keys)
+    first, last = np.full(n_keys, np.iinfo(np.int64).max), np.full(n_keys, np.iinfo(np.int64).min)
+    np.minimum.at(first, codes[:n], gone.column(TIME).to_numpy())
+    np.maximum.at(last, codes[:n], gone.column(TIME).to_numpy())
+    times = late.column(TIME).to_numpy()
+    return bool(((first[codes[n:]] <= times) & (times <= last[codes[n:]])).any())
+
 
 #: Longer than any restatement takes.
 _LONGEST = timedelta(days=7)
@@ -175,12 +237,12 @@ class QuarantinedRows:
         own = rows.select(list(self._used)).take(pa.array(places))
         if not len(places):
             return
-        if not spark_form.takes(own.schema.types):
+        if not write.takes(own.schema.types):
             raise UnsupportedError(
                 f"pipeline {self._pipeline.pipeline}: rows in quarantine cannot be identified among those of the source, because the spec "
                 "uses columns of nested types; write their parts to columns of a table, or backfill in a new sink"
             )
-        texts = spark_form.to_json(own)
+        texts = write.to_json(own)
         if UNREAD in rows.column_names:
             chosen = rows.column(UNREAD).take(pa.array(places))
             texts = with_texts(pa.chunked_array([pa.array(texts, pa.string())]), chosen)

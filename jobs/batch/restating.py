@@ -18,7 +18,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import RestatePlan
 from windowmill.checkpoints.quoting import sql_text
-from windowmill.checkpoints.state.replacement import keep, replacing
+from windowmill.checkpoints.state.compaction import keep, replacing
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.corrections import Corrections, corrections
 from windowmill.jobs.batch.counted_rows import table_rows, uncounted_changes, were_missed
@@ -36,13 +36,12 @@ from windowmill.jobs.batch.restated_rows import (
     write_rows,
 )
 from windowmill.jobs.batch.window_history import Stretch, left_out
-from windowmill.jobs.schedulers.spark.task_output import read_files
+from windowmill.jobs.schedulers.exchange import read_files
 from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.sources.changed_rows import ends_in_sql, queried
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.folder import FolderSource
-from windowmill.jobs.sources.table_rows import TableRows
+from windowmill.jobs.sources.table_rows import TableRows, ends_in_sql, queried
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED, TIME
 from windowmill.windowing.columnar.results import result_schema

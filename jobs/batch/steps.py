@@ -1,4 +1,7 @@
-"""Executes one batch: compute → validate → record → publish → compact.
+"""Executes one batch: widens tables, then compute → validate → record → publish → compact.
+
+Where the source has wider columns than before, sink and state are first rewritten in the wider types, once. So whatever reads a table
+finds one type in it, whoever computes.
 
 Tasks write files into the folders of the tables. The record in the ledger, which names these files, is the commit point. A crash before it
 leaves files that nobody reads; after it only the tables' commits are missing, which the next run makes
@@ -7,29 +10,38 @@ leaves files that nobody reads; after it only the tables' commits are missing, w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import psutil
 import pyarrow as pa
-from deltalake.exceptions import TableNotFoundError
+from deltalake import DeltaTable
+from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from pyspark.sql import SparkSession
 
 from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import Changes, Outcome
+from windowmill.checkpoints.committer import beyond_delta_rs, error_of
+from windowmill.checkpoints.data_files import rows_of
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan
+from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.savepoints import keep_replaced
-from windowmill.checkpoints.state.reading import open_state
-from windowmill.checkpoints.state.replacement import replacing
-from windowmill.checkpoints.stores import is_unavailable, remedy
+from windowmill.checkpoints.state.compaction import replacing
+from windowmill.checkpoints.state.readers import MemoryState
+from windowmill.checkpoints.state.reading import open_state, read_file, reporting_damage
+from windowmill.checkpoints.state.tables import joint_schema, keys_of
+from windowmill.checkpoints.stores import is_table, is_unavailable, remedy
+from windowmill.checkpoints.widening import retyped, rewrite, wider_fields
 from windowmill.jobs.batch import closing, engine
 from windowmill.jobs.batch.corrections import renumbered
 from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job
@@ -37,25 +49,142 @@ from windowmill.jobs.batch.planning import has_brief_use
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.task import compute_in_a_task
-from windowmill.jobs.batch.widening import widen_tables
 from windowmill.jobs.batch.window_history import has_dropped_windows
+from windowmill.jobs.layouts.choose import parts_of
+from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
-from windowmill.jobs.schedulers.spark.answers import answers_of
-from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.schedulers.answers import answers_of
+from windowmill.jobs.sources.base import open_source
+from windowmill.jobs.sources.columns import Columns, in_sql
+from windowmill.jobs.sources.delta_log import times_from
 from windowmill.jobs.sources.reading import reading_of
-from windowmill.jobs.sources.time_bounds import times_from
 from windowmill.jobs.spark import failures, remote
-from windowmill.jobs.spark.session import import_client
-from windowmill.jobs.spark.shipping import start_spark
+from windowmill.jobs.spark.session import import_client, start_spark
+from windowmill.jobs.spark.spark_settings import SERVER
 from windowmill.jobs.spark.usage import Usage
-from windowmill.windowing.errors import ServerGoneError, SourceError, WindowmillError, first_line
-from windowmill.windowing.kernels.slice_windows import hopping_windows
+from windowmill.windowing.columnar.added_columns import BUCKET, SUM
+from windowmill.windowing.columnar.hashes import with_buckets, with_checksums
+from windowmill.windowing.columnar.results import result_schema
+from windowmill.windowing.columnar.widening import WiderPartials
+from windowmill.windowing.errors import ServerGoneError, SinkRefusedError, SourceError, WindowmillError, first_line
+from windowmill.windowing.kernels.slices import hopping_windows
+from windowmill.windowing.layouts import divide
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.expectations.gate import Verdict
     from windowmill.jobs.batch.progress import Restated
     from windowmill.jobs.batch.restating import Restatement
+
+
+def widen_tables(job: Job, ledger: Ledger, progress: Progress) -> None:
+    """Give sink and state the types that the batch ``job`` needs, where they have narrower ones.
+
+    Raises
+    ------
+    SinkRefusedError
+        If the sink's columns must be widened, and only Spark can write it.
+    SinkError, StateError
+        If others write to a table meanwhile.
+    StateCorruptError
+        If the stored state is damaged.
+    """
+    last = ledger.newest_kept
+    if last is None:
+        return
+    pipeline, types = job.runnable.pipeline, job.input.types
+    kinds = {field.name: field.type for field in result_schema(pipeline, types)}
+    if is_table(job.runnable.sink_path) and (wider := wider_fields(newest(job.runnable.sink_path), kinds)):
+        with progress.step("widen", f"{', '.join(wider)} of the sink"):
+            _widen_sink(job, {name: kinds[name] for name in wider})
+    if last.plan.source_schema != job.plan.source_schema and is_table(job.runnable.places.state):
+        before = pipeline if pipeline.means(last.plan.definition, last.plan.meaning) else pipeline.meaning_as(last.plan.definition)
+        state = _StateWidening.of(job, before, Columns.of(last.plan.source_schema).arrow)
+        if state.kinds:
+            with progress.step("widen", "columns of the state"):
+                state.write()
+
+
+def _widen_sink(job: Job, kinds: Mapping[str, pa.DataType]) -> None:
+    place = job.runnable.sink_path
+    table = newest(place)
+    there = pa.schema(table.schema().to_arrow())
+    reason = beyond_delta_rs("sink", table, Changes(removes=(place,)))
+    if reason is not None:
+        name, kind = next(iter(kinds.items()))
+        was, sql = in_sql(there.field(name).type), in_sql(kind)
+        raise SinkRefusedError(
+            f"sink {place}: its column {name} is {was} and has to be {sql} now; it {reason}, so widen it by Spark (ALTER TABLE … SET "
+            f"TBLPROPERTIES ('delta.enableTypeWidening' = 'true'), ALTER COLUMN {backquoted(name)} TYPE {sql}), and run again"
+        )
+    schema = retyped(table, kinds)
+    columns = pa.schema(schema.to_arrow())
+
+    _rewrite("sink", job, table, schema, lambda file: rows_of(place, [file["path"]], columns))
+
+
+@dataclass(frozen=True)
+class _StateWidening:
+    """What the state of ``job`` becomes.
+
+    Attributes
+    ----------
+    stored
+        The columns that it has.
+    kinds
+        Types of columns that become wider, or take the place of others.
+    partials
+        How partials are converted.
+    """
+
+    job: Job
+    table: DeltaTable
+    stored: pa.Schema
+    kinds: Mapping[str, pa.DataType]
+    partials: WiderPartials
+
+    @classmethod
+    def of(cls, job: Job, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Self:
+        """As batches of ``pipeline`` over columns of ``types`` have made it."""
+        table = newest(job.runnable.places.state)
+        stored = pa.schema(table.schema().to_arrow())
+        wide = {name: job.input.types.get(name, kind) for name, kind in types.items()}
+        partials = WiderPartials.between(*(divide(pipeline, each).layout for each in (types, wide)))
+        assert partials is not None  # the plan has been checked
+        parts = parts_of(Input(pipeline=pipeline, types=wide, builds_state=True), MemoryState())
+        wanted = joint_schema(pipeline, [part.schema for part in parts])
+        converted = partials.replacing(stored.names)
+        kinds = {
+            field.name: field.type
+            for field in wanted
+            if field.name in converted or (field.name in stored.names and field.type != stored.field(field.name).type)
+        }
+        return cls(job, table, stored, kinds, partials)
+
+    def write(self) -> None:
+        """Rewrite the state."""
+        schema = retyped(self.table, self.kinds, self.partials.replaced)
+        columns = pa.schema(schema.to_arrow())
+        _rewrite("state", self.job, self.table, schema, lambda file: self._rows(file, columns))
+
+    def _rows(self, file: Mapping[str, Any], columns: pa.Schema) -> Iterator[pa.Table]:
+        with reporting_damage(self.job.runnable.places.state):
+            rows = read_file(self.table.table_uri, file, self.stored, self.stored.names)
+            if SUM in rows.column_names:
+                self.job.check.verify(rows)
+        found = {name: rows.column(name) for name in rows.column_names} | self.partials.columns(rows)
+        n = rows.num_rows
+        wider = pa.table([found[each.name].cast(each.type) if each.name in found else pa.nulls(n, each.type) for each in columns], columns)
+        wider = with_buckets(wider, keys_of(columns)) if BUCKET in columns.names else wider
+        yield with_checksums(wider) if SUM in columns.names else wider
+
+
+def _rewrite(role: str, job: Job, table: DeltaTable, schema: DeltaSchema, rows: Callable[[Mapping[str, Any]], Iterator[pa.Table]]) -> None:
+    place = job.runnable.sink_path if role == "sink" else job.runnable.places.state
+    try:
+        rewrite(place, table, schema, rows, batch=job.plan.batch, attempt=job.plan.attempt, is_followed=role == "sink")
+    except CommitFailedError as err:
+        raise error_of(role)(f"{role} {place}: others wrote to it while its columns were widened ({first_line(err)}); run again") from err
 
 
 def run_batch(
@@ -96,7 +225,8 @@ class _Steps:
         self.engine: dict[str, object] = {}
         #: Finished shares of the keys, which the next attempt can reuse; null if this batch keeps none.
         self.finished: FinishedShares | None = None
-        import_client()
+        if os.environ.get(SERVER):
+            import_client()  # before another thread imports what needs it too
         # The table's columns may have changed since the plan was made.
         source = replace(open_source(pipeline), schema_json=plan.source_schema)
         self.restatement = restatement

@@ -40,7 +40,7 @@ def _of_task(job: Job, spark: SparkSession, *, given: bool) -> object:
     if not given:
         [found] = collect_results(map_in_arrow(spark.range(0, 1, 1, 1), partial(_in_task, job), RETURNED))
         return found
-    from windowmill.jobs.schedulers.spark.numbered_rows import read_by_spark
+    from windowmill.jobs.schedulers.tasks import read_by_spark
 
     stages = [part.reading for part in job.parts()]
     for stage in stages:

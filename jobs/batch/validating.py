@@ -28,7 +28,7 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import Options, is_local, options_of, remote_store_of, use_options
-from windowmill.expectations import docs, history
+from windowmill.expectations import docs, gate
 from windowmill.expectations.docs import Folder
 from windowmill.expectations.gate import Verdict, validate
 from windowmill.expectations.rule import is_of_past, is_rate
@@ -37,10 +37,10 @@ from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.layouts.limits import MAX_VALIDATED_IN_PANDAS
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
-from windowmill.jobs.schedulers.spark.task_output import read_files
+from windowmill.jobs.schedulers.exchange import read_files
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.jobs.spark.object_storage import literal_path
-from windowmill.windowing.columnar.checksums import row_checksums
+from windowmill.windowing.columnar.hashes import row_checksums
 from windowmill.windowing.errors import HeldError, first_line
 
 if TYPE_CHECKING:
@@ -150,10 +150,10 @@ def report(verdict: Verdict, progress: Progress) -> None:
 
 def quality_changes(runnable: Runnable, plan: Plan, verdict: Verdict, attempt: str, at: datetime) -> Changes | None:
     """Write the results of the rules to a file of the quality table; null if there are no rules."""
-    rows = history.rows_of(verdict, pipeline=runnable.name, generation=plan.generation, batch=plan.batch, attempt=attempt, at=at)
+    rows = gate.rows_of(verdict, pipeline=runnable.name, generation=plan.generation, batch=plan.batch, attempt=attempt, at=at)
     if not rows.num_rows:
         return None
-    return Changes.of(history.SCHEMA, write_files(runnable.places.quality, history.SCHEMA, [rows], batch=plan.batch, attempt=plan.attempt))
+    return Changes.of(gate.SCHEMA, write_files(runnable.places.quality, gate.SCHEMA, [rows], batch=plan.batch, attempt=plan.attempt))
 
 
 def write_docs(runnable: Runnable, plan: Plan, verdict: Verdict, at: datetime, progress: Progress) -> None:

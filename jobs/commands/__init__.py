@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from windowmill.windowing.imports import imported
-from windowmill.windowing.registry import Registry
+from windowmill.windowing.registry import Registry, imported
 
 #: Module and function of each of windowmill's own, and the line by which ``windowmill --help`` lists it, in its order.
 _OWN = {

@@ -1,18 +1,29 @@
-"""Commands that run pipelines or rule on a held batch: ``run``, ``release``, ``discard``, ``abandon``."""
+"""Commands that run pipelines or rule on a held batch: ``run``, ``backfill``, ``release``, ``discard``, ``abandon``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import typer
 
-from windowmill.jobs.batch import loop
+from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.data_files import rows_of
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.plans import BackfillPlan
+from windowmill.checkpoints.replacing import ReplacedRange
+from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.jobs.batch import loop, planning
+from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.batch.planning import Acceptance
-from windowmill.jobs.commands.summaries import new_progress, summarized_in_json, summary_of
+from windowmill.jobs.commands.summaries import bound, new_progress, summarized_in_json, summary_of
 from windowmill.jobs.commands.terminal import (
     AcceptChanges,
     AcceptCode,
@@ -22,13 +33,159 @@ from windowmill.jobs.commands.terminal import (
     By,
     Spec,
     exit_code_of,
+    instant_of,
     load_pipeline,
     report,
     show,
 )
+from windowmill.jobs.layouts import limits
+from windowmill.jobs.runnables import runnable_of
+from windowmill.jobs.sources.base import Reading, SourceTable
+from windowmill.windowing.axis import AXIS_END
+from windowmill.windowing.errors import SpecError
+from windowmill.windowing.layouts import windows_by_layout
+from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.batch.progress import Ruling
+    from windowmill.jobs.sources.reading import History
+
+#: Newest batches by whose seconds those of a backfill are estimated.
+_BATCHES = 50
+
+
+def backfill(
+    spec: Spec,
+    begin: Annotated[
+        str, typer.Option("--from", help="Windows that end after this instant (ISO 8601, UTC; an integer on an integer axis).")
+    ],
+    end: Annotated[str, typer.Option("--to", help="… and at or before this one.")],
+    as_arrived: Annotated[
+        bool, typer.Option("--as-arrived", help="Take the rows that earlier batches read, also where the source has changed them since.")
+    ] = False,
+    arrival: Annotated[
+        Literal["log", "event_time"] | None,
+        typer.Option("--arrival", help="log: as --as-arrived; event_time: all rows that the table holds, in event-time order, none late."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be read and replaced, and about how long it takes; change nothing.")
+    ] = False,
+    accept_changes: AcceptChanges = False,
+    accept_code: AcceptCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute the windows that end in (from, to] from the rows that the source holds now, as one batch."""
+    pipeline = load_pipeline(spec)
+    first, last = instant_of("--from", begin, pipeline), instant_of("--to", end, pipeline)
+    if first >= last:
+        raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are recomputed")
+    if as_arrived and arrival == "event_time":
+        raise SpecError("--as-arrived and --arrival event_time contradict each other; give one of them")
+    history: History = "log" if as_arrived else arrival or "current"
+    accepted = Acceptance(changes=accept_changes, code=accept_code)
+    if dry_run:
+        show(backfill_preview(pipeline, first, last, history=history, accepted=accepted), as_json)
+        return
+    progress = new_progress()
+    with summarized_in_json(pipeline, progress, as_json):
+        done = loop.backfill(pipeline, progress, begin=first, end=last, history=history, accepted=accepted)
+    show(summary_of(pipeline, [done]), as_json)
+
+
+def backfill_preview(pipeline: Pipeline, begin: int, end: int, *, history: History, accepted: Acceptance) -> Answer:
+    """What ``windowmill backfill`` would do with these arguments; raises what it would raise before its work."""
+    runnable, ledger = runnable_of(pipeline), Ledger.open(pipeline)
+    readings: list[Reading] = []
+    reasons: list[str] = []
+
+    def found(_source: SourceTable, reading: Reading) -> None:
+        readings.append(reading)
+
+    plan = planning.next_backfill(
+        runnable, ledger, begin=begin, end=end, history=history, accepted=accepted, on_reading=found, on_other_rows=reasons.append
+    )
+    [reading] = readings
+    counts = [file.rows for file in reading.files]
+    rows = None if None in counts else sum(count for count in counts if count is not None)
+    replaced = _replaced(runnable, plan) if plan.rereads else {}
+    instants = not pipeline.time.integer_axis
+    data: dict[str, Any] = {
+        "pipeline": pipeline.pipeline,
+        "status": "dry run",
+        "action": plan.action,
+        "from": bound(begin, instants),
+        "to": bound(end, instants),
+        "emitted": bound(plan.emitted, instants),
+        "builds_state": plan.builds_state,
+        "versions": [plan.reads_from + 1, plan.to_version],
+        "snapshot": plan.snapshot,
+        "reason": reasons[0] if reasons else None,
+        "files": len(reading.files),
+        "bytes": reading.size_bytes,
+        "rows": rows,
+        "pieces": _pieces(pipeline, rows),
+        "rows_replaced": sum(replaced.values()),
+        "windows": replaced,
+        "seconds": _seconds(ledger.recent(_BATCHES), rows),
+    }
+    return Answer(data, "\n".join(_lines(data, plan, instants=instants)))
+
+
+def _lines(data: dict[str, Any], plan: BackfillPlan, *, instants: bool) -> list[str]:
+    name, rows, seconds = data["pipeline"], data["rows"], data["seconds"]
+    counted = "rows not counted by the log" if rows is None else f"{rows:,} rows"
+    lines = [f"{name}: {plan.describe(instants=instants)}"]
+    if data["reason"] is not None:
+        lines.append(f"  {data['reason']}")
+    lines.append(f"  reads {counted} in {data['files']:,} files ({data['bytes'] / 1e6:,.1f} MB)")
+    if data["pieces"] > 1:
+        lines.append(f"  is computed in up to {data['pieces']} pieces; after a crash, those that are finished are not computed again")
+    if not plan.rereads:
+        lines.append("  replaces nothing: it is the pipeline's first batch, and builds the state")
+    else:
+        by_window = ", ".join(f"{window} {n:,}" for window, n in data["windows"].items())
+        state = ", and the state, which is to be of the same rows" if plan.replaces_state else ""
+        lines.append(f"  replaces {data['rows_replaced']:,} rows in the sink{f' ({by_window})' if by_window else ''}{state}")
+    took = (
+        "how long it takes is not known from earlier batches"
+        if seconds is None
+        else f"takes about {seconds:,.1f} s, by what earlier batches took"
+    )
+    return [*lines, f"  {took}", f"{name}: nothing has been changed"]
+
+
+def _pieces(pipeline: Pipeline, rows: int | None) -> int:
+    """Number of pieces in which Spark computes so many ``rows``: shares of the keys for each layout; 1 for this process."""
+    if compute_of(pipeline) == "local" or rows is None or rows <= limits.MAX_ROWS:
+        return 1
+    return len(windows_by_layout(pipeline)) * (limits.shares_of(rows) if pipeline.keys else 1)
+
+
+def _replaced(runnable: Runnable, plan: BackfillPlan) -> dict[str, int]:
+    """Rows of the sink in the plan's range, by window."""
+    if not is_table(runnable.sink_path):
+        return {}
+    begin, end = plan.range
+    end = AXIS_END if plan.replaces_state else end
+    through = begin if plan.emitted is None else max(begin, min(end, plan.emitted))
+    replaced = ReplacedRange.of(runnable.sink_path, table_at(runnable.sink_path), (begin, through))
+    schema = pa.schema([replaced.schema.field(name) for name in ("window", "window_end")])
+    counts: Counter[str] = Counter()
+    for rows in rows_of(runnable.sink_path, replaced.files, schema):
+        ends = rows.column("window_end").cast(pa.int64())
+        within = pc.and_(pc.greater(ends, begin), pc.less_equal(ends, through)).fill_null(False)
+        for each in pc.value_counts(rows.column("window").filter(within)).to_pylist():
+            counts[each["values"]] += each["counts"]
+    return {window.name: counts[window.name] for window in runnable.pipeline.windows if counts[window.name]}
+
+
+def _seconds(batches: Sequence[Batch], rows: int | None) -> float | None:
+    """An estimate for so many ``rows``: the least seconds of a batch, and those per row of the largest; null if none is known."""
+    took = [(batch.outcome.counts.rows_read, sum(batch.outcome.timings.values())) for batch in batches if batch.outcome.counts.rows_read]
+    if rows is None or not took:
+        return None
+    least, (most_rows, most) = min(seconds for _, seconds in took), max(took)
+    return round(least + max(0.0, most - least) * rows / most_rows, 3)
 
 
 def run(

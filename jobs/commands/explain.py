@@ -20,7 +20,7 @@ from rich.text import Text
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, as_written, in_bytes, load_pipeline, show, wrapped
 from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.runnables import runnable_of
-from windowmill.jobs.sources.kinds import caveat_of
+from windowmill.jobs.sources.base import caveat_of
 from windowmill.jobs.spec_checks import shifted_dates
 from windowmill.windowing.errors import SpecError, TableUnlocatedError
 from windowmill.windowing.layouts import StateLayout

@@ -29,13 +29,12 @@ from windowmill.jobs.commands.source_look import (
 )
 from windowmill.jobs.commands.terminal import Answer, AsJson, show
 from windowmill.jobs.layouts.limits import MAX_BYTES
+from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.folder_columns import as_json, schema_of_objects
-from windowmill.jobs.sources.folder_options import as_ddl
 from windowmill.jobs.sources.kafka import newest_messages
 from windowmill.jobs.sources.kafka_messages import MessageForm, batches_of_messages, messages_in
-from windowmill.jobs.sources.kafka_options import OWN_COLUMNS, columns_of
-from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.options import OWN_COLUMNS, as_ddl, columns_of
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.text_files import json_object
 from windowmill.jobs.sources.text_values import TextTimes

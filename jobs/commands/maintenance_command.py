@@ -1,4 +1,4 @@
-"""``windowmill maintain``: drops state that no window needs, merges small files, vacuums unused files. No JVM."""
+"""``windowmill maintain`` and ``savepoint``: drops state that no window needs, tidies tables, keeps named states."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import or_
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pyarrow as pa
 import typer
 from deltalake.exceptions import DeltaError
+from rich.console import Group
 
 from windowmill.checkpoints import ledger, upkeep
 from windowmill.checkpoints.features import delta_rs_can_write
@@ -19,29 +20,32 @@ from windowmill.checkpoints.finished import Notes
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.protocol import publish_pending
-from windowmill.checkpoints.record_table import DeltaRecords
+from windowmill.checkpoints.protocol import check_conditional_writes, lease, publish_pending
+from windowmill.checkpoints.records import DeltaRecords
 from windowmill.checkpoints.state.compaction import compact_entries
-from windowmill.checkpoints.state.log import is_log
-from windowmill.checkpoints.state.partials import NeededRows, compact_partials
-from windowmill.checkpoints.state.wanted import OpenSessions
+from windowmill.checkpoints.state.reading import OpenSessions
+from windowmill.checkpoints.state.tables import NeededRows, compact_partials, is_log
 from windowmill.checkpoints.stores import is_table, remedy, table_at
-from windowmill.checkpoints.writers import check_conditional_writes, lease
-from windowmill.jobs.batch.folding import fold_revisions
+from windowmill.jobs.batch import maintenance as savepoints
 from windowmill.jobs.batch.forgetting import forget
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS, Turn
-from windowmill.jobs.batch.planning import check_owner
+from windowmill.jobs.batch.maintenance import fold_revisions, keep_periodic
+from windowmill.jobs.batch.planning import Acceptance, check_owner
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.batch.savepoint_batches import keep_periodic
-from windowmill.jobs.commands.summaries import new_progress
-from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, duration_of, load_pipeline, show
+from windowmill.jobs.commands.summaries import bound, new_progress, titled
+from windowmill.jobs.commands.terminal import AcceptChanges, AcceptCode, Answer, AsJson, Spec, duration_of, in_bytes, load_pipeline, show
 from windowmill.jobs.runnables import runnable_of
+from windowmill.windowing.axis import to_us
+from windowmill.windowing.changes import describe_difference
 from windowmill.windowing.columnar.known_spans import last_columns
 from windowmill.windowing.durations import Duration
-from windowmill.windowing.errors import SinkError, StateError, first_line
+from windowmill.windowing.errors import SinkError, SpecError, StateError, first_line
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.layouts import StateLayout, windows_by_layout
 from windowmill.windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from windowmill.checkpoints.savepoints import Savepoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,3 +222,86 @@ def maintain_command(
     """Drop expired slices, compact and vacuum the pipeline's own tables."""
     fold = None if fold_revisions is None else duration_of("--fold-revisions", fold_revisions)
     show(maintain(load_pipeline(spec), new_progress(), now=now, fold=fold), as_json)
+
+
+Action = Literal["create", "list", "restore", "drop"]
+#: Fields of an entry that ``--json`` shows; the others are facts about files.
+_SHOWN = ("name", "created_at", "batch", "to_version", "size")
+
+
+def savepoint_of(pipeline: Pipeline, progress: Progress, action: Action, name: str | None, accepted: Acceptance) -> Answer:
+    """Do ``action`` with the savepoint ``name``, which all but ``list`` need."""
+    if action == "list":
+        if name is not None:
+            raise SpecError(f"savepoint list: got the name {name!r}; leave it out, or say create, restore or drop")
+        return _list(pipeline)
+    if name is None:
+        raise SpecError(f"savepoint {action}: a name is missing, as in `windowmill savepoint SPEC {action} before-migration`")
+    if action == "restore":
+        return _restore(pipeline, progress, name, accepted)
+    entry = savepoints.create(pipeline, progress, name) if action == "create" else savepoints.drop(pipeline, progress, name)
+    done = "made" if action == "create" else "dropped"
+    if entry is None:
+        data = {"pipeline": pipeline.pipeline, "status": done, "name": name}
+        return Answer(data, f"{pipeline.pipeline}: savepoint {name} {done}: it was damaged")
+    text = f"{pipeline.pipeline}: savepoint {name} {done}: batch {entry.batch}, source version {entry.to_version}, {in_bytes(entry.size)}"
+    return Answer({"pipeline": pipeline.pipeline, "status": done, **_entry(entry, pipeline)}, text)
+
+
+def _restore(pipeline: Pipeline, progress: Progress, name: str, accepted: Acceptance) -> Answer:
+    done = savepoints.restore(pipeline, progress, name, accepted=accepted)
+    plan = done.plan
+    differs = None
+    if not pipeline.means(plan.definition, plan.meaning):
+        differs = describe_difference(plan.definition, pipeline.shown_meaning(), pipeline.meaning())
+    data = {
+        "pipeline": pipeline.pipeline,
+        "status": "restored",
+        "name": name,
+        "batch": plan.batch,
+        "from_version": plan.from_version,
+        "to_version": plan.to_version,
+    } | ({} if differs is None else {"spec_differs": differs})
+    text = (
+        f"{pipeline.pipeline}: back at the savepoint {name} (batch {plan.batch} of the ledger); the next run reads the source's versions "
+        f"after {plan.to_version}, of which {plan.from_version} had been read last"
+    )
+    if differs is not None:
+        text += f"; the spec meant something else then: {differs}; put the old values into its file before the next run, or apply it again"
+    return Answer(data, text)
+
+
+def _list(pipeline: Pipeline) -> Answer:
+    runnable = runnable_of(pipeline)
+    entries, damaged = savepoints.listed(runnable).values(), savepoints.damaged(runnable)
+    data = [_entry(entry, pipeline) for entry in entries] + [{"name": name, "damaged": why} for name, why in damaged.items()]
+    if not data:
+        return Answer(data, f"{pipeline.pipeline}: no savepoints; make one by `windowmill savepoint SPEC create NAME`")
+    table = titled(f"savepoints of {pipeline.pipeline}", ())
+    table.padding = 0  # fits into 80 columns
+    for column in ("name", "made", "batch", "version", "results through", "size"):
+        table.add_column(column, justify="left" if column in ("name", "made", "results through") else "right", no_wrap=True)
+    for entry, row in zip(entries, data, strict=False):
+        emitted = "–" if row["emitted"] is None else str(row["emitted"])[:16].replace("T", " ")
+        made = entry.created_at[:16].replace("T", " ")
+        table.add_row(entry.name, made, f"{entry.batch}", f"{entry.to_version}", emitted, in_bytes(entry.size))
+    lines = (f"{name}: damaged; `windowmill savepoint SPEC drop {name}`" for name in damaged)
+    return Answer(data, Group(table, *lines))
+
+
+def _entry(entry: Savepoint, pipeline: Pipeline) -> dict[str, Any]:
+    instants = {name: bound(getattr(entry, name), not pipeline.time.integer_axis) for name in ("seen", "emitted")}
+    return {name: asdict(entry)[name] for name in _SHOWN} | {"created_at": bound(to_us(entry.at), True)} | instants
+
+
+def savepoint(
+    spec: Spec,
+    action: Annotated[Literal["create", "list", "restore", "drop"], typer.Argument(metavar="create|list|restore|drop", help="What to do.")],
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The savepoint; list takes none.")] = None,
+    accept_changes: AcceptChanges = False,
+    accept_code: AcceptCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make, list or drop a named state of the pipeline, or go back to one: the next run reads what came after it."""
+    accepted = Acceptance(changes=accept_changes, code=accept_code)
+    show(savepoint_of(load_pipeline(spec), new_progress(), action, name, accepted), as_json)

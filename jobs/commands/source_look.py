@@ -18,27 +18,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import ValidationError
 
-from windowmill.checkpoints.catalog_tables import located
-from windowmill.checkpoints.stores import is_table
+from windowmill.checkpoints.stores import is_table, located
 from windowmill.expectations.suites import type_problems
 from windowmill.jobs.column_names import REASON, UNREAD
 from windowmill.jobs.conditions.truths import outside_by_field
-from windowmill.jobs.reasons import OF_TIME, remedies_of
 from windowmill.jobs.runnables import refuse_own_results, runnable_of
-from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
+from windowmill.jobs.sources.base import KINDS, AddedFile, LoggedVersion, Reading, SourceTable, is_located, kind_problems, open_source
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.event_times import on_axis
 from windowmill.jobs.sources.folder_listing import data_files
-from windowmill.jobs.sources.kinds import KINDS, is_located, kind_problems, open_source
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
 from windowmill.jobs.sources.text_files import first_lines
 from windowmill.jobs.sources.text_values import TextTimes
-from windowmill.jobs.sources.unread_rows import details_of
+from windowmill.jobs.sources.unusable_rows import OF_TIME, details_of, on_axis, remedies_of
 from windowmill.jobs.spec_checks import Problem, shifted_dates
+from windowmill.windowing.columnar.keyed import StateLog
 from windowmill.windowing.columnar.positions import PositionState
 from windowmill.windowing.columnar.results import result_schema
-from windowmill.windowing.columnar.state_log import StateLog
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, SourceSchemaError, SpecError, no_column
 from windowmill.windowing.fields import percentage
 from windowmill.windowing.layouts import check_strict, divide

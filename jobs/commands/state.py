@@ -1,28 +1,501 @@
-"""``windowmill state``: a summary of the stored state and, for one key, what the next run would restore for which windows. No JVM."""
+"""``windowmill state``: a summary of the stored state and, for one key, what the next run would restore for which window."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
 import typer
+from deltalake import Schema
 from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from windowmill.checkpoints.data_files import missing
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.state.inspection import key_value
-from windowmill.checkpoints.state.reading import reporting_damage
+from windowmill.checkpoints.state.compaction import own_rows
+from windowmill.checkpoints.state.inspection import (
+    Inspection,
+    LogInspection,
+    PositionsInspection,
+    SessionsInspection,
+    SlicesInspection,
+    key_value,
+)
+from windowmill.checkpoints.state.reading import OpenSessions, reporting_damage
 from windowmill.checkpoints.stores import is_table
-from windowmill.jobs.commands.state_views.entries import LiveRowsView, PositionsView
-from windowmill.jobs.commands.state_views.partial_views import SessionsView, SlicesView
-from windowmill.jobs.commands.state_views.view import View, source_types, value_of
+from windowmill.jobs.commands.summaries import bound, facts_table, titled
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, show
-from windowmill.windowing.columnar.checksums import REMEDY
-from windowmill.windowing.errors import SpecError, StateMissingError
-from windowmill.windowing.layouts import StateLayout, describe_layouts, divide
+from windowmill.jobs.json_lines.read import plain
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, NUMBER_OF, TIME
+from windowmill.windowing.columnar.hashes import REMEDY
+from windowmill.windowing.columnar.keyed import StateLog
+from windowmill.windowing.columnar.objects import decode
+from windowmill.windowing.columnar.positions import (
+    FIRST,
+    FRONT,
+    KEY_ROW,
+    LIVE,
+    NEXT,
+    NODE,
+    POSITION,
+    SEQUENCE,
+    WAITING,
+    PositionState,
+    scalar_of,
+)
+from windowmill.windowing.columnar.slice_partials import SlicePartials, windows_of
+from windowmill.windowing.errors import SpecError, StateError, StateMissingError
+from windowmill.windowing.grids import Grids
+from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.event_bounds import SessionLimits
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.layouts import Sessions, StateLayout, describe_layouts, divide
+from windowmill.windowing.slicing.edges import WindowGrid
+from windowmill.windowing.slicing.leaves import Windows
+from windowmill.windowing.slicing.policy_settings import INSTANTS, STATE
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import AFTER, BEFORE
+
+#: Number of characters of a stored value that a table shows.
+_SHOWN = 40
+#: Columns of lists that are instants, if the axis is time.
+_INSTANTS: Set[str] = frozenset(
+    ("window_start", "window_end", "first_slice", "last_slice", "last_event", "slice", "reaching", "closed", "time", "watermark")
+)
+#: What a terminal shows in place of some words in the names of facts.
+_PLAIN: Mapping[str, str] = {
+    "emitted through": "results through",
+    "entries needed": "entries still needed",
+    "entries superseded": "entries no longer needed",
+    "entries unfinished": "entries of an unfinished batch",
+}
+
+
+class View(ABC):
+    """What all kinds of state share: the number of the next batch, the form of instants, and the limit of lines."""
+
+    inspection: Inspection
+
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, limit: int) -> None:
+        self.pipeline, self.limit = pipeline, limit
+        last = ledger.last_commit
+        self.emitted = last.outcome.emitted if last and last.outcome else None
+        self.next_batch = ledger.next_commit
+
+    @abstractmethod
+    def summary(self) -> dict[str, Any]:
+        """Facts about the whole table, by name."""
+
+    @abstractmethod
+    def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
+        """What the next run would restore for ``key``, and for which windows."""
+
+    @abstractmethod
+    def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
+        """Render what :meth:`of_key` gives of the key ``name``."""
+
+    def largest(self) -> list[dict[str, Any]]:
+        """The keys with the most entries; none if the pipeline has no keys."""
+        if not self.pipeline.keys:
+            return []
+        return [{name: value_of(value) for name, value in row.items()} for row in self.inspection.largest_keys(self.limit)]
+
+    def instant(self, t: int | None) -> str | int | None:
+        """``t`` in the form of the other commands; null for an instant that never comes."""
+        return None if t is None or not AXIS_BEGIN < t < AXIS_END else bound(t, not self.pipeline.time.integer_axis)
+
+    def scalar(self, name: str, value: Any) -> Any:
+        """The scalar ``name`` of a window's policies in its JSON form; null for an instant that never comes."""
+        return self.instant(value) if name in INSTANTS and isinstance(value, int) else value_of(value)
+
+    def show_summary(self, data: Mapping[str, Any]) -> Iterator[RenderableType]:
+        """Render what :meth:`summary` gives."""
+        facts = facts_table()
+        for name, value in data.items():
+            if name != "largest_keys":
+                facts.add_row(_label(name), cell(value))
+        yield facts
+        if data["largest_keys"]:
+            yield from self.show_list("keys with the most entries", data["largest_keys"], data["keys"], instants=frozenset())
+
+    def show_list(
+        self, title: str, rows: Sequence[Mapping[str, Any]], total: int, which: str = "", *, instants: Set[str] = _INSTANTS
+    ) -> Iterator[RenderableType]:
+        """Render ``rows`` under a heading with their number; ``which`` says which rows of ``total`` they are, ``instants`` is columns."""
+        # As a line of its own: a table would break its title at its own width.
+        yield Text(f"\n{title}: {total:,}" if len(rows) == total else f"\n{title}: {len(rows):,} of {total:,}{which}", style="bold")
+        if not rows:
+            return
+        names, table = list(rows[0]), titled("", ())
+        for name in names:
+            table.add_column(name.replace("_", " "), justify="right" if isinstance(rows[0][name], int) else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(cell(breakable(row[name]) if name in instants else row[name]) for name in names))
+        yield table
+
+
+def _label(name: str) -> str:
+    """The name of a fact in plain words.
+
+    >>> _label("sessions_entries_superseded"), _label("oldest_slice")
+    ('sessions entries no longer needed', 'oldest slice')
+    """
+    label = name.replace("_", " ")
+    for words, plainly in _PLAIN.items():
+        label = label.replace(words, plainly)
+    return label
+
+
+def source_types(ledger: Ledger, path: str) -> dict[str, pa.DataType]:
+    """Types of the source's columns, as the last plan read them."""
+    newest = ledger.newest
+    if newest is None:
+        raise StateError(f"state {path}: there is no ledger in its folder; restore the folder from a copy")
+    return {field.name: field.type for field in pa.schema(Schema.from_json(newest.plan.source_schema).to_arrow())}
+
+
+def partials_told(partials: Mapping[str, Any], objects: Set[str]) -> dict[str, Any]:
+    """``partials`` by column in their JSON form; those of the columns ``objects`` are decoded."""
+    return {name: value_of(decode(value) if name in objects else value) for name, value in partials.items()}
+
+
+def value_of(value: Any) -> Any:
+    """Convert ``value`` to its JSON form."""
+    if isinstance(value, datetime | date):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, set | frozenset):
+        return sorted(map(value_of, value), key=str)
+    return _nested(value, value_of) if isinstance(value, list | tuple | dict) else plain(value, False)
+
+
+def _nested(value: Sequence[Any] | dict[str, Any], each: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        # A user's partial may have keys that JSON has not.
+        return {name if isinstance(name, str) else str(each(name)): each(item) for name, item in value.items()}
+    return [each(item) for item in value]
+
+
+def breakable(instant: Any) -> Any:
+    """``instant`` with a space between date and time, at which a narrow column breaks it.
+
+    >>> breakable("2025-03-01T12:00:00Z"), breakable(7)
+    ('2025-03-01 12:00:00Z', 7)
+    """
+    return instant.replace("T", " ", 1) if isinstance(instant, str) else instant
+
+
+def cell(value: Any) -> str:
+    """``value`` as text for a cell of a table, cut if it is long."""
+    if value is None:
+        return "–"
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
+    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+class PositionsView(View):
+    """State by positions."""
+
+    inspection: PositionsInspection
+
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
+        super().__init__(pipeline, ledger, limit)
+        types = source_types(ledger, path)
+        self._layout = Layout.of(pipeline, types)
+        self._state = PositionState(pipeline, types, self._layout)
+        self.inspection = PositionsInspection(path, pipeline.keys, self.next_batch)
+
+    def summary(self) -> dict[str, Any]:
+        facts = self.inspection.summary()
+        spans = {"oldest_row": self.instant(facts.pop("oldest")), "newest_row": self.instant(facts.pop("newest"))}
+        facts |= spans | {"emitted_through": self.instant(self.emitted)}
+        return {"kind": "positions", "next_batch": self.next_batch} | self.inspection.files() | facts | {"largest_keys": self.largest()}
+
+    def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
+        """What each window holds of the key, the tuples that wait, and the latest leaves with their partials."""
+        rows = self.inspection.rows_of(key)
+        entries = {row[SEQUENCE]: row for row in rows if row[KIND] == KEY_ROW}
+        leaves = [row for row in rows if row[KIND] == NODE and row[LEVEL] == 0]
+        waiting = sorted((row for row in rows if row[KIND] == WAITING), key=lambda row: row[TIME])
+        due = min((entry[DUE] for entry in entries.values()), default=AFTER)
+        known = [(index, entries[name]) for name, held in self._state.sequences.items() if name in entries for index in held]
+        windows = [self._window(index, entry, leaves) for index, entry in known]
+        restored = {"leaves": len(leaves), "nodes": sum(row[KIND] == NODE for row in rows) - len(leaves), "waiting": len(waiting)}
+        return {
+            "restored": restored | {"entries": len(rows), "due": self.instant(due)},
+            "windows": windows,
+            "waiting": [{"time": self.instant(row[TIME]), "number": row[NUMBER_OF], "batch": row[BATCH]} for row in waiting[: self.limit]],
+            "leaves": [self._leaf(row) for row in leaves[-self.limit :]],
+        }
+
+    def _window(self, index: int, entry: Mapping[str, Any], leaves: list[dict[str, Any]]) -> dict[str, Any]:
+        name = self.pipeline.windows[index].name
+        scalars = {scalar: self.scalar(scalar, entry[scalar_of(name, scalar)]) for scalar in STATE}
+        front, stop = entry[scalar_of(name, FRONT)], entry[NEXT]
+        held = [leaf for leaf in leaves if leaf[SEQUENCE] == entry[SEQUENCE] and leaf[POSITION] >= front]
+        span = {place: self.instant(held[at][FIRST]) if held else None for place, at in (("oldest", 0), ("newest", -1))}
+        n_held = entry[LIVE] if entry[SEQUENCE] in self._state.deltas else stop - front
+        return {"window": name, "scalars": scalars, "first_position": front, "next_position": stop, "rows": n_held, **span}
+
+    def _leaf(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        partials = {name: row[name] for name, _ in self._layout.stored_columns}
+        shown = partials_told(partials, {held.name for held in self._layout.objects})
+        return {"position": row[POSITION], "time": self.instant(row[FIRST]), "batch": row[BATCH], "partials": shown}
+
+    def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
+        restored = data["restored"]
+        yield (
+            f"{name or self.pipeline.pipeline}: the state holds {restored['leaves']:,} leaves, {restored['nodes']:,} nodes over them and "
+            f"{restored['waiting']:,} tuples that wait; batch {self.next_batch} would restore those that it needs if a row of the key "
+            f"arrives; without one: {_when(restored['due'])}"
+        )
+        table = _windows_table()
+        for window in data["windows"]:
+            span = f", {breakable(window['oldest'])} to {breakable(window['newest'])}" if window["rows"] else ""
+            table.add_row(window["window"], _remembered(window), f"{window['rows']:,} tuples{span}")
+        yield table
+        yield from self.show_list("tuples that wait", data["waiting"], restored["waiting"], ", the next to be applied")
+        leaves = [{column: leaf[column] for column in ("position", "time", "batch")} for leaf in data["leaves"]]
+        yield from self.show_list("leaves", leaves, restored["leaves"], ", the latest (--json has their partials)")
+
+
+class LiveRowsView(View):
+    """State by live rows; ``layouts`` are those of all parts whose rows are in the table, by default none else."""
+
+    inspection: LogInspection
+
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int, layouts: Sequence[StateLayout] = ()) -> None:
+        super().__init__(pipeline, ledger, limit)
+        log = StateLog(pipeline, source_types(ledger, path), pipeline.conditions(), shared=len(layouts) > 1)
+        own = own_rows("live rows", layouts or ["live rows"])
+        self.inspection = LogInspection(path, list(log.keys.values()), self.next_batch, log.tables, own)
+        self._labels = log.keys
+
+    def summary(self) -> dict[str, Any]:
+        facts = self.inspection.summary()
+        spans = {"oldest_row": self.instant(facts.pop("oldest")), "newest_row": self.instant(facts.pop("newest"))}
+        facts |= spans | {"emitted_through": self.instant(self.emitted)}
+        return {"kind": "live rows", "next_batch": self.next_batch} | self.inspection.files() | facts | {"largest_keys": self.largest()}
+
+    def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
+        """The live rows that the next run would restore, and each window's stored numbers."""
+        key = {self._labels[name]: value for name, value in key.items()}
+        restored = self.inspection.key(key)
+        if restored is None:
+            return {"restored": {"live_rows": 0, "entries": 0, "due": None}, "windows": [], "rows": []}
+        rows = self.inspection.rows_of(key, self.limit)
+        for row in rows:
+            row |= {"time": self.instant(row["time"]), "watermark": self.instant(row["watermark"])}
+        windows = self.inspection.windows_of(key)
+        for window in windows:
+            window["scalars"] = {name: self._remembered(name, value) for name, value in window["scalars"].items()}
+            for span in window["holds"].values():
+                span |= {"oldest": self.instant(span["oldest"]), "newest": self.instant(span["newest"])}
+        return {"restored": restored | {"due": self.instant(restored["due"])}, "windows": windows, "rows": rows}
+
+    def _remembered(self, name: str, value: Any) -> Any:
+        """``value`` for output; a list is given as its length and last items."""
+        if isinstance(value, list):
+            return {"items": len(value), "last": [value_of(item) for item in value[-self.limit :]]}
+        return self.scalar(name, value)
+
+    def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
+        restored = data["restored"]
+        yield (
+            f"{name or self.pipeline.pipeline}: batch {self.next_batch} would restore {restored['live_rows']:,} live rows "
+            f"({restored['entries']:,} entries) if a row of the key arrives; without one: {_when(restored['due'])}"
+        )
+        table = _windows_table()
+        for window in data["windows"]:
+            holds = "\n".join(f"{name}: {_span(span)}" for name, span in window["holds"].items())
+            table.add_row(window["window"], _remembered(window), holds)
+        yield table
+        yield from self.show_list("live rows", data["rows"], restored["live_rows"], ", the latest to arrive")
+
+
+def _span(span: Mapping[str, Any]) -> str:
+    return f"{span['rows']:,} rows" + (f", {breakable(span['oldest'])} to {breakable(span['newest'])}" if span["rows"] else "")
+
+
+def _when(due: str | None) -> str:
+    """When a key without new rows is restored next."""
+    return "never" if due is None else f"when the watermark is at {due}"
+
+
+def _windows_table() -> Table:
+    """An empty table of what the windows of a key remember and hold."""
+    table = titled("", ())
+    for column in ("window", "remembers", "holds"):
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _remembered(window: Mapping[str, Any]) -> str:
+    """The scalars of a window's policies, a line each."""
+    return "\n".join(f"{name} {cell(value)}" for name, value in window["scalars"].items())
+
+
+class SlicesView(View):
+    """State by slices."""
+
+    inspection: SlicesInspection
+
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
+        super().__init__(pipeline, ledger, limit)
+        self._grids = Grids.of(pipeline)
+        self._needed_from = None if self.emitted is None else self._grids.first_slice_after(self.emitted)
+        layout = Layout.of(pipeline, source_types(ledger, path))
+        self._objects = {held.name for held in layout.objects}
+        partials = [column for column, _ in layout.stored_columns]
+        self.inspection = SlicesInspection(
+            path, pipeline.keys, self.next_batch, partials, self._needed_from, self._grids.known, intervals=self._grids.intervals
+        )
+
+    def summary(self) -> dict[str, Any]:
+        facts = self.inspection.summary()
+        spans = {"oldest_slice": self.instant(facts.pop("oldest")), "newest_slice": self.instant(facts.pop("newest"))}
+        facts |= spans | {"emitted_through": self.instant(self.emitted), "needed_from": self.instant(self._needed_from)}
+        return {"kind": "slices", "next_batch": self.next_batch} | self.inspection.files() | facts | {"largest_keys": self.largest()}
+
+    def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
+        """The entries that the next run would restore, and the windows still to come that contain them."""
+        starts, reaching, n_rows, entries = self.inspection.slices_of(key)
+        listed = self.inspection.entries_of(key, self.limit)
+        for entry in listed:
+            entry |= {"slice": self.instant(entry["slice"]), "closed": self.instant(entry["closed"])}
+            entry["partials"] = partials_told(entry["partials"], self._objects)
+        to_come = {name: self._to_come(grid, starts, reaching) for name, grid in self._grids.named}
+        windows = [window for name, found in to_come.items() for window in self._windows(name, found, starts, n_rows)]
+        spans = self.inspection.spans_of(key) if self._grids.known else {}
+        known = [
+            {"window": name, "first_slice": self.instant(first), "last_slice": self.instant(last)} for name, (first, last) in spans.items()
+        ]
+        return {
+            "restored": {"slices": int((reaching == 0).sum()), "entries": entries, "rows": int(n_rows[reaching == 0].sum())},
+            "windows": sorted(windows, key=lambda window: window.pop("order"))[: self.limit],
+            "windows_in_all": sum(map(len, to_come.values())),
+            "entries": listed,
+            "known": known,
+        }
+
+    def _windows(self, name: str, found: Windows, starts: Ints, n_rows: Ints) -> Iterator[dict[str, Any]]:
+        """The first of the windows that are ``found`` of one window of the spec; at most ``limit``."""
+        for place in range(min(self.limit, len(found))):
+            start, end = int(found.start[place]), int(found.end[place])
+            begun = found.sequence[found.lo[place] : found.hi[place]]
+            reaching = found.members[found.member_offsets[place] : found.member_offsets[place + 1]]
+            first, last = (self.instant(int(starts[begun[edge]])) if len(begun) else None for edge in (0, -1))
+            facts = {"window_start": self.instant(start), "window_end": self.instant(end)}
+            facts |= {"slices": len(begun), "first_slice": first, "last_slice": last}
+            if self._grids.intervals:
+                facts["rows_from_before"] = int(n_rows[reaching].sum())
+            yield {"order": (end, name), "window": name} | facts | {"rows": int(n_rows[begun].sum() + n_rows[reaching].sum())}
+
+    def _to_come(self, grid: WindowGrid, starts: Ints, reaching: Ints) -> Windows:
+        """The windows that contain a slice and have not been emitted, in order of their ends."""
+        if not len(starts):
+            return Windows.none()
+        after = int(starts[0]) if self.emitted is None else max(self.emitted, int(starts[0]))
+        n = len(starts)
+        # Late rows are shown in all windows of their slice.
+        slices = SlicePartials.of_one_key(starts, np.full(n, BEFORE, np.int64), reaching)
+        # As points at their starts: between slices that lie far apart there may be very many windows.
+        return windows_of(grid.numbered(starts, starts + 1), slices, np.array([0, n]), after, AFTER)[0]
+
+    def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
+        restored = data["restored"]
+        instead = "; nodes that hold the same are read in their place" if "entries_of_nodes" in data["state"] else ""
+        yield (
+            f"{name or self.pipeline.pipeline}: batch {self.next_batch} would restore {restored['slices']:,} slices "
+            f"({restored['entries']:,} entries) of {restored['rows']:,} rows{instead}"
+        )
+        yield from self.show_list("windows to come that hold them", data["windows"], data["windows_in_all"], ", the next to end")
+        shown = ("slice", "reaching", "closed", "batch", "rows")
+        entries = [{name: entry[name] for name in shown if name in entry} for entry in data["entries"]]
+        if data["known"]:
+            yield from self.show_list("known, so that empty windows between have rows", data["known"], len(data["known"]))
+        yield from self.show_list("entries", entries, restored["entries"], ", the latest slices (--json has their partials)")
+
+
+class SessionsView(View):
+    """State by sessions."""
+
+    inspection: SessionsInspection
+
+    def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
+        super().__init__(pipeline, ledger, limit)
+        layout = Layout.of(pipeline, source_types(ledger, path))
+        sessions = Sessions.of(pipeline, layout)
+        self._limits = sessions.limits
+        self._objects = {held.name for held in layout.objects}
+        wanted = OpenSessions(sessions.gaps, AXIS_BEGIN if self.emitted is None else self.emitted)
+        partials = [column for column, _ in layout.stored_columns]
+        self.inspection = SessionsInspection(path, pipeline.keys, self.next_batch, partials, wanted, sessions.own_columns)
+
+    def summary(self) -> dict[str, Any]:
+        facts = self.inspection.summary()
+        facts |= {"oldest": self.instant(facts["oldest"]), "newest": self.instant(facts["newest"])}
+        facts |= {"emitted_through": self.instant(self.emitted)}
+        return {"kind": "sessions", "next_batch": self.next_batch} | self.inspection.files() | facts | {"largest_keys": self.largest()}
+
+    def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
+        """The fragments of open sessions that the next run would restore, with the bounds that their windows have so far."""
+        fragments, entries = self.inspection.fragments_of(key)
+        windows = [
+            {
+                "window": name,
+                "window_start": self.instant(start),
+                "window_end": self.instant(end),
+                "last_event": self.instant(fragment["last"]),
+                **{own: fragment[own] for own in ("revision",) if own in fragment},
+                "rows": fragment["rows"],
+                "batch": fragment["batch"],
+                "partials": partials_told(fragment["partials"], self._objects),
+            }
+            for name, limits in self._limits
+            for start, end, fragment in _with_bounds(fragments, limits)
+        ]
+        restored = {"sessions": len(fragments), "entries": entries, "rows": sum(fragment["rows"] for fragment in fragments)}
+        return {"restored": restored, "windows": windows[: self.limit], "windows_in_all": len(windows)}
+
+    def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
+        restored = data["restored"]
+        yield (
+            f"{name or self.pipeline.pipeline}: batch {self.next_batch} would restore {restored['sessions']:,} open sessions "
+            f"({restored['entries']:,} entries) of {restored['rows']:,} rows"
+        )
+        windows = [{column: value for column, value in window.items() if column != "partials"} for window in data["windows"]]
+        yield from self.show_list(
+            "open sessions, ending so if no row joins them", windows, data["windows_in_all"], " (--json has their partials)"
+        )
+
+
+def _with_bounds(fragments: Sequence[Mapping[str, Any]], limits: SessionLimits) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+    """Start and end of the window of each fragment with these ``limits``, and the fragment; several may make up a session that is cut."""
+    pieces: list[list[Mapping[str, Any]]] = []
+    for fragment in fragments:
+        own, first = SessionLimits(fragment["gap"], fragment.get("longest") or AFTER), fragment["first"]
+        if own == limits:
+            if not pieces or first - pieces[-1][-1]["last"] > limits.gap or first - pieces[-1][0]["first"] >= limits.longest:
+                pieces.append([])
+            pieces[-1].append(fragment)
+    for piece in pieces:
+        start, last = piece[0]["first"], piece[-1]["last"]
+        yield from ((start, start + min(last + limits.gap - start, limits.longest), fragment) for fragment in piece)
+
 
 #: Facts about the whole table, which are the same in all views.
 _SHARED = ("next_batch", "version", "files", "bytes", "entries", "keys", "emitted_through")

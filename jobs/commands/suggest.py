@@ -16,11 +16,10 @@ from deltalake import DeltaTable, QueryBuilder
 from rich.text import Text
 
 from windowmill.checkpoints.batches import Batch
-from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.quoting import quoted, sql_text
-from windowmill.checkpoints.stores import is_table, use_options_of
+from windowmill.checkpoints.stores import is_table, located, use_options_of
 from windowmill.expectations.rule import KEYS, VOLUME
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, show, wrapped
 from windowmill.windowing.errors import SpecError

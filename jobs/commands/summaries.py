@@ -23,7 +23,7 @@ from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.checkpoints.stores import options_of, use_options_of
-from windowmill.expectations.history import newest_batches, read
+from windowmill.expectations.gate import newest_batches, read
 from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.batch.engine import compute_of, refused_locally
 from windowmill.jobs.batch.planning import Waiting

@@ -12,15 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.state.memory import MemoryState
+from windowmill.checkpoints.state.readers import MemoryState
 from windowmill.jobs.column_names import FILE, REASON, ROW, TAKEN
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import seen_after
 from windowmill.jobs.layouts.output import Output, Role, RowWriter
-from windowmill.jobs.schedulers.local.new_rows import NewRows
-from windowmill.jobs.schedulers.local.one_process import compute_parts, load
-from windowmill.jobs.sources.event_times import EventTimes
+from windowmill.jobs.schedulers.local import NewRows, compute_parts, load
+from windowmill.jobs.sources.unusable_rows import EventTimes
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
 from windowmill.windowing.columnar.results import Column, ResultTable, gives_json, key_ranks, with_retracted
@@ -32,8 +31,8 @@ from windowmill.windowing.watermark import COMMIT_SHIFT
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import State
-    from windowmill.jobs.layouts.emission import Emission
-    from windowmill.jobs.schedulers.local.new_rows import NewRows
+    from windowmill.jobs.layouts.input import Emission
+    from windowmill.jobs.schedulers.local import NewRows
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.spec import Pipeline
 

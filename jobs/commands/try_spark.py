@@ -13,8 +13,7 @@ from windowmill.jobs.commands.try_engine import Results, TryBatch, results_in_or
 from windowmill.jobs.conditions.spark import judged
 from windowmill.jobs.dataframe import evaluate
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.spark.session import spark_session
-from windowmill.jobs.spark.shipping import shipment_of
+from windowmill.jobs.spark.session import shipment_of, spark_session
 from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.spec import Pipeline
 

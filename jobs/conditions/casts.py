@@ -14,20 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.conditions import value_types
+from windowmill.jobs.conditions import evaluated
 from windowmill.jobs.conditions.evaluated import (
-    Computed,
-    Mask,
-    NoValueError,
-    Value,
-    applied,
-    array_of,
-    by_value,
-    mask_of,
-    numbers_of,
-    outside,
-)
-from windowmill.jobs.conditions.value_types import (
     BOOL,
     DATE,
     DOUBLE,
@@ -37,9 +25,19 @@ from windowmill.jobs.conditions.value_types import (
     LONG,
     NULL,
     TEXT,
+    Computed,
+    Mask,
+    NoValueError,
+    Value,
+    applied,
+    array_of,
+    by_value,
     is_number,
     is_time,
     is_whole,
+    mask_of,
+    numbers_of,
+    outside,
 )
 
 _DATE_TEXT = re.compile(r"([+-]?)([0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
@@ -211,7 +209,7 @@ def cast(value: Value, kind: pa.DataType) -> Value:
     if value.kind == NULL:
         return Value(pa.nulls(len(value.array), kind), value.failed)
     if isinstance(value.literal, str) and kind != TEXT and _as_kind(Value(pa.array([value.literal])), kind).array[0].as_py() is None:
-        raise NoValueError(f"{value.literal!r} is no {value_types.name_of(kind)}")
+        raise NoValueError(f"{value.literal!r} is no {evaluated.name_of(kind)}")
     return _as_kind(value, kind)
 
 
@@ -227,7 +225,7 @@ def _as_kind(value: Value, kind: pa.DataType) -> Value:
 
 def cast_to_common(*values: Value, what: str = "a comparison") -> list[Value]:
     """``values`` cast to the type that they have in common; raises ``OutsideError`` if they have none."""
-    kind = value_types.common_of([value.kind for value in values])
+    kind = evaluated.common_of([value.kind for value in values])
     if kind is None:
         raise outside(what, *(value.kind for value in values), instead="a cast of one of them")
     return [cast(value, kind) for value in values]
@@ -245,7 +243,7 @@ def _converter(source: pa.DataType, kind: pa.DataType) -> Callable[[pa.Array, pa
     else:
         found = None
     if found is None:
-        raise outside(f"a cast to {value_types.name_of(kind)}", source)
+        raise outside(f"a cast to {evaluated.name_of(kind)}", source)
     return found
 
 
@@ -359,9 +357,7 @@ def _of_number(source: pa.DataType, kind: pa.DataType) -> Callable[[pa.Array, pa
         return _float_of_decimal if decimal else _float_of_number
     if pa.types.is_decimal(kind):
         if source in (FLOAT, DOUBLE) and kind.precision > _PRINTED_DIGITS[source]:
-            raise outside(
-                f"a cast to {value_types.name_of(kind)}", source, instead=f"a decimal of at most {_PRINTED_DIGITS[source]} digits"
-            )
+            raise outside(f"a cast to {evaluated.name_of(kind)}", source, instead=f"a decimal of at most {_PRINTED_DIGITS[source]} digits")
         return _decimal_of_decimal if decimal else _decimal_of_number
     if kind == INSTANT and is_whole(source):
         return _instant_of_seconds
@@ -426,7 +422,7 @@ def fitting(value: Decimal, kind: pa.DataType) -> Decimal:
 
 
 def _fitting(value: Decimal, kind: pa.DataType) -> Decimal:
-    if value.adjusted() > value_types.MAX_DIGITS and value:
+    if value.adjusted() > evaluated.MAX_DIGITS and value:
         raise ValueError(value)
     return fitting(value, kind)
 
@@ -442,7 +438,7 @@ def _decimal_of_number(array: pa.Array, kind: pa.DataType) -> Computed:
     if array.type == BOOL:
         array = array.cast(pa.int8())
     if is_whole(array.type):
-        if kind.precision - kind.scale >= value_types.decimal_of(array.type).precision - (array.type == LONG):
+        if kind.precision - kind.scale >= evaluated.decimal_of(array.type).precision - (array.type == LONG):
             return array.cast(pa.decimal128(20, 0)).cast(kind) if kind.precision >= 20 else _by_decimals(array, kind)
         return _by_decimals(array, kind)
 

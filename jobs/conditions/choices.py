@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.casts import cast, cast_to_common, holds
-from windowmill.jobs.conditions.evaluated import OutsideError, Value, at, chosen, either, outside, without
+from windowmill.jobs.conditions.evaluated import NULL, OutsideError, Value, at, chosen, either, outside, without
 from windowmill.jobs.conditions.functions import Call, calls, of_values
 from windowmill.jobs.conditions.numbers import compared, same
-from windowmill.jobs.conditions.value_types import NULL
 
 
 def choice(tests: Sequence[Value], values: Sequence[Value]) -> Value:

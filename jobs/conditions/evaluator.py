@@ -17,11 +17,20 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 import windowmill.jobs.conditions.numbers  # noqa: F401 - all of them register functions
-from windowmill.jobs.conditions import times, value_types
+from windowmill.jobs.conditions import evaluated, times
 from windowmill.jobs.conditions.casts import cast, cast_to_common, holds, try_cast
 from windowmill.jobs.conditions.checks import parts_problem
 from windowmill.jobs.conditions.choices import choice, is_null
 from windowmill.jobs.conditions.evaluated import (
+    BOOL,
+    DOUBLE,
+    INT,
+    INTERVAL,
+    LONG,
+    MAX_DIGITS,
+    MONTHS,
+    NULL,
+    TEXT,
     NoValueError,
     OutsideError,
     Value,
@@ -37,7 +46,6 @@ from windowmill.jobs.conditions.nested import field_of, item_of
 from windowmill.jobs.conditions.numbers import arithmetic, compared, negative, same
 from windowmill.jobs.conditions.syntax import columns_of, parsed
 from windowmill.jobs.conditions.text_functions import like, trimmed
-from windowmill.jobs.conditions.value_types import BOOL, DOUBLE, INT, INTERVAL, LONG, MAX_DIGITS, MONTHS, NULL, TEXT
 from windowmill.windowing.errors import SpecError
 
 _T = exp.DataType.Type
@@ -45,16 +53,16 @@ _T = exp.DataType.Type
 _TYPES: Mapping[Any, pa.DataType] = {
     _T.BIGINT: LONG,
     _T.INT: INT,
-    _T.SMALLINT: value_types.SHORT,
-    _T.TINYINT: value_types.BYTE,
+    _T.SMALLINT: evaluated.SHORT,
+    _T.TINYINT: evaluated.BYTE,
     _T.DOUBLE: DOUBLE,
-    _T.FLOAT: value_types.FLOAT,
+    _T.FLOAT: evaluated.FLOAT,
     _T.BOOLEAN: BOOL,
-    _T.DATE: value_types.DATE,
-    _T.TIMESTAMP: value_types.INSTANT,
-    _T.TIMESTAMPTZ: value_types.INSTANT,
-    _T.TIMESTAMPLTZ: value_types.INSTANT,
-    _T.TIMESTAMPNTZ: value_types.LOCAL_TIME,
+    _T.DATE: evaluated.DATE,
+    _T.TIMESTAMP: evaluated.INSTANT,
+    _T.TIMESTAMPTZ: evaluated.INSTANT,
+    _T.TIMESTAMPLTZ: evaluated.INSTANT,
+    _T.TIMESTAMPNTZ: evaluated.LOCAL_TIME,
     _T.TEXT: TEXT,
     _T.VARCHAR: TEXT,
 }
@@ -210,17 +218,12 @@ def _type_of(node: exp.DataType) -> pa.DataType:
 @rule(*_ARITHMETIC)
 def _arithmetic(own: Evaluator, node: exp.Binary) -> Value:
     left, right, sign = own.value(node.left), own.value(node.right), _ARITHMETIC[type(node)]
-    if any(value_types.is_time(value.kind) or value.kind in (INTERVAL, MONTHS) for value in (left, right)):
+    if any(evaluated.is_time(value.kind) or value.kind in (INTERVAL, MONTHS) for value in (left, right)):
         return times.moved_by_interval(sign, left, right)
     for operand, value, opposite in ((node.left, left, right), (node.right, right, left)):
         number = operand.unnest()
         number = number.this if isinstance(number, exp.Neg) else number
-        if (
-            isinstance(number, exp.Cast)
-            and number.this.is_number
-            and value_types.is_whole(value.kind)
-            and pa.types.is_decimal(opposite.kind)
-        ):
+        if isinstance(number, exp.Cast) and number.this.is_number and evaluated.is_whole(value.kind) and pa.types.is_decimal(opposite.kind):
             # Spark takes the digits of a number with a suffix as they are, and of one that is cast those of the type; the tree is the same.
             raise outside(f"arithmetic ({sign}) of a decimal and {number.sql('spark')}", instead=str(number.this))
     return arithmetic(sign, left, right)
@@ -245,7 +248,7 @@ def _bits(own: Evaluator, node: Any) -> Value:
         values, function = [own.value(node.this)], pc.bit_wise_not
     else:
         values, function = cast_to_common(own.value(node.left), own.value(node.right), what="bits"), _BITS[type(node)]
-    if not value_types.is_whole(values[0].kind):
+    if not evaluated.is_whole(values[0].kind):
         raise outside("bits", values[0].kind)
     return applied(function, values)
 
@@ -259,7 +262,7 @@ def _shift(own: Evaluator, node: exp.Binary) -> Value:
 @rule(exp.HexString)
 def _octets(own: Evaluator, node: exp.HexString) -> Value:
     digits = str(node.this)
-    return own.constant(bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits), value_types.BINARY)
+    return own.constant(bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits), evaluated.BINARY)
 
 
 @rule(exp.Like, exp.ILike, exp.Escape, exp.RegexpLike)

@@ -11,8 +11,23 @@ import pyarrow as pa
 from sqlglot import exp
 
 from windowmill.jobs.conditions.casts import cast
-from windowmill.jobs.conditions.evaluated import Computed, Value, applied, by_rows, by_value, outside, repeated
-from windowmill.jobs.conditions.value_types import BINARY, BOOL, DOUBLE, FLOAT, INT, NULL, TEXT, is_whole
+from windowmill.jobs.conditions.evaluated import (
+    BINARY,
+    BOOL,
+    DOUBLE,
+    FLOAT,
+    INT,
+    NULL,
+    TEXT,
+    Computed,
+    Value,
+    applied,
+    by_rows,
+    by_value,
+    is_whole,
+    outside,
+    repeated,
+)
 
 #: Arguments of a node that its rule handles.
 _ARGUMENTS = frozenset(

@@ -12,12 +12,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from windowmill.jobs.conditions import value_types
+from windowmill.jobs.conditions import evaluated
 from windowmill.jobs.conditions.casts import cast, cast_to_common, holds
-from windowmill.jobs.conditions.evaluated import Computed, Mask, Value, applied, at, either, mask_of, numbers_of, outside, without
+from windowmill.jobs.conditions.evaluated import (
+    BOOL,
+    INT,
+    NULL,
+    Computed,
+    Mask,
+    Value,
+    applied,
+    at,
+    either,
+    is_whole,
+    mask_of,
+    numbers_of,
+    outside,
+    without,
+)
 from windowmill.jobs.conditions.functions import Call, calls
 from windowmill.jobs.conditions.numbers import compared, extreme
-from windowmill.jobs.conditions.value_types import BOOL, INT, NULL, is_whole
 
 
 def field_of(value: Value, name: str) -> Value:
@@ -44,7 +58,7 @@ def _equal(items: pa.Array, places: npt.NDArray[Any], wanted: pa.Array, rows: np
 
 def _of_key(value: Value, key: Value) -> Value:
     own = cast(key, value.kind.key_type)
-    if value_types.common(key.kind, value.kind.key_type) != value.kind.key_type:
+    if evaluated.common(key.kind, value.kind.key_type) != value.kind.key_type:
         raise outside("a map's item", value.kind, key.kind)
 
     def found(maps: pa.Array, keys: pa.Array) -> Computed:
@@ -120,7 +134,7 @@ def _size(call: Call) -> Value:
 def _check_wanted(call: Call, value: Value, wanted: Value) -> None:
     """Refuse to look for ``wanted`` in ``value`` unless this is an array of items that compare with it."""
     item = value.kind.value_type if pa.types.is_list(value.kind) else NULL
-    if NULL in (item, wanted.kind) or (item != wanted.kind and not (value_types.is_number(item) and value_types.is_number(wanted.kind))):
+    if NULL in (item, wanted.kind) or (item != wanted.kind and not (evaluated.is_number(item) and evaluated.is_number(wanted.kind))):
         raise call.refused(value, wanted)
 
 
@@ -189,7 +203,7 @@ def _position(call: Call) -> Value:
 @calls("array_min", "array_max")
 def _extreme(call: Call) -> Value:
     [value] = call.values(1, 1)
-    if not pa.types.is_list(value.kind) or not (value_types.is_number(value.kind.value_type) or value.kind.value_type == value_types.TEXT):
+    if not pa.types.is_list(value.kind) or not (evaluated.is_number(value.kind.value_type) or value.kind.value_type == evaluated.TEXT):
         raise call.refused(value)
     kind, name = value.kind.value_type, "greatest" if call.name == "array_max" else "least"
     longest = int(_lengths(value.array).max(initial=0))

@@ -12,25 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.conditions import value_types
+from windowmill.jobs.conditions import evaluated
 from windowmill.jobs.conditions.casts import EXACT, cast, cast_to_common, fitting, holds
 from windowmill.jobs.conditions.evaluated import (
-    Computed,
-    Mask,
-    Value,
-    applied,
-    array_of,
-    by_rows,
-    by_value,
-    chosen,
-    either,
-    mask_of,
-    numbers_of,
-    outside,
-    without,
-)
-from windowmill.jobs.conditions.functions import Call, calls, function, of_values
-from windowmill.jobs.conditions.value_types import (
     BOOL,
     DOUBLE,
     FLOAT,
@@ -39,12 +23,26 @@ from windowmill.jobs.conditions.value_types import (
     LONG,
     NULL,
     TEXT,
+    Computed,
+    Mask,
+    Value,
+    applied,
+    array_of,
+    by_rows,
+    by_value,
+    chosen,
     decimal_of,
+    either,
     is_number,
     is_time,
     is_whole,
+    mask_of,
     name_of,
+    numbers_of,
+    outside,
+    without,
 )
+from windowmill.jobs.conditions.functions import Call, calls, function, of_values
 
 _COMPARED: Mapping[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
     "=": pc.equal,
@@ -85,7 +83,7 @@ def _operands(left: Value, right: Value) -> list[Value]:
 
 
 def _has_order(kind: pa.DataType) -> bool:
-    return is_number(kind) or is_time(kind) or kind in (TEXT, BOOL, INTERVAL, value_types.BINARY, NULL)
+    return is_number(kind) or is_time(kind) or kind in (TEXT, BOOL, INTERVAL, evaluated.BINARY, NULL)
 
 
 def _literals_as_decimals(left: Value, right: Value) -> tuple[Value, Value]:
@@ -142,7 +140,7 @@ def arithmetic(sign: str, left: Value, right: Value) -> Value:
         return _of_decimals(sign, left, right, order)
     if sign == "/":
         return applied(_divided, [cast(left, DOUBLE), cast(right, DOUBLE)], order)
-    kind = value_types.common(left.kind, right.kind)
+    kind = evaluated.common(left.kind, right.kind)
     if kind is None or (sign == "div" and not is_whole(kind)):
         raise outside(f"arithmetic ({sign})", left.kind, right.kind)
     kind = LONG if sign == "div" else kind
@@ -288,13 +286,13 @@ def _result_of_decimals(sign: str, one: pa.DataType, other: pa.DataType) -> pa.D
     """The type of an operation of two decimals."""
     scale, left, right = max(one.scale, other.scale), one.precision - one.scale, other.precision - other.scale
     if sign in ("+", "-"):
-        return value_types.adjusted(max(left, right) + scale + 1, scale)
+        return evaluated.adjusted(max(left, right) + scale + 1, scale)
     if sign == "*":
-        return value_types.adjusted(one.precision + other.precision + 1, one.scale + other.scale)
+        return evaluated.adjusted(one.precision + other.precision + 1, one.scale + other.scale)
     if sign == "/":
         scale = max(6, one.scale + other.precision + 1)
-        return value_types.adjusted(left + other.scale + scale, scale)
-    return value_types.adjusted(min(left, right) + scale, scale)
+        return evaluated.adjusted(left + other.scale + scale, scale)
+    return evaluated.adjusted(min(left, right) + scale, scale)
 
 
 def _of_decimals(sign: str, left: Value, right: Value, order: tuple[int, int] | None) -> Value:
@@ -307,7 +305,7 @@ def _of_decimals(sign: str, left: Value, right: Value, order: tuple[int, int] | 
     plain = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}.get(sign)
     scale = max(one.scale, other.scale)
     needed = one.precision + other.precision if sign == "*" else max(one.precision - one.scale, other.precision - other.scale) + scale
-    if plain is not None and needed < value_types.MAX_DIGITS:
+    if plain is not None and needed < evaluated.MAX_DIGITS:
         # Arrow takes the operands to one scale first, for which 38 digits may be too few.
         return applied(lambda a, b: plain(_wide(a), _wide(b)).cast(kind), [left, right], order)
     function = _DECIMALS[sign]
@@ -325,8 +323,8 @@ def _decimal_quotient(a: Decimal, b: Decimal) -> Decimal:
 
 
 def _decimal_whole_quotient(a: Decimal, b: Decimal) -> int:
-    whole = int(EXACT.divide_int(a, b)) if b else 10**value_types.MAX_DIGITS
-    if abs(whole) >= 10**value_types.MAX_DIGITS:
+    whole = int(EXACT.divide_int(a, b)) if b else 10**evaluated.MAX_DIGITS
+    if abs(whole) >= 10**evaluated.MAX_DIGITS:
         raise ValueError(b)
     # Spark keeps the low 64 bits of a quotient of decimals.
     return (whole + (1 << 63)) % (1 << 64) - (1 << 63)
@@ -355,16 +353,16 @@ _DECIMALS: Mapping[str, Callable[[Decimal, Decimal], Decimal]] = {
 
 #: Casts by their types' names.
 _CASTS = {
-    "tinyint": value_types.BYTE,
-    "smallint": value_types.SHORT,
+    "tinyint": evaluated.BYTE,
+    "smallint": evaluated.SHORT,
     "int": INT,
     "bigint": LONG,
     "float": FLOAT,
     "double": DOUBLE,
     "boolean": BOOL,
     "string": TEXT,
-    "date": value_types.DATE,
-    "timestamp": value_types.INSTANT,
+    "date": evaluated.DATE,
+    "timestamp": evaluated.INSTANT,
     "decimal": pa.decimal128(10, 0),
 }
 #: Doubles that hold every whole number up to them.
@@ -454,7 +452,7 @@ def _ceil(call: Call) -> Value:
     [value] = call.values(1, 1)
     up = call.name != "floor"
     if pa.types.is_decimal(value.kind):
-        kind = pa.decimal128(min(value.kind.precision - value.kind.scale + 1, value_types.MAX_DIGITS), 0)
+        kind = pa.decimal128(min(value.kind.precision - value.kind.scale + 1, evaluated.MAX_DIGITS), 0)
         mode = ROUND_CEILING if up else ROUND_FLOOR
         return applied(lambda array: by_value(array, lambda each: each.to_integral_value(mode), kind), [value])
     if value.kind == LONG:
@@ -483,7 +481,7 @@ def _round(call: Call) -> Value:
     if pa.types.is_decimal(value.kind):
         kept = max(0, min(value.kind.scale, scale))
         digits = max(value.kind.precision - value.kind.scale + 1 + kept, 1 - scale)
-        kind = pa.decimal128(min(digits, value_types.MAX_DIGITS), kept)
+        kind = pa.decimal128(min(digits, evaluated.MAX_DIGITS), kept)
         places_ = min(kept, scale)
         return applied(lambda array: by_value(array, lambda each: fitting(_rounded(each, places_, mode), kind), kind), [value])
     return applied(lambda array: _rounded_floats(array, scale, mode), [value])

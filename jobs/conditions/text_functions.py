@@ -21,6 +21,12 @@ import pyarrow.compute as pc
 from windowmill.jobs.conditions.casts import EXACT
 from windowmill.jobs.conditions.choices import choice, is_null
 from windowmill.jobs.conditions.evaluated import (
+    BINARY,
+    BOOL,
+    INT,
+    LONG,
+    NULL,
+    TEXT,
     Computed,
     OutsideError,
     Value,
@@ -29,12 +35,12 @@ from windowmill.jobs.conditions.evaluated import (
     by_rows,
     by_value,
     either,
+    is_whole,
     numbers_of,
     outside,
     without,
 )
 from windowmill.jobs.conditions.functions import Call, calls, each_row, function, literal_of, text, whole
-from windowmill.jobs.conditions.value_types import BINARY, BOOL, INT, LONG, NULL, TEXT, is_whole
 
 _ENDS = "\\n\\r\\x85\\u2028\\u2029"
 #: The end, or before the last line's end: ``$`` in Java.

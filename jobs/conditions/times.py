@@ -15,9 +15,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from windowmill.jobs.conditions.casts import cast, date_of, days_of, seconds_ahead, zone_of
-from windowmill.jobs.conditions.evaluated import Computed, Mask, Value, applied, array_of, by_value, mask_of, numbers_of, outside, repeated
-from windowmill.jobs.conditions.functions import Call, Evaluator, calls, function, literal_of, whole
-from windowmill.jobs.conditions.value_types import (
+from windowmill.jobs.conditions.evaluated import (
     DATE,
     DOUBLE,
     INSTANT,
@@ -28,10 +26,21 @@ from windowmill.jobs.conditions.value_types import (
     MONTHS,
     NULL,
     TEXT,
+    Computed,
+    Mask,
+    Value,
+    applied,
+    array_of,
+    by_value,
     is_time,
     is_whole,
+    mask_of,
+    numbers_of,
+    outside,
+    repeated,
 )
-from windowmill.jobs.datetime_patterns import MONTH_NAMES, PatternError, pattern_of
+from windowmill.jobs.conditions.functions import Call, Evaluator, calls, function, literal_of, whole
+from windowmill.jobs.instants import MONTH_NAMES, PatternError, pattern_of
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -515,7 +524,7 @@ def _time_between(one: pa.Array, other: pa.Array) -> Computed:
 
 _PATTERN = re.compile(r"([A-Za-z])\1*|'(?:[^']|'')*'|[^A-Za-z'#{}\[\]]")
 _FORMAT_INSTEAD = "parts such as yyyy, MMM, dd, HH, mm, ss, SSS or a"
-#: Parts of formats of which texts are read here; other formats are read as :mod:`.datetime_patterns` does, in the years 1 to 9999.
+#: Parts of formats of which texts are read here; other formats are read as :mod:`.instants` does, in the years 1 to 9999.
 _FIELDS = {
     "yyyy": r"(?P<yyyy>[0-9]{4}|\+[0-9]{5,9}|-[0-9]{4,9})",
     "SSS": "(?P<SSS>[0-9]{1,3})",

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from windowmill.jobs.layouts.base import EntriesWanted
-from windowmill.jobs.layouts.emission import Emission
-from windowmill.jobs.layouts.input import Input
-from windowmill.jobs.layouts.keyed_parts import Keyed, KeyedPart
+from windowmill.jobs.layouts.base import EntriesWanted, Keyed, KeyedPart
+from windowmill.jobs.layouts.input import Emission, Input
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, SUM, TIME, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.advanced import Advanced
-from windowmill.windowing.columnar.checksums import RowCheck
-from windowmill.windowing.columnar.partition_task import PartitionTask
-from windowmill.windowing.columnar.state_log import StateLog
+from windowmill.windowing.columnar.hashes import RowCheck
+from windowmill.windowing.columnar.keyed import PartitionTask, StateLog
+from windowmill.windowing.columnar.results import Advanced
 from windowmill.windowing.layouts import Rows
 from windowmill.windowing.spec import Pipeline
 

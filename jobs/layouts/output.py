@@ -1,4 +1,4 @@
-"""The output of a batch: result rows, state rows and counts, and the balance of its rows."""
+"""The output of a batch: result rows, state rows, rows in quarantine and counts, and the balance of its rows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints.data_files import DataFile
+from windowmill.jobs.conditions.truths import Conditions, every_condition
+from windowmill.jobs.json_lines.write import to_json
 from windowmill.jobs.layouts.returning import returnable
-from windowmill.windowing.columnar.added_columns import RETRACTED
+from windowmill.jobs.sources.columns import FILE, REASON, ROW, UNREAD, VERSION
+from windowmill.jobs.sources.unusable_rows import REASONS, TOO_LATE, details_of, with_texts
+from windowmill.windowing.bounds import PRINTABLE
+from windowmill.windowing.columnar.added_columns import KIND, LEVEL, RETRACTED, SLICE, TIME, WATERMARK_OF
+from windowmill.windowing.columnar.positions import NODE, SEQUENCE
 from windowmill.windowing.counts import Counts, WindowRows
 from windowmill.windowing.errors import WindowmillError
 
 if TYPE_CHECKING:
+    from windowmill.checkpoints.plans import Plan
     from windowmill.jobs.layouts.base import Part
     from windowmill.jobs.layouts.input import TableInput
+    from windowmill.windowing.spec import Pipeline
 
 #: The table that rows are for: ``retracted`` are rows of the sink that retract windows; ``refused`` are numbers of refused rows, which only
 #: this batch reads.
@@ -117,3 +125,109 @@ def check_balance(batch: TableInput, counts: Counts) -> None:
             f"{counts.rows_applied} and quarantined {counts.rows_quarantined}: they must balance, so nothing was published; please "
             "report this"
         )
+
+
+#: Number of rows by kind: slices and nodes over them, nodes of FlatFAT trees (leaves included), and what else the state holds.
+Restored = Mapping[str, int]
+SLICES, SLICE_NODES, FLATFAT, OTHERS = "slices", "slice_nodes", "flatfat_nodes", "others"
+
+
+def restored_kinds(stored: pa.Table | None) -> Restored:
+    """The rows of one part that this process, or a task, has restored, by kind; without kinds that it has none of."""
+    if stored is None or not stored.num_rows:
+        return {}
+    if SEQUENCE in stored.column_names and KIND in stored.column_names:  # a key may have the name of the one
+        special, name = pc.equal(stored.column(KIND), NODE), FLATFAT
+    elif SLICE in stored.column_names and LEVEL in stored.column_names:
+        special, name = pc.greater(stored.column(LEVEL), 0), SLICE_NODES
+    else:
+        return {SLICES if SLICE in stored.column_names else OTHERS: stored.num_rows}
+    n = pc.sum(special).as_py() or 0
+    counts = {name: n, OTHERS if name == FLATFAT else SLICES: stored.num_rows - n}
+    return {kind: rows for kind, rows in counts.items() if rows}
+
+
+#: Columns of a row to quarantine: the sentence about the condition that fails on it, and the row as JSON.
+FAILURE, JSON = "_failure", "_json"
+
+
+def quarantine_schema(pipeline: Pipeline) -> pa.Schema:
+    """Columns of the pipeline's quarantine table."""
+    instant = pa.int64() if pipeline.time.integer_axis else pa.timestamp("us", "UTC")
+    return pa.schema(
+        [
+            ("pipeline", pa.string()),
+            ("generation", pa.string()),
+            ("batch", pa.int64()),
+            ("reason", pa.string()),
+            ("detail", pa.string()),
+            ("source_version", pa.int64()),
+            ("source_file", pa.string()),
+            ("source_row", pa.int64()),
+            ("event_time", instant),
+            ("watermark", instant),
+            ("row", pa.string()),
+        ]
+    )
+
+
+def quarantined(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Plan, paths: Sequence[str]) -> pa.Table:
+    """The rows of the quarantine table for ``rows``, each of which has a reason."""
+    # A condition that only Spark evaluates fails on no row here: it would have failed Spark's job.
+    conditions = Conditions.of(every_condition(pipeline), {name: rows.schema.field(name).type for name in columns})
+    failures = [pc.if_else(truth.failed, failure_of(text), pa.scalar(None, pa.string())) for text, truth in conditions.over(rows).items()]
+    failure = pc.coalesce(*failures) if failures else pa.nulls(rows.num_rows, pa.string())
+    chosen = rows.select([name for name in (REASON, VERSION, FILE, ROW, TIME, WATERMARK_OF, UNREAD) if name in rows.column_names])
+    chosen = chosen.append_column(FAILURE, failure).append_column(JSON, pa.array(to_json(rows.select(columns)), pa.string()))
+    return entries(chosen, pipeline, plan, paths)
+
+
+def failure_of(condition: str) -> str:
+    """The sentence about a condition that fails on a row."""
+    return f"condition {condition!r} fails on the row"
+
+
+def entries(rows: pa.Table, pipeline: Pipeline, plan: Plan, paths: Sequence[str]) -> pa.Table:
+    """The rows of the quarantine table.
+
+    Parameters
+    ----------
+    rows
+        Reason, version and event time of each row, the watermark that it found if it is late, what in it could not be read, the sentence
+        about the condition that fails on it, and the row as JSON; with ``paths`` the index of its file, and its number in it.
+    paths
+        The path of each file; none where the rows have been written to files of their own.
+    """
+
+    def instant(points: pa.ChunkedArray) -> pa.ChunkedArray:
+        # Python cannot represent all years, so such times are null here; the column ``row`` still has them.
+        if pipeline.time.integer_axis:
+            return points
+        least, greatest = PRINTABLE
+        printable = pc.and_(pc.greater_equal(points, least), pc.less_equal(points, greatest))
+        return pc.if_else(printable, points, pa.scalar(None, pa.int64())).cast(pa.timestamp("us", "UTC"))
+
+    n, reason = rows.num_rows, rows.column(REASON)
+    known = pa.array([each.detail for each in REASONS.values()]).take(pc.index_in(reason, pa.array(REASONS)).combine_chunks())
+    row, unread = rows.column(JSON), pa.nulls(n, pa.string())
+    if UNREAD in rows.column_names:
+        unread = pa.array(details_of(rows.column(UNREAD)), pa.string())
+        row = pa.array(with_texts(row, rows.column(UNREAD)), pa.string())
+    found = pa.chunked_array([pa.nulls(n, pa.int64())])
+    if WATERMARK_OF in rows.column_names:
+        found = pc.if_else(pc.equal(reason, TOO_LATE), rows.column(WATERMARK_OF), pa.scalar(None, pa.int64()))
+    return pa.table(
+        {
+            "pipeline": pa.repeat(pipeline.pipeline, n),
+            "generation": pa.repeat(plan.generation, n),
+            "batch": pa.repeat(pa.scalar(plan.batch, pa.int64()), n),
+            "reason": reason,
+            "detail": pc.coalesce(unread, known, rows.column(FAILURE)),
+            "source_version": rows.column(VERSION),
+            "source_file": pa.array(paths, pa.string()).take(rows.column(FILE)) if paths else pa.nulls(n, pa.string()),
+            "source_row": rows.column(ROW) if paths else pa.nulls(n, pa.int64()),
+            "event_time": instant(rows.column(TIME)),
+            "watermark": instant(found),
+            "row": row,
+        }
+    )

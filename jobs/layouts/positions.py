@@ -6,10 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from windowmill.jobs.layouts.base import PositionsWanted
-from windowmill.jobs.layouts.emission import Emission
-from windowmill.jobs.layouts.input import Input
-from windowmill.jobs.layouts.keyed_parts import Keyed, KeyedPart
+from windowmill.jobs.layouts.base import Keyed, KeyedPart, PositionsWanted
+from windowmill.jobs.layouts.input import Emission, Input
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.position_batch import advance
 from windowmill.windowing.columnar.positions import PositionStage, PositionState

@@ -9,16 +9,13 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.state.wanted import OpenSessions
-from windowmill.jobs.layouts.base import PartialsWanted
-from windowmill.jobs.layouts.emission import Emission
-from windowmill.jobs.layouts.input import Input
-from windowmill.jobs.layouts.keyed_parts import Keyed, KeyedPart
+from windowmill.checkpoints.state.reading import OpenSessions
+from windowmill.jobs.layouts.base import Keyed, KeyedPart, PartialsWanted
+from windowmill.jobs.layouts.input import Emission, Input
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import GAP, SUM
-from windowmill.windowing.columnar.advanced import Advanced
-from windowmill.windowing.columnar.session_batch import advance
-from windowmill.windowing.columnar.session_fragments import SessionStage, fragment_schema, row_schema
+from windowmill.windowing.columnar.results import Advanced
+from windowmill.windowing.columnar.sessions import SessionStage, advance, fragment_schema, row_schema
 from windowmill.windowing.layouts import Sessions
 from windowmill.windowing.watermark import BEFORE
 

@@ -12,31 +12,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.state.partials import slice_schema
-from windowmill.checkpoints.state.wanted import WithSpans
+from windowmill.checkpoints.state.reading import WithSpans
+from windowmill.checkpoints.state.tables import slice_schema
 from windowmill.jobs.layouts import lateness, limits
 from windowmill.jobs.layouts.base import Lifted, Loaded, PartialsWanted, unchanged
-from windowmill.jobs.layouts.emission import Emission
-from windowmill.jobs.layouts.input import Input
+from windowmill.jobs.layouts.input import Emission, Input
 from windowmill.jobs.sources.columns import REASON
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar import known_spans, slices
 from windowmill.windowing.columnar.added_columns import ARRIVAL, LATE, NUMBER_OF, SLICE, TIME, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.grid_windows import advanced, event_windows
 from windowmill.windowing.columnar.interval_events import IntervalLifting, spans_of
 from windowmill.windowing.columnar.known_spans import last_columns
+from windowmill.windowing.columnar.results import Advanced
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.columnar.slices import NodeStage, Revising, Sliced, SliceStage, WindowStage
 from windowmill.windowing.counts import Counts
-from windowmill.windowing.kernels.columns import int64_of
+from windowmill.windowing.grids import Nodes, Selection, Span
+from windowmill.windowing.kernels.lift import int64_of
 from windowmill.windowing.layouts import Slices, StateLayout
-from windowmill.windowing.nodes import Nodes, Selection, Span
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from windowmill.jobs.schedulers.local.new_rows import NewRows
-    from windowmill.windowing.columnar.buckets import Share
+    from windowmill.jobs.schedulers.local import NewRows
+    from windowmill.windowing.columnar.hashes import Share
     from windowmill.windowing.slicing.edges import WindowGrid
     from windowmill.windowing.watermark import LatenessRule
 

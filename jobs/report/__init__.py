@@ -5,15 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from windowmill.checkpoints.batches import undone_of
-from windowmill.checkpoints.catalog_tables import located
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.stores import use_options_of
+from windowmill.checkpoints.stores import located, use_options_of
 from windowmill.jobs.batch.planning import Waiting
 from windowmill.jobs.report import page
 from windowmill.jobs.report.curves import ChartSelection, Curves, read_curves
-from windowmill.jobs.report.docs_pages import docs_pages, write_page
 from windowmill.jobs.report.freshness import freshness_of
+from windowmill.jobs.report.page import docs_pages, write_page
 from windowmill.jobs.report.quality import read_held, read_quality
 from windowmill.jobs.report.queries import BATCHES_SHOWN, ReportError, open_table, read_quarantine, rows_of
 from windowmill.windowing.redaction import redacted

@@ -13,9 +13,8 @@ from windowmill.jobs.batch.engine import describe_briefly
 from windowmill.jobs.batch.planning import Waiting
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.report.cost import COMPARED, Month, median_seconds, trend_of
-from windowmill.jobs.report.docs_pages import write_page
 from windowmill.jobs.report.freshness import WORTH_A_LOOK, freshness_of, share_of
-from windowmill.jobs.report.page import link_to, templates, verdict_of
+from windowmill.jobs.report.page import link_to, templates, verdict_of, write_page
 from windowmill.jobs.report.queries import BATCHES_SHOWN
 from windowmill.jobs.report.short_texts import moment
 from windowmill.windowing.redaction import redacted

@@ -1,1 +1,1 @@
-"""Compute the parts of a batch: ``local`` in this process, ``spark`` by tasks of Spark; ``files`` is how these tasks read plain files."""
+"""Compute the parts of a batch: ``local`` in this process, ``tasks`` by tasks of Spark, over rows that Spark reads or ``file_rows``."""

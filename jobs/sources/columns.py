@@ -25,11 +25,10 @@ from pyspark.sql.types import (
 from windowmill.checkpoints.widening import widens
 from windowmill.jobs.column_names import ADDED, FAILED, FILE, REASON, ROW, TAKEN, UNREAD, URI, VERSION
 from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition
-from windowmill.windowing.columnar.keyed import live_columns
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.widening import WiderPartials
 from windowmill.windowing.errors import SourceSchemaError, no_column
-from windowmill.windowing.layouts import divide
+from windowmill.windowing.layouts import divide, live_columns
 from windowmill.windowing.spec import Pipeline
 
 __all__ = ["ADDED", "FAILED", "FILE", "REASON", "ROW", "TAKEN", "UNREAD", "URI", "VERSION", "Columns", "check_unchanged"]

@@ -1,6 +1,6 @@
-"""Reads a Delta table's log: which files each version appended, and which versions changed rows. No JVM.
+"""Reads a Delta table's log: the files that each version appended, their statistics, and versions that changed rows.
 
-It reads the log's JSON entries, not a snapshot, so the cost depends on the number of new versions, not on the length of the history.
+The log is read by its JSON entries, not a snapshot, so the cost depends on the number of new versions, not on the length of the history.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
@@ -23,13 +23,69 @@ from windowmill.checkpoints.features import Features, catalog_managed, check_rea
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.stores import is_unavailable, remedy, store_of, table_at
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.statistics import file_statistics, least_instants
+from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceMissingError, SourceRangeGoneError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from windowmill.windowing.fields import Time
     from windowmill.windowing.spec import Source
+
+#: Delta cuts instants to milliseconds.
+CUT_US = 999
+
+
+def file_statistics(added: pa.Table) -> pa.Array:
+    """Of each file the least and greatest values of integers and instants, as the JSON of a log; instants in microseconds."""
+    bounds: dict[str, list[dict[str, int | None]]] = {}
+    for key, name in (("minValues", "min"), ("maxValues", "max")):
+        own = pa.table(added.select([name])).column(name).combine_chunks().flatten() if name in added.schema.names else []
+        kinds = list(added.schema.field(name).type) if name in added.schema.names else []
+        whole = {
+            field.name: column.cast(pa.int64()).to_pylist()
+            for field, column in zip(kinds, own, strict=True)
+            if pa.types.is_integer(field.type) or (pa.types.is_timestamp(field.type) and field.type.unit == "us")
+        }
+        bounds[key] = [{column: values[row] for column, values in whole.items()} for row in range(added.num_rows)]
+    return pa.array([json.dumps({key: rows[row] for key, rows in bounds.items()}) for row in range(added.num_rows)], pa.string())
+
+
+def span(stats: str | None, name: str, *, instants: bool, tick_us: int = 1) -> tuple[int, int, int] | None:
+    """A lower bound of the values of a column, and a lower and an upper one of the greatest; null if ``stats`` do not contain them.
+
+    ``name`` is that in the file. Instants are microseconds on the axis, as are numbers of ``tick_us`` microseconds.
+    """
+    try:
+        found = json.loads(stats or "{}")
+        low, high = found["minValues"][name], found["maxValues"][name]
+        if found.get("tightBounds") is False:
+            return None
+        if not instants:
+            return (low * tick_us, high * tick_us, high * tick_us) if isinstance(low, int) and isinstance(high, int) else None
+        return _instant(low), _instant(high), _instant(high) + CUT_US
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def least_instants(stats: str | None, names: Iterable[str]) -> Mapping[str, int]:
+    """A lower bound of the instants of each of those columns of which ``stats`` contain one."""
+    least = {}
+    try:
+        lows = json.loads(stats or "{}").get("minValues") or {}
+    except ValueError:
+        return {}
+    for name in names:
+        try:
+            least[name] = _instant(lows[name])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            continue
+    return least
+
+
+def _instant(value: object) -> int:
+    return value if isinstance(value, int) else to_us(datetime.fromisoformat(str(value)).astimezone(UTC))
+
 
 #: Row counts in a commit's operation metrics, as named by Delta for Spark and by delta-rs.
 _CHANGED_ROWS = (
@@ -367,3 +423,28 @@ def _file(add: Mapping[str, Any], version: int) -> AddedFile:
 
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
+
+
+def first_time(source: SourceTable, files: Sequence[AddedFile], time: Time) -> int | None:
+    """A lower bound of the event times in ``files``, on the axis; null where statistics are missing."""
+    lows = [None if found is None else found[0] for found in spans(source, files, time.column, time.tick_us)]
+    return None if None in lows else min((low for low in lows if low is not None), default=None)
+
+
+def times_from(source: SourceTable, reading: Reading, time: Time, begin: int) -> Reading:
+    """``reading`` without the files whose event times all lie before the instant ``begin``."""
+    stays = [found is None or found[2] >= begin for found in spans(source, reading.files, time.column, time.tick_us)]
+    files = tuple(file for file, kept in zip(reading.files, stays, strict=True) if kept)
+    return replace(reading, files=files, snapshot_files=sum(stays[: reading.snapshot_files]))
+
+
+def spans(source: SourceTable, files: Sequence[AddedFile], column: str, tick_us: int) -> list[tuple[int, int, int] | None]:
+    """For each file a lower bound of the times in ``column``, and a lower and an upper bound of the greatest; null without statistics.
+
+    Numbers count ``tick_us`` microseconds.
+    """
+    kind = next((field["type"] for field in json.loads(source.schema_json)["fields"] if field["name"] == column), None)
+    if kind not in ("timestamp", "long", "integer", "short", "byte"):
+        return [None] * len(files)
+    name = physical_names(source.schema_json).get(column, column)
+    return [span(file.stats, name, instants=kind == "timestamp", tick_us=tick_us) for file in files]

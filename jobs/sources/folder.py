@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from windowmill.checkpoints.source_files import SeenFile, SeenFiles
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.folder_listing import Stat, check_folders, listed_files, partition_of
-from windowmill.jobs.sources.folder_options import LOGICAL, declared, lacks_column, name_pattern
+from windowmill.jobs.sources.options import LOGICAL, declared, lacks_column, name_pattern
 from windowmill.jobs.sources.parquet_columns import Footer, footer_of, footers_of
 from windowmill.jobs.sources.text_files import rows_in_text, text_form
-from windowmill.jobs.sources.unread_rows import ExpectedColumns
+from windowmill.jobs.sources.unusable_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceError, SourceMissingError, SpecError
 
 if TYPE_CHECKING:

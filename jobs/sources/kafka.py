@@ -18,10 +18,10 @@ from windowmill.checkpoints.source_files import Event, SeenFile, SeenFiles
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.folder_columns import as_json
 from windowmill.jobs.sources.kafka_messages import Brokers, MessageForm, Settings, settings_of
-from windowmill.jobs.sources.kafka_options import Partition, columns_of, starting_offsets, topics_of
+from windowmill.jobs.sources.options import Partition, columns_of, starting_offsets, topics_of
 from windowmill.jobs.sources.reading import instant_of
 from windowmill.jobs.sources.text_values import ISO, TextTimes
-from windowmill.jobs.sources.unread_rows import ExpectedColumns
+from windowmill.jobs.sources.unusable_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceRangeGoneError, SourceReplacedError
 
 if TYPE_CHECKING:

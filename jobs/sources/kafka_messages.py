@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from windowmill.jobs.column_names import CORRUPT, UNREAD
-from windowmill.jobs.sources.kafka_options import OWN_COLUMNS, Partition
+from windowmill.jobs.sources.options import OWN_COLUMNS, Partition
 from windowmill.jobs.sources.text_files import parse_json
 from windowmill.jobs.sources.text_values import ISO, TextTimes, parsed
-from windowmill.jobs.sources.unread_rows import ExpectedColumns, unread_of
+from windowmill.jobs.sources.unusable_rows import ExpectedColumns, unread_of
 from windowmill.windowing.errors import (
     MachineError,
     SourceError,

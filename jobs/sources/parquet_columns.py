@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from windowmill.checkpoints.stores import filesystem_of
-from windowmill.jobs.conditions.value_types import MAX_DIGITS, common
+from windowmill.jobs.conditions.evaluated import MAX_DIGITS, common
 from windowmill.jobs.sources.text_values import parsed
 from windowmill.windowing.errors import SourceError, SourceSchemaError, first_line
 

@@ -1,4 +1,4 @@
-"""Reads plain Parquet files by Arrow, in this process or in a task, with the values that Spark gives.
+"""Reads plain Parquet files by Arrow, in this process or in tasks among which they are divided, with Spark's values.
 
 Spark would make rows of Parquet's columns, and Arrow columns of the rows again for Python. A file is plain if each column that is read is
 stored in a type from which Arrow gives the values that Spark gives, and counts days by the Gregorian calendar alone.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from functools import cached_property
 
@@ -20,9 +21,10 @@ import pyarrow.parquet as pq
 from windowmill.checkpoints.stores import filesystem_of
 from windowmill.jobs.column_names import UNREAD
 from windowmill.jobs.sources.base import PlainFile
-from windowmill.jobs.sources.folder_options import ddl_of
+from windowmill.jobs.sources.options import ddl_of
 from windowmill.jobs.sources.parquet_columns import cast, may_not_fit
-from windowmill.jobs.sources.unread_rows import unread_of
+from windowmill.jobs.sources.unusable_rows import unread_of
+from windowmill.jobs.spark.file_ranges import FileRange
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SourceError, SourceFileError
 
@@ -335,3 +337,103 @@ def status_of(path: str) -> tuple[int, int] | None:
     store, own = filesystem_of(path)
     info = store.get_file_info(own)
     return (info.size, info.mtime_ns) if info.is_file else None
+
+
+#: The parts that each task reads.
+Tasks = Sequence[Sequence[FilePart]]
+#: Footers that are read at a time: most of it is waiting for a store.
+_AT_A_TIME = 16
+
+
+def number_of_rows(tasks: Tasks) -> int:
+    """Number of rows that ``tasks`` read, usable or not."""
+    return sum(part.rows for task in tasks for part in task)
+
+
+def number_of_bytes(tasks: Tasks) -> int:
+    """Number of bytes that ``tasks`` read, before compression."""
+    return sum(part.bytes for task in tasks for part in task)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """A file whose columns Arrow reads as Spark does; ``status`` is that of :func:`.status_of`, null if the file cannot change."""
+
+    row_groups: Sequence[RowGroup]
+    status: tuple[int, int] | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(group.rows for group in self.row_groups)
+
+
+def examined(file: PlainFile, form: Form, columns: Sequence[str]) -> CheckedFile | None:
+    """What ``file`` holds of ``columns``; null if it cannot be opened here, or Arrow would read a column otherwise than Spark."""
+    try:
+        with OpenFile(file, form) as opened:
+            opened.check(columns)
+            return CheckedFile(opened.row_groups(columns))
+    except (NotPlainError, OSError, pa.ArrowException):  # Spark reads it, or says what is wrong
+        return None
+
+
+def all_examined(files: Sequence[PlainFile], form: Form, columns: Sequence[str]) -> list[CheckedFile] | None:
+    """:func:`examined` of all ``files``; null if one is not plain."""
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        found: list[CheckedFile] = []
+        for each in pool.map(lambda file: examined(file, form, columns), files):
+            if each is None:
+                pool.shutdown(wait=False, cancel_futures=True)
+                return None
+            found.append(each)
+    return found
+
+
+def file_parts(ranges: Sequence[Sequence[FileRange]], form: Form, columns: Sequence[str]) -> Tasks | None:
+    """The parts of each task of Spark's own scan, in the same order; null if a file has changed or is not plain."""
+    sizes = {part.path: part.size for task in ranges for part in task}
+    files = {path: PlainFile(path, {name: name for name in form.types}, {}) for path in sizes}
+    statuses = {path: status_of(path) for path in sizes}
+    if any(status is None or status[0] != sizes[path] for path, status in statuses.items()):
+        return None
+    every = all_examined(list(files.values()), form, columns)
+    if every is None:
+        return None
+    found = {path: replace(own, status=statuses[path]) for path, own in zip(sizes, every, strict=True)}
+    index = {path: number for number, path in enumerate(sizes)}
+
+    def part(piece: FileRange) -> FilePart:
+        own = found[piece.path]
+        return _part(
+            index[piece.path],
+            files[piece.path],
+            own,
+            [n for n, group in enumerate(own.row_groups) if piece.start <= group.middle < piece.stop],
+        )
+
+    tasks = [[part(piece) for piece in task] for task in ranges]
+    groups = sum(len(part.row_groups) for task in tasks for part in task)
+    return tasks if groups == sum(len(own.row_groups) for own in found.values()) else None
+
+
+def divided(files: Sequence[PlainFile], found: Sequence[CheckedFile], rows_of_task: int, fewest: int) -> Tasks:
+    """The row groups of ``files`` in order, divided into tasks of about ``rows_of_task`` rows, or at least ``fewest`` tasks."""
+    total = sum(own.rows for own in found)
+    n_tasks = max(1, fewest, -(-total // rows_of_task))
+    tasks: list[list[FilePart]] = [[] for _ in range(n_tasks)]
+    before = 0
+    for index, (file, own) in enumerate(zip(files, found, strict=True)):
+        chosen: dict[int, list[int]] = {}
+        for number, group in enumerate(own.row_groups):
+            # A row group belongs to the task in whose stretch of all rows its middle lies.
+            chosen.setdefault(min(n_tasks - 1, (before + group.rows // 2) * n_tasks // max(1, total)), []).append(number)
+            before += group.rows
+        for task, numbers in chosen.items():
+            tasks[task].append(_part(index, file, own, numbers))
+    return [task for task in tasks if task]
+
+
+def _part(index: int, file: PlainFile, own: CheckedFile, numbers: Sequence[int]) -> FilePart:
+    groups = [own.row_groups[number] for number in numbers]
+    rows, size = sum(group.rows for group in groups), sum(group.bytes for group in groups)
+    return FilePart(index, file, tuple(numbers), groups[0].first if groups else 0, rows, size, own.status)

@@ -1,4 +1,4 @@
-"""Gives the rows of plain files, read by Arrow in this process or in tasks, the values that :mod:`.spark_rows` gives in Spark.
+"""Gives the rows of plain files, read by Arrow in this process or in tasks, the values that :mod:`.spark_files` gives in Spark.
 
 Files are plain if they hold exactly the rows of the source's version, and Arrow gives of their columns what Spark gives
 (:mod:`.plain_files`). Where one is not, or only Spark can evaluate the spec, Spark reads all of them.
@@ -21,9 +21,9 @@ from windowmill.jobs.column_names import CORRUPT
 from windowmill.jobs.conditions.truths import Conditions, Truth, columns_of, every_condition
 from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import FAILED, FILE, REASON, ROW, UNREAD, VERSION, Columns
-from windowmill.jobs.sources.event_times import EventTimes
 from windowmill.jobs.sources.parquet_columns import unreadable
 from windowmill.jobs.sources.plain_files import FilePart, Form, NotPlainError, OpenFile, read
+from windowmill.jobs.sources.unusable_rows import EventTimes
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.lift import condition_column

@@ -1,10 +1,15 @@
-"""Reads a source's files by Spark, or by Arrow in its tasks: rows with the index of their file, their index there, and their version."""
+"""Reads a source's rows in Spark, with their file, their place in it, and their position in order of arrival.
+
+Tasks give them event times, and a reason if they are unusable, by :class:`.EventTimes`. Where tasks receive the rows anyway, they do so on
+what they receive. Elsewhere the columns are those of a user function, which Spark evaluates only where they are used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -12,18 +17,23 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.checkpoints.stores import Options, options_of, use_options
-from windowmill.jobs.column_names import UNREAD
+from windowmill.jobs.conditions.spark import any_failure, judged
 from windowmill.jobs.sources.base import AddedFile, PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.columns import DECLARED, FILE, ROW, URI, VERSION, Columns, physical_name
+from windowmill.jobs.sources.columns import DECLARED, FAILED, FILE, REASON, ROW, UNREAD, URI, VERSION, Columns, physical_name
 from windowmill.jobs.sources.plain_files import Form
-from windowmill.jobs.sources.plain_rows import batches_of
+from windowmill.jobs.sources.plain_rows import batches_of, keeps_unread
+from windowmill.jobs.sources.unusable_rows import EventTimes
 from windowmill.jobs.spark.access import UNESCAPED, access_to, map_in_arrow
 from windowmill.jobs.spark.object_storage import ABSOLUTE, full_path, literal_path, reader_options, spark_path
+from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.columnar.rows import without_empty_chunks
+from windowmill.windowing.errors import SourceSchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -208,3 +218,57 @@ def _read(
                 }
                 yield pa.record_batch([*batch.columns, *own.values()], names=[*columns, *own])
                 first += batch.num_rows
+
+
+def read_rows(
+    spark: SparkSession,
+    table: SourceTable,
+    reading: Reading,
+    runnable: Runnable,
+    *,
+    now_us: int,
+    select: Callable[[DataFrame], DataFrame] | None = None,
+) -> DataFrame:
+    """The rows of the files in ``reading`` that ``select`` leaves, with the columns of ``ADDED``; interval events also with their end.
+
+    ``_reason`` is null for a usable row, else a key of :data:`windowmill.jobs.sources.unusable_rows.REASONS`.
+    """
+    columns = Columns.of(table.schema_json)
+    clash = columns.taken
+    if clash is not None:
+        raise SourceSchemaError(f"source {table.path}: the column name {clash!r} is taken by windowmill; rename it in the source")
+    rows = table.rows(spark, reading)
+    wanted, pipeline = runnable.source.filter, runnable.pipeline
+    if wanted:
+        chosen, failed = judged(wanted, columns.in_conditions)
+        # Rows on which the filter fails, or that could not be read, are kept for quarantine.
+        kept = [failed] if failed is not None else []
+        kept += [F.col(backquoted(UNREAD)).isNotNull()] if table.has_unread and keeps_unread(wanted) else []
+        rows = rows.where(reduce(or_, kept, F.coalesce(chosen, F.lit(False))) if kept else chosen)
+    times = EventTimes(pipeline, pipeline.time.latest(now_us), table.has_unread)
+    if select is None:
+        return with_event_times(rows, times, columns)
+    # Spark would move filters on event times, and with them the function of Python that gives these, below joins by which `select`
+    # leaves few rows, and apply it to all.
+    return with_event_times(select(rows), times, columns, in_place=True)
+
+
+def with_event_times(rows: DataFrame, times: EventTimes, columns: Columns, *, in_place: bool = False) -> DataFrame:
+    """Add what :meth:`.EventTimes.of` reads and gives; the ``columns`` are those of the source.
+
+    With ``in_place`` Spark evaluates it on these ``rows``, and moves no filter on it to where there are more.
+    """
+    failed = any_failure(times.pipeline, columns.in_conditions)
+    rows = rows.withColumn(FAILED, F.lit(False) if failed is None else failed)
+
+    def found(*given: pa.Array) -> pa.Array:
+        own = times.of(pa.table(list(given), names=times.columns))
+        return pa.StructArray.from_arrays([own.column(name).combine_chunks() for name in names], names=names)
+
+    names = [TIME, REASON, *([UNTIL_OF] if times.pipeline.time.end is not None else [])]
+    kinds = {REASON: "string"}
+    # PySpark advises against the function type, which its stubs want.
+    times_of = arrow_udf(found, ", ".join(f"{name} {kinds.get(name, 'bigint')}" for name in names))  # type: ignore[call-overload]
+    times_of = times_of.asNondeterministic() if in_place else times_of
+    own = times_of(*(F.col(backquoted(name)) for name in times.columns))
+    return rows.withColumns({name: own[name] for name in names})

@@ -23,7 +23,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
 from windowmill.jobs.column_names import UNREAD
-from windowmill.jobs.sources.folder_options import LOGICAL, lacks_column
+from windowmill.jobs.sources.options import LOGICAL, lacks_column
 from windowmill.jobs.sources.plain_files import constant
 from windowmill.jobs.sources.text_lines import (
     BLANK,
@@ -40,7 +40,7 @@ from windowmill.jobs.sources.text_lines import (
     records_of,
 )
 from windowmill.jobs.sources.text_values import ISO, MAY_BE_LONG, TextTimes, WrittenFloat, parsed
-from windowmill.jobs.sources.unread_rows import ExpectedColumns, unread_of
+from windowmill.jobs.sources.unusable_rows import ExpectedColumns, unread_of
 from windowmill.windowing.errors import SourceFileError
 from windowmill.windowing.spec import Source
 

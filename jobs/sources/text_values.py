@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.datetime_patterns import PatternError, pattern_of
-from windowmill.jobs.instants import PATTERN, instants_or_null
+from windowmill.jobs.instants import PATTERN, PatternError, instants_or_null, pattern_of
 
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Source

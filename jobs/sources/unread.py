@@ -11,8 +11,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.jobs.runnables import runnable_of
-from windowmill.jobs.sources.base import LoggedVersion, SourceTable
-from windowmill.jobs.sources.kinds import open_source, probe_source, shared_identity
+from windowmill.jobs.sources.base import LoggedVersion, SourceTable, open_source, probe_source, shared_identity
 from windowmill.jobs.sources.reading import starting_version
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, WindowmillError
 from windowmill.windowing.spec import Pipeline, Source

@@ -64,7 +64,7 @@ def _import() -> None:
         importlib.import_module(f"windowmill.jobs.batch.{name}")
     import pyarrow as pa
 
-    from windowmill.windowing.columnar.buckets import Share, in_buckets
+    from windowmill.windowing.columnar.hashes import Share, in_buckets
 
     for _ in in_buckets(pa.table({"k": [0]}), ["k"], Share.every(2)):
         pass  # a process's first kernel takes 0.4 s, whichever it is

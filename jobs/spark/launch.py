@@ -1,7 +1,10 @@
-"""Starts the JVM of a session while this process still imports what the session needs.
+"""Starts the JVM of a session while this process still imports what the session needs, and keeps the connections to it.
 
-PySpark starts it by ``bin/spark-submit``: a shell, a Python that looks for Spark, and a JVM that prints the command of the next one, all
-before the JVM that runs Spark. Where only windowmill configures Spark, that last command is known. It is run at once, and PySpark
+A command that has succeeded kills the JVM that it started, and one whose JVM has died learns it from
+its next call.
+
+PySpark starts the JVM by ``bin/spark-submit``: a shell, a Python that looks for Spark, and a JVM that prints the command of the next one,
+all before the JVM that runs Spark. Where only windowmill configures Spark, that last command is known. It is run at once, and PySpark
 connects to its JVM as under ``spark-submit``. Where the environment configures Spark too, PySpark starts the JVM as usual.
 
 Such a JVM has a folder of its own for temporary files. It is killed when this process ends: all that it would still do is to delete them.
@@ -25,13 +28,63 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from windowmill.jobs.child import tie_to_parent
-from windowmill.jobs.spark.connections import stoppable_collection
 from windowmill.jobs.spark.daemon import WAITING
 from windowmill.jobs.spark.spark_settings import SERVER, WORKER_MEMORY, session_conf
 from windowmill.windowing.errors import MachineError
+
+#: How long the end of a command waits for the JVM to answer that it has let go of an object.
+MAX_SECONDS = 1.0
+
+
+def silence_accumulators() -> None:
+    """Have PySpark's server of accumulators say nothing where the JVM ends its connection, which it keeps for as long as it lives."""
+    from pyspark import SparkContext
+
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001 - the server is nowhere else to be had
+    server = getattr(context, "_accumulatorServer", None)
+    if server is None:
+        return
+    report = server.handle_error
+
+    def handle_error(request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
+            report(request, client_address)
+
+    server.handle_error = handle_error
+
+
+def stoppable_collection(gateway: Any) -> Callable[[], None]:
+    """Make it possible to stop a thread of Py4J, which names to the JVM of ``gateway`` objects that are not needed any more.
+
+    Returns
+    -------
+    Callable
+        Stops it, between two objects.
+    """
+    client = gateway._gateway_client  # noqa: SLF001 - Py4J cannot stop the thread without waiting for a second
+    collect, turn = client.garbage_collect_object, Lock()
+
+    def garbage_collect_object(target_id: str, enqueue: bool = True) -> None:
+        if enqueue:
+            collect(target_id, enqueue)
+            return
+        with turn:
+            if client.is_connected:
+                collect(target_id, enqueue)
+
+    def stop() -> None:
+        held = turn.acquire(timeout=MAX_SECONDS)
+        client.is_connected = False
+        if held:
+            turn.release()
+
+    client.garbage_collect_object = garbage_collect_object
+    return stop
+
 
 #: Variables of Spark that the command below respects, or that concern no JVM of ours.
 _KNOWN = {"SPARK_LOCAL_IP", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_CONNECT_MODE_ENABLED", SERVER}

@@ -1,4 +1,4 @@
-"""The Spark session that every job uses: Delta from local jars, UTC, tuned for small commits on one machine.
+"""The Spark session that every job uses: Delta from local jars, UTC, tuned for small commits; and users' modules in it.
 
 ``python -m windowmill.jobs.spark.session`` records the class archive from which later sessions start 4 seconds sooner.
 """
@@ -14,17 +14,23 @@ import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from windowmill.jobs.spark import connections, launch, remote
+from windowmill.jobs.spark import launch, remote
 from windowmill.jobs.spark.access import access_to
 from windowmill.jobs.spark.jars import class_archive, jars_folder
 from windowmill.jobs.spark.shipment import Shipment
 from windowmill.jobs.spark.spark_settings import DELTA_CONF, RUNTIME_CONF, SERVER, session_conf
+from windowmill.jobs.user_code import module_names, plugin_modules
 from windowmill.windowing.errors import MachineError, ServerGoneError
+from windowmill.windowing.registry import named_plugins
+from windowmill.windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from windowmill.jobs.batch.progress import Progress
 
 NO_CONF: Mapping[str, str] = MappingProxyType({})
 NOTHING_SHIPPED = Shipment()
@@ -84,14 +90,13 @@ def spark_session(
         session = builder.getOrCreate()
     except PySparkRuntimeError as err:
         raise MachineError("Spark did not start, its own message is above; `windowmill doctor` examines this machine") from err
-    connections.silence_accumulators()
+    launch.silence_accumulators()
     return _checked(session)
 
 
 def import_client() -> None:
-    """Import what speaks to Spark Connect servers, if one is named; before another thread imports what needs it too."""
-    if os.environ.get(SERVER):
-        importlib.import_module("pyspark.sql.connect.session")
+    """Import what speaks to Spark Connect servers."""
+    importlib.import_module("pyspark.sql.connect.session")
 
 
 def _of_server(conf: Mapping[str, str], shipment: Shipment, say: Callable[[str], None]) -> SparkSession | None:
@@ -157,3 +162,25 @@ if __name__ == "__main__":
         print(f"sessions start from {record_class_archive()}")
     except MachineError as problem:
         sys.exit(str(problem))
+
+
+def shipment_of(pipeline: Pipeline) -> Shipment:
+    """The modules that ``pipeline`` names; if it uses a plugin, all plugins."""
+    used = plugin_modules(pipeline)
+    plugins = used | {plugin.module for plugin in named_plugins()} if used else set()
+    return Shipment(frozenset({*module_names(pipeline), *plugins}), tuple(sorted(plugins)))
+
+
+def ship_modules(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Ship the modules that ``pipeline`` names to the workers of ``spark``, unless they import them as this process does."""
+    access_to(spark).ship(shipment_of(pipeline))
+
+
+def start_spark(pipeline: Pipeline, progress: Progress, *, brief: bool = False) -> SparkSession:
+    """Start Spark, or connect to it, for tasks of ``pipeline``; ``brief`` is whether it has little to do."""
+    with progress.step("start", "Spark"):
+        shipment = shipment_of(pipeline)  # what it holds decides which session of a server is used
+        name = f"windowmill {pipeline.pipeline}"
+        spark = spark_session(name, brief=brief, shipment=shipment, say=lambda what: progress.say(f"  {what}"))
+        access_to(spark).ship(shipment)
+    return spark

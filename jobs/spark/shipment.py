@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from windowmill.windowing.imports import GROUP
+from windowmill.windowing.registry import GROUP
 
 #: Each entry of a zip has this time, so that equal files give equal zips: a session takes a name again only with the same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)

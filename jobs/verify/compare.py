@@ -19,15 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints.stores import table_at
-from windowmill.jobs.sources.changed_rows import queried
+from windowmill.jobs.sources.table_rows import queried
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.added_columns import RETRACTED
-from windowmill.windowing.columnar.checksums import row_checksums
+from windowmill.windowing.columnar.hashes import row_checksums
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from windowmill.windowing.kernels.checksums import Words
+    from windowmill.windowing.columnar.hashes import Words
     from windowmill.windowing.spec import Pipeline
 
 

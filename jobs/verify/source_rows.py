@@ -24,14 +24,12 @@ from windowmill.jobs.column_names import FILE, REASON, ROW
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
-from windowmill.jobs.sources.changed_rows import queried
 from windowmill.jobs.sources.columns import Columns, used_columns
-from windowmill.jobs.sources.delta_log import DeltaSource
+from windowmill.jobs.sources.delta_log import DeltaSource, spans
 from windowmill.jobs.sources.plain_files import NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
-from windowmill.jobs.sources.spark_rows import read_rows
-from windowmill.jobs.sources.table_rows import Live, left, live_rows
-from windowmill.jobs.sources.time_bounds import spans
+from windowmill.jobs.sources.spark_files import read_rows
+from windowmill.jobs.sources.table_rows import Live, left, live_rows, queried
 from windowmill.jobs.spark.object_storage import reader_options, spark_path
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.columnar.rows import codes_of, without_empty_chunks

@@ -20,8 +20,7 @@ from windowmill.windowing.registry import calling_module
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
-    from windowmill.jobs.sources.kinds import SourceKind
+    from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceKind, SourceTable
     from windowmill.windowing.algebra import Aggregate, Field
     from windowmill.windowing.catalogue import AggregateSpec, Declaration, Option
     from windowmill.windowing.kernels.recipes import Atom, Partials, Recipe, numeric
@@ -57,7 +56,7 @@ _HOMES = {
     **dict.fromkeys(("AggregateSpec", "Declaration", "Option"), "windowmill.windowing.catalogue"),
     **dict.fromkeys(("Atom", "Partials", "Recipe", "numeric"), "windowmill.windowing.kernels.recipes"),
     **dict.fromkeys(("AddedFile", "LoggedVersion", "Reading", "SourceTable"), "windowmill.jobs.sources.base"),
-    "SourceKind": "windowmill.jobs.sources.kinds",
+    "SourceKind": "windowmill.jobs.sources.base",
     "Window": "windowmill.windowing.windows.plugged",
 }
 
@@ -100,7 +99,7 @@ def register_source(kind: SourceKind) -> SourceKind:
     PluginError
         If the name is taken.
     """
-    from windowmill.jobs.sources.kinds import KINDS
+    from windowmill.jobs.sources.base import KINDS
 
     KINDS.register(kind.name, kind, calling_module())
     return kind

@@ -13,7 +13,7 @@ from airflow.triggers.base import TaskSuccessEvent
 
 from tests.airflow.test_source_versions import waiting, watching
 from windowmill.dags import triggers
-from windowmill.jobs.sources.kinds import probe_source
+from windowmill.jobs.sources.base import probe_source
 from windowmill.jobs.sources.unread import SourceProbe, SourceWatch, UnreadRows
 from windowmill.windowing.specfile import load_pipeline
 

@@ -29,7 +29,7 @@ ALLOWED = {
     "dags": {"windowing", "airflow", "checkpoints", "jobs"},
 }
 #: Where jobs speak to Spark; the first are folders.
-SPARK_FOLDERS = {"schedulers/spark", "schedulers/files", "spark", "conditions", "verify", "warm"}
+SPARK_FOLDERS = {"spark", "conditions", "verify", "warm"}
 SPARK_MODULES = {
     "batch/compute.py",
     "batch/counted_rows.py",
@@ -40,11 +40,10 @@ SPARK_MODULES = {
     "commands/try_spark.py",
     "dataframe.py",
     "views.py",
+    *(f"schedulers/{name}.py" for name in ("answers", "bounded", "exchange", "file_rows", "tasks")),
     *(
         f"sources/{name}.py"
-        for name in (
-            *("base", "columns", "delta_log", "folder", "folder_columns", "kafka", "plain_rows", "spark_files", "spark_rows", "table_rows"),
-        )
+        for name in ("base", "columns", "delta_log", "folder", "folder_columns", "kafka", "plain_rows", "spark_files", "table_rows")
     ),
 }
 
@@ -99,7 +98,7 @@ def test_spark_is_known_in_few_modules():
             "windowmill.jobs.cli",
             {"typer", "rich", "pydantic", "yaml", "numpy", "numba", "pyarrow", "pandas", "pyspark", "deltalake"},
         ),
-        ("windowmill.jobs.commands.app", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
+        ("windowmill.jobs.commands.terminal", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
         # Every run of pytest loads the plugin, also those that have nothing to do with pipelines.
         (
             "windowmill.testing",

@@ -20,7 +20,7 @@ import pyarrow as pa
 from tests.checkpoints.records import history
 from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.record_table import DeltaRecords
+from windowmill.checkpoints.records import DeltaRecords
 from windowmill.windowing.errors import LedgerError
 
 #: What reading a damaged ledger may allocate beyond the size of its files.

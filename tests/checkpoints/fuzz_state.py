@@ -26,13 +26,12 @@ from deltalake import DeltaTable, write_deltalake
 from tests.golden.make import HERE
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import create
-from windowmill.checkpoints.state.partials import PartialTable
-from windowmill.checkpoints.state.reading import open_state
-from windowmill.checkpoints.state.wanted import ReadLimit
+from windowmill.checkpoints.state.reading import ReadLimit, open_state
+from windowmill.checkpoints.state.tables import PartialTable
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
-from windowmill.windowing.columnar.checksums import RowCheck, row_checksums
+from windowmill.windowing.columnar.hashes import RowCheck, row_checksums
 from windowmill.windowing.errors import WindowmillError
-from windowmill.windowing.nodes import Span
+from windowmill.windowing.grids import Span
 
 #: What reading may take beyond the size of what is read.
 MAX_BYTES = 64 << 20

@@ -14,10 +14,9 @@ from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.committer import DeltaRsCommitter, Publication
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.own_tables import DeltaOwnTable
+from windowmill.checkpoints.own_tables import ORDER, DeltaOwnTable, refuse_committed, verify
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.protocol import publish_pending, record
-from windowmill.checkpoints.verification import ORDER, refuse_committed, verify
 
 ROWS = pa.table({"window": ["w"], "n": [1]})
 NOW = datetime(2024, 1, 1, tzinfo=UTC)

@@ -8,8 +8,8 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from windowmill.checkpoints.assembling import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, add_batch, stored
 from windowmill.checkpoints.batches import Outcome
+from windowmill.checkpoints.ledger import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, add_batch, stored
 from windowmill.checkpoints.plans import BackfillPlan, Plan, RunPlan
 from windowmill.checkpoints.records import FORMAT, LedgerRecord
 from windowmill.windowing.counts import Counts, Totals, WindowRows

@@ -13,9 +13,8 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from tests.checkpoints.publishing import NOW, ROLES, ROWS, Pipeline, log_entry
 from windowmill.checkpoints.batches import Outcome
 from windowmill.checkpoints.features import own_commit
-from windowmill.checkpoints.own_tables import DeltaOwnTable
+from windowmill.checkpoints.own_tables import DeltaOwnTable, refuse_committed, verify
 from windowmill.checkpoints.protocol import publish_pending, record
-from windowmill.checkpoints.verification import refuse_committed, verify
 from windowmill.windowing.errors import (
     FencedError,
     ForeignWriteError,

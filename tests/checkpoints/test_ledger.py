@@ -16,13 +16,11 @@ from deltalake import DeltaTable
 
 from tests.checkpoints.records import NOW, commit, history, plan
 from tests.specs import a_spec
-from windowmill.checkpoints.assembling import OUTCOME
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile
-from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.record_table import DeltaRecords
-from windowmill.checkpoints.records import LedgerRecord
-from windowmill.checkpoints.writers import lease
+from windowmill.checkpoints.ledger import OUTCOME, Ledger
+from windowmill.checkpoints.protocol import lease
+from windowmill.checkpoints.records import DeltaRecords, LedgerRecord
 from windowmill.windowing.errors import (
     FencedError,
     LeaseTakenError,

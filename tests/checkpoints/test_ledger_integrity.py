@@ -14,8 +14,7 @@ from tests.checkpoints.fuzz_ledger import fuzz
 from tests.checkpoints.records import history
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.record_table import DeltaRecords
-from windowmill.checkpoints.records import LedgerRecord, decoded, packed, sealed
+from windowmill.checkpoints.records import DeltaRecords, LedgerRecord, decoded, packed, sealed
 from windowmill.windowing.errors import LedgerCorruptError, LedgerError
 
 

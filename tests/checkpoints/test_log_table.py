@@ -12,13 +12,12 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
 
-from windowmill.checkpoints.state import base, compaction
-from windowmill.checkpoints.state.base import is_overgrown, number_of_rows
+from windowmill.checkpoints.state import compaction, tables
 from windowmill.checkpoints.state.compaction import compact_entries
-from windowmill.checkpoints.state.log import LogTable
-from windowmill.checkpoints.state.wanted import ReadLimit
-from windowmill.windowing.columnar.checksums import with_checksums
-from windowmill.windowing.columnar.state_log import GONE, KEY_ENTRY, ROW
+from windowmill.checkpoints.state.reading import ReadLimit
+from windowmill.checkpoints.state.tables import LogTable, is_overgrown, number_of_rows
+from windowmill.windowing.columnar.hashes import with_checksums
+from windowmill.windowing.columnar.keyed import GONE, KEY_ENTRY, ROW
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.watermark import AFTER
 
@@ -79,7 +78,7 @@ def test_entries_that_another_attempt_appends_meanwhile_are_not_lost(tmp_path, m
 
 @pytest.mark.thorough
 def test_a_log_is_compacted_when_as_much_has_come_as_was_left(tmp_path, monkeypatch):
-    monkeypatch.setattr(base, "FEW_ENTRIES", 10)
+    monkeypatch.setattr(tables, "FEW_ENTRIES", 10)
     written, longest, compactions, live = 0, 0, 0, 40
     for batch in range(200):
         touched = range(live) if batch == 0 else [(batch * 7 + step) % live for step in range(3)]
@@ -99,19 +98,19 @@ def test_a_log_is_compacted_when_as_much_has_come_as_was_left(tmp_path, monkeypa
 
 
 def test_many_small_files_are_merged(tmp_path):
-    for batch in range(base.FEW_FILES + 1):
+    for batch in range(tables.FEW_FILES + 1):
         append(tmp_path, batch, (1.0, KEY_ENTRY, None))
     assert is_overgrown(str(tmp_path))
-    compact_entries(str(tmp_path), base.FEW_FILES + 1, ["live rows"])
-    assert (len(DeltaTable(tmp_path).file_uris()), entries(tmp_path)) == (1, [repr((1.0, KEY_ENTRY, base.FEW_FILES, None))])
+    compact_entries(str(tmp_path), tables.FEW_FILES + 1, ["live rows"])
+    assert (len(DeltaTable(tmp_path).file_uris()), entries(tmp_path)) == (1, [repr((1.0, KEY_ENTRY, tables.FEW_FILES, None))])
 
 
 def test_a_log_too_large_for_memory_is_left_to_maintenance(tmp_path, monkeypatch):
-    monkeypatch.setattr(base, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(tables, "FEW_ENTRIES", 0)
     append(tmp_path, 0, (1.0, KEY_ENTRY, None))
     append(tmp_path, 1, (1.0, KEY_ENTRY, None), (2.0, KEY_ENTRY, None))
     assert is_overgrown(str(tmp_path))
-    monkeypatch.setattr(base, "COMPACTED_BYTES", 10)
+    monkeypatch.setattr(tables, "COMPACTED_BYTES", 10)
     assert not is_overgrown(str(tmp_path))
 
 
@@ -119,7 +118,7 @@ def test_a_log_too_large_for_memory_is_left_to_maintenance(tmp_path, monkeypatch
 def log(request, tmp_path, monkeypatch) -> LogTable:
     """A log of four keys, which is read whole or by a query: 1.0 is due at 100, null at 5, NaN never, 2.0 at 5 and then at 90."""
     if request.param == "queried":
-        monkeypatch.setattr(base, "WHOLE_BYTES", 0)
+        monkeypatch.setattr(tables, "WHOLE_BYTES", 0)
     later = [(1.0, KEY_ENTRY, 0, 100, None), (None, KEY_ENTRY, 0, 5, None), (float("nan"), KEY_ENTRY, 0, AFTER, None)]
     later += [(2.0, KEY_ENTRY, 0, 5, None), (2.0, ROW, 0, None, 4), (None, ROW, 0, None, 5), (2.0, KEY_ENTRY, 1, 90, None)]
     for batch in (0, 1):

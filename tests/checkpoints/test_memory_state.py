@@ -9,8 +9,8 @@ import pytest
 
 from tests.jobs.test_random_pipelines import by_parts, refused_ids
 from tests.random_pipelines import differences, examples, random_case
-from windowmill.checkpoints.state import memory
-from windowmill.checkpoints.state.memory import MemoryState
+from windowmill.checkpoints.state import readers
+from windowmill.checkpoints.state.readers import MemoryState
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -30,7 +30,7 @@ def test_it_is_as_small_as_what_batches_need(way: str, monkeypatch: pytest.Monke
         appended.append(rows.num_rows)
         sizes.append(state.rows.num_rows if state.rows is not None else 0)
 
-    monkeypatch.setattr(memory, "FEW_ROWS", 100)
+    monkeypatch.setattr(readers, "FEW_ROWS", 100)
     monkeypatch.setattr(MemoryState, "append", noted)
     spec = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", "unit": "none"}, "windows": [{"name": "w", **WINDOWS[way]}]}
     pipeline = parse_pipeline(spec | {"aggregates": {"n": {"count": "*"}, "total": {"sum": "t"}}})
@@ -44,7 +44,7 @@ def test_it_is_as_small_as_what_batches_need(way: str, monkeypatch: pytest.Monke
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", examples(40))
 def test_batches_need_nothing_that_was_dropped(seed: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(memory, "FEW_ROWS", 0)
+    monkeypatch.setattr(readers, "FEW_ROWS", 0)
     case = random_case(seed)
     for final in (False, True):
         wanted = case.expected(final=final)

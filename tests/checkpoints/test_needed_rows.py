@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from windowmill.checkpoints.state.compaction import are_needed, needed_rows
-from windowmill.checkpoints.state.log import are_latest, latest_entries
+from windowmill.checkpoints.state.tables import are_latest, latest_entries
+from windowmill.windowing.columnar.keyed import GONE, KEY_ENTRY, ROW
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING
-from windowmill.windowing.columnar.state_log import GONE, KEY_ENTRY, ROW
 
 KEYS = st.sampled_from(["a", "b", None])
 SMALL = st.integers(0, 3)

@@ -14,13 +14,12 @@ from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import create
 from windowmill.checkpoints.features import FORMAT, FORMATS, check_format
 from windowmill.checkpoints.state import reading
-from windowmill.checkpoints.state.partials import PartialTable
-from windowmill.checkpoints.state.reading import open_state
-from windowmill.checkpoints.state.wanted import ReadLimit
+from windowmill.checkpoints.state.reading import ReadLimit, open_state
+from windowmill.checkpoints.state.tables import PartialTable
 from windowmill.windowing.columnar.added_columns import SUM
-from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
+from windowmill.windowing.columnar.hashes import RowCheck, with_checksums
 from windowmill.windowing.errors import StateCorruptError, StateError, StateMissingError
-from windowmill.windowing.nodes import Span
+from windowmill.windowing.grids import Span
 
 BARE = pa.schema([("k", pa.string()), ("_slice", pa.int64()), ("_closed", pa.int64()), ("_batch", pa.int64()), ("rows", pa.int64())])
 SCHEMA = BARE.append(pa.field(SUM, pa.int64()))
@@ -102,7 +101,7 @@ def test_a_last_entry_cut_anywhere_is_damage(path):
 @pytest.mark.covers("D2")
 @pytest.mark.parametrize("whole", [True, False], ids=["read whole", "queried"])
 def test_a_data_file_that_is_gone(path, monkeypatch, whole):
-    monkeypatch.setattr("windowmill.checkpoints.state.base.WHOLE_BYTES", reading.WHOLE_BYTES if whole else 0)
+    monkeypatch.setattr("windowmill.checkpoints.state.tables.WHOLE_BYTES", reading.WHOLE_BYTES if whole else 0)
     data_file(path).unlink()
     with pytest.raises(StateMissingError, match=rf"part-[-\w]+.*snappy\.parquet.*{REMEDY}"):
         restore(path)
@@ -111,7 +110,7 @@ def test_a_data_file_that_is_gone(path, monkeypatch, whole):
 @pytest.mark.covers("D3")
 @pytest.mark.parametrize("whole", [True, False], ids=["read whole", "queried"])
 def test_a_data_file_cut_or_garbled(path, monkeypatch, whole):
-    monkeypatch.setattr("windowmill.checkpoints.state.base.WHOLE_BYTES", reading.WHOLE_BYTES if whole else 0)
+    monkeypatch.setattr("windowmill.checkpoints.state.tables.WHOLE_BYTES", reading.WHOLE_BYTES if whole else 0)
     file = data_file(path)
     data = file.read_bytes()
     for damaged in (b"", data[:-1], data[: len(data) // 2], b"PAR1" + bytes(len(data) - 8) + b"PAR1", data[:100][::-1] + data[100:]):
@@ -124,7 +123,7 @@ def test_a_row_that_is_another_is_damage_however_it_is_read(path, monkeypatch):
     rows = DeltaTable(path).to_pyarrow_table()
     write_deltalake(path, rows.set_column(4, "rows", [[1, 2, 3, 1, 2, 4]]), mode="overwrite")
     for bytes_ in (reading.WHOLE_BYTES, 0):
-        monkeypatch.setattr("windowmill.checkpoints.state.base.WHOLE_BYTES", bytes_)
+        monkeypatch.setattr("windowmill.checkpoints.state.tables.WHOLE_BYTES", bytes_)
         with pytest.raises(StateCorruptError, match=f"1 of 6 rows read differ from what was written; {REMEDY}"):
             restore(path)
 
@@ -143,7 +142,7 @@ def test_a_missing_column_is_damage(path, monkeypatch):
     rows = DeltaTable(path).to_pyarrow_table().drop_columns(["_closed"])
     write_deltalake(path, rows, mode="overwrite", schema_mode="overwrite")
     for bytes_ in (reading.WHOLE_BYTES, 0):
-        monkeypatch.setattr("windowmill.checkpoints.state.base.WHOLE_BYTES", bytes_)
+        monkeypatch.setattr("windowmill.checkpoints.state.tables.WHOLE_BYTES", bytes_)
         with pytest.raises(StateCorruptError, match=f"column '_closed' is missing, perhaps because .*; {REMEDY}"):
             restore(path)
 

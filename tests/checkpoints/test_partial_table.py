@@ -12,10 +12,10 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from windowmill.checkpoints.state import base, partials
-from windowmill.checkpoints.state.partials import NeededRows, PartialTable, compact_partials
-from windowmill.checkpoints.state.wanted import ReadLimit
-from windowmill.windowing.nodes import Selection, Span
+from windowmill.checkpoints.state import tables
+from windowmill.checkpoints.state.reading import ReadLimit
+from windowmill.checkpoints.state.tables import NeededRows, PartialTable, compact_partials
+from windowmill.windowing.grids import Selection, Span
 
 SCHEMA = pa.schema([("the key", pa.string()), ("_slice", pa.int64()), ("_level", pa.int64()), ("_batch", pa.int64())])
 
@@ -41,7 +41,7 @@ def test_files_of_successive_batches_are_merged_in_order_of_level_and_start(tmp_
     for batch in (2, 0, 1, *range(3, 10)):
         append(tmp_path, batch)
     before = rows(tmp_path)
-    monkeypatch.setattr(partials, "SORTED_ROWS", 40)
+    monkeypatch.setattr(tables, "SORTED_ROWS", 40)
     assert compact_partials(str(tmp_path), None) == 0
     assert rows(tmp_path) == before
     merged = files(tmp_path)
@@ -60,7 +60,7 @@ def test_what_no_window_needs_goes_and_files_of_distant_batches_stay_apart(tmp_p
     for batch in range(5):
         append(tmp_path, batch, slices=40 if batch == 1 else 4)
     before = rows(tmp_path)
-    monkeypatch.setattr(partials, "SORTED_ROWS", 40)
+    monkeypatch.setattr(tables, "SORTED_ROWS", 40)
     # Batch 1 wrote more than is sorted at once, of which the first six slices go, and three nodes.
     gone = [row for row in before if row[1] < 16]
     assert compact_partials(str(tmp_path), NeededRows.slices_from(16)) == len(gone) == 12 + 2 * (6 + 3)
@@ -76,13 +76,13 @@ def test_what_no_window_needs_goes_and_files_of_distant_batches_stay_apart(tmp_p
 def test_rows_that_another_attempt_appends_meanwhile_are_not_lost(tmp_path, monkeypatch):
     append(tmp_path, 0)
     append(tmp_path, 1)
-    write = partials.write_deltalake
+    write = tables.write_deltalake
 
     def overtaken(*arguments: Any, **options: Any) -> None:
         append(tmp_path, 2)
         write(*arguments, **options)
 
-    monkeypatch.setattr(partials, "write_deltalake", overtaken)
+    monkeypatch.setattr(tables, "write_deltalake", overtaken)
     with pytest.raises(CommitFailedError):
         compact_partials(str(tmp_path), None)
     assert len(rows(tmp_path)) == 3 * 12
@@ -146,7 +146,7 @@ def test_only_files_that_may_hold_something_wanted_are_searched(tmp_path, wanted
 )
 @pytest.mark.parametrize("whole", [0, 1 << 20], ids=["queried", "read whole"])
 def test_of_events_that_reach_into_slices_those_at_the_starts_of_windows_are_read(tmp_path, monkeypatch, wanted, begun, reaching, whole):
-    monkeypatch.setattr(base, "WHOLE_BYTES", whole)
+    monkeypatch.setattr(tables, "WHOLE_BYTES", whole)
     schema = WHOLE.append(pa.field("_reaching", pa.int64()))
     rows = [("a", start, 0, None, 0, family) for family in (0, 1) for start in (10, 12, 30, 32)] + [("a", 30, 1, None, 0, 0)]
     write_deltalake(tmp_path, pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema))

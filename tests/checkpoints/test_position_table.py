@@ -23,13 +23,13 @@ from tests.jobs.drawn import SOURCE, Row, at, cuts, inputs, some
 from tests.jobs.test_position_batches import AGGREGATES, POLICIES, TUPLES, policies
 from tests.matrices import EVERY
 from tests.strategies import shared
-from windowmill.checkpoints.state import compaction, searched_files
+from windowmill.checkpoints.state import compaction, positions
 from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.positions import PositionTable
-from windowmill.checkpoints.state.wanted import ReadLimit
+from windowmill.checkpoints.state.reading import ReadLimit
 from windowmill.jobs.layouts import limits
 from windowmill.windowing.columnar.added_columns import KIND
-from windowmill.windowing.columnar.buckets import KeysOfShare, Share
+from windowmill.windowing.columnar.hashes import KeysOfShare, Share
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING, PositionStage
 from windowmill.windowing.errors import StateCorruptError
 
@@ -57,7 +57,7 @@ def test_a_key_may_be_named_as_anything_that_compacting_computes(path, column):
 def searching() -> Iterator[None]:
     """No file is read whole, and row groups have four rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(searched_files, "WHOLE_BYTES", 0)
+        patch.setattr(positions, "WHOLE_BYTES", 0)
         patch.setattr(compaction, "GROUP_ROWS", 4)
         patch.setattr(compaction, "NEAR_LEVELS", 2)
         yield

@@ -18,9 +18,8 @@ from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.committer import DeltaRsCommitter, Publication, beyond_delta_rs
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import MAX_FILES, Ledger
-from windowmill.checkpoints.own_tables import DeltaOwnTable
+from windowmill.checkpoints.own_tables import DeltaOwnTable, verify
 from windowmill.checkpoints.protocol import outstanding, publish_pending, record, rule
-from windowmill.checkpoints.verification import verify
 from windowmill.windowing.errors import (
     FencedError,
     LedgerBehindError,

@@ -12,10 +12,9 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.checkpoints.records import NOW, commit, history, plan
-from windowmill.checkpoints import record_table
+from windowmill.checkpoints import records as record_table
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.record_table import TAIL_BATCHES, DeltaRecords
-from windowmill.checkpoints.records import FAN
+from windowmill.checkpoints.records import FAN, TAIL_BATCHES, DeltaRecords
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError
 
 
@@ -44,7 +43,7 @@ def files_read(monkeypatch) -> list[str]:
 
 def test_small_files_are_merged_twice_and_nothing_is_lost(path, monkeypatch):
     monkeypatch.setattr("windowmill.checkpoints.records.FAN", 4)
-    monkeypatch.setattr("windowmill.checkpoints.record_table.FAN", 4)
+    monkeypatch.setattr("windowmill.checkpoints.records.FAN", 4)
     ledger = filled(path, 80)
     assert [batch.number for batch in ledger.batches()] == list(range(80))
     assert ledger.totals.counts.rows_read == 240

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from windowmill.checkpoints.data_files import DataFile, rows_of
 from windowmill.checkpoints.replacing import ReplacedRange
-from windowmill.checkpoints.undoing import Undo, UndoneFiles
+from windowmill.checkpoints.rewriting import Undo, UndoneFiles
 from windowmill.windowing.axis import to_us
 
 HOURS = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(4)]

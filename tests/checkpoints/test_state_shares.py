@@ -10,12 +10,11 @@ import pytest
 from deltalake import write_deltalake
 
 from windowmill.checkpoints.state import reading
-from windowmill.checkpoints.state.partials import PartialTable
-from windowmill.checkpoints.state.wanted import ReadLimit
-from windowmill.windowing.columnar.buckets import KeysOfShare, Share, buckets_of, with_buckets
-from windowmill.windowing.columnar.checksums import RowCheck, with_checksums
+from windowmill.checkpoints.state.reading import ReadLimit
+from windowmill.checkpoints.state.tables import PartialTable
+from windowmill.windowing.columnar.hashes import KeysOfShare, RowCheck, Share, buckets_of, with_buckets, with_checksums
 from windowmill.windowing.errors import StateCorruptError
-from windowmill.windowing.nodes import Span
+from windowmill.windowing.grids import Span
 
 N_TASKS, N_KEYS, ALL, NO_LIMIT = 3, 500, Span(0, 10), ReadLimit(1 << 60, 1 << 60, 1 << 60)
 
@@ -53,7 +52,7 @@ def keys_in(path: str, only: KeysOfShare | None) -> list[str]:
 def test_shares_are_read_from_the_files_that_hold_them(path, monkeypatch, whole, n_tasks):
     opened, open_file = [], reading.open_file
     monkeypatch.setattr(reading, "open_file", lambda store, uri, file: opened.append(file) or open_file(store, uri, file))
-    monkeypatch.setattr("windowmill.checkpoints.state.base.WHOLE_BYTES", 1 << 24 if whole else 0)
+    monkeypatch.setattr("windowmill.checkpoints.state.tables.WHOLE_BYTES", 1 << 24 if whole else 0)
     found = []
     for number in range(n_tasks):
         opened.clear()

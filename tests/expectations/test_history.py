@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from windowmill.expectations import history
+from windowmill.expectations import gate
 from windowmill.expectations.gate import validate
 
 NOON = datetime(2013, 2, 1, 12, tzinfo=UTC)
@@ -22,13 +22,13 @@ def verdict(pipeline, batch):
 
 
 def write(place, verdict, batch=1, attempt="1", at=NOON, generation="0"):
-    rows = history.rows_of(verdict, pipeline="delays", generation=generation, batch=batch, attempt=attempt, at=at)
+    rows = gate.rows_of(verdict, pipeline="delays", generation=generation, batch=batch, attempt=attempt, at=at)
     write_deltalake(str(place), rows, mode="append")
 
 
 def test_what_is_recorded_is_read_again(tmp_path, verdict):
     write(tmp_path / "quality", verdict)
-    rows = history.read(tmp_path / "quality")
+    rows = gate.read(tmp_path / "quality")
     assert len(rows) == len(verdict.results)
     assert rows[0] == {
         "pipeline": "delays", "generation": "0", "batch": 1, "attempt": "1", "at": NOON, "status": "warned", "rule": 0, "origin": "spec",
@@ -43,12 +43,12 @@ def test_what_is_recorded_is_read_again(tmp_path, verdict):
 def test_the_last_validations_are_the_latest_in_time(tmp_path, verdict):
     for batch in (3, 1, 2):
         write(tmp_path, verdict, batch=batch, generation=str(batch), at=NOON + timedelta(hours=batch))
-    assert [row["batch"] for row in history.read(tmp_path, last=2)] == [2] * len(verdict.results) + [3] * len(verdict.results)
-    assert history.read(tmp_path, last=0) == []
+    assert [row["batch"] for row in gate.read(tmp_path, last=2)] == [2] * len(verdict.results) + [3] * len(verdict.results)
+    assert gate.read(tmp_path, last=0) == []
 
 
 def test_where_no_table_is_nothing_has_been_recorded(tmp_path):
-    assert history.read(tmp_path / "absent") == []
+    assert gate.read(tmp_path / "absent") == []
 
 
 def test_a_long_observation_is_cut(tmp_path, pipeline, batch):
@@ -57,10 +57,10 @@ def test_a_long_observation_is_cut(tmp_path, pipeline, batch):
     write(tmp_path, validate(batch(2_000, origin=names), pipeline(rule)))
     written = DeltaTable(str(tmp_path)).to_pyarrow_table()["observed"].to_pylist()
     assert max(len(text) for text in written if text) < 11_000
-    assert any(str(row["observed"]).endswith("…") for row in history.read(tmp_path))
+    assert any(str(row["observed"]).endswith("…") for row in gate.read(tmp_path))
 
 
 def test_a_table_from_before_values_were_kept_is_read(tmp_path, verdict):
-    table = history.rows_of(verdict, pipeline="delays", generation="0", batch=1, attempt="1", at=NOON)
+    table = gate.rows_of(verdict, pipeline="delays", generation="0", batch=1, attempt="1", at=NOON)
     write_deltalake(tmp_path / "quality", table.drop_columns(["values"]))
-    assert [row["values"] for row in history.read(tmp_path / "quality")] == [None] * table.num_rows
+    assert [row["values"] for row in gate.read(tmp_path / "quality")] == [None] * table.num_rows

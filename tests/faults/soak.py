@@ -25,7 +25,7 @@ from tests.faults.kills import VICTIMS, Run
 from tests.faults.pipelines import PIPELINES
 from tests.faults.world import World
 from tests.spark.harness import Bench
-from windowmill.checkpoints import record_table, upkeep
+from windowmill.checkpoints import records, upkeep
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
@@ -115,10 +115,10 @@ class Soak:
         assert left == [], f"staged files of dead attempts: {left}"
         paths = [pipeline.sink.path, places.state, places.quarantine, places.quality, places.ledger]  # type: ignore[union-attr]
         before = sum(_unnamed_bytes(path) for path in paths)
-        record_table.RETENTION_HOURS = 0
+        records.RETENTION_HOURS = 0
         for path in paths[:-1]:
             upkeep.vacuum(path, retention_hours=0)
-        record_table.DeltaRecords(places.ledger).vacuum()
+        records.DeltaRecords(places.ledger).vacuum()
         after = {path: size for path in paths if (size := _unnamed_bytes(path))}
         assert after == {}, f"bytes of files that no version names: {after}"
         self.world.check_drained()

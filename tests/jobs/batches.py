@@ -18,26 +18,22 @@ from deltalake import Schema, write_deltalake
 from tests.jobs.drawn import MINUTE, SOURCE, Row
 from tests.strategies import ROW_BY_ROW, Arrival, arriving, between_commits
 from tests.windowing.test_slices import same
-from windowmill.checkpoints.state.compaction import joint_schema
-from windowmill.checkpoints.state.memory import MemoryState
-from windowmill.checkpoints.state.readers import DeltaState, State
+from windowmill.checkpoints.state.readers import DeltaState, MemoryState, State
+from windowmill.checkpoints.state.tables import joint_schema
 from windowmill.jobs.commands.try_engine import MemoryBatch, MemoryWriter
 from windowmill.jobs.layouts.base import Part
 from windowmill.jobs.layouts.choose import parts_of
-from windowmill.jobs.layouts.emission import Emission
-from windowmill.jobs.layouts.input import Input
+from windowmill.jobs.layouts.input import Emission, Input
 from windowmill.jobs.layouts.lateness import seen_after
-from windowmill.jobs.schedulers.local.new_rows import NewRows
-from windowmill.jobs.schedulers.local.one_process import compute_parts, load
+from windowmill.jobs.schedulers.local import NewRows, compute_parts, load
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import BATCH, SLICE, TIME, UNTIL_OF
-from windowmill.windowing.columnar.buckets import with_buckets
-from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.hashes import RowCheck, with_buckets
 from windowmill.windowing.columnar.known_spans import last_columns
+from windowmill.windowing.grids import Nodes
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.layouts import divide
-from windowmill.windowing.nodes import Nodes
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
 

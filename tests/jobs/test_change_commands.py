@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 
 from tests.checkpoints.records import commit
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands import planned_changes, terminal
+from windowmill.jobs.commands import change_commands, terminal
 from windowmill.windowing.settings import COMPUTE
 
 SPEC: dict[str, Any] = {
@@ -224,7 +224,7 @@ def outcome(read: int, published: int, seconds: float) -> Any:
 )
 def test_seconds_follow_rows_read_and_rows_published(read, published, seconds, told):
     batches = [outcome(100, 10, 20.0), outcome(5, 500, 1.0)]
-    assert planned_changes._seconds(batches, read, published) == seconds
-    assert planned_changes._lasting(*seconds) == told
-    assert planned_changes._seconds([outcome(100, 0, 20.0)], 100, 10) == (20.0, None)
-    assert planned_changes._seconds([], 100, 10) == (None, None)
+    assert change_commands._seconds(batches, read, published) == seconds
+    assert change_commands._lasting(*seconds) == told
+    assert change_commands._seconds([outcome(100, 0, 20.0)], 100, 10) == (20.0, None)
+    assert change_commands._seconds([], 100, 10) == (None, None)

@@ -12,7 +12,7 @@ import yaml
 
 from tests.jobs.test_folders import Pipe
 from windowmill.jobs.cli import main
-from windowmill.jobs.datetime_patterns import PatternError, pattern_of
+from windowmill.jobs.instants import PatternError, pattern_of
 from windowmill.windowing.specfile import parse_pipeline
 
 CASES = {
@@ -113,7 +113,7 @@ def test_a_folder_and_try_read_dates_by_the_options(tmp_path, capsys, monkeypatc
 
 def test_messages_are_read_by_the_options(monkeypatch):
     from windowmill.jobs.sources import kafka_messages
-    from windowmill.jobs.sources.folder_options import declared
+    from windowmill.jobs.sources.options import declared
     from windowmill.jobs.sources.plain_files import Form
     from windowmill.jobs.sources.text_values import TextTimes
 

@@ -17,11 +17,10 @@ from tests.jobs.batches import Run, check, feed, place
 from tests.jobs.drawn import Row, at, pipeline_of
 from tests.jobs.test_position_batches import in_pieces
 from tests.strategies import ARRIVALS, shared
-from windowmill.jobs.layouts.restored import FLATFAT
+from windowmill.jobs.layouts.output import FLATFAT
 from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL
-from windowmill.windowing.columnar.position_delta_nodes import STRIDE
-from windowmill.windowing.columnar.position_nodes import POSITION
-from windowmill.windowing.columnar.positions import HEAD, LIVE, NODE, WAITING
+from windowmill.windowing.columnar.position_deltas import STRIDE
+from windowmill.windowing.columnar.positions import HEAD, LIVE, NODE, POSITION, WAITING
 from windowmill.windowing.errors import StateCorruptError
 
 pytestmark = pytest.mark.thorough

@@ -105,7 +105,7 @@ def test_a_missing_class_archive_is_warned_of(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_kernels_that_are_not_compiled_or_stale_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from windowmill.windowing.kernels.slice_windows import hopping_windows
+    from windowmill.windowing.kernels.slices import hopping_windows
 
     monkeypatch.setattr(hopping_windows.dispatcher, "_cache", SimpleNamespace(cache_path=str(tmp_path)))
     assert doctor.check_kernels().ok == "warn"

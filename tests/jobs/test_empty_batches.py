@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.jobs.batches import Run, check, in_minutes, shown
 from tests.jobs.drawn import COUNTS, GRIDS, MINUTE, OBJECTS, at, cuts, inputs, pipeline_of, some, streams
 from tests.strategies import Arrival
-from windowmill.jobs.layouts.emission import Emission
-from windowmill.jobs.layouts.input import Input
+from windowmill.jobs.layouts.input import Emission, Input
 from windowmill.jobs.layouts.limits import TooLargeError
 from windowmill.windowing.columnar.added_columns import LEVEL, SLICE
 from windowmill.windowing.columnar.known_spans import last_of, span_columns

@@ -11,8 +11,7 @@ from deltalake import write_deltalake
 from tests.specs import a_spec
 from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.commands.summaries import summary_of
-from windowmill.jobs.sources.base import Reading
-from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.base import Reading, open_source
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.settings import COMPUTE, MASTER
 from windowmill.windowing.spec import Pipeline

@@ -12,7 +12,7 @@ import pytest
 from tests.windowing.test_slices import ALL, NUMBERS, TYPES, rows_table
 from windowmill.jobs.layouts.base import Lifted
 from windowmill.jobs.layouts.slices import SliceMapReduce
-from windowmill.jobs.schedulers.spark import exchange
+from windowmill.jobs.schedulers import exchange
 from windowmill.windowing.columnar import grid_windows, slices
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.specs import TENS, a_spec
 from windowmill.jobs.conditions.truths import Conditions
-from windowmill.jobs.schedulers.files.survey import Survey, Times, bounds, surveyed, undecided
+from windowmill.jobs.schedulers.file_rows import Survey, Times, bounds, surveyed, undecided
 from windowmill.jobs.sources.base import AddedFile, PlainFile
 from windowmill.jobs.sources.plain_files import FilePart, Form
 from windowmill.jobs.sources.plain_rows import PlainRows

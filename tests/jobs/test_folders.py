@@ -22,8 +22,8 @@ from windowmill.checkpoints.failpoints import InjectedError, arm, disarm
 from windowmill.checkpoints.source_files import SeenFiles
 from windowmill.jobs.cli import main
 from windowmill.jobs.runnables import runnable_of
-from windowmill.jobs.sources.folder_options import name_pattern
-from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.base import open_source
+from windowmill.jobs.sources.options import name_pattern
 from windowmill.jobs.sources.reading import VersionRange, reading_of
 from windowmill.jobs.sources.unread import SourceWatch
 from windowmill.windowing.errors import FencedError, LedgerCorruptError
@@ -620,7 +620,7 @@ def _rows(folder: Path, format_: str, text: str, options: dict[str, Any]) -> lis
     ],
 )
 def test_texts_become_values_of_their_type_or_null(kind, texts, values):
-    from windowmill.jobs.sources.folder_options import declared
+    from windowmill.jobs.sources.options import declared
     from windowmill.jobs.sources.text_values import parsed
 
     found = parsed(pa.array(texts), declared(f"x {kind}").field(0).type).to_pylist()

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.specs import TENS, TICKS, a_spec
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.expectations.history import holds_again, last_verdict
+from windowmill.expectations.gate import holds_again, last_verdict
 from windowmill.expectations.suites import rules
 from windowmill.jobs.batch import closing
 from windowmill.jobs.cli import main

@@ -15,7 +15,7 @@ from tests.jobs.test_revised_batches import compare_vouched
 from tests.strategies import ARRIVALS, shared
 from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.layouts.emission import Emission
+from windowmill.jobs.layouts.input import Emission
 from windowmill.windowing.columnar.added_columns import CLOSED, LEVEL, REACHING, SLICE
 from windowmill.windowing.errors import LimitExceededError
 

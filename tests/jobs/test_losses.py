@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from windowmill.jobs.batch.losses import loss_of
+from windowmill.jobs.batch.closing import loss_of
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -20,7 +20,7 @@ from windowmill.checkpoints.features import check_appendable
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.records import FAN
-from windowmill.expectations.history import SCHEMA
+from windowmill.expectations.gate import SCHEMA
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.commands.summaries import history_of, quality_of, status_of

@@ -16,13 +16,13 @@ from tests.jobs.drawn import FILLED, MINUTE, NUMBERS, OTHERS, POLICIES, SESSIONS
 from tests.jobs.test_session_batches import ALLOWED, visits
 from tests.jobs.test_session_batches import GRIDS as ON_GRIDS
 from tests.strategies import shared
-from windowmill.checkpoints.state.compaction import compact_entries, joint_schema, own_rows
-from windowmill.checkpoints.state.partials import NeededRows, compact_partials, slice_schema
-from windowmill.checkpoints.state.wanted import OpenSessions, WithSpans, may_hold
-from windowmill.windowing.columnar.state_log import StateLog
+from windowmill.checkpoints.state.compaction import compact_entries, own_rows
+from windowmill.checkpoints.state.reading import OpenSessions, WithSpans, may_hold
+from windowmill.checkpoints.state.tables import NeededRows, compact_partials, joint_schema, slice_schema
+from windowmill.windowing.columnar.keyed import StateLog
 from windowmill.windowing.errors import SpecError, StateCorruptError
+from windowmill.windowing.grids import Span
 from windowmill.windowing.layouts import divide
-from windowmill.windowing.nodes import Span
 
 TYPES = Run(pipeline_of(["slots"])).base["types"]
 

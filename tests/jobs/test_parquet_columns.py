@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 from tests.jobs.parquet_cases import DAY, UNREAD, UTC_US, D, groups, write_cases
 from tests.spark.both_readers import NOW, pipeline_over, whole
 from windowmill.jobs.cli import main
+from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.parquet_columns import cast
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.windowing.specfile import parse_pipeline

@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 from tests.specs import TENS, TICKS, a_spec
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.expectations import history
+from windowmill.expectations import gate
 from windowmill.expectations.rule import KEYS, VOLUME
 from windowmill.jobs.cli import main
 from windowmill.jobs.report import write_report
@@ -42,7 +42,7 @@ class Story:
 
     def findings(self, rule_type: str) -> list[tuple[str, str]]:
         """Outcome and message of each validation by the rule."""
-        rows = history.read(Places.of(load_pipeline(self.spec)).quality)
+        rows = gate.read(Places.of(load_pipeline(self.spec)).quality)
         return [(row["outcome"], row["message"]) for row in rows if row["type"] == rule_type]
 
 

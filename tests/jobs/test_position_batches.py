@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.jobs.batches import Run, check, place
 from tests.jobs.drawn import MINUTE, VALUES, Row, at, cuts, ended, inputs, pipeline_of, some, streams
 from tests.strategies import FLOATS, shared
-from windowmill.jobs.layouts.restored import FLATFAT
+from windowmill.jobs.layouts.output import FLATFAT
 from windowmill.windowing.columnar.added_columns import KIND
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING
 from windowmill.windowing.errors import StateCorruptError

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from tests.jobs.test_steps import SPEC, row
 from tests.spark.harness import BASE, MINUTE, Bench, Row, quiet
-from windowmill.checkpoints import catalog_tables
+from windowmill.checkpoints import stores
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
@@ -139,7 +139,7 @@ def test_the_statements_of_views_are_printed(bench, tmp_path, capsys):
         ("lake.bench", "lake", 1), ("spark_catalog.lake.Bench", "lake", 1), ("lake.bench", "other", 2), ("lake.bench", None, 2),
     ):  # fmt: skip
         of = parse_pipeline(bench.spec | named | {"sink": {"table": table}})
-        catalog_tables.record(of, {table: bench.sink})
+        stores.record(of, {table: bench.sink})
         assert len(view_statements(of, schema)) == views, "a sink that is named like the view of all rows needs none"
     with pytest.raises(SpecError, match=r"schema: got 'a\.\.b'"):
         view_statements(spec, "a..b")

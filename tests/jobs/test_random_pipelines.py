@@ -21,7 +21,7 @@ from windowmill.jobs.layouts.base import Lifted, Part
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import seen_after
-from windowmill.jobs.schedulers.spark.bounded import BoundedWork
+from windowmill.jobs.schedulers.bounded import BoundedWork
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.planner import plan

@@ -10,7 +10,7 @@ import pytest
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.jobs.batch.job import ComputedBatch
-from windowmill.jobs.layouts.emission import Emission
+from windowmill.jobs.layouts.input import Emission
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.layouts.output import Output
 from windowmill.jobs.layouts.returning import decoded, encoded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from windowmill.jobs.layouts.row_numbers import starts_of
+from windowmill.jobs.layouts.lateness import starts_of
 from windowmill.windowing.errors import LimitExceededError
 from windowmill.windowing.watermark import COMMIT_SHIFT
 

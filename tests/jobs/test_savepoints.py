@@ -25,10 +25,10 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import store_of
 from windowmill.jobs.batch import loop
-from windowmill.jobs.batch import savepoint_batches as savepoints
+from windowmill.jobs.batch import maintenance as savepoints
 from windowmill.jobs.batch.planning import NOTHING_ACCEPTED
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands import savepoint_commands
+from windowmill.jobs.commands import maintenance_command
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.commands.summaries import history_of, status_of
 from windowmill.jobs.runnables import runnable_of
@@ -202,7 +202,7 @@ def test_a_savepoint_brings_its_spec_back_over_an_applied_change(tmp_path, prepa
     maintain(bench.pipeline, quiet())
     for path in (bench.sink, Places.of(bench.pipeline).state):
         DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False)
-    done = savepoint_commands.savepoint_of(bench.pipeline, quiet(), "restore", "first", NOTHING_ACCEPTED)
+    done = maintenance_command.savepoint_of(bench.pipeline, quiet(), "restore", "first", NOTHING_ACCEPTED)
     assert "put the old values into its file before the next run" in done.text
     assert ("windows" if "windows" in new else "aggregates") in done.data["spec_differs"]
     with pytest.raises(SpecChangedError, match="put the old ones back, or see what the change does by `windowmill plan SPEC`"):
@@ -225,7 +225,7 @@ def test_an_old_file_that_is_back_already_is_restored_too(tmp_path, prepared):
     ends = [row["window_end"] for row in story.bench.rows()]
     loop.backfill(story.bench.pipeline, quiet(), begin=min(ends), end=max(ends))
     story.bench.changes["aggregates"] = FEW
-    done = savepoint_commands.savepoint_of(story.bench.pipeline, quiet(), "restore", "first", NOTHING_ACCEPTED)
+    done = maintenance_command.savepoint_of(story.bench.pipeline, quiet(), "restore", "first", NOTHING_ACCEPTED)
     assert "spec_differs" not in done.data
     finish(story)
     others = clean.bench.rows()
@@ -422,7 +422,7 @@ def test_a_savepoint_by_a_clock_that_was_ahead_ends_no_others(tmp_path, monkeypa
     for version, year in enumerate((2042, 2026, 2026)):
         story.land(version)
         story.run()
-        monkeypatch.setattr("windowmill.jobs.batch.savepoint_batches._now", lambda at=datetime(year, 3, 1 + 8 * version, tzinfo=UTC): at)
+        monkeypatch.setattr("windowmill.jobs.batch.maintenance._now", lambda at=datetime(year, 3, 1 + 8 * version, tzinfo=UTC): at)
         maintain(story.bench.pipeline, quiet())
         made.append([name[5:13] for name in savepoints.listed(runnable_of(story.bench.pipeline))])
     assert made == [["20420301"], ["20420301", "20260309"], ["20260309", "20260317"]]
@@ -478,13 +478,13 @@ def test_maintenance_makes_savepoints_and_keeps_the_newest(tmp_path, monkeypatch
     story.bench.changes["savepoints"] = {"every": "7 days", "keep": 2}
     pipeline = story.bench.pipeline
     runnable, begin = runnable_of(pipeline), datetime(2026, 3, 1, tzinfo=UTC)
-    monkeypatch.setattr("windowmill.jobs.batch.savepoint_batches._now", lambda: begin)
+    monkeypatch.setattr("windowmill.jobs.batch.maintenance._now", lambda: begin)
     made = []
     for version, days in enumerate((0, 8, 16)):
         story.land(version)
         story.run()
         for _ in range(2):
-            monkeypatch.setattr("windowmill.jobs.batch.savepoint_batches._now", lambda days=days: begin + timedelta(days=days))
+            monkeypatch.setattr("windowmill.jobs.batch.maintenance._now", lambda days=days: begin + timedelta(days=days))
             made.append([line for line in str(maintain(pipeline, quiet()).text).splitlines() if line.startswith("savepoint")])
     assert made == [
         ["savepoint auto-20260301T000000Z: made"], [],

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.jobs.batches import Run, check, compare, in_minutes, place, run_vouched
 from tests.jobs.drawn import CUT, MINUTE, OBJECTS, SESSIONS, at, cuts, inputs, pipeline_of, some, streams
 from tests.strategies import ARRIVALS, Arrival
-from windowmill.checkpoints.state.wanted import OpenSessions, condition
+from windowmill.checkpoints.state.reading import OpenSessions, condition
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
-from windowmill.windowing.columnar.session_fragments import latest_fragments
+from windowmill.windowing.columnar.sessions import latest_fragments
 from windowmill.windowing.layouts import divide, why_rows
 from windowmill.windowing.reference import Record, rows_of
 from windowmill.windowing.reference.events import Course, Event, Tally

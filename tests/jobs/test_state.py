@@ -27,11 +27,10 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.inspection import SlicesInspection, key_value
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands.state import state_of
-from windowmill.jobs.commands.state_views.view import value_of
+from windowmill.jobs.commands.state import state_of, value_of
 from windowmill.jobs.commands.summaries import bound
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.columnar.partial_bytes import encode
+from windowmill.windowing.columnar.objects import encode
 from windowmill.windowing.errors import SpecChangedError, SpecError
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline

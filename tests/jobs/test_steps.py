@@ -23,7 +23,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch import closing, loop, steps
 from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.layouts.output import check_balance
-from windowmill.jobs.schedulers.spark import numbered_rows
+from windowmill.jobs.schedulers import tasks
 from windowmill.windowing.counts import Counts, WindowRows
 from windowmill.windowing.errors import LocalComputeError, SinkRefusedError, StateMissingError, WindowmillError
 from windowmill.windowing.settings import COMPUTE
@@ -300,9 +300,9 @@ def test_the_future_begins_where_the_plan_was_made_however_late_it_is_carried_ou
         seen.append(now_us)
         raise EnoughError
 
-    monkeypatch.setattr(numbered_rows, "read_rows", read_rows)
+    monkeypatch.setattr(tasks, "read_rows", read_rows)
     batch: Any = SimpleNamespace(plan=plan(0, now_us=77), runnable=None, source=None, reading=None)
     spark: Any = None
     with pytest.raises(EnoughError):
-        numbered_rows.read(batch, spark)
+        tasks.read(batch, spark)
     assert seen == [77]

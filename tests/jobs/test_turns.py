@@ -15,7 +15,7 @@ from tests.spark.harness import quiet
 from tests.specs import SECONDS, TENS, a_spec
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.writers import lease
+from windowmill.checkpoints.protocol import lease
 from windowmill.jobs.batch import loop
 from windowmill.jobs.commands import maintenance_command
 from windowmill.windowing.errors import LeaseTakenError, LedgerError

@@ -155,7 +155,7 @@ def test_a_file_that_is_gone_is_named_in_one_line(tmp_path, capsys, monkeypatch,
 def test_keys_with_few_rows_are_compared_where_others_have_too_many(tmp_path, capsys, monkeypatch):
     spec = write_spec(tmp_path, "delta")
     deliver(tmp_path / "source", "delta", parts(3, 2, 120), spec)
-    monkeypatch.setattr("windowmill.jobs.verify.by_reference.MAX_ROWS", 100)
+    monkeypatch.setattr("windowmill.jobs.verify.check.MAX_ROWS", 100)
     found = verified(spec, capsys, "--sample", "5000")
     assert found["differing"] == 0
     left_out = sum(each["rows"] for each in found["not_compared"] if "too many" in each["why"])

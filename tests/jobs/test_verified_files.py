@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from tests.spark.harness import MINUTE, SCHEMA, Bench, cut, events
 from windowmill.checkpoints.batches import effective_batches
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.verify.source_rows import SourceFiles
 
 VERSIONS = 12

@@ -18,7 +18,7 @@ from tests.kafka.brokers import PASSWORD, USER, Broker
 from windowmill.checkpoints.failpoints import InjectedError, arm, disarm
 from windowmill.jobs.cli import main
 from windowmill.jobs.sources import kafka_messages
-from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.sources.unread import SourceProbe, SourceWatch
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 

@@ -50,7 +50,7 @@ MUTANTS = {
     f"{EXCHANGE}blocks_in_any_order_give_to_the_bit_what_rows_together_give": [
         (
             "blocks-in-any-order",
-            "jobs.schedulers.spark.exchange:_lifted",
+            "jobs.schedulers.exchange:_lifted",
             instead("sorted(blocks, key=lambda block: block[_RANK].as_py())", "blocks"),
         ),
     ],
@@ -67,23 +67,23 @@ MUTANTS = {
             "windowing.watermark:first_of_commit",
             instead("np.maximum.accumulate(np.where(_, _1, 0))", "_1"),
         ),
-        ("files-of-a-commit-late-to-one-another", "jobs.layouts.row_numbers:starts_of", instead("_ or _1", "_1")),
+        ("files-of-a-commit-late-to-one-another", "jobs.layouts.lateness:starts_of", instead("_ or _1", "_1")),
         ("closed-windows-take-rows", "jobs.layouts.lateness:judged_at", instead("_1.last_end <= _2", "_1.last_end < _2")),
     ],
     f"{WINDOWING_ARRIVAL}a_late_row_links_another_of_its_commit_to_an_open_session": [
         (
             "late-rows-linked-to-sessions-by-luck",
-            "windowing.kernels.sessions:sessions",
+            "windowing.kernels.event_bounds:sessions",
             instead("suspects_of(_1, _2, _3, _4, True)", "suspects_of(_1, _2, _3, _4, False)"),
         ),
     ],
     f"{SESSION_BATCHES}a_late_row_links_another_of_its_commit_to_an_open_session": [
-        ("late-fragments-linked-to-sessions-by-luck", "windowing.columnar.session_batch:_joined", instead("-_1.first", "_1.first")),
+        ("late-fragments-linked-to-sessions-by-luck", "windowing.columnar.sessions:_joined", instead("-_1.first", "_1.first")),
     ],
     f"{WINDOWING_ARRIVAL}no_row_of_a_commit_completes_a_window_by_count_before_another_has_joined_it": [
         (
             "windows-by-count-completed-by-the-latest",
-            "windowing.kernels.counts:_windows_of_key",
+            "windowing.kernels.event_bounds:_windows_of_key",
             instead("suspects_of(_1, _2, _3, _4, False)", "suspects_of(_1, _2, _3, _4, True)"),
         ),
     ],
@@ -106,14 +106,14 @@ MUTANTS = {
     f"{CALENDAR_BATCHES}a_month_is_stored_as_one_slice_and_read_when_it_ends": [
         (
             "rows-at-an-edge-of-a-calendar-before-it",
-            "windowing.slicing.calendar_grid:CalendarGrid.slice_start",
+            "windowing.slicing.calendars:CalendarGrid.slice_start",
             instead("'right'", "'left'"),
         ),
     ],
     f"{CALENDAR_BATCHES}batches_are_those_of_the_oracle": [
         (
             "slices-of-long-windows-forgotten",
-            "windowing.slicing.calendar_grid:CalendarGrid.first_start_after",
+            "windowing.slicing.calendars:CalendarGrid.first_start_after",
             instead("_1.ends", "_1.starts"),
         ),
     ],
@@ -126,7 +126,7 @@ MUTANTS = {
     f"{SAVEPOINTS}a_savepoint_outlives_vacuum_and_compaction": [
         (
             "rows-of-undone-batches-kept-in-files-of-both",
-            "checkpoints.undoing:UndoneFiles.stays",
+            "checkpoints.rewriting:UndoneFiles.stays",
             instead("pc.less_equal(_1, _2.after)", "pc.less_equal(_1, _2.after + 1)"),
         ),
     ],
@@ -147,7 +147,7 @@ MUTANTS = {
     f"{TURNS}a_lease_cannot_be_taken_by_removing_its_file": [
         (
             "lease-on-a-file",
-            "checkpoints.writers:lease",
+            "checkpoints.protocol:lease",
             instead("os.open(_1, os.O_RDONLY | os.O_DIRECTORY)", 'os.open(_1 / ".lease", os.O_RDWR | os.O_CREAT)'),
         ),
     ],
@@ -155,7 +155,7 @@ MUTANTS = {
         ("broken-rule-passes", "expectations.gate:verdict", instead('_1.outcome != "passed"', '_1.outcome == "failed"')),
     ],
     f"{REVISED_BATCHES}revisions_are_those_of_the_oracle": [
-        ("closed-windows-revised", "windowing.kernels.slice_revisions:late_windows", instead("max(_1, _ - _, _2)", "max(_1, _2)")),
+        ("closed-windows-revised", "windowing.kernels.slices:late_windows", instead("max(_1, _ - _, _2)", "max(_1, _2)")),
     ],
     f"{REVISED_BATCHES}a_window_that_ends_at_the_watermark_is_revised": [
         (
@@ -200,10 +200,10 @@ MUTANTS = {
         ),
     ],
     f"{MIXED_BATCHES}a_row_is_too_late_only_if_every_part_refuses_it": [
-        ("too-late-for-one-part-is-too-late", "jobs.schedulers.local.one_process:refused_by_all", instead("np.intersect1d", "np.union1d")),
+        ("too-late-for-one-part-is-too-late", "jobs.schedulers.local:refused_by_all", instead("np.intersect1d", "np.union1d")),
     ],
     f"{MIXED_BATCHES}a_row_that_a_grid_still_counts_is_not_too_late": [
-        ("grids-not-asked-about-late-rows", "jobs.schedulers.local.one_process:refused_by_all", without("not _ or not len(_)")),
+        ("grids-not-asked-about-late-rows", "jobs.schedulers.local:refused_by_all", without("not _ or not len(_)")),
     ],
     f"{MIXED_BATCHES}a_row_that_lies_between_windows_is_refused_by_none_of_them": [
         ("rows-between-windows-refused", "jobs.layouts.lateness:too_late_among", without("_ > _")),

@@ -33,10 +33,10 @@ MUTANTS = {
         ("dropped-windows-replaced", "jobs.batch.window_history:has_dropped_windows", never("any(_)")),
     ],
     f"{DAYS}a_backfill_gives_revised_windows_that_are_shown_but_not_closed": [
-        ("open-windows-not-backfilled", "jobs.layouts.emission:_windows_of", instead("rule.watermark_of(plan.emitted)", "plan.emitted")),
+        ("open-windows-not-backfilled", "jobs.layouts.input:_windows_of", instead("rule.watermark_of(plan.emitted)", "plan.emitted")),
         (
             "backfilled-by-rows-that-are-left",
-            "jobs.layouts.emission:_windows_of",
+            "jobs.layouts.input:_windows_of",
             never("_.range is not None and not _.builds_state"),
         ),
     ],
@@ -50,10 +50,10 @@ MUTANTS = {
         ("ignored-changes-counted", "jobs.sources.reading:backfill_versions", never("_ == 'counted' and _ is not None and _ is not None")),
     ],
     f"{CHANGED}a_changed_spec_behind_a_restatement_that_moved_the_watermark_shows_what_has_been_shown": [
-        ("shown-ahead-of-a-lagging-run", "jobs.layouts.emission:emission_of", never("(_ or _) and _ is not None")),
+        ("shown-ahead-of-a-lagging-run", "jobs.layouts.input:emission_of", never("(_ or _) and _ is not None")),
     ],
     f"{DAYS}a_restatement_behind_one_that_moved_the_watermark_shows_what_has_been_shown": [
-        ("shown-ahead-by-a-restatement", "jobs.layouts.emission:emission_of", instead("_1 or plan.replaces_state", "_1")),
+        ("shown-ahead-by-a-restatement", "jobs.layouts.input:emission_of", instead("_1 or plan.replaces_state", "_1")),
     ],
     f"{DAYS}a_row_that_the_filter_leaves_out_does_not_move_the_watermark": [
         (
@@ -72,24 +72,24 @@ MUTANTS = {
     f"{DAYS}the_latest_view_shows_a_closed_session_beside_one_that_overlaps_it_and_was_revised": [
         (
             "moved-sessions-not-retracted",
-            "windowing.columnar.session_batch:advance",
+            "windowing.columnar.sessions:advance",
             instead("(_1.results(_2), _1.retractions(_2))", "(_1.results(_2),)"),
         ),
     ],
     f"{DAYS}a_window_whose_bounds_late_rows_move_is_retracted": [
-        ("moved-windows-not-retracted", "windowing.slicing.replay:EmittedVersions._retracted", never("_ >= 0 and _ not in _")),
+        ("moved-windows-not-retracted", "windowing.slicing.revised_slicer:EmittedVersions._retracted", never("_ >= 0 and _ not in _")),
     ],
     f"{DAYS}rows_that_take_the_place_of_deleted_ones_are_corrections": [
-        ("redelivered-rows-late", "jobs.batch.redelivery:_takes_place", never("bool(_)")),
+        ("redelivered-rows-late", "jobs.batch.restated_rows:_takes_place", never("bool(_)")),
     ],
     f"{DAYS}late_rows_behind_a_deletion_of_others_are_late_as_ever": [
-        ("all-rows-behind-a-deletion-in-time", "jobs.batch.redelivery:_takes_place", instead("bool(_)", "len(late) > 0")),
+        ("all-rows-behind-a-deletion-in-time", "jobs.batch.restated_rows:_takes_place", instead("bool(_)", "len(late) > 0")),
     ],
     f"{CHANGED}maintenance_keeps_what_the_spec_that_runs_needs_while_the_file_has_changed": [
         ("maintenance-by-a-changed-spec", "checkpoints.ledger:Ledger.as_computed", instead("last is None or _", "True")),
     ],
     f"{DAYS}rows_that_take_the_place_of_deleted_ones_are_corrections_behind_other_commits": [
-        ("redelivered-rows-behind-others-late", "jobs.batch.redelivery:last_redelivery", instead("last = version.version", "break")),
+        ("redelivered-rows-behind-others-late", "jobs.batch.restated_rows:last_redelivery", instead("last = version.version", "break")),
     ],
     f"{DAYS}late_takes_the_rows_that_missed_some_of_their_windows": [
         ("rows-that-missed-windows-left-out", "jobs.batch.counted_rows:were_missed", never("any(_)")),
@@ -126,7 +126,7 @@ MUTANTS = {
         ("columns-of-an-earlier-spec-judged", "jobs.verify.check:_Comparing._add", always("_ not in lacking")),
     ],
     f"{VERIFIED}verify_goes_by_the_watermark_of_the_batches_where_the_newest_rows_are_gone": [
-        ("watermark-of-the-source-as-it-is", "jobs.verify.by_reference:_of_window", instead("final=True", "final=False")),
+        ("watermark-of-the-source-as-it-is", "jobs.verify.check:_of_window", instead("final=True", "final=False")),
     ],
     (
         f"{CHANGED}a_correction_leaves_rows_of_a_window_that_a_variable_has_changed_since",
@@ -142,10 +142,10 @@ MUTANTS = {
         ("rows-judged-by-an-abandoned-spec", "jobs.verify.check:_of_this_spec", instead("_.newest_kept", "ledger.batches()[-1]")),
     ],
     f"{VERIFIED}verify_compares_ticks_behind_which_the_rows_are_gone": [
-        ("ticks-until-the-rows-that-are-left", "jobs.verify.by_reference:_of_window", instead("max(_1)", "min(0, *_1)")),
+        ("ticks-until-the-rows-that-are-left", "jobs.verify.check:_of_window", instead("max(_1)", "min(0, *_1)")),
     ],
     f"{VERIFIED}verify_compares_windows_with_policies_that_were_empty": [
-        ("empty-windows-begin-somewhere", "jobs.verify.by_reference:reaches", instead("row.end + 1", "max(row.start, row.end) + 1")),
+        ("empty-windows-begin-somewhere", "jobs.verify.check:reaches_of", instead("row.end + 1", "max(row.start, row.end) + 1")),
     ],
     f"{DAYS}a_batch_that_numbers_published_triggers_anew_is_not_discarded": [
         ("triggers-of-discarded-batches-numbered-again", "jobs.batch.window_history:_numbered_anew", never("held.restates")),

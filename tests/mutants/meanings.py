@@ -12,10 +12,10 @@ SECRETS = "tests/jobs/test_secrets.py::test_"
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
     f"{LABELS}an_event_may_be_a_day_in_the_future_unless_the_axis_is_no_time": [
-        ("no-limit-to-the-future", "windowing.time_axis:Time", instead("Duration(days=1)", "None")),
+        ("no-limit-to-the-future", "windowing.fields:Time", instead("Duration(days=1)", "None")),
     ],
     f"{SESSION_END}an_event_at_the_end_of_another_keys_session_and_its_own_is_not_late": [
-        ("session-closed-at-its-end-by-kernels", "windowing.kernels.sessions:_closes_at", without("1")),
+        ("session-closed-at-its-end-by-kernels", "windowing.kernels.event_bounds:_closes_at", without("1")),
         (
             "session-closed-at-its-end",
             "windowing.reference.event_windows:SessionWindows.complete",
@@ -23,7 +23,7 @@ MUTANTS = {
         ),
     ],
     f"{SESSION_END}versions_of_a_closed_session_are_forgotten": [
-        ("versions-of-closed-sessions-count", "windowing.slicing.replay:EmittedVersions.resolve", without("not _.isdisjoint(...)")),
+        ("versions-of-closed-sessions-count", "windowing.slicing.revised_slicer:EmittedVersions.resolve", without("not _.isdisjoint(...)")),
         (
             "versions-of-closed-sessions-count-in-the-reference",
             "windowing.reference.event_windows:SessionWindows.takes",
@@ -34,12 +34,12 @@ MUTANTS = {
         ("shown-version-of-a-session-numbered-again", "windowing.kernels.fragments:_join", instead("max(_1, _2 + _)", "max(_1, _2)")),
         (
             "stored-session-shown-again",
-            "windowing.columnar.session_batch:_joined",
+            "windowing.columnar.sessions:_joined",
             instead("_1.closed_before + _1.ahead", "_1.closed_before"),
         ),
     ],
     f"{SESSION_BATCHES}versions_of_a_batch_are_those_of_many": [
-        ("late-rows-of-a-session-merged-beforehand", "windowing.columnar.session_fragments:SessionInput.of", without("_.ahead")),
+        ("late-rows-of-a-session-merged-beforehand", "windowing.columnar.sessions:SessionInput.of", without("_.ahead")),
     ],
     f"{SESSION_BATCHES}a_row_joins_a_session_that_ends_where_windows_are_closed": [
         (
@@ -49,10 +49,10 @@ MUTANTS = {
         ),
     ],
     f"{SESSION_BATCHES}a_piece_that_is_closed_by_its_size_is_gone_though_its_last_row_is_within_a_gap": [
-        ("pieces-closed-by-their-size-not-told-gone", "windowing.columnar.session_batch:cut", never("(_ < _) & (_ >= _.closed)")),
+        ("pieces-closed-by-their-size-not-told-gone", "windowing.columnar.sessions:cut", never("(_ < _) & (_ >= _.closed)")),
     ],
     f"{SESSION_BATCHES}a_batch_reads_of_a_session_that_is_cut_one_fragment_and_the_latest_instants": [
-        ("instants-of-a-session-not-merged-once-they-are-passed", "windowing.columnar.session_batch:cut", without("_ > 1")),
+        ("instants-of-a-session-not-merged-once-they-are-passed", "windowing.columnar.sessions:cut", without("_ > 1")),
     ],
     f"{LABELS}aggregates_that_differ_never_share_or_swap_columns": [
         ("labels-by-order", "windowing.kernels.layout:label_atoms", instead('f"{_1}_{_digest(_2)}"', 'f"{_1}_{list(atoms).index(_2)}"')),

@@ -88,34 +88,34 @@ MUTANTS = {
         ("empty-chunks-for-spark", "windowing.columnar.rows:without_empty_chunks", instead("(_ for _ in _1 if _.num_rows)", "_1")),
     ],
     f"{FOREIGN_CHANGES}rows_that_others_append": [
-        ("foreign-writes-accepted", "checkpoints.verification:_verify_table", without("raise refused(...)")),
-        ("accept-changes-of-the-state", "checkpoints.verification:verify", without('_ != "state"')),
+        ("foreign-writes-accepted", "checkpoints.own_tables:_verify_table", without("raise refused(...)")),
+        ("accept-changes-of-the-state", "checkpoints.own_tables:verify", without('_ != "state"')),
     ],
     f"{FOREIGN_CHANGES}rows_that_others_delete_and_restore": [
-        ("restored-rows-are-foreign", "checkpoints.verification:foreign_change", always("any(_.values()) and any(_.values())")),
+        ("restored-rows-are-foreign", "checkpoints.own_tables:foreign_change", always("any(_.values()) and any(_.values())")),
     ],
     f"{PROTOCOL}a_clean_pipeline_is_verified": [
-        ("own-batch-is-foreign", "checkpoints.verification:foreign_change", never("_batch_of(...) is not None")),
+        ("own-batch-is-foreign", "checkpoints.own_tables:foreign_change", never("_batch_of(...) is not None")),
     ],
     f"{FOREIGN_CHANGES}a_table_that_is_gone_is_not_made_anew": [
         (
             "missing-table-accepted",
-            "checkpoints.verification:check_table_version",
+            "checkpoints.own_tables:check_table_version",
             instead("if _1 is None:\n    ...", "if _1 is None:\n    return"),
         ),
     ],
     f"{FOREIGN_CHANGES}a_table_whose_log_was_cut_off": [
-        ("older-table-accepted", "checkpoints.verification:check_table_version", never("_.version < _.version")),
+        ("older-table-accepted", "checkpoints.own_tables:check_table_version", never("_.version < _.version")),
     ],
     f"{FOREIGN_CHANGES}another_table_in_its_place": [
-        ("table-id-not-compared", "checkpoints.verification:check_table_version", never("_.table_id != _.table_id")),
+        ("table-id-not-compared", "checkpoints.own_tables:check_table_version", never("_.table_id != _.table_id")),
     ],
     f"{FOREIGN_CHANGES}a_ledger_restored_from_an_older_copy": [
-        ("unknown-batch-is-ours", "checkpoints.verification:_verify_table", instead("_1 >= _2.count", "_1 > _2.count")),
-        ("landed-number-planned-again", "checkpoints.verification:refuse_committed", without("raise LedgerBehindError(...)")),
+        ("unknown-batch-is-ours", "checkpoints.own_tables:_verify_table", instead("_1 >= _2.count", "_1 > _2.count")),
+        ("landed-number-planned-again", "checkpoints.own_tables:refuse_committed", without("raise LedgerBehindError(...)")),
     ],
     f"{FOREIGN_CHANGES}a_ledger_that_is_gone": [
-        ("orphans-accepted", "checkpoints.verification:verify", never("not _.count")),
+        ("orphans-accepted", "checkpoints.own_tables:verify", never("not _.count")),
     ],
     f"{PROTOCOL}what_another_batch_landed_is_not_taken_for_this_one": [
         ("later-batch-landed-unnoticed", "checkpoints.own_tables:DeltaOwnTable._checked", without("raise LedgerBehindError(...)")),
@@ -129,7 +129,7 @@ MUTANTS = {
     f"{FOREIGN_CHANGES}rows_that_others_remove_at_the_very_moment_of_a_commit_are_noticed_by_the_next": [
         (
             "foreign-change-before-the-commits-unseen",
-            "checkpoints.verification:_since",
+            "checkpoints.own_tables:_since",
             instead("return before.version", "return written.version"),
         ),
     ],
@@ -137,10 +137,10 @@ MUTANTS = {
         ("commit-on-top-of-a-foreign-change", "checkpoints.protocol:_publish", never('not _ or _ == "state"')),
     ],
     f"{FOREIGN_CHANGES}changes_are_accepted_once_and_for_all": [
-        ("accepted-changes-forgotten", "checkpoints.verification:_verify_table", without("_.note(_, replace(...))")),
+        ("accepted-changes-forgotten", "checkpoints.own_tables:_verify_table", without("_.note(_, replace(...))")),
     ],
     f"{FOREIGN_CHANGES}rows_that_others_delete_after_a_compaction_and_restore": [
-        ("restore-after-a-compaction-is-foreign", "checkpoints.verification:foreign_change", without("_.moved_in")),
+        ("restore-after-a-compaction-is-foreign", "checkpoints.own_tables:foreign_change", without("_.moved_in")),
     ],
     f"{FOREIGN_CHANGES}a_table_whose_first_log_entries_are_gone": [
         ("log-without-its-beginning", "checkpoints.own_tables:DeltaOwnTable.table_version", without("raise self._unreadable(...)")),

@@ -113,18 +113,18 @@ MUTANTS = {
         ("statistics-read-as-python-dates", "jobs.sources.delta_log:DeltaSource.snapshot", instead("_1.select([_ for _ in _ if _])", "_1")),
     ],
     f"{FILE_SURVEYS}only_files_that_may_hold_the_greatest_time_are_read": [
-        ("instants-of-statistics-not-cut", "jobs.sources.statistics:", instead("CUT_US = 999", "CUT_US = 0")),
+        ("instants-of-statistics-not-cut", "jobs.sources.delta_log:", instead("CUT_US = 999", "CUT_US = 0")),
     ],
     f"{FILE_SURVEYS}bounds_that_are_too_wide_are_not_used": [
-        ("wide-bounds-of-statistics-used", "jobs.sources.statistics:span", never('_.get("tightBounds") is False')),
+        ("wide-bounds-of-statistics-used", "jobs.sources.delta_log:span", never('_.get("tightBounds") is False')),
     ],
     f"{FILE_SURVEYS}files_before_a_late_row_are_read_as_far_as_they_tell_the_watermark": [
-        ("files-before-late-rows-not-read", "jobs.schedulers.files.survey:undecided", instead("np.flatnonzero(...).tolist()", "[]")),
+        ("files-before-late-rows-not-read", "jobs.schedulers.file_rows:undecided", instead("np.flatnonzero(...).tolist()", "[]")),
     ],
     f"{FILE_SURVEYS}times_that_may_not_be_accepted_are_read": [
         (
             "statistics-of-times-that-may-not-be-accepted-used",
-            "jobs.schedulers.files.survey:bounds",
+            "jobs.schedulers.file_rows:bounds",
             instead("_1 is not None and _ and _", "_1 is not None"),
         ),
     ],

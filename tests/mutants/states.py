@@ -17,28 +17,28 @@ INTERVAL_BATCHES = "tests/jobs/test_interval_batches.py::test_"
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
     (f"{CHECKSUMS}rows_that_differ_from_what_was_written_are_refused", f"{OPENING}a_row_that_is_another_is_damage_however_it_is_read"): [
-        ("row-checksum-not-verified", "windowing.columnar.checksums:RowCheck.verify", never("pc.any(...).as_py()")),
+        ("row-checksum-not-verified", "windowing.columnar.hashes:RowCheck.verify", never("pc.any(...).as_py()")),
     ],
     f"{CHECKSUMS}rows_that_differ_from_what_was_written_are_refused": [
         (
             "rows-without-checksums-accepted",
-            "windowing.columnar.checksums:RowCheck.verify",
+            "windowing.columnar.hashes:RowCheck.verify",
             instead("pc.fill_null(_1, True)", "pc.fill_null(_1, False)"),
         ),
     ],
     f"{OPENING}a_row_that_is_another_is_damage_however_it_is_read": [
-        ("restored-rows-not-verified", "checkpoints.state.base:StateTable._rows", without("self._check.verify(...)")),
+        ("restored-rows-not-verified", "checkpoints.state.tables:StateTable._rows", without("self._check.verify(...)")),
     ],
     f"{LOG_TABLE}a_batch_reads_the_entries_of_keys_that_it_touches_or_that_are_due": [
-        ("live-rows-of-due-keys-not-read", "checkpoints.state.log:of_keys", instead("_1 <= _2", "_1 < _2")),
+        ("live-rows-of-due-keys-not-read", "checkpoints.state.tables:of_keys", instead("_1 <= _2", "_1 < _2")),
         (
             "key-due-by-its-first-entry",
-            "checkpoints.state.log:of_keys",
+            "checkpoints.state.tables:of_keys",
             instead("_1.sort_by(BATCH)", '_1.sort_by([(BATCH, "descending")])'),
         ),
     ],
     f"{LOG_TABLE}an_altered_entry_is_told": [
-        ("live-rows-in-the-driver-not-verified", "checkpoints.state.log:LogTable.read", without("self._check.verify(...)")),
+        ("live-rows-in-the-driver-not-verified", "checkpoints.state.tables:LogTable.read", without("self._check.verify(...)")),
     ],
     f"{OPENING}a_newer_format_is_refused": [
         ("newer-format-accepted", "checkpoints.features:check_format", never("int(_) > FORMATS[_]")),
@@ -57,7 +57,11 @@ MUTANTS = {
         ("damaged-log-accepted", "checkpoints.state.reading:open_state", without("raise StateCorruptError(...)")),
     ],
     f"{OPENING}rows_come_back_without_their_checksums": [
-        ("rows-of-a-dead-attempt-restored", "checkpoints.state.wanted:condition", instead("pc.field(BATCH) < _1", "pc.field(BATCH) <= _1")),
+        (
+            "rows-of-a-dead-attempt-restored",
+            "checkpoints.state.reading:condition",
+            instead("pc.field(BATCH) < _1", "pc.field(BATCH) <= _1"),
+        ),
     ],
     f"{PARTIAL_TABLE}rows_that_another_attempt_appends_meanwhile_are_not_lost": [
         ("compaction-over-what-came-since", "checkpoints.features:own_commit", without("max_commit_retries=0")),
@@ -76,7 +80,7 @@ MUTANTS = {
         ("kept-table-stays-at-its-version", "checkpoints.delta_tables:KeptTable.newest", never("_ is not None")),
     ],
     f"{STORES}two_writers_that_win_are_refused_whichever_of_them_the_store_keeps": [
-        ("two-winners-accepted", "checkpoints.writers:_check", without("len(_) > 1")),
+        ("two-winners-accepted", "checkpoints.protocol:_check", without("len(_) > 1")),
     ],
     f"{POSITIONS}results_are_the_same_to_the_bit_however_rows_are_cut": [
         ("waiting-tuples-applied-twice", "windowing.columnar.position_reads:StoredSequence.of", instead("_1 >= _", "_1 > BEFORE")),
@@ -89,7 +93,7 @@ MUTANTS = {
         ),
     ],
     f"{POSITIONS}a_node_that_is_gone_is_told": [
-        ("missing-nodes-pass", "windowing.columnar.position_nodes:_all_there", without("raise StateCorruptError(...)")),
+        ("missing-nodes-pass", "windowing.columnar.positions:_all_there", without("raise StateCorruptError(...)")),
     ],
     f"{POSITIONS}a_row_that_is_another_is_told": [
         ("restored-positions-not-verified", "windowing.columnar.position_batch:advance", without("verify_once(...)")),
@@ -104,12 +108,12 @@ MUTANTS = {
     f"{PARTIAL_TABLE}of_a_keys_spans_the_latest_committed_row_stays": [
         (
             "spans-of-keys-dropped-with-their-slices",
-            "checkpoints.state.partials:NeededRows.__or__",
+            "checkpoints.state.tables:NeededRows.__or__",
             instead('NeededRows(f"{_1} OR {_}", {**_2, **_}, _3)', "NeededRows(_1, _2, _3)"),
         ),
         (
             "spans-superseded-by-an-unfinished-batch",
-            "checkpoints.state.partials:NeededRows.spans",
+            "checkpoints.state.tables:NeededRows.spans",
             instead('f"{_1} AND {BATCH} < {_}"', "_1"),
         ),
     ],
@@ -140,7 +144,7 @@ MUTANTS = {
     f"{EMPTY_BATCHES}a_window_that_was_shown_empty_is_revised": [
         (
             "revisions-of-empty-windows-counted-from-zero",
-            "windowing.kernels.slice_revisions:_list_earlier",
+            "windowing.kernels.slices:_list_earlier",
             instead("1 if _1 or _ else 0", "1 if _1 else 0"),
         ),
         (

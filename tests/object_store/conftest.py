@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.object_store.servers import BUCKET, Server, versitygw
-from windowmill.checkpoints import stores, writers
+from windowmill.checkpoints import protocol, stores
 
 _NUMBERS = itertools.count()
 
@@ -26,7 +26,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
-    monkeypatch.setattr(writers, "_PASSED", set())
+    monkeypatch.setattr(protocol, "_PASSED", set())
     monkeypatch.setattr(stores, "_OPTIONS", {})
 
 

@@ -9,8 +9,8 @@ import pyarrow.fs as pa_fs
 import pytest
 
 from tests.object_store.servers import ACCESS, BUCKET, SECRET, careless
-from windowmill.checkpoints import stores, writers
-from windowmill.checkpoints.writers import MARK, check_conditional_writes, check_scheme
+from windowmill.checkpoints import protocol, stores
+from windowmill.checkpoints.protocol import MARK, check_conditional_writes, check_scheme
 from windowmill.jobs.commands import doctor
 from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.errors import MachineError, SpecError, UnsupportedError, first_line
@@ -118,15 +118,15 @@ def test_a_store_that_keeps_writers_apart_is_tested_once(bucket, server, monkeyp
     left = [path.relative_to(server.folder / BUCKET) for path in (server.folder / BUCKET / bucket.rpartition("/")[2]).rglob("*.json*")]
     assert [path.name for path in left] == [MARK], "the test leaves nothing else behind"
     # By another process: it reads what this one found out.
-    monkeypatch.setattr(writers, "_PASSED", set())
-    monkeypatch.setattr(writers, "_race", lambda place: pytest.fail(f"raced again at {place}"))
+    monkeypatch.setattr(protocol, "_PASSED", set())
+    monkeypatch.setattr(protocol, "_race", lambda place: pytest.fail(f"raced again at {place}"))
     check_conditional_writes(f"{bucket}/sink.windowmill", [f"{bucket}/sink"], said.append)
     # A copy of the tables on another server is tested there.
     with stores.store_of(f"{bucket}/sink.windowmill").open_output_stream(MARK) as stream:
         stream.write(json.dumps([f"s3://{BUCKET} at http://elsewhere"]).encode())
-    monkeypatch.setattr(writers, "_PASSED", set())
+    monkeypatch.setattr(protocol, "_PASSED", set())
     raced = []
-    monkeypatch.setattr(writers, "_race", raced.append)
+    monkeypatch.setattr(protocol, "_race", raced.append)
     check_conditional_writes(f"{bucket}/sink.windowmill", [f"{bucket}/sink"], said.append)
     assert raced == [f"{bucket}/sink"]
 
@@ -138,14 +138,14 @@ def test_a_store_that_lets_two_writers_win_is_refused(care, tmp_path, monkeypatc
             monkeypatch.setenv(name, value)
         with pytest.raises(MachineError, match=r"the store let \d writers create one version of a table, so a batch could be lost"):
             check_conditional_writes(f"s3://{BUCKET}/sink.windowmill", [f"s3://{BUCKET}/sink"], lambda _: None)
-        assert not writers._PASSED
+        assert not protocol._PASSED
         assert not stores.store_of(f"s3://{BUCKET}/sink.windowmill").get_file_info([MARK])[0].is_file
 
 
 def test_two_writers_that_win_are_refused_whichever_of_them_the_store_keeps(monkeypatch):
-    monkeypatch.setattr(writers, "_writer", lambda *_: "a")
+    monkeypatch.setattr(protocol, "_writer", lambda *_: "a")
     with pytest.raises(MachineError, match="the store let 2 writers create one version of a table"):
-        writers._check("s3://b/t", "probe", 0, ["a", "b"])
+        protocol._check("s3://b/t", "probe", 0, ["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_the_doctor_tries_a_warehouse_in_a_bucket(bucket, monkeypatch):
     monkeypatch.setenv("WAREHOUSE", f"{bucket}/warehouse")
     check = doctor.check_warehouse(None)
     assert check == doctor.Check("Warehouse", True, f"{bucket}/warehouse can be written, and keeps two writers apart")
-    monkeypatch.setattr(writers, "_PASSED", set())
+    monkeypatch.setattr(protocol, "_PASSED", set())
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     check = doctor.check_warehouse(None)
     assert check.ok is False

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from windowmill.jobs.commands import COMMANDS
-from windowmill.jobs.sources.kinds import KINDS
-from windowmill.windowing import imports
+from windowmill.jobs.sources.base import KINDS
+from windowmill.windowing import registry as imports
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.windows.base import TYPES
 
@@ -25,8 +25,8 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def plug(*modules: str) -> None:
         monkeypatch.setenv("WINDOWMILL_PLUGINS", ",".join(modules))
         monkeypatch.setattr(imports, "_imports", imports._Imports())
-        for registry in REGISTRIES:
-            monkeypatch.setattr(registry, "_added", {})
+        for each in REGISTRIES:
+            monkeypatch.setattr(each, "_added", {})
         for module in modules:
             monkeypatch.delitem(sys.modules, module, raising=False)
 

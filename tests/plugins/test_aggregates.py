@@ -18,7 +18,7 @@ from tests.checkpoints.records import plan
 from tests.windowing.kernel_algebra import made_of
 from windowmill import aggregate
 from windowmill.jobs.cli import main
-from windowmill.jobs.spark.shipping import ship_modules
+from windowmill.jobs.spark.session import ship_modules
 from windowmill.jobs.user_code import check_modules, module_digests
 from windowmill.testing import check_aggregate, try_pipeline
 from windowmill.windowing.aggregates import aggregate_for

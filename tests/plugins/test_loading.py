@@ -15,8 +15,7 @@ from windowmill.jobs.cli import main
 from windowmill.jobs.commands.doctor import Check, check_plugins
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.errors import PluginError
-from windowmill.windowing.imports import Plugin, named_plugins
-from windowmill.windowing.registry import all_added
+from windowmill.windowing.registry import Plugin, all_added, named_plugins
 from windowmill.windowing.settings import PLUGINS
 
 ALIAS = """

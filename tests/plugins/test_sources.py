@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from windowmill.jobs.cli import main
 from windowmill.jobs.runnables import runnable_of
-from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.sources.reading import Limits, VersionRange, next_versions, reading_of
 from windowmill.jobs.user_code import module_digests
 from windowmill.windowing.errors import SourceError

@@ -18,11 +18,10 @@ from windowmill.checkpoints.batches import Changes, Outcome, identity_of
 from windowmill.checkpoints.committer import Publication
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.own_tables import BatchCommit, Change, TableVersion
+from windowmill.checkpoints.own_tables import ORDER, BatchCommit, Change, TableVersion, refuse_committed, verify
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.protocol import publish_pending, record, rule
 from windowmill.checkpoints.records import LedgerRecord
-from windowmill.checkpoints.verification import ORDER, refuse_committed, verify
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import FencedError, HeldError, LedgerBehindError, OutOfTurnError, StateCorruptError
 

@@ -13,8 +13,8 @@ from tests.spark.generated_conditions import FUNCTIONS, ROWS, Grammar
 from tests.spark.harness import BASE, MINUTE, Bench
 from windowmill.jobs.conditions.checks import condition_problem
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.schedulers.spark import numbered_rows
-from windowmill.jobs.sources import spark_rows
+from windowmill.jobs.schedulers import tasks
+from windowmill.jobs.sources import spark_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic]
 
@@ -79,8 +79,8 @@ def test_what_is_left_to_spark(text):
 def test_spark_is_asked_once_about_what_only_it_evaluates(spark, tmp_path, monkeypatch, here):
     if not here:
         monkeypatch.setattr(limits, "MAX_ROWS", 0)
-    monkeypatch.setattr(spark_rows, "read_rows", None)  # Spark does not read the rows themselves
-    monkeypatch.setattr(numbered_rows, "read_rows", None)
+    monkeypatch.setattr(spark_files, "read_rows", None)  # Spark does not read the rows themselves
+    monkeypatch.setattr(tasks, "read_rows", None)
     labels = [f"label {n}" for n in range(40)]
     told = spark.createDataFrame([(label,) for label in labels], "s string").selectExpr("s", "xxhash64(s) % 3 = 0 h").collect()
     chosen = {row.s: row.h for row in told}

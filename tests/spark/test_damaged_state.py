@@ -16,7 +16,7 @@ from tests.spark.harness import Bench, differences, events
 from windowmill.checkpoints.features import own_commit
 from windowmill.jobs.cli import main
 from windowmill.jobs.layouts import limits
-from windowmill.windowing.columnar.checksums import REMEDY
+from windowmill.windowing.columnar.hashes import REMEDY
 from windowmill.windowing.errors import StateCorruptError, StateMissingError
 
 pytestmark = pytest.mark.covers("D3")

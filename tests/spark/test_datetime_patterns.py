@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from tests.jobs.test_datetime_patterns import CASES
-from windowmill.jobs.datetime_patterns import pattern_of
+from windowmill.jobs.instants import pattern_of
 
 pytestmark = pytest.mark.spark
 

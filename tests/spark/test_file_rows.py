@@ -15,13 +15,12 @@ from tests.readers import EVERY_CASE
 from tests.spark.both_readers import NOW, assert_same, by_spark, pipeline_over, whole
 from tests.spark.harness import Bench, differences, events, expected, lasting, run_over
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.schedulers.files import rows as file_rows
-from windowmill.jobs.schedulers.files.rows import FileRows
-from windowmill.jobs.schedulers.spark import partitioning
-from windowmill.jobs.sources import statistics
+from windowmill.jobs.schedulers import exchange, file_rows
+from windowmill.jobs.schedulers.file_rows import FileRows
+from windowmill.jobs.sources import delta_log
+from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.sources.columns import FILE, REASON, VERSION
-from windowmill.jobs.sources.file_parts import divided
-from windowmill.jobs.sources.kinds import open_source
+from windowmill.jobs.sources.plain_files import divided
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.windowing.spec import Pipeline
 
@@ -80,7 +79,7 @@ def test_runs_over_files_give_the_rows_of_the_reference(spark, tmp_path, monkeyp
     changes = _SPECS[name]
     monkeypatch.setattr(limits, "MAX_READERS", 64 if shared else 0)
     monkeypatch.setattr(limits, "MAX_ROWS_OF_A_TASK", 0)
-    monkeypatch.setattr(partitioning, "ROWS_PER_PARTITION", 150)
+    monkeypatch.setattr(exchange, "ROWS_PER_PARTITION", 150)
     bench, rows = Bench(tmp_path, changes), events(91, 400)
     rows = lasting(rows, 3) if changes == _LASTING else rows
     run_over(bench, 4, rows, 16, batches=2)
@@ -205,7 +204,7 @@ def test_other_types_are_sparks(spark, tmp_path, column):
 def test_many_files_are_examined_by_tasks(spark, tmp_path, monkeypatch, files_on_spark):
     monkeypatch.setattr(limits, "MAX_FILES", 3)
     monkeypatch.setattr(limits, "MAX_ROWS_SURVEYED_HERE", 0)
-    monkeypatch.setattr(statistics, "CUT_US", 1 << 50)  # statistics decide nothing, so event times are read
+    monkeypatch.setattr(delta_log, "CUT_US", 1 << 50)  # statistics decide nothing, so event times are read
     bench, rows = Bench(tmp_path), events(92, 300)
     run_over(bench, 5, rows, 12, batches=1)
     assert files_on_spark

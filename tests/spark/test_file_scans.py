@@ -16,13 +16,12 @@ from windowmill import aggregate
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.input import SourceInput
 from windowmill.jobs.layouts.slices import Slicing
-from windowmill.jobs.schedulers.files import scan as file_scan
-from windowmill.jobs.schedulers.files.scan import FileScan
-from windowmill.jobs.schedulers.spark import exchange, partitioning
-from windowmill.jobs.schedulers.spark.bounded import BoundedWork
-from windowmill.jobs.schedulers.spark.exchange import Exchange, RowsOfFiles
+from windowmill.jobs.schedulers import bounded as file_scan
+from windowmill.jobs.schedulers import exchange
+from windowmill.jobs.schedulers.bounded import BoundedWork, FileScan
+from windowmill.jobs.schedulers.exchange import Exchange, RowsOfFiles
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.file_parts import number_of_bytes, number_of_rows
+from windowmill.jobs.sources.plain_files import number_of_bytes, number_of_rows
 from windowmill.windowing.columnar import slices
 from windowmill.windowing.errors import SourceError
 from windowmill.windowing.layouts import divide
@@ -114,7 +113,7 @@ _POLICIES = [
     ("keys", "readers"), [(["k", "s"], 0), (["k", "s"], 64), (["d"], 0), ([], 64)], ids=["shuffled", "shared", "decimal", "no keys"]
 )
 def test_live_rows_of_files_give_the_windows_of_sparks_own_scan_to_the_bit(spark, tmp_path, monkeypatch, keys, readers):
-    monkeypatch.setattr(partitioning, "ROWS_PER_PARTITION", 1_000)
+    monkeypatch.setattr(exchange, "ROWS_PER_PARTITION", 1_000)
     monkeypatch.setattr(limits, "MAX_READERS", readers)
     for number in range(3):
         events = _events(2_000 + number, number)
@@ -158,7 +157,7 @@ def test_large_files_or_many_cores_are_shuffled(spark, tmp_path, monkeypatch):
 @pytest.mark.usefixtures("_small_parts")
 def test_live_rows_that_do_not_fit_at_a_time_are_read_again(spark, tmp_path, monkeypatch):
     cores = spark.sparkContext.defaultParallelism
-    monkeypatch.setattr(partitioning, "ROWS_PER_PARTITION", 100)
+    monkeypatch.setattr(exchange, "ROWS_PER_PARTITION", 100)
     monkeypatch.setattr(limits, "MAX_READERS", cores)
     monkeypatch.setattr(limits, "MAX_READINGS", 3 * cores)
     pq.write_table(_events(2_000), tmp_path / "f.parquet", row_group_size=500)

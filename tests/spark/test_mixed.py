@@ -13,12 +13,12 @@ from tests.readers import by_each_scheduler
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, cut, differences, events, quiet, run_over
 from tests.spark.test_live import AGGREGATES, POLICIES, SHAPES
 from windowmill.checkpoints.features import own_commit
-from windowmill.checkpoints.state import base
+from windowmill.checkpoints.state import tables
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.commands.state import state_of
-from windowmill.windowing.columnar.checksums import REMEDY
+from windowmill.windowing.columnar.hashes import REMEDY
 from windowmill.windowing.errors import StateCorruptError
 
 SLOTS: dict[str, Any] = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
@@ -77,7 +77,7 @@ def test_a_backfill_builds_the_state_that_runs_leave(tmp_path):
 
 
 def test_a_run_compacts_a_table_of_all_ways(tmp_path, monkeypatch):
-    monkeypatch.setattr(base, "FEW_FILES", 1)
+    monkeypatch.setattr(tables, "FEW_FILES", 1)
     bench, rows = Bench(tmp_path, CASES["empty windows"]), events(36, 200)
     run_over(bench, 10, rows, 3)
     assert len(DeltaTable(f"{bench.sink}.windowmill/state").file_uris()) <= 2

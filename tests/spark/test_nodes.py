@@ -13,15 +13,14 @@ from deltalake import DeltaTable
 
 from tests.spark.harness import Bench, differences, events, quiet
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.state.partials import PartialTable
+from windowmill.checkpoints.state.tables import PartialTable
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.schedulers.local import one_process as local_parts
-from windowmill.jobs.schedulers.spark import parts as spark_parts
-from windowmill.jobs.schedulers.spark.exchange import StoredRows
+from windowmill.jobs.schedulers import local as local_parts
+from windowmill.jobs.schedulers import tasks as spark_parts
+from windowmill.jobs.schedulers.exchange import StoredRows
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SLICE
-from windowmill.windowing.grids import Grids
-from windowmill.windowing.nodes import Nodes
+from windowmill.windowing.grids import Grids, Nodes
 
 # 1,500 slices, with another window that shares them.
 WINDOWS = [

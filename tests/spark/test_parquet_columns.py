@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 from tests.jobs.parquet_cases import UNREAD, Case, groups, write_cases
 from tests.spark.both_readers import NOW, assert_same, by_spark, pipeline_over, whole
 from windowmill.checkpoints.quoting import backquoted
+from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.plain_rows import PlainRows
 
 pytestmark = pytest.mark.spark

@@ -28,16 +28,15 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.plans import RunPlan
 from windowmill.jobs.batch import steps
 from windowmill.jobs.batch.planning import next_run
-from windowmill.jobs.json_lines.spark_form import to_json
-from windowmill.jobs.layouts import limits, quarantine
+from windowmill.jobs.json_lines.write import to_json
+from windowmill.jobs.layouts import limits, output
 from windowmill.jobs.runnables import runnable_of
-from windowmill.jobs.schedulers.spark.quarantine import Quarantining
-from windowmill.jobs.schedulers.spark.task_output import Target, Targets, read_files
-from windowmill.jobs.sources.base import Reading
+from windowmill.jobs.schedulers.exchange import Target, Targets, read_files
+from windowmill.jobs.schedulers.tasks import Quarantining
+from windowmill.jobs.sources.base import Reading, open_source
 from windowmill.jobs.sources.columns import REASON
-from windowmill.jobs.sources.kinds import open_source
 from windowmill.jobs.sources.plain_rows import PlainRows
-from windowmill.jobs.sources.spark_rows import read_rows
+from windowmill.jobs.sources.spark_files import read_rows
 from windowmill.jobs.spark import session
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.settings import COMPUTE
@@ -318,10 +317,10 @@ def test_quarantined_rows_have_the_form_that_spark_gives_them(spark, tmp_path):
     names = [name for name in ours.column_names if not name.startswith("_")]
     source = open_source(pipeline)
     frame = read_rows(spark, source, whole(source), runnable_of(pipeline), now_us=NOW)
-    target = Target(str(tmp_path / "q"), quarantine.quarantine_schema(pipeline))
+    target = Target(str(tmp_path / "q"), output.quarantine_schema(pipeline))
     written = Quarantining(pipeline, plan, Targets(3, "a", {"quarantine": target}), [], 0).write_of_frame(frame, names)
     by_spark = pa.Table.from_batches(read_files(target.table, written.files["quarantine"])).to_pylist()
-    here = quarantine.quarantined(refused, names, pipeline, plan, [])
+    here = output.quarantined(refused, names, pipeline, plan, [])
     assert here.schema == target.schema
     assert sum(written.counts.quarantined.values()) == here.num_rows
     assert [dict(row, row=json.loads(row["row"])) for row in here.to_pylist()] == [

@@ -15,7 +15,7 @@ from tests.readers import by_each_scheduler
 from tests.spark.harness import BASE, MINUTE, Bench, quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.expectations import history
+from windowmill.expectations import gate
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.summaries import history_of, status_of
@@ -70,7 +70,7 @@ def test_a_held_batch_is_released_without_its_quarantined_rows(tmp_path, windows
     assert re.search(r'quarantined, for example: \{"k": "a", "t": "[^"]+T03:10:00[^"]*", "reason": "too_late"\}', said)
     assert not bench.quarantine()
     assert history_of(bench.pipeline, 1, timings=False).data[0]["verdict"] == "held"
-    told = [r for r in history.read(Places.of(bench.pipeline).quality) if r["type"] == "expect_quarantined_rate_to_be_below"]
+    told = [r for r in gate.read(Places.of(bench.pipeline).quality) if r["type"] == "expect_quarantined_rate_to_be_below"]
     assert [(r["severity"], r["outcome"], r["observed"]) for r in told] == [("critical", "failed", 1 / 9), ("warning", "failed", 1 / 9)]
     assert [example["k"] for example in told[0]["examples"]] == ["a"]
     assert "too_late" in Path(write_report(bench.pipeline)).read_text()

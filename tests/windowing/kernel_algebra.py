@@ -13,11 +13,10 @@ from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.algebra import Aggregate, Args, Field, Position
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.columnar.added_columns import TIME
-from windowmill.windowing.columnar.grid_partials import combine_numbers
-from windowmill.windowing.kernels.columns import arenas, stored
+from windowmill.windowing.columnar.slice_partials import combine_numbers
 from windowmill.windowing.kernels.combine import Floats, Ints
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.lift import WEIGHT, lift_runs
+from windowmill.windowing.kernels.lift import WEIGHT, arenas, lift_runs, stored
 from windowmill.windowing.kernels.recipes import lower
 from windowmill.windowing.kernels.slices import combine_runs
 from windowmill.windowing.slicing.leaves import Windows

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from windowmill.windowing.columnar.buckets import KeyFilter, Share, in_buckets
+from windowmill.windowing.columnar.hashes import KeyFilter, Share, in_buckets
 from windowmill.windowing.columnar.rows import keys_of
 
 _VALUES = {

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from windowmill.windowing.columnar.added_columns import SUM
-from windowmill.windowing.columnar.checksums import RowCheck, row_checksums, with_checksums
+from windowmill.windowing.columnar.hashes import RowCheck, row_checksums, with_checksums
 from windowmill.windowing.errors import StateCorruptError
 
 #: Of each type a few values, all of them different.

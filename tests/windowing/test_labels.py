@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowmill.windowing.columnar.state_log import StateLog
+from windowmill.windowing.columnar.keyed import StateLog
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column

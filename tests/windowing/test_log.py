@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from tests.strategies import ARRIVALS, Arrival, arriving, between_commits, shared
 from tests.windowing.test_columnar import BOUNDS, CUTS, SCHEMA, SHAPES, STREAMS, Row, assert_same, computed, pipeline
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND
-from windowmill.windowing.columnar.partition_task import PartitionTask
+from windowmill.windowing.columnar.keyed import GONE, ROW, PartitionTask, StateLog
 from windowmill.windowing.columnar.results import result_schema, with_retracted
-from windowmill.windowing.columnar.state_log import GONE, ROW, StateLog
 from windowmill.windowing.errors import StateError
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.spec import Pipeline

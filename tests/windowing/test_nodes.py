@@ -13,16 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windowmill.checkpoints.state.partials import slice_schema
-from windowmill.checkpoints.state.wanted import condition_of
-from windowmill.windowing import nodes as nodes_module
+from windowmill.checkpoints.state.reading import condition_of
+from windowmill.checkpoints.state.tables import slice_schema
+from windowmill.windowing import grids as nodes_module
 from windowmill.windowing.columnar import grid_windows, slices
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SLICE, SUM, TIME
-from windowmill.windowing.columnar.checksums import RowCheck
+from windowmill.windowing.columnar.hashes import RowCheck
 from windowmill.windowing.columnar.slices import NodeStage, SliceStage, WindowStage
-from windowmill.windowing.grids import Grids
+from windowmill.windowing.grids import Grids, Nodes, Selection
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.nodes import Nodes, Selection
 from windowmill.windowing.slicing.edges import Edges, Grid
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowmill.windowing.algebra import identical
-from windowmill.windowing.columnar.partial_bytes import decode, encode
+from windowmill.windowing.columnar.objects import decode, encode
 from windowmill.windowing.errors import SpecError, StateCorruptError
 
 SCALARS = st.one_of(

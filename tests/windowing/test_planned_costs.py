@@ -26,7 +26,7 @@ SHAPES = [(8, 1), (48, 1), (48, 2), (60, 7), (64, 16), (100, 50), (10, 10)]
 COUNTING = """
 import json, sys
 import numpy as np
-from windowmill.windowing.kernels import slice_windows, two_stacks
+from windowmill.windowing.kernels import slices as kernel, two_stacks
 from windowmill.windowing.watermark import BEFORE
 
 calls = 0
@@ -37,7 +37,7 @@ def counting(module, name):
         calls += 1
         inner(*operands)
     setattr(module, name, combine)
-counting(slice_windows, "combine"), counting(two_stacks, "combine_atom")
+counting(kernel, "combine"), counting(two_stacks, "combine_atom")
 
 program = np.array([[1, 0, 0, 1, 2]])  # a sum of floats, which is never deducted
 def ones(rows):
@@ -47,7 +47,7 @@ for n, m in json.loads(sys.argv[1]):
     windows = 6 * -(-n // m)
     leaves, calls = n + (windows - 1) * m, 0
     slices = np.array([0, leaves]), np.arange(leaves), np.full(leaves, BEFORE)
-    _, ends, *_ = slice_windows.hopping_windows(program, *slices, *ones(leaves), n, m, 0, n - 1, leaves)
+    _, ends, *_ = kernel.hopping_windows(program, *slices, *ones(leaves), n, m, 0, n - 1, leaves)
     stored, calls = calls, 0
     lo, offsets = np.arange(windows) * m, np.array([0, windows])
     two_stacks.fifo_ranges(program, *ones(leaves), np.arange(leaves), offsets, lo, lo + n, np.array([-1]), *ones(windows))

@@ -11,11 +11,10 @@ import pytest
 
 from tests.jobs.batches import Run
 from tests.jobs.drawn import at
-from windowmill.checkpoints.state.partials import slice_schema
+from windowmill.checkpoints.state.tables import slice_schema
 from windowmill.windowing.columnar.added_columns import KIND, LEVEL, SUM
-from windowmill.windowing.columnar.position_nodes import ABOVE
-from windowmill.windowing.columnar.positions import NODE
-from windowmill.windowing.columnar.state_log import StateLog
+from windowmill.windowing.columnar.keyed import StateLog
+from windowmill.windowing.columnar.positions import ABOVE, NODE
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.grids import Grids, count_slices
 from windowmill.windowing.layouts import divide, windows_by_layout

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import DECIMALS, STRINGS, TAME_FLOATS, WILD_FLOATS
-from windowmill.checkpoints.state.partials import slice_schema
+from windowmill.checkpoints.state.tables import slice_schema
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.columnar import grid_windows, slices
 from windowmill.windowing.columnar.added_columns import CLOSED, LATE, MISSED, REFUSED, SLICE, TIME
-from windowmill.windowing.columnar.buckets import Share
+from windowmill.windowing.columnar.hashes import Share
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.slices import Sliced, SliceStage, WindowStage
 from windowmill.windowing.counts import Counts

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.specs import a_spec
 from windowmill.windowing.aggregates import aggregate_for
-from windowmill.windowing.columnar.stored_objects import StoredObjects
+from windowmill.windowing.columnar.objects import StoredObjects
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.specfile import parse_pipeline

@@ -1,4 +1,4 @@
-"""The algebra of the aggregates whose partials are Python objects, a file per family; the catalogue's declarations name it."""
+"""The algebra of the aggregates whose partials are Python objects, a module per family; the catalogue's declarations name it."""
 
 from __future__ import annotations
 

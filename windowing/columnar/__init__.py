@@ -1,5 +1,5 @@
 """What a task does with the rows of some keys, as columns: lifts them, applies them to stored rows, and makes results and new state.
 
-``slices`` and ``grid_windows`` serve windows on grids, ``session_*`` sessions, ``position_*`` windows with policies, and
-``keyed``, ``state_log`` and ``partition_task`` windows over live rows. The loops are in :mod:`windowmill.windowing.kernels`.
+``slices`` and ``grid_windows`` serve windows on grids, ``sessions`` sessions, ``position_*`` windows with policies, and
+``keyed`` windows over live rows. The loops are in :mod:`windowmill.windowing.kernels`.
 """

@@ -1,6 +1,6 @@
 """Names of the columns that windowmill adds to new rows, to partials, and to rows of the state.
 
-Columns that only sessions or only positions have are named in :mod:`.session_fragments`, :mod:`.position_nodes` and :mod:`.positions`.
+Columns that only sessions or only positions have are named in :mod:`.sessions` and :mod:`.positions`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REACHING = "_reaching"
 REACHED = "_reached"
 #: Of a fragment of a session: the gap, and its first and last event time.
 GAP, FIRST, LAST = "_gap", "_first", "_last"
-#: Bucket of the keys of a row of the state, see :mod:`.buckets`; null in rows that an earlier version wrote.
+#: Bucket of the keys of a row of the state, see :mod:`.hashes`; null in rows that an earlier version wrote.
 BUCKET = "_bucket"
 #: Batch that appended a row of the state.
 BATCH = "_batch"

@@ -12,13 +12,11 @@ import pyarrow as pa
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.objects import ObjectColumn
 from windowmill.windowing.columnar.results import Column
-from windowmill.windowing.kernels.clipped import clipped_means
-from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.lift import condition_column, lift
+from windowmill.windowing.kernels.lift import condition_column, float64_of, int64_of, lift, valid_of
 from windowmill.windowing.kernels.recipes import lower
-from windowmill.windowing.kernels.two_stacks import add_members, fifo_ranges, flips_of
+from windowmill.windowing.kernels.two_stacks import add_members, clipped_means, fifo_ranges, flips_of
 from windowmill.windowing.slicing.leaves import Leaves, Windows
 from windowmill.windowing.spec import Pipeline
 

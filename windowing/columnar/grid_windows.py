@@ -1,7 +1,7 @@
 """Combines slices of whole keys into windows, and into the rows that the state keeps.
 
 Where all windows are hopping ones of fixed length, all partials are numbers and events are points,
-:mod:`windowmill.windowing.kernels.slice_windows` combines them; else :mod:`windowmill.windowing.columnar.grid_partials`.
+:mod:`windowmill.windowing.kernels.slices` combines them; else :mod:`windowmill.windowing.columnar.slice_partials`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ import pyarrow as pa
 
 from windowmill.windowing.bounds import check_duration, check_key, check_share, count_ends
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, REACHING, SLICE
-from windowmill.windowing.columnar.advanced import Advanced
 from windowmill.windowing.columnar.aggregation import Aggregation
-from windowmill.windowing.columnar.checksums import with_checksums
-from windowmill.windowing.columnar.grid_partials import SlicePartials, combine_numbers, concatenate, reached_windows, windows_of
+from windowmill.windowing.columnar.hashes import with_checksums
 from windowmill.windowing.columnar.interval_events import spans_of
 from windowmill.windowing.columnar.known_spans import NO_SPAN, EmptyStretches, Spans, bounds_before, spans_before, spans_stored, split_off
-from windowmill.windowing.columnar.results import Chunk, gives_json, typed
+from windowmill.windowing.columnar.objects import Objects, StoredObjects
+from windowmill.windowing.columnar.results import Advanced, Chunk, gives_json, typed
 from windowmill.windowing.columnar.results import result_rows as rows_of
 from windowmill.windowing.columnar.rows import (
     ROW_KEY,
@@ -35,28 +34,38 @@ from windowmill.windowing.columnar.rows import (
     keys_of,
     plain,
 )
-from windowmill.windowing.columnar.slice_columns import (
+from windowmill.windowing.columnar.slice_partials import (
     IN_TIME,
+    SlicePartials,
     arrivals_of,
     closed_of,
+    combine_numbers,
+    concatenate,
     nulled,
     orders_of,
     places_of,
     reached_of,
+    reached_windows,
     reaching_of,
+    windows_of,
 )
 from windowmill.windowing.columnar.slices import CHUNK_SLICES, GRID, NodeStage, Revising, Sliced, SliceStage, WindowStage
-from windowmill.windowing.columnar.stored_objects import Objects, StoredObjects
 from windowmill.windowing.counts import Counts
-from windowmill.windowing.kernels.columns import arenas, int64_of, stored
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, grid_windows
-from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.kernels.lift import arenas, condition_column, int64_of, stored
 from windowmill.windowing.kernels.recipes import lower
 from windowmill.windowing.kernels.rows import Rows
-from windowmill.windowing.kernels.slice_revisions import SortedSlices, late_windows, versions
-from windowmill.windowing.kernels.slice_windows import hopping_windows
-from windowmill.windowing.kernels.slices import along_axis, by_key, combine_runs, runs
+from windowmill.windowing.kernels.slices import (
+    SortedSlices,
+    along_axis,
+    by_key,
+    combine_runs,
+    hopping_windows,
+    late_windows,
+    runs,
+    versions,
+)
 from windowmill.windowing.slicing.edges import Grid, Numbering, WindowGrid, pairs_among
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline

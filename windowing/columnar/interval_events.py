@@ -27,10 +27,9 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.bounds import check_duration
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, TIME, UNTIL_OF
-from windowmill.windowing.columnar.slice_columns import closed_of, nulled
-from windowmill.windowing.kernels.columns import int64_of
+from windowmill.windowing.columnar.slice_partials import closed_of, nulled
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.kernels.lift import WEIGHT, WHOLE
+from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, int64_of
 from windowmill.windowing.slicing.edges import Edges, ListedGrid, WindowGrid, each_of
 from windowmill.windowing.watermark import BEFORE
 

@@ -1,28 +1,331 @@
-"""The windows of a pipeline over the live rows of some keys: takes new rows, returns complete windows.
+"""The windows of a pipeline over the live rows of some keys: restored from a log of the state, advanced by new rows.
+
+::
+
+    kind  holds                                          identified by; the last entry counts
+    key   the state of each window, and the due watermark    key
+    row   a live row, and how each window holds it           number
+    gone  nothing: the row is no longer live                 number
+
+A batch appends only its changes: rows added, rows removed, keys changed. A reader obtains the state after any batch by ignoring the
+entries of later ones.
 
 Keys are independent, so any subset of them can be processed alone, on any machine.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.aggregation import Aggregation
-from windowmill.windowing.columnar.results import Chunk
-from windowmill.windowing.columnar.rows import Keys, in_order, kept, with_keys
-from windowmill.windowing.errors import StateError
-from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.columnar.hashes import with_checksum_column, with_checksums
+from windowmill.windowing.columnar.results import Chunk, result_rows
+from windowmill.windowing.columnar.rows import (
+    ROW_KEY,
+    ROW_NUMBER,
+    ROW_TIME,
+    ROW_UNTIL,
+    ROW_WATERMARK,
+    Keys,
+    in_order,
+    kept,
+    plain,
+    with_keys,
+)
+from windowmill.windowing.counts import Counts
+from windowmill.windowing.errors import SpecError, StateError
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.layouts import live_columns
 from windowmill.windowing.slicing.leaves import BatchEffect
 from windowmill.windowing.slicing.slicers import slicer_of
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.watermark import AFTER, Clock
+from windowmill.windowing.watermark import AFTER, BEFORE, Clock
+
+#: For each column of live rows that is not the source's, the log's column.
+_OWN = {ROW_NUMBER: NUMBER_OF, ROW_TIME: TIME, ROW_UNTIL: UNTIL_OF, ROW_WATERMARK: WATERMARK_OF}
+ROW, GONE, KEY_ENTRY = "row", "gone", "key"
+#: What comes before the label of a source's column where rows are not alone in their table.
+LIVE_PREFIX = "_row__"
+
+
+@dataclass(frozen=True)
+class StoredKeys:
+    """State of some keys as read from the log: the tables of :meth:`.KeyedWindows.snapshot`, and the keys' due watermarks."""
+
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    due: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+@dataclass(frozen=True)
+class LogTableOfWindow:
+    """One table of a window's state: of its keys, or of the rows that it holds in one role.
+
+    Attributes
+    ----------
+    window, name
+        Name of the window, and of the table among the window's.
+    place
+        Name of the table in a snapshot.
+    held
+        Boolean column of the log that marks the table's rows; empty for a table of keys.
+    columns
+        The log's column for each column of the table but ``number``.
+    """
+
+    window: str
+    name: str
+    place: str
+    held: str
+    columns: Mapping[str, str]
+
+
+class StateLog:
+    """The log of one pipeline.
+
+    Parameters
+    ----------
+    types
+        Arrow type of each of the source's columns.
+    conditions
+        The spec's conditions.
+    shared
+        Whether other windows keep their state in the same table. Keys then have their names in the source, as there, and the columns of
+        rows a prefix, so that none has the name of a partial.
+
+    Attributes
+    ----------
+    schema
+        Schema of an entry.
+    tables
+        Tables of the windows' state, in order of the windows.
+
+    Raises
+    ------
+    SpecError
+        If two columns of the log would have the same name.
+    """
+
+    def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str], *, shared: bool = False) -> None:
+        self._keys = {name: name if shared else label_of(name) for name in pipeline.keys}
+        prefix = LIVE_PREFIX if shared else ""
+        self._live = {name: self._keys.get(name, f"{prefix}{label_of(name)}") for name in live_columns(pipeline, types)}
+        self._conditions = {condition_column(text): _condition_label(text, conditions) for text in conditions}
+        fields = [
+            *((label, types[name]) for name, label in self._keys.items()),
+            (KIND, pa.string()),
+            *((name, pa.int64()) for name in (BATCH, DUE, *_OWN.values())),
+        ]
+        fields += [(label, types[name]) for name, label in self._live.items() if name not in self._keys]
+        fields += [(label, pa.bool_()) for label in self._conditions.values()]
+        self.tables: list[LogTableOfWindow] = []
+        for index, window in enumerate(pipeline.windows):
+            for name, table in slicer_of(window, pipeline).snapshot().items():
+                held = "" if name == "keys" else f"_{window.name}__{name}"
+                columns = {
+                    column: f"{held or f'_{window.name}'}__{column}" for column in table.column_names if not held or column != "number"
+                }
+                self.tables.append(LogTableOfWindow(window.name, name, f"window {index} {name}", held, columns))
+                fields += [(held, pa.bool_())] if held else []
+                fields += [(label, table.schema.field(column).type) for column, label in columns.items()]
+        self.schema = with_checksum_column(pa.schema(fields))
+        twice = next((name for name, times in Counter(name.lower() for name in self.schema.names).items() if times > 1), None)
+        if twice is not None:
+            raise SpecError(
+                f"pipeline {pipeline.pipeline}: two columns of the state would be named {twice!r}; rename a window, or a "
+                "column in the source"
+            )
+
+    def columns_of_fresh(self) -> list[tuple[str, str]]:
+        """(source column, log column) pairs that a fresh row fills from the source; keys come first."""
+        return list((self._keys | self._live).items())
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """The log's column for each key column."""
+        return self._keys
+
+    @property
+    def conditions(self) -> Mapping[str, str]:
+        """The log's column for each condition column of live rows."""
+        return self._conditions
+
+    @property
+    def columns_of_rows(self) -> list[str]:
+        """Columns of the log that hold columns of the source other than keys."""
+        return list(self._live.values())
+
+    def key_columns(self, entries: pa.Table) -> dict[str, pa.Array]:
+        """The key columns of ``entries``, by their names in the source."""
+        return {name: plain(entries.column(label)) for name, label in self._keys.items()}
+
+    def rows(self, entries: pa.Table, key: Ints) -> pa.Table:
+        """Convert ``entries`` of rows, in order of arrival, to live rows; ``key`` holds the indices of their keys."""
+        live = {name: plain(entries.column(label)) for name, label in self._live.items()}
+        live |= {name: plain(entries.column(label)) for name, label in self._conditions.items()}
+        return pa.table({**live, ROW_KEY: key, **{name: plain(entries.column(label)) for name, label in _OWN.items()}})
+
+    @property
+    def fresh_schema(self) -> pa.Schema:
+        """Columns of the schema that fresh rows fill, without ``KIND``."""
+        filled = {*self._keys.values(), *self._live.values(), *self._conditions.values(), *_OWN.values()}
+        return pa.schema([field for field in self.schema if field.name in filled])
+
+    def read(self, entries: pa.Table) -> StoredKeys:
+        """The state that ``entries`` describe: all entries of some keys, in any order. O(n log n) in entries.
+
+        Raises
+        ------
+        StateError
+            If a key has rows but no entry of its own.
+        """
+        if not entries.num_rows:
+            return StoredKeys()
+        keys = Keys(pa.table({name: column[:0] for name, column in self.key_columns(entries).items()}))
+        key = keys.learn(self.key_columns(entries), entries.num_rows)
+        kind, batch = entries.column(KIND), entries.column(BATCH).to_numpy()
+        rows = _latest(np.flatnonzero(_equal(kind, ROW) | _equal(kind, GONE)), entries.column(NUMBER_OF).to_numpy(), batch)
+        rows = rows[_equal(kind, ROW)[rows]]
+        marks = _latest(np.flatnonzero(_equal(kind, KEY_ENTRY)), key, batch)
+        if len(marks) < len(keys):
+            raise StateError(
+                f"state: {len(keys) - len(marks)} of {len(keys)} keys have rows, but no entry of their own; rebuild it from the source"
+            )
+        of_rows, of_keys = entries.take(pa.array(rows)), entries.take(pa.array(marks))
+        tables = {"rows": self.rows(of_rows, key[rows]), "keys": keys.table}
+        for table in self.tables:
+            entries = of_rows.filter(of_rows.column(table.held)) if table.held else of_keys
+            columns = {column: entries.column(label).combine_chunks() for column, label in table.columns.items()}
+            tables[table.place] = pa.table(columns | ({"number": plain(entries.column(NUMBER_OF))} if table.held else {}))
+        return StoredKeys(tables, of_keys.column(DUE).to_numpy())
+
+    def changes(self, before: StoredKeys, after: Mapping[str, pa.Table], due: Ints, batch: int) -> pa.Table:
+        """The entries that turn the state ``before`` into ``after``, with the columns of ``schema``; O(n log n) in live rows.
+
+        Parameters
+        ----------
+        after
+            Tables of :meth:`~windowmill.windowing.columnar.keyed.KeyedWindows.snapshot`; its keys begin with those of ``before``.
+        due
+            For each key of ``after``, the watermark from which it has work.
+        """
+        rows, old = after["rows"], before.tables.get("rows")
+        parts = [self._key_entries(before, after, due, batch)]
+        held = self._held(after, rows.column(ROW_NUMBER).to_numpy())
+        changed = np.ones(rows.num_rows, np.bool_)
+        if old is not None:
+            was = self._held(before.tables, old.column(ROW_NUMBER).to_numpy())
+            index, known = _find(old.column(ROW_NUMBER).to_numpy(), rows.column(ROW_NUMBER).to_numpy())
+            changed = ~known
+            for label, column in held.items():
+                changed[known] |= _differ(column.filter(pa.array(known)), was[label].take(pa.array(index[known])))
+            gone = np.flatnonzero(~_find(rows.column(ROW_NUMBER).to_numpy(), old.column(ROW_NUMBER).to_numpy())[1])
+            going = old.take(pa.array(gone))
+            parts.append(self._entries(GONE, batch, self._cells(after, going.column(ROW_KEY)) | {NUMBER_OF: going.column(ROW_NUMBER)}))
+        chosen = pa.array(np.flatnonzero(changed))
+        kept = rows.take(chosen)
+        cells = {label: kept.column(name) for name, label in (*self._live.items(), *self._conditions.items(), *_OWN.items())}
+        cells |= {label: column.take(chosen) for label, column in held.items()}
+        parts.append(self._entries(ROW, batch, cells | self._cells(after, kept.column(ROW_KEY))))
+        return with_checksums(pa.concat_tables(parts))
+
+    def _key_entries(self, before: StoredKeys, after: Mapping[str, pa.Table], due: Ints, batch: int) -> pa.Table:
+        cells: dict[str, pa.Array] = {DUE: pa.array(due)}
+        changed = np.ones(len(due), np.bool_)
+        n_before = len(before.due)
+        changed[:n_before] = due[:n_before] != before.due
+        for table in self.tables:
+            for column, label in () if table.held else table.columns.items():
+                cells[label] = after[table.place].column(column).combine_chunks()
+                if n_before:
+                    changed[:n_before] |= _differ(cells[label][:n_before], before.tables[table.place].column(column).combine_chunks())
+        chosen = pa.array(np.flatnonzero(changed))
+        return self._entries(KEY_ENTRY, batch, {label: column.take(chosen) for label, column in cells.items()} | self._cells(after, chosen))
+
+    def _held(self, tables: Mapping[str, pa.Table], numbers: Ints) -> dict[str, pa.Array]:
+        """The log's columns on how windows hold the rows with these ``numbers``."""
+        columns: dict[str, pa.Array] = {}
+        for table in self.tables:
+            if table.held:
+                holding = tables[table.place]
+                at, known = _find(holding.column("number").to_numpy(), numbers)
+                columns[table.held] = pa.array(known)
+                index = pa.array(at, mask=~known)
+                columns |= {label: holding.column(column).combine_chunks().take(index) for column, label in table.columns.items()}
+        return columns
+
+    def _cells(self, after: Mapping[str, pa.Table], key: pa.ChunkedArray | pa.Array) -> dict[str, pa.Array]:
+        return {label: after["keys"].column(name).combine_chunks().take(plain(key)) for name, label in self._keys.items()}
+
+    def _entries(self, kind: str, batch: int, cells: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
+        n = len(next(iter(cells.values()))) if cells else 0
+        whole = {**cells, KIND: pa.array([kind] * n, pa.string()), BATCH: pa.array(np.full(n, batch, np.int64))}
+        arrays = [
+            whole[name].cast(type_) if name in whole else pa.nulls(n, type_)
+            for name, type_ in zip(self.schema.names, self.schema.types, strict=True)
+        ]
+        return pa.table(arrays, schema=self.schema)
+
+
+def label_of(name: str) -> str:
+    """The log's name for a source column: valid for any Parquet reader, and without the leading underscore of our own columns.
+
+    It depends only on ``name``: a column that is added later must not rename stored ones.
+
+    >>> label_of("price"), label_of("_id")
+    ('price', 'id_6641c530')
+    """
+    label = re.sub(r"\W", "_", name).lstrip("_")
+    return name if label == name else f"{label or 'column'}_{crc32(name.encode()):08x}"
+
+
+def _condition_label(condition: str, conditions: Sequence[str]) -> str:
+    """The log's name for a condition; independent of the order of conditions in the spec."""
+    return "_where_0" if len(conditions) == 1 else f"_where_{hashlib.sha256(condition.encode()).hexdigest()[:12]}"
+
+
+def _equal(column: pa.ChunkedArray, value: str) -> Bools:
+    return np.asarray(pc.equal(column, value).to_numpy(), np.bool_)
+
+
+def _latest(entries: Ints, by: Ints, batch: Ints) -> Ints:
+    """For each value of ``by``, ascending, the index of its entry of the latest batch, among the indices ``entries``."""
+    order = entries[np.lexsort((batch[entries], by[entries]))]
+    ordered = by[order]
+    return order[np.append(ordered[1:] != ordered[:-1], True)] if len(order) else order
+
+
+def _find(among: Ints, wanted: Ints) -> tuple[Ints, Bools]:
+    """Index of each of ``wanted`` in ``among``, whose numbers are distinct, and whether it is there; O((n + m) log n)."""
+    if not len(among):
+        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
+    order = np.argsort(among, kind="stable")
+    rank = np.minimum(np.searchsorted(among[order], wanted), len(among) - 1)
+    return order[rank], among[order][rank] == wanted
+
+
+def _differ(new: pa.Array, old: pa.Array) -> Bools:
+    """Mask of the rows in which two columns of equal length differ; nulls are equal, floats are compared bitwise."""
+    if pa.types.is_nested(new.type):
+        return np.array([a != b for a, b in zip(new.to_pylist(), old.to_pylist(), strict=True)], np.bool_)
+    if pa.types.is_floating(new.type):
+        new, old = (pa.array(column.to_numpy(zero_copy_only=False).view(np.int64)) for column in (new, old))
+    unequal = pc.fill_null(pc.not_equal(new, old), False)
+    return np.asarray(pc.or_(unequal, pc.xor(new.is_valid(), old.is_valid())).to_numpy(zero_copy_only=False), np.bool_)
+
 
 #: Number of leaves from which each window gets a thread; kernels release the interpreter's lock.
 _THREAD_LEAVES = 50_000
@@ -157,10 +460,102 @@ class KeyedWindows:
             slicer.restore({name.removeprefix(prefix): table for name, table in tables.items() if name.startswith(prefix)})
 
 
-def live_columns(pipeline: Pipeline, columns: Iterable[str]) -> list[str]:
-    """The source's ``columns`` that windows and aggregates still read after a row has arrived."""
-    if any(window.reads_whole_rows for window in pipeline.windows):
-        return list(columns)
-    names = [*pipeline.time.tie_break, *(name for spec in pipeline.aggregates.values() for name in spec.columns)]
-    names += [use.column for window in pipeline.windows for use in window.columns().values()]
-    return list(dict.fromkeys(names))
+@dataclass(frozen=True)
+class PartitionTask:
+    """Settings of one Spark partition's work; small, and equal for all partitions of a batch.
+
+    Attributes
+    ----------
+    schema
+        Schema of result rows; it may omit some of their columns.
+    clock
+        The clock after the batch; ``since`` is the watermark before it.
+    batch
+        Number of the batch.
+    keep
+        Whether later batches continue from this one's state.
+    """
+
+    pipeline: Pipeline
+    log: StateLog
+    schema: pa.Schema
+    clock: Clock
+    batch: int
+    keep: bool = True
+
+    def work(self, entries: pa.Table, fresh: pa.Table) -> PartitionResult:
+        """Apply ``fresh`` rows to the state in ``entries``; O(n log n) in live rows.
+
+        Parameters
+        ----------
+        entries
+            All log entries of some keys, with the columns of ``log.schema``.
+        fresh
+            New rows in any order, with the columns of ``log.fresh_schema``.
+        """
+        windows = KeyedWindows(self.pipeline)
+        stored = self.log.read(entries)
+        if stored.tables:
+            windows.restore(stored.tables)
+        rows = self._arrived(fresh, windows)
+        first = int(rows.column(ROW_NUMBER)[0].as_py()) if rows.num_rows else np.iinfo(np.int64).max
+        step = windows.advance(rows, first, self.clock)
+        keys = windows.keys.table if windows.keys is not None else pa.table({})
+        changes = None
+        if self.keep:
+            changes = self.log.changes(stored, windows.snapshot(), step.due, self.batch)
+        taken = ~np.isin(rows.column(ROW_NUMBER).to_numpy(), step.refused)
+        late = _late(rows) & taken
+        counts = Counts(rows_applied=int(taken.sum()), rows_late=int(late.sum()), late_missed=step.missed)
+        return PartitionResult(self, step, keys, changes, counts)
+
+    def _arrived(self, fresh: pa.Table, windows: KeyedWindows) -> pa.Table:
+        """``fresh`` as live rows in order of arrival; a null watermark becomes that of the row before."""
+        number = fresh.column(NUMBER_OF).to_numpy()
+        if (number[1:] < number[:-1]).any():
+            fresh = fresh.sort_by(NUMBER_OF)
+        rows = self.log.rows(fresh, windows.learn(self.log.key_columns(fresh), fresh.num_rows))
+        known = pc.fill_null(rows.column(ROW_WATERMARK), BEFORE).to_numpy()
+        watermark_at_arrival = np.maximum.accumulate(np.concatenate(([self.clock.since], known)))[1:]
+        return rows.set_column(rows.schema.get_field_index(ROW_WATERMARK), ROW_WATERMARK, pa.array(watermark_at_arrival))
+
+
+@dataclass(frozen=True)
+class PartitionResult:
+    """The result of a partition's work.
+
+    Attributes
+    ----------
+    keys
+        Key columns; row k is the key of index k.
+    changes
+        Entries for the log; none if no state is kept.
+    counts
+        The fresh rows that were not refused, and those behind the watermark among them; those that missed windows.
+    """
+
+    task: PartitionTask
+    step: Step
+    keys: pa.Table
+    changes: pa.Table | None
+    counts: Counts
+
+    def results(self, ends: tuple[int, int] | None = None) -> Iterator[pa.Table]:
+        """Result rows, one table per chunk of windows; only those that end in the range (begin, end], if ``ends`` is given."""
+        for chunk in self.step.chunks:
+            rows = result_rows(chunk, self.task.pipeline, self.keys, self.task.schema, self.task.batch)
+            yield rows if ends is None else _ending_in(rows, *ends)
+
+    @property
+    def refused(self) -> Ints:
+        """Numbers of the fresh rows that came too late."""
+        return self.step.refused
+
+
+def _ending_in(rows: pa.Table, begin: int, end: int) -> pa.Table:
+    at = rows.column("window_end").cast(pa.int64())
+    return rows.filter(pc.and_(pc.greater(at, begin), pc.less_equal(at, end)))
+
+
+def _late(rows: pa.Table) -> Bools:
+    return np.asarray(rows.column(ROW_TIME).to_numpy() < rows.column(ROW_WATERMARK).to_numpy(), np.bool_)

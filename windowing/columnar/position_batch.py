@@ -9,12 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import LATE, NUMBER_OF
-from windowmill.windowing.columnar.advanced import Advanced
-from windowmill.windowing.columnar.checksums import verify_once
-from windowmill.windowing.columnar.grid_partials import combine_numbers
-from windowmill.windowing.columnar.position_delta_nodes import sequence_nodes
-from windowmill.windowing.columnar.position_deltas import DeltaSequence, PartialColumns, combine_totals
-from windowmill.windowing.columnar.position_nodes import Forest
+from windowmill.windowing.columnar.hashes import verify_once
+from windowmill.windowing.columnar.position_deltas import DeltaSequence, PartialColumns, combine_totals, sequence_nodes
 from windowmill.windowing.columnar.position_reads import StoredSequence, evictable_in, nodes_of, tuples_of
 from windowmill.windowing.columnar.position_sequence import (
     KeptSequence,
@@ -25,16 +21,16 @@ from windowmill.windowing.columnar.position_sequence import (
     WindowOutcome,
     part_of,
 )
-from windowmill.windowing.columnar.positions import PositionStage
-from windowmill.windowing.columnar.results import Chunk, Column, result_rows
+from windowmill.windowing.columnar.positions import Forest, PositionStage
+from windowmill.windowing.columnar.results import Advanced, Chunk, Column, result_rows
 from windowmill.windowing.columnar.rows import ROW_TIME, ascending, keys_of
-from windowmill.windowing.kernels import policy_arrays as kernel
-from windowmill.windowing.kernels.columns import int64_of
+from windowmill.windowing.columnar.slice_partials import combine_numbers
+from windowmill.windowing.kernels import policies as kernel
 from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.flatfat import WHOLE, Items, Stretches, window_changes
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.lift import lift
+from windowmill.windowing.kernels.lift import int64_of, lift
 from windowmill.windowing.kernels.recipes import lower
-from windowmill.windowing.kernels.tries import WHOLE, Items, Stretches, window_changes
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.policy_settings import Triggers, no_values
 

@@ -12,25 +12,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LEVEL, NUMBER_OF, TIME
-from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, LOWEST, POSITION, level_above
 from windowmill.windowing.columnar.positions import (
+    ABOVE,
+    FIRST,
     FRONT,
     HEAD,
     KEY_ROW,
+    LOWEST,
     NEXT,
     NODE,
+    POSITION,
     QUEUED,
     SEQUENCE,
     THROUGH,
     WAITING,
     PositionStage,
+    level_above,
     scalar_of,
 )
 from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK, ascending, in_order, plain
 from windowmill.windowing.errors import StateCorruptError
-from windowmill.windowing.kernels import policy_arrays as kernel
-from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
+from windowmill.windowing.kernels import policies as kernel
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
+from windowmill.windowing.kernels.lift import float64_of, int64_of, valid_of
 from windowmill.windowing.slicing.leaves import Leaves
 from windowmill.windowing.watermark import AFTER, BEFORE
 
@@ -211,7 +215,7 @@ class NodesToRead(Protocol):
 
 @dataclass(frozen=True)
 class InnerNodes:
-    """All inner nodes of a sequence whose tuples leave from anywhere; :mod:`.position_delta_nodes` then selects the rest.
+    """All inner nodes of a sequence whose tuples leave from anywhere; :mod:`.position_deltas` then selects the rest.
 
     Attributes
     ----------

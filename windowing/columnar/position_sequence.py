@@ -13,15 +13,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, NUMBER_OF, TIME
-from windowmill.windowing.columnar.position_nodes import FIRST, POSITION
+from windowmill.windowing.columnar.objects import StoredObjects
 from windowmill.windowing.columnar.position_reads import WAITS, StoredSequence
 from windowmill.windowing.columnar.positions import (
     BASE,
+    FIRST,
     FRONT,
     HEAD,
     KEY_ROW,
     NEXT,
     NODE,
+    POSITION,
     QUEUED,
     SEQUENCE,
     THROUGH,
@@ -32,11 +34,10 @@ from windowmill.windowing.columnar.positions import (
 from windowmill.windowing.columnar.results import Chunk, Column, result_rows
 from windowmill.windowing.columnar.rows import ROW_NUMBER, ROW_TIME
 from windowmill.windowing.columnar.slices import lifted_groups
-from windowmill.windowing.columnar.stored_objects import StoredObjects
-from windowmill.windowing.kernels import policy_arrays as kernel
+from windowmill.windowing.kernels import policies as kernel
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
-from windowmill.windowing.kernels.late_tuples import judge_tuples
 from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.policies import judge_tuples
 from windowmill.windowing.slicing.leaves import Leaves, Windows
 from windowmill.windowing.slicing.policy_settings import STATE, holds_integers, no_values, punctuation_of, values_of
 from windowmill.windowing.watermark import AFTER, BEFORE, commits_of
@@ -83,7 +84,7 @@ class Scalars:
     Attributes
     ----------
     states, bases
-        As in :class:`windowmill.windowing.kernels.policy_arrays.KeyStates`.
+        As in :class:`windowmill.windowing.kernels.policies.KeyStates`.
     front
         First position that the window holds; shape (n_keys,).
     """

@@ -1,4 +1,6 @@
-"""Windows with policies, over the positions of a key's tuples: applies new tuples to restored nodes of a FlatFAT.
+"""Windows with policies, over the positions of a key's tuples: their state, and the FlatFAT of the applied tuples.
+
+See :mod:`windowmill.windowing.kernels.flatfat` for nodes and positions.
 
 The state of a key holds, in rows of three kinds:
 
@@ -8,7 +10,7 @@ The state of a key holds, in rows of three kinds:
     A tuple that waits for the watermark.
 ``node``
     A leaf, which is the partial of one applied tuple, or an inner node. A batch appends the leaves of its tuples and the nodes that they
-    complete. Of windows that evict by a delta, a node that loses tuples gets a new row: see :mod:`.position_delta_nodes`.
+    complete. Of windows that evict by a delta, a node that loses tuples gets a new row: see :mod:`.position_deltas`.
 
 Windows that apply the same tuples in the same order form a *sequence* and share its positions, nodes and waiting tuples. Windows that
 evict by a delta do so only if it is the same delta.
@@ -19,23 +21,227 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import pairwise
+from typing import Self
 
+import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LATE, LEVEL, NUMBER_OF, TIME
-from windowmill.windowing.columnar.checksums import RowCheck, with_checksum_column
-from windowmill.windowing.columnar.keyed import live_columns
-from windowmill.windowing.columnar.position_nodes import ABOVE, FIRST, POSITION
-from windowmill.windowing.columnar.state_log import LIVE_PREFIX, label_of
-from windowmill.windowing.columnar.stored_objects import StoredObjects
-from windowmill.windowing.errors import SpecError
+from windowmill.windowing.columnar.hashes import RowCheck, with_checksum_column
+from windowmill.windowing.columnar.keyed import LIVE_PREFIX, label_of
+from windowmill.windowing.columnar.objects import Objects, StoredObjects
+from windowmill.windowing.columnar.results import Column
+from windowmill.windowing.columnar.slice_partials import combine_numbers
+from windowmill.windowing.errors import SpecError, StateCorruptError
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints
+from windowmill.windowing.kernels.flatfat import LEFT, MISSING, NodeColumns, covers, moves, places_of, stretches
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.kernels.lift import arenas, condition_column, int64_of, stored
+from windowmill.windowing.kernels.recipes import lower
+from windowmill.windowing.kernels.slices import combine_runs
+from windowmill.windowing.layouts import live_columns
+from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.slicing.policy_settings import STATE, PolicySettings
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import Clock
+
+#: Columns of a node but ``LEVEL`` and the partials: its first position, the event time of the tuple there, and the event time of the
+#: first tuple of the node above it; null if no window will ever hold all of that node.
+POSITION, FIRST, ABOVE = "_position", "_first", "_above"
+#: The least level of inner nodes that are stored. Nodes of level 1 would be a third more rows, and spare a window one row at either end.
+LOWEST = 2
+_NONE = np.empty(0, np.int64)
+
+
+def level_above(level: Ints) -> Ints:
+    """The level of the stored node above a stored node of this ``level``, element by element."""
+    return np.maximum(level + 1, LOWEST)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Nodes of any keys; one element or row per node.
+
+    Attributes
+    ----------
+    key, level, begin, first
+        Key index, level, first position, and event time of the tuple there; int64, shapes (n,).
+    is_new
+        Mask of the nodes that were not read from the state.
+    ints, floats, objects
+        Partials; shapes (n, number of columns).
+    """
+
+    key: Ints
+    level: Ints
+    begin: Ints
+    first: Ints
+    is_new: Bools
+    ints: Ints
+    floats: Floats
+    objects: Objects
+
+    def at(self, chosen: Bools | Ints) -> Self:
+        """The nodes that ``chosen`` masks or lists."""
+        return type(self)(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    def of_level(self, level: int) -> Self:
+        """The nodes of a level."""
+        chosen = self.level == level
+        return self if chosen.all() else self.at(chosen)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """The nodes of all ``parts``, one part after the other."""
+        there = [part for part in parts if len(part.key)] or parts[:1]
+        if len(there) == 1:
+            return there[0]
+        return cls(*(np.concatenate([getattr(part, field.name) for part in there]) for field in fields(cls)))
+
+    def in_order(self) -> Self:
+        """The nodes, which are all of one level, sorted by key and begin."""
+        key, begin = self.key, self.begin
+        sorted_ = (key[1:] > key[:-1]) | ((key[1:] == key[:-1]) & (begin[1:] > begin[:-1]))
+        return self if sorted_.all() else self.at(np.lexsort((begin, key)))
+
+
+@dataclass(frozen=True)
+class Forest:
+    """The trees of all keys. Leaves and restored nodes are rows of ``table``, into which partials point.
+
+    Attributes
+    ----------
+    levels
+        The nodes of each level, sorted by key and begin. The place of a node is its index among those of all levels.
+    """
+
+    layout: Layout
+    stored_objects: StoredObjects
+    n_keys: int
+    table: pa.Table
+    levels: Sequence[_Rows]
+
+    @classmethod
+    def grown(cls, layout: Layout, objects: StoredObjects, n_keys: int, nodes: pa.Table, key: Ints, n_restored: int) -> Self:
+        """The forest of ``nodes``, restored ones and then new leaves, and of all further nodes that these complete. O(n log n).
+
+        Parameters
+        ----------
+        nodes
+            Columns ``LEVEL``, ``POSITION``, ``FIRST`` and the partials; nodes of a key stand in order of their positions.
+        key
+            Key index of each node; shape (n_nodes,).
+        """
+        level, begin, first = (int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION, FIRST))
+        is_new = np.arange(len(key)) >= n_restored
+        given = _Rows(key, level, begin, first, is_new, *arenas(layout, nodes), objects.read(nodes))
+        levels, highest = [given.of_level(0).in_order()], int(given.level.max(initial=0))
+        none = given.at(_NONE)
+        while len(levels[-1].key) or highest >= len(levels):
+            read = given.of_level(len(levels)) if highest >= len(levels) else none
+            levels.append(_Rows.joined([read, _completed(layout, objects, levels[-1], read)]).in_order())
+        return cls(layout, objects, n_keys, nodes, levels)
+
+    @cached_property
+    def _starts(self) -> Ints:
+        """Place of the first node of each level, and the number of all nodes; shape (n_levels + 1,)."""
+        return np.cumsum([0, *(len(rows.key) for rows in self.levels)])
+
+    @cached_property
+    def _nodes(self) -> NodeColumns:
+        """The nodes in the kernels' form."""
+        keys = np.arange(self.n_keys)
+        offsets = [start + np.searchsorted(rows.key, keys) for start, rows in zip(self._starts[:-1], self.levels, strict=True)]
+        begin, first = (np.concatenate([getattr(rows, name) for rows in self.levels]) for name in ("begin", "first"))
+        return NodeColumns(len(self.levels), self.n_keys, np.append(np.concatenate(offsets), self._starts[-1]), begin, first)
+
+    def _at(self, places: Ints) -> _Rows:
+        """The nodes at ``places``, which ascend."""
+        cuts = pairwise(np.searchsorted(places, self._starts).tolist())
+        levels = zip(self.levels, self._starts[:-1], cuts, strict=True)
+        return _Rows.joined([rows.at(places[first:stop] - start) for rows, start, (first, stop) in levels])
+
+    def covers(self, head: Ints, stop: Ints, evicted: Ints, limit: int) -> tuple[Ints, Ints, Ints, Ints]:
+        """The nodes of each key's window [``head``, ``stop``), as :func:`~windowmill.windowing.kernels.flatfat.covers`.
+
+        Returns
+        -------
+        tuple
+            Offsets, and of each node its level, its first position, and the event time of the tuple there.
+
+        Raises
+        ------
+        StateCorruptError
+            If a node is not there.
+        """
+        offsets, places = covers(self._nodes, head, stop, evicted, limit)
+        level = np.searchsorted(self._starts, _all_there(places), side="right") - 1
+        return offsets, level, self._nodes.begin[places], self._nodes.first[places]
+
+    def aggregate(self, windows: Windows) -> dict[str, Column]:
+        """All aggregates of ``windows``, which hold the tuples at positions [lo, hi).
+
+        O(log n) combines a window; of objects that can be deducted, no more than tuples leave and enter.
+
+        Raises
+        ------
+        StateCorruptError
+            If a node is not there.
+        """
+        objects, stretch = self.stored_objects, (self._nodes, windows.key, windows.lo, windows.hi)
+        offsets, places = stretches(*stretch)
+        # To list what leaves and enters as well would cost kernels more than it spares them.
+        moved = moves(*stretch) if any(objects.deducts) else None
+        left = _NONE if moved is None else moved[2]
+        every = np.append(places, np.where(left <= LEFT, LEFT - left, left))
+        used = np.zeros(self._starts[-1], np.bool_)
+        used[_all_there(every)] = True
+        rows, members = self._at(np.flatnonzero(used)), (np.cumsum(used) - 1)[every]
+        bounds, n = (windows.key, windows.start, windows.end), len(places)
+        made = Windows.of(*bounds, members=(offsets, members[:n]))
+        numbers = combine_numbers(self.layout, rows.ints, rows.floats, made)
+        found: dict[str, Column] = dict(lower(self.layout, *numbers, self.table))
+        if moved is None:
+            return found | objects.compute(objects.decode(rows.objects), made)
+        of_moves = np.where(left <= LEFT, ~members[n:], members[n:])
+        sliding = Windows.of(*bounds, members=(moved[1], of_moves), continues=moved[0])
+        return found | objects.compute(objects.decode(rows.objects), made, sliding)
+
+    def new_nodes(self, head: Ints) -> tuple[Ints, dict[str, pa.Array]]:
+        """Key index and columns of the nodes that the state lacks and that begin at or after ``head``, of shape (n_keys,)."""
+        kept = [rows for level, rows in enumerate(self.levels) if level == 0 or level >= LOWEST]
+        rows = _Rows.joined([rows.at(rows.is_new & (rows.begin >= head[rows.key])) for rows in kept])
+        above = level_above(rows.level)
+        firsts = places_of(self._nodes, rows.key, rows.level, rows.begin >> above << above)
+        columns = stored(self.layout, rows.ints, rows.floats, self.table) | self.stored_objects.write(rows.objects)
+        columns |= {LEVEL: pa.array(rows.level), POSITION: pa.array(rows.begin), FIRST: pa.array(rows.first)}
+        return rows.key, columns | {ABOVE: pa.array(self._nodes.first[firsts], mask=firsts == MISSING)}
+
+
+def _completed(layout: Layout, objects: StoredObjects, below: _Rows, read: _Rows) -> _Rows:
+    """The nodes above neighbours of ``below``, a level sorted by key and begin, except those ``read`` already."""
+    width = np.int64(1) << below.level[:-1]
+    pairs = (below.key[1:] == below.key[:-1]) & (below.begin[1:] == below.begin[:-1] + width) & (below.begin[:-1] & width == 0)
+    left = np.flatnonzero(pairs)
+    if len(read.key):
+        span = int(max(below.begin.max(initial=0), read.begin.max(initial=0))) + 1
+        left = left[~np.isin(below.key[left] * span + below.begin[left], read.key * span + read.begin)]
+    both, bounds = np.stack((left, left + 1), axis=1).reshape(-1), np.arange(0, 2 * len(left) + 1, 2)
+    numbers = combine_runs(layout.program(), left, left + 2, below.ints, below.floats)
+    partials = *numbers, objects.fold(below.objects[both], bounds)
+    is_new = below.is_new[left] | below.is_new[left + 1]
+    return _Rows(below.key[left], below.level[left] + 1, below.begin[left], below.first[left], is_new, *partials)
+
+
+def _all_there(places: Ints) -> Ints:
+    missing = int((places == MISSING).sum())
+    if missing:
+        raise StateCorruptError(f"state: {missing} nodes of windows that are still open are missing; rebuild it from the source")
+    return places
+
 
 #: Kinds of rows of the state.
 KEY_ROW, WAITING, NODE = "key", "row", "node"

@@ -1,22 +1,25 @@
-"""Result rows: as columns, sorted at the end, and with the columns and types of a sink."""
+"""What applying a batch's rows gives: result rows, with the columns and types of a sink, and rows of the state."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, overload
+from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windowmill.windowing.aggregates import aggregate_for, argument_types, own, value_types
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.added_columns import RETRACTED
+from windowmill.windowing.columnar.hashes import with_checksums
+from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import SpecError, first_line
-from windowmill.windowing.kernels.columns import order_key, valid_of
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.lift import order_key, valid_of
 from windowmill.windowing.slicing.leaves import NO_TRIGGER, Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import BEFORE
@@ -193,3 +196,56 @@ def _text(value: Any) -> str:
 
 def _readable(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else str(value)
+
+
+@dataclass(frozen=True)
+class Advanced:
+    """What a batch makes of some keys.
+
+    Attributes
+    ----------
+    results
+        Result rows, in tables of one window each; may be computed as they are taken.
+    state
+        The rows that the batch appends to the state, with checksums; null if it keeps none.
+    refused
+        Numbers of the rows that came too late for every window; int64, shape (n_refused,).
+    counts
+        The other rows, and the late ones among them; those that missed windows, refused ones included.
+    """
+
+    results: Iterable[pa.Table]
+    state: pa.Table | None
+    refused: Ints
+    counts: Counts
+
+    @classmethod
+    def of(
+        cls,
+        results: Sequence[pa.Table],
+        state: Sequence[pa.Table] | None,
+        refused: Mapping[tuple[str, ...], Ints],
+        numbers: Ints,
+        late: pa.Array,
+    ) -> Self:
+        """The result for new rows of these ``numbers``, of which the mask ``late`` marks those behind the watermark; null means no.
+
+        Parameters
+        ----------
+        results, state
+            Parts of the result rows and of the state; no state if none is kept.
+        refused
+            By the names of windows for which the same rows are late, the numbers of the rows that they refused. A row is too late if all
+            did.
+        """
+        # Mostly some window refuses none, and then there is nothing to compare.
+        fewest, *others = sorted((numbers, *refused.values()), key=len)
+        common = np.unique(fewest)
+        for each in others if len(common) else ():
+            common = common[np.isin(common, each)]
+        taken = ~np.isin(numbers, common)
+        behind = pc.sum(pc.and_(late.fill_null(False), pa.array(taken))).as_py() or 0
+        kept = None if state is None else with_checksums(pa.concat_tables(state))
+        missed = {name: len(each) for names, each in refused.items() if len(each) for name in names}
+        counts = Counts(rows_applied=int(taken.sum()), rows_late=behind, late_missed=missed)
+        return cls([table for table in results if len(table)], kept, common, counts)

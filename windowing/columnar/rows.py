@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.kernels.columns import order_key, valid_of
 from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.lift import order_key, valid_of
 from windowmill.windowing.kernels.slices import by_key
 from windowmill.windowing.slicing.leaves import Leaves
 

@@ -33,19 +33,17 @@ from windowmill.windowing.columnar.added_columns import (
     SLICE,
     TIME,
 )
-from windowmill.windowing.columnar.buckets import Share
-from windowmill.windowing.columnar.checksums import RowCheck, verify_once, with_checksum_column
+from windowmill.windowing.columnar.hashes import RowCheck, Share, verify_once, with_checksum_column
 from windowmill.windowing.columnar.interval_events import IntervalLifting
 from windowmill.windowing.columnar.known_spans import span_columns
+from windowmill.windowing.columnar.objects import StoredObjects
 from windowmill.windowing.columnar.rows import as_key, key_codes, reordered
-from windowmill.windowing.columnar.slice_columns import IN_TIME, arrivals_of, closed_of, nulled, orders_of, places_of, reaching_of
-from windowmill.windowing.columnar.stored_objects import StoredObjects
-from windowmill.windowing.kernels.columns import int64_of, order_key, stored, valid_of
+from windowmill.windowing.columnar.slice_partials import IN_TIME, arrivals_of, closed_of, nulled, orders_of, places_of, reaching_of
+from windowmill.windowing.grids import Nodes
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, condition_column, lift_runs
+from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, condition_column, int64_of, lift_runs, order_key, stored, valid_of
 from windowmill.windowing.kernels.slices import along_axis, by_key, runs
-from windowmill.windowing.nodes import Nodes
 from windowmill.windowing.slicing.edges import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.watermark import BEFORE
 

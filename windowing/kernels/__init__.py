@@ -4,7 +4,6 @@ A partial is one row of two arenas, ``ints`` (int64) and ``floats`` (float64). A
 defines the columns and how two rows combine. Kernels take it as a *program*: one line (operation, first int column, first float column)
 per atom.
 
-The rows of a window are found by ``grid_ranges`` (over ``grid_arithmetic``), ``sessions``, ``snapshots``, ``counts``, ``policies`` and
-``late_tuples``. Their partials are combined by ``two_stacks`` (ranges of rows), ``tries`` (where tuples are removed in any order) and
-``slice_windows`` (stored slices); ``clipped`` weights rows separately for each window.
+The rows of a window are found by ``grid_ranges``, ``event_bounds``, ``fragments`` and ``policies``. Their partials are combined by
+``two_stacks`` (ranges of rows), ``flatfat`` (where tuples are removed in any order) and ``slices`` (stored slices).
 """

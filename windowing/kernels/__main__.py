@@ -12,17 +12,17 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.columnar import added_columns as added
-from windowmill.windowing.columnar import grid_windows, position_batch, session_batch, session_fragments, slices
-from windowmill.windowing.columnar.checksums import row_checksums
+from windowmill.windowing.columnar import grid_windows, position_batch, sessions, slices
+from windowmill.windowing.columnar.hashes import row_checksums
 from windowmill.windowing.columnar.keyed import KeyedWindows
 from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.columnar.positions import PositionStage, PositionState
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK
 from windowmill.windowing.grids import Grids
+from windowmill.windowing.kernels.event_bounds import SessionLimits
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.sessions import SessionLimits
-from windowmill.windowing.kernels.slice_windows import hopping_windows
+from windowmill.windowing.kernels.slices import hopping_windows
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.watermark import AFTER, Clock, LatenessRule
 
@@ -87,15 +87,15 @@ def _sessions() -> None:
     spec = {"pipeline": "warm", "time": {"column": "t", "unit": "none"}, "windows": windows, "aggregates": {"mean": {"mean": "v"}}}
     pipeline, types = parse_pipeline(spec), {"t": pa.int64(), "v": pa.float64()}
     layout, limits = Layout.of(pipeline, types), (("w", SessionLimits(2, AFTER)), ("c", SessionLimits(2, 9)))
-    read, schema = session_fragments.row_schema(pipeline, types, layout), session_fragments.fragment_schema({}, layout, cuts=True)
+    read, schema = sessions.row_schema(pipeline, types, layout), sessions.fragment_schema({}, layout, cuts=True)
     stored: pa.Table = schema.empty_table()
     for batch in range(2):
         closed = 8 * batch
-        stage = session_fragments.SessionStage(
+        stage = sessions.SessionStage(
             (), (), layout, limits, batch, closed, closed + 6, 0, None, True, read, schema, result_schema(pipeline, types)
         )
         rows = [{"v": 1.0, "_time": at, "_number": at, "_closed": at + 1, "_late": True} for at in range(closed, closed + 8)]
-        done = session_batch.advance(stage, pa.Table.from_pylist(rows, schema=read), stored)
+        done = sessions.advance(stage, pa.Table.from_pylist(rows, schema=read), stored)
         assert done.state is not None
         stored = pa.concat_tables([stored, done.state.select(schema.names)])
 

@@ -17,9 +17,8 @@ from windowmill.windowing.reference.events import AFTER, BEFORE, Course, Event, 
 from windowmill.windowing.reference.plain_values import compute
 from windowmill.windowing.reference.ruled_windows import grid_rows, policy_rows
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.windows.base import Window
+from windowmill.windowing.windows.base import GridRules, RuledWindow, Window
 from windowmill.windowing.windows.plugged import PluginWindow
-from windowmill.windowing.windows.rules import GridRules, RuledWindow
 from windowmill.windowing.windows.types import Count, Custom, Session, Snapshot
 
 __all__ = ["Evaluation", "Record", "WindowResult", "evaluate"]

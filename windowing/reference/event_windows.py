@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.imports import imported_for
 from windowmill.windowing.reference.events import BEFORE, Course, Event, EventWindow, Tally, WindowResult, arriving_together
+from windowmill.windowing.registry import imported_for
 
 if TYPE_CHECKING:
     from windowmill.windowing.windows.types import Count, Custom, Session

@@ -17,9 +17,8 @@ from typing import Any
 from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import AggregateOverflowError
-from windowmill.windowing.imports import imported_for
 from windowmill.windowing.reference.events import EventWindow, rank
-from windowmill.windowing.registry import resolve
+from windowmill.windowing.registry import imported_for, resolve
 
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
 

@@ -21,8 +21,7 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.reference.events import AFTER, Course, Event, EventWindow, Tally, WindowResult, arriving_together
 
 if TYPE_CHECKING:
-    from windowmill.windowing.windows.base import Window
-    from windowmill.windowing.windows.rules import Delta, GridRules, PolicyRules
+    from windowmill.windowing.windows.base import Delta, GridRules, PolicyRules, Window
 
 _NOTHING = Duration()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.errors import SpecError, StateError
-from windowmill.windowing.kernels import policy_arrays as kernel
+from windowmill.windowing.kernels import policies as kernel
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.kernels.late_tuples import judge_tuples
+from windowmill.windowing.kernels.policies import judge_tuples
 from windowmill.windowing.slicing.leaves import BatchEffect, Engine, Leaves, Windows, earliest, runs
 from windowmill.windowing.watermark import AFTER, Clock, commits_of
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from windowmill.windowing.axis import AXIS_BEGIN, T
-from windowmill.windowing.kernels import grid_arithmetic as kernel
+from windowmill.windowing.kernels import grid_ranges as kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.slices import slice_starts
 

@@ -11,18 +11,16 @@ import pyarrow as pa
 
 from windowmill.windowing.bounds import check_key, check_share
 from windowmill.windowing.durations import Duration
-from windowmill.windowing.kernels import policy_arrays as kernel
-from windowmill.windowing.kernels.columns import float64_of, int64_of, valid_of
+from windowmill.windowing.kernels import policies as kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.kernels.lift import condition_column, float64_of, int64_of, valid_of
 from windowmill.windowing.kernels.policies import apply_policies
 from windowmill.windowing.slicing.calendars import Steps, origin_of, zone_named
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
-    from windowmill.windowing.windows.base import Window
-    from windowmill.windowing.windows.rules import Delta, Policy, PolicyRules
+    from windowmill.windowing.windows.base import Delta, Policy, PolicyRules, Window
 
 #: Names of a key's scalars, in the order of the kernel's elements ``LAST`` to ``BASE``.
 STATE = ("last", "ticked", "tick", "fired", "inserted", "full", "has_base", "base")

@@ -1,22 +1,312 @@
-"""Windows whose bounds depend on rows or a function, under ``emit: revise``: emits each version that a late row causes.
+"""Windows of rows or of a function that late rows may change after they were emitted: replayed key by key, and emitted by version.
+
+The slicer follows the rules of :mod:`windowmill.windowing.slicing.slicers` and :mod:`windowmill.windowing.slicing.custom_slicer`.
+A row is identified by its leaf index, so comparing indices compares (time, tie_break, arrival).
 
 Unlike the other slicers, this one processes rows one by one: whether a version is new depends on all versions emitted before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from bisect import insort
+from collections.abc import Callable, Iterable, Mapping, Set
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.kernels.combine import Ints
-from windowmill.windowing.slicing.custom_slicer import OWN_PREFIX, FunctionProgress
+from windowmill.windowing.slicing.custom_slicer import OWN_PREFIX, FunctionProgress, WindowFunction
 from windowmill.windowing.slicing.leaves import BatchEffect, Engine, Leaves, Windows, earliest
-from windowmill.windowing.slicing.replay import CustomReplay, EmittedVersions, LeafTimes, Replay, Version
 from windowmill.windowing.watermark import BEFORE, Clock, commits_of
+
+
+class Version(NamedTuple):
+    """One version of a window: its bounds and the leaf indices of its rows."""
+
+    start: int
+    end: int
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LeafTimes:
+    """Start, end, and half-open end of each leaf, by leaf index."""
+
+    time: list[int]
+    until: list[int]
+    stop: list[int]
+
+
+class Replay(Protocol):
+    """The windows of one key over the rows accepted so far.
+
+    Attributes
+    ----------
+    rows
+        Leaf indices of the rows that open windows may hold, ascending.
+    mark
+        Instant through which windows are closed; each shape defines it exactly.
+    """
+
+    rows: list[int]
+    mark: int
+
+    def accept(self, row: int, closed: int) -> bool:
+        """Add ``row`` if a window that would hold it is still open; returns whether it was added."""
+
+    def windows(self) -> list[Version]:
+        """The current versions of the windows that are not closed."""
+
+    def complete(self, window: Version, watermark: int) -> bool:
+        """Whether no row at or after ``watermark`` can change ``window``."""
+
+    def close(self, closed: int) -> list[Version]:
+        """Remove and return the windows that are complete at ``closed``."""
+
+    def replaces(self, new: Version, old: Version) -> bool:
+        """Whether ``new`` is another version of ``old``."""
+
+
+def _passed(window: Version, watermark: int) -> bool:
+    return window.end <= watermark
+
+
+def _overlap(new: Version, old: Version) -> bool:
+    return new.start < old.end and old.start < new.end
+
+
+@dataclass
+class SessionReplay:
+    """Sessions: rows at most ``gap`` apart; a session longer than ``longest`` is split."""
+
+    times: LeafTimes
+    gap: int
+    longest: int
+    rows: list[int] = field(default_factory=list)
+    mark: int = BEFORE
+
+    def accept(self, row: int, closed: int) -> bool:
+        insort(self.rows, row)
+        if any(row in window.rows and not self.complete(window, closed) for window in self.windows()):
+            return True
+        self.rows.remove(row)
+        return False
+
+    def complete(self, window: Version, watermark: int) -> bool:
+        # A row at the end still joins, unless the session was split there.
+        return window.end < watermark or (window.end == watermark and window.end == window.start + self.longest)
+
+    def windows(self) -> list[Version]:
+        versions: list[Version] = []
+        held: list[int] = []
+        start = reach = 0
+        for row in self.rows:
+            at = self.times.time[row]
+            if held and (at - reach > self.gap or at - start >= self.longest):
+                versions.append(Version(start, min(reach + self.gap, start + self.longest), tuple(held)))
+                held = []
+            if not held:
+                start = reach = at
+            held.append(row)
+            reach = max(reach, self.times.until[row])
+        return [*versions, Version(start, min(reach + self.gap, start + self.longest), tuple(held))] if held else versions
+
+    def close(self, closed: int) -> list[Version]:
+        ended = [window for window in self.windows() if self.complete(window, closed)]
+        gone = {row for window in ended for row in window.rows}
+        self.rows = [row for row in self.rows if row not in gone]
+        return ended
+
+    replaces = staticmethod(_overlap)
+
+
+@dataclass
+class SnapshotReplay:
+    """Snapshots: the spans between neighbouring start and end points; those before ``mark`` are final."""
+
+    times: LeafTimes
+    rows: list[int] = field(default_factory=list)
+    mark: int = BEFORE
+
+    def accept(self, row: int, closed: int) -> bool:
+        if self.times.stop[row] <= closed:
+            return False
+        insort(self.rows, row)
+        return True
+
+    def _points(self) -> list[int]:
+        starts = {max(self.times.time[row], self.mark) for row in self.rows}
+        return sorted(starts | {self.times.stop[row] for row in self.rows})
+
+    def windows(self) -> list[Version]:
+        time, stop = self.times.time, self.times.stop
+        spans = [
+            Version(start, end, tuple(row for row in self.rows if time[row] < end and stop[row] > start))
+            for start, end in pairwise(self._points())
+        ]
+        return [span for span in spans if span.rows]
+
+    def close(self, closed: int) -> list[Version]:
+        ended = [window for window in self.windows() if window.end <= closed]
+        self.mark = max(self.mark, *(point for point in self._points() if point <= closed), BEFORE)
+        self.rows = [row for row in self.rows if self.times.stop[row] > self.mark]
+        return ended
+
+    complete = staticmethod(_passed)
+    replaces = staticmethod(_overlap)
+
+
+@dataclass
+class CountReplay:
+    """Count windows: from each start time after ``mark`` through the ``size``-th one."""
+
+    times: LeafTimes
+    size: int
+    rows: list[int] = field(default_factory=list)
+    mark: int = BEFORE
+
+    def _starts(self) -> list[int]:
+        return sorted({self.times.time[row] for row in self.rows if self.times.time[row] > self.mark})
+
+    def accept(self, row: int, closed: int) -> bool:
+        insort(self.rows, row)
+        starts = self._starts()
+        unfinished = starts[max(0, len(starts) - self.size + 1) :]
+        if any(self.times.stop[row] > start for start in unfinished):
+            return True
+        if any(row in window.rows and window.end > closed for window in self.windows()):
+            return True
+        self.rows.remove(row)
+        return False
+
+    def windows(self) -> list[Version]:
+        time, stop, starts = self.times.time, self.times.stop, self._starts()
+        return [
+            Version(start, last + 1, tuple(row for row in self.rows if time[row] <= last and stop[row] > start))
+            for start, last in zip(starts, starts[self.size - 1 :], strict=False)
+        ]
+
+    def close(self, closed: int) -> list[Version]:
+        ended = [window for window in self.windows() if window.end <= closed]
+        self.mark = max([self.mark, *(window.start for window in ended)])
+        self.rows = [row for row in self.rows if self.times.stop[row] - 1 > self.mark]
+        return ended
+
+    complete = staticmethod(_passed)
+
+    def replaces(self, new: Version, old: Version) -> bool:
+        return new.start == old.start
+
+
+@dataclass
+class CustomReplay:
+    """Windows that a user's function defines. Rows before ``mark`` are final; later rows are replayed."""
+
+    times: LeafTimes
+    function: WindowFunction
+    columns: Callable[[int], Mapping[str, Any]]
+    progress: FunctionProgress = field(default_factory=FunctionProgress)
+    rows: list[int] = field(default_factory=list)
+    mark: int = BEFORE
+    last: int = -1
+
+    def accept(self, row: int, closed: int) -> bool:  # noqa: ARG002 - rows fed to the function decide, not closed windows
+        if row < self.last:
+            return False
+        insort(self.rows, row)
+        return True
+
+    def _feed(self, progress: FunctionProgress, rows: Iterable[int]) -> list[Version]:
+        numbered = []  # sorted by number below: of two windows with the same bounds the later one is another version
+        oldest = self.progress.rows - sum(row <= self.last for row in self.rows)
+        for row in rows:
+            at = self.times.time[row]
+            for number, first in progress.feed(self.function, self.columns(row), at):
+                held = self.rows[first - oldest : progress.rows - oldest]
+                numbered.append((number, Version(self.times.time[held[0]], at + 1, tuple(held))))
+        return [version for _, version in sorted(numbered)]
+
+    def windows(self) -> list[Version]:
+        return self._feed(deepcopy(self.progress), [row for row in self.rows if row > self.last])
+
+    def close(self, closed: int) -> list[Version]:
+        self.mark = max(self.mark, closed)
+        ready = [row for row in self.rows if row > self.last and self.times.time[row] < self.mark]
+        progress = deepcopy(self.progress)
+        ended = self._feed(progress, ready)
+        self.progress, self.last = progress, max([self.last, *ready])
+        oldest = progress.rows - sum(row <= self.last for row in self.rows)
+        first_open = min(progress.open.values(), default=progress.rows) - oldest
+        self.rows = [row for index, row in enumerate(self.rows) if index >= first_open]
+        return ended
+
+    complete = staticmethod(_passed)
+
+    def replaces(self, new: Version, old: Version) -> bool:
+        return new.start == old.start and new.end == old.end
+
+
+@dataclass
+class EmittedVersions:
+    """Emitted versions of windows that still take rows, with their revision numbers; ``~revision`` of those that have been retracted."""
+
+    versions: list[tuple[int, Version]] = field(default_factory=list)
+
+    def resolve(self, replay: Replay, watermark: int, closed: int) -> list[tuple[int, Version]]:
+        """Return the versions to emit at ``watermark`` with their revisions, and forget closed windows.
+
+        A version whose window has other bounds since is retracted: it is emitted again, without rows.
+        """
+        windows = replay.windows()
+        fresh = self._retracted({(window.start, window.end) for window in windows})
+        current = set(windows)
+        for window in windows:
+            if not replay.complete(window, watermark):
+                continue
+            earlier = [(revision, version) for revision, version in self.versions if replay.replaces(window, version)]
+            if all(version != window or revision < 0 for revision, version in earlier):
+                revision = 1 + max((_last_revision(number, version, window) for number, version in earlier), default=-1)
+                # A user's function may give two windows with these bounds: the version of the other one stays.
+                self.versions = [
+                    (number, version)
+                    for number, version in self.versions
+                    if (version.start, version.end) != (window.start, window.end) or (number >= 0 and version in current)
+                ]
+                self.versions.append((revision, window))
+                fresh.append((revision, window))
+        ended = {(version.start, version.end) for version in replay.close(closed)}
+        # Retracted versions go once no open window holds any of their rows.
+        live = set(replay.rows)
+        self.versions = [
+            (revision, version)
+            for revision, version in self.versions
+            if (version.start, version.end) not in ended and not live.isdisjoint(version.rows)
+        ]
+        return fresh
+
+    def _retracted(self, bounds: Set[tuple[int, int]]) -> list[tuple[int, Version]]:
+        """Retract the versions that have none of ``bounds``: one revision without rows for the versions of one window."""
+        gone: dict[tuple[int, int], int] = {}
+        for revision, version in self.versions:
+            its = (version.start, version.end)
+            if revision >= 0 and its not in bounds:
+                gone[its] = max(gone.get(its, 0), revision + 1)
+        self.versions = [
+            (~revision if revision >= 0 and (version.start, version.end) in gone else revision, version)
+            for revision, version in self.versions
+        ]
+        return [(revision, Version(start, end, ())) for (start, end), revision in gone.items()]
+
+
+def _last_revision(number: int, version: Version, window: Version) -> int:
+    """The last revision under which ``version`` was emitted, as far as it counts for ``window``: its retraction has the window's bounds."""
+    same = (version.start, version.end) == (window.start, window.end)
+    return number if number >= 0 else ~number + same
+
 
 _NONE = np.empty(0, np.int64)
 _SHOWN = pa.list_(pa.struct([("revision", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("numbers", pa.list_(pa.int64()))]))

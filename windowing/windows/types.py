@@ -12,8 +12,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from windowmill.windowing.fields import FixedDuration, Instant, Number, PositiveDuration, Zone
-from windowmill.windowing.windows.base import Spacing, Window, register
-from windowmill.windowing.windows.rules import GridRules, Policy, PolicyRules, RuledWindow
+from windowmill.windowing.windows.base import GridRules, Policy, PolicyRules, RuledWindow, Spacing, Window, register
 
 
 @register

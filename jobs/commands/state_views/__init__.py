@@ -1,1 +1,0 @@
-"""What ``windowmill state`` shows of each kind of state."""

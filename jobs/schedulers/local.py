@@ -1,0 +1,207 @@
+"""Computes small batches in this process: surveys the new rows, loads each part, and finds the rows that all refuse.
+
+A row is too late if some window refuses it and no window counts it. A part whose windows are all on grids neither counts nor refuses a row
+that lies between its windows, so for such parts the grids decide. Every other part refuses the rows that it does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.jobs.json_lines import write
+from windowmill.jobs.layouts import lateness, limits
+from windowmill.jobs.layouts.base import BatchSurvey, emits_within_range_only
+from windowmill.jobs.layouts.lateness import JUDGED_BY, numbers_of, revised_after, seen_after, too_late_among
+from windowmill.jobs.layouts.output import Output, RowWriter, combine_counts, restored_kinds
+from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
+from windowmill.jobs.sources.plain_files import NotPlainError
+from windowmill.jobs.sources.plain_rows import NOT_HERE, local_conditions
+from windowmill.jobs.sources.unusable_rows import with_too_late
+from windowmill.windowing.columnar.added_columns import ORDER, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.counts import Counts
+from windowmill.windowing.kernels.lift import condition_column
+
+if TYPE_CHECKING:
+    from windowmill.checkpoints.state.readers import State
+    from windowmill.jobs.layouts.base import Loaded, Part
+    from windowmill.jobs.layouts.input import Emission, Input, TableInput
+    from windowmill.jobs.sources.plain_rows import PlainRows
+    from windowmill.windowing.columnar.slices import RowColumns
+    from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.slicing.edges import WindowGrid
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """New rows in this process.
+
+    Attributes
+    ----------
+    table
+        The columns that lifting reads, in order of arrival; includes unusable rows.
+    """
+
+    table: pa.Table
+
+    def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
+        """The rows without a quarantine reason, numbered in order of arrival over all batches, with the columns of ``schema``.
+
+        A point event ends at its time.
+        """
+        marked = lateness.marked(lateness.arrived(self.table, batch), batch.lateness)
+        return lateness.usable(marked).select(schema.names).cast(schema)
+
+    def without(self, too_late: Ints, batch: Input) -> Self:
+        """These rows, with the reason ``too_late`` for those of these numbers, and the watermark that they found."""
+        late = np.isin(numbers_of(self.table, batch), too_late)
+        table = with_too_late(self.table, pa.array(late))
+        if late.any():
+            table = table.append_column(WATERMARK_OF, lateness.arrived(self.table, batch).column(WATERMARK_OF))
+        return replace(self, table=table)
+
+
+@dataclass(frozen=True)
+class SourceRows(NewRows):
+    """New rows of a source; ``whole`` reads them with all columns, and gives null if only Spark can read them, or write them as JSON."""
+
+    whole: Callable[[], pa.Table | None]
+
+    @classmethod
+    def of_files(cls, batch: TableInput, stages: Sequence[RowColumns]) -> Self:
+        """The new rows of ``batch``, with the columns that the ``stages`` read, from plain files.
+
+        Raises
+        ------
+        OnlySparkError
+            If only Spark can read them.
+        """
+        names = columns_read(*stages)
+        conditions = list(dict.fromkeys(text for stage in stages for text in stage.conditions))
+        if batch.plain is None:
+            raise limits.OnlySparkError(f"the source's rows need Spark: {_why(batch)}")
+        try:
+            read = batch.plain.read_here(names, conditions, latest=batch.latest)
+        except NOT_HERE as err:
+            raise limits.OnlySparkError(f"the source's rows need Spark: {_why(batch)}") from err
+        return cls(read.drop_columns([VERSION]), partial(_whole, batch.plain, batch.latest))
+
+    @classmethod
+    def of_spark(cls, batch: TableInput, stages: Sequence[RowColumns], rows: pa.Table) -> Self:
+        """The new rows of ``batch`` that Spark has read by :func:`.read_by_spark`, in any order."""
+        rows = batch.times.of(rows.sort_by([(FILE, "ascending"), (ROW, "ascending")]))
+        own = [name for name in (FILE, ROW, REASON, TIME, UNTIL_OF) if name in rows.column_names]
+        whole = rows if write.takes(batch.types.values()) else None
+        return cls(rows.select([*own, *input_names(*stages)]), lambda: whole)
+
+    def refused(self) -> pa.Table | None:
+        """The rows with a quarantine reason, with all columns; null if there are none.
+
+        Raises
+        ------
+        TooLargeError
+            If they are too many for this process, or only Spark can read or write them.
+        """
+        names = [name for name in (FILE, ROW, REASON, WATERMARK_OF) if name in self.table.column_names]
+        refused = self.table.filter(pc.is_valid(self.table.column(REASON))).select(names)
+        if not refused.num_rows:
+            return None
+        if refused.num_rows > limits.MAX_REFUSED:
+            raise limits.too_many(refused.num_rows, "rows to quarantine", limits.MAX_REFUSED)
+        here = self.whole()
+        if here is None:
+            raise limits.OnlySparkError("only Spark can write the rows to quarantine as JSON")
+        # Arrow joins no columns of nested types.
+        at = here.select([FILE, ROW]).append_column(ORDER, pa.array(np.arange(len(here)))).join(refused, [FILE, ROW], join_type="inner")
+        rows = here.take(at.column(ORDER))
+        for name in refused.column_names[2:]:
+            found = rows.schema.get_field_index(name)
+            rows = rows.append_column(name, at.column(name)) if found < 0 else rows.set_column(found, name, at.column(name))
+        return rows
+
+
+def _whole(plain: PlainRows, latest: int | None) -> pa.Table | None:
+    return plain.read(list(plain.types), [], latest=latest) if write.takes(plain.types.values()) else None
+
+
+def columns_read(*stages: RowColumns) -> list[str]:
+    """Names of the source's columns that ``stages`` read."""
+    return list(dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)))
+
+
+def input_names(*stages: RowColumns) -> list[str]:
+    """Names of the columns that ``stages`` read: columns of the source, and of the truth of conditions."""
+    return list(dict.fromkeys([*columns_read(*stages), *(condition_column(text) for stage in stages for text in stage.conditions)]))
+
+
+def _why(batch: TableInput) -> str:
+    """Why the rows of ``batch`` need Spark."""
+    try:
+        for condition, why in local_conditions(batch.pipeline, batch.columns).outside.items():
+            return f"condition {condition!r}: {why}"
+    except NotPlainError as err:
+        return str(err)
+    return "its files have deletion vectors, or values that Arrow reads otherwise than Spark does"
+
+
+Rows = TypeVar("Rows", bound=NewRows)
+
+
+def survey(batch: TableInput, parts: Sequence[Part], given: pa.Table | None) -> BatchSurvey[SourceRows]:
+    """Survey the new rows of a small ``batch``: those ``given`` by Spark, null to read them.
+
+    Raises
+    ------
+    TooLargeError
+        If the rows are too many for this process, or only Spark can read them.
+    """
+    stages = [part.reading for part in parts]
+    if not batch.files:
+        return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=emits_within_range_only(batch, parts)))
+    # Plain files cost little to read, so each part checks the number of their rows after they are read.
+    limits.check_files(batch.files, None)
+    new = SourceRows.of_files(batch, stages) if given is None else SourceRows.of_spark(batch, stages, given)
+    seen = seen_after(new.table, batch.seen)
+    return BatchSurvey(new, len(new.table), batch.emission(seen, emits_within_range_only=emits_within_range_only(batch, parts)), seen)
+
+
+def load(part: Part, new: NewRows | None, emission: Emission, state: State) -> Loaded:
+    """Load a small batch of a part in this process; raises ``TooLargeError`` if its state or windows turn out to be too large."""
+    rows, batch = part.judged(new), part.batch
+    wanted = part.wanted(emission, has_rows=bool(rows), revised_after=revised_after(rows, batch.lateness))
+    stored = None
+    if wanted is not None:
+        stored = wanted.read(state, rows, limits.state_read(part.reading.layout, limited=batch.is_limited))
+        if stored is None:
+            raise limits.state_beyond(state.name)
+    return part.load(rows, stored, emission)
+
+
+def compute_parts(
+    new: Rows | None, parts: Sequence[Part], loaded: Sequence[Loaded], batch: Input, writer: RowWriter
+) -> tuple[Output, Rows | None]:
+    """Compute the ``loaded`` batch of each part in this process, and write it; returns the counts, and the new rows, judged."""
+    done = [each.compute(writer) for each in loaded]
+    refused, judged = 0, None
+    if new is not None:
+        refusing = [each.refused for part, each in zip(parts, done, strict=True) if not part.grids]
+        too_late = refused_by_all(new, refusing, [grid for part in parts for grid in part.grids], batch)
+        refused, judged = len(too_late), new.without(too_late, batch)
+    restored = (Output(counts=Counts(state_restored=restored_kinds(each.stored))) for each in loaded)
+    return sum(restored, combine_counts(parts, [each.output for each in done], refused)), judged
+
+
+def refused_by_all(new: NewRows, refusing: Sequence[Ints], grids: Sequence[WindowGrid], batch: Input) -> Ints:
+    """Numbers of the new rows that came too late for all: each ``refusing`` part refuses them, and no window on ``grids`` counts them."""
+    numbers: Ints | None = None
+    for each in refusing:
+        numbers = each if numbers is None else np.intersect1d(numbers, each)
+    if numbers is not None and (not grids or not len(numbers)):
+        return numbers
+    return too_late_among(new.usable(batch, JUDGED_BY), numbers, grids)

@@ -1,1 +1,0 @@
-"""The Spark scheduler: batches of any size, by tasks after one shuffle."""

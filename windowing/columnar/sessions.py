@@ -1,0 +1,538 @@
+"""Merges new rows and stored partials of sessions: those that the watermark passes become results, open ones are stored.
+
+A *fragment* is the first and last event time of some rows of one session, and their partial. The state holds fragments. Of each open
+session with new rows a batch stores one fragment, which holds the whole session. It supersedes the fragments of earlier batches within its
+bounds.
+
+New rows at most a gap apart form a fragment, and the kernel merges fragments like interval events from their first row to their last.
+
+A row whose time lay in windows that had been shown when it arrived (a *suspect*) is a fragment of its own, which the kernel applies in
+order of arrival: it joins only a session that was still open then, and those that arrived together bring that session's next version where
+sessions are revised. All other rows join no session that was shown before they arrived, so in which order they arrive makes no difference.
+
+With a greatest size, sessions are cut into pieces:
+
+::
+
+    instants         0    3    6    9   12   15          gap 5, greatest size 10
+    closed through                 ^  8
+    stored           [0 to 6]      9   12   15           the rows before 8 as one fragment, each instant from there on by itself
+    pieces           0 3 6 9         │ 12 15
+
+A row before a session moves every place where it is cut, and a partial cannot be cut. But all rows of a key before the instant through
+which windows are closed lie in one piece: a piece that is open ends at or after that instant, so the next one begins there or later. They
+are one fragment, which no later row can cut: a piece that would end within it would be closed. From that instant on each instant of a key
+is a fragment of its own, until windows are closed through it. So only rows within disorder and lateness are kept in detail.
+
+A piece may be closed by its size while rows still come within a gap of its last event. Its fragments are superseded by a row that
+marks them as gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, FIRST, GAP, LAST, LATE, NUMBER_OF, TIME
+from windowmill.windowing.columnar.hashes import RowCheck, verify_once
+from windowmill.windowing.columnar.objects import Objects, StoredObjects
+from windowmill.windowing.columnar.results import Advanced, gives_json, retraction, typed
+from windowmill.windowing.columnar.rows import ascending, codes_of, reordered
+from windowmill.windowing.columnar.slices import by_time, lifted_groups
+from windowmill.windowing.kernels import event_bounds
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints
+from windowmill.windowing.kernels.event_bounds import SessionLimits
+from windowmill.windowing.kernels.fragments import FragmentColumns, combine_nodes, sessions_of, uncovered
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.lift import arenas, condition_column, int64_of, stored
+from windowmill.windowing.kernels.recipes import lower
+from windowmill.windowing.kernels.rows import Rows
+from windowmill.windowing.kernels.slices import by_key
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import AFTER, BEFORE, commits_of
+
+#: Column of a fragment where sessions are revised: the number of the version that the session is, or will be when it is shown.
+REVISION = "_revision"
+#: Columns of a fragment where sessions have a greatest size: this size, null for those that have none; and whether the fragment is closed,
+#: and is there to supersede others.
+LONGEST, GONE = "_longest", "_gone"
+
+
+def row_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Layout) -> pa.Schema:
+    """Schema of new rows: keys, the columns that partials read, event time, number in order of arrival, ``CLOSED`` and ``LATE``.
+
+    ``CLOSED`` is the instant through which windows were closed when the row arrived; null if it makes no difference. ``LATE`` is whether
+    the row arrived behind the watermark; null means no.
+    """
+    columns = dict.fromkeys([*pipeline.keys, *pipeline.time.tie_break, *layout.source_columns])
+    own = [(TIME, pa.int64()), (NUMBER_OF, pa.int64()), (CLOSED, pa.int64()), (LATE, pa.bool_())]
+    conditions = [(condition_column(text), pa.bool_()) for text in layout.conditions]
+    return pa.schema([*((name, types[name]) for name in columns), *conditions, *own])
+
+
+def own_columns(*, revises: bool, cuts: bool) -> tuple[str, ...]:
+    """Columns of a fragment in addition to keys, batch and partials; of sessions that are revised, or that a greatest size cuts."""
+    return (GAP, FIRST, LAST, *([REVISION] if revises else []), *([LONGEST, GONE] if cuts else []))
+
+
+def fragment_schema(keys: dict[str, pa.DataType], layout: Layout, *, revises: bool = False, cuts: bool = False) -> pa.Schema:
+    """Schema of a table of fragments: keys, their own columns, batch, partials; parameters as of :func:`own_columns`."""
+    own = [(name, pa.bool_() if name == GONE else pa.int64()) for name in (*own_columns(revises=revises, cuts=cuts), BATCH)]
+    return pa.schema([*keys.items(), *own, *layout.stored_columns])
+
+
+@dataclass(frozen=True)
+class SessionStage:
+    """Settings for a batch of sessions; small and picklable.
+
+    Attributes
+    ----------
+    limits
+        Name, and gap and greatest size of each session window of the spec.
+    closed_before, closed
+        Instants through which windows are closed before and after the batch: no later row joins a session that ends before.
+    ahead
+        How far the instants through which windows are shown are ahead of these: the lateness if late rows bring revisions, else 0.
+    ends
+        Restricts the results to windows that end in this range (begin, end]; null for all.
+    keep
+        Whether later batches continue from this one's state.
+    rows
+        Columns of a new row.
+    schema
+        Columns of a fragment.
+    results
+        Columns of a result row.
+    check
+        Verifies fragments read from the state; null if there is no state.
+    """
+
+    keys: tuple[str, ...]
+    ties: tuple[str, ...]
+    layout: Layout
+    limits: tuple[tuple[str, SessionLimits], ...]
+    batch: int
+    closed_before: int
+    closed: int
+    ahead: int
+    ends: tuple[int, int] | None
+    keep: bool
+    rows: pa.Schema
+    schema: pa.Schema
+    results: pa.Schema
+    check: RowCheck | None = None
+
+    @property
+    def source_columns(self) -> Sequence[str]:
+        """Columns that the partials read."""
+        return self.layout.source_columns
+
+    @property
+    def conditions(self) -> Sequence[str]:
+        """Conditions under which rows count."""
+        return self.layout.conditions
+
+    def own_columns(self, limits: SessionLimits, n: int) -> dict[str, pa.Array]:
+        """The columns that ``n`` fragments of the batch have in common, of sessions with these ``limits``."""
+        longest = None if limits.longest == AFTER else limits.longest
+        own = {GAP: pa.repeat(limits.gap, n), BATCH: pa.repeat(self.batch, n)}
+        return own | {LONGEST: pa.repeat(pa.scalar(longest, pa.int64()), n), GONE: pa.repeat(False, n)}
+
+    @cached_property
+    def objects(self) -> StoredObjects:
+        """The partials that are Python objects."""
+        return StoredObjects(self.layout.objects)
+
+
+def latest_fragments(fragments: pa.Table, codes: Ints, *, cut: bool = False) -> Ints:
+    """Indices of the fragments that no later batch has superseded; fragments of one key and window share one of the ``codes``.
+
+    If one fragment lies within another, the outer one is the later. Not so where a greatest size cuts sessions, if one of them is ``GONE``:
+    there a fragment of a later batch supersedes those within it.
+    """
+    first, last, batch = (int64_of(fragments.column(name).combine_chunks()) for name in (FIRST, LAST, BATCH))
+    if cut:
+        gone = fragments.column(GONE).combine_chunks().to_numpy(zero_copy_only=False).astype(np.bool_)
+        order = np.lexsort((-batch, first, codes))
+        return np.sort(order[uncovered(codes[order], first[order], last[order], batch[order], gone[order])])
+    order = np.lexsort((-batch, -last, first, codes))
+    _, rank = np.unique(last, return_inverse=True)
+    # Greatest last event time of each code so far: a fragment that is not within an outer one ends after all that began before it.
+    reach = codes[order] * (len(codes) + 1) + rank[order] + 1
+    before = np.maximum.accumulate(np.append(0, reach))[:-1]
+    return np.sort(order[reach > before])
+
+
+@dataclass(frozen=True)
+class SessionInput:
+    """New rows and stored fragments with their keys' codes.
+
+    Attributes
+    ----------
+    rows
+        New rows in (time, tie-break, arrival) order.
+    order, keys
+        The rows by key, suspects last, as indices; and the code of each one's key, in this order.
+    closed
+        The instant through which windows were closed when each row arrived; the earliest of all if it makes no difference.
+    suspect
+        Mask of the suspects in this order.
+    stored, codes
+        Stored fragments, and the code of each one's key.
+    n_keys
+        Number of keys.
+    """
+
+    rows: pa.Table
+    order: Ints
+    keys: Ints
+    closed: Ints
+    suspect: Bools
+    stored: pa.Table
+    codes: Ints
+    n_keys: int
+
+    @classmethod
+    def of(cls, stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Self:
+        rows = ascending(rows, NUMBER_OF)
+        rows = reordered(rows, by_time(rows, stage.ties if stage.layout.ordered else ())).combine_chunks()
+        codes, n_keys = codes_of([stored, rows], stage.keys)
+        order, offsets = by_key(codes[len(stored) :], n_keys)
+        keys = np.repeat(np.arange(n_keys), np.diff(offsets))
+        closed = int64_of(rows.column(CLOSED).combine_chunks().fill_null(BEFORE))
+        suspect = int64_of(rows.column(TIME).combine_chunks()) < closed + stage.ahead
+        if suspect.any():
+            order = order[np.lexsort((suspect[order], keys))]
+        return cls(rows, order, keys, closed, suspect[order], stored.select(stage.schema.names), codes[: len(stored)], n_keys)
+
+    @cached_property
+    def numbers(self) -> Ints:
+        return int64_of(self.rows.column(NUMBER_OF).combine_chunks())
+
+    @cached_property
+    def times(self) -> Ints:
+        return int64_of(self.rows.column(TIME).combine_chunks())
+
+    @cached_property
+    def late(self) -> pa.Array:
+        """Mask of the rows behind the watermark; null means no."""
+        return self.rows.column(LATE).combine_chunks()
+
+    def groups(self, apart: int) -> Ints:
+        """Offsets in ``order`` of the suspects, and of the runs of other rows at most ``apart``; shape (n_fragments + 1,)."""
+        begins = self.suspect.copy()
+        begins[:1] = True
+        begins[1:] |= (np.diff(self.times[self.order]) > apart) | (np.diff(self.keys) > 0)
+        return np.append(np.flatnonzero(begins), len(self.order)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """The fragments of sessions with the same ``limits``: those of the state, then those of new rows; shapes (n_fragments,).
+
+    Attributes
+    ----------
+    table
+        Their columns in the state.
+    key, first, last
+        Index of each one's key, its first and its last event time.
+    new, suspect
+        Masks of those of new rows, and of those of suspects.
+    number
+        Place of its first row in the order of arrival; the earliest of all for those of the state.
+    mark
+        The instant through which windows were closed when a suspect arrived.
+    n_keys
+        Number of keys.
+    """
+
+    limits: SessionLimits
+    table: pa.Table
+    key: Ints
+    first: Ints
+    last: Ints
+    new: Bools
+    suspect: Bools
+    number: Ints
+    mark: Ints
+    n_keys: int
+
+    @classmethod
+    def of(cls, stage: SessionStage, arrived: SessionInput, limits: SessionLimits, apart: int) -> Self:
+        """The fragments of a batch; rows at most ``apart`` form one, unless they are suspects."""
+        table, key = _stored(arrived, limits)
+        n_stored, bounds = len(table), arrived.groups(apart)
+        if len(bounds) > 1:
+            table = pa.concat_tables([table, _lifted(stage, arrived, limits, bounds)]).combine_chunks()
+        key = np.append(key, arrived.keys[bounds[:-1]])
+        new, suspect = np.arange(len(table)) >= n_stored, np.zeros(len(table), np.bool_)
+        number, mark = (np.full(len(table), BEFORE, np.int64) for _ in range(2))
+        if len(bounds) > 1:
+            firsts = arrived.order[bounds[:-1]]
+            number[new], suspect[new] = np.minimum.reduceat(arrived.numbers[arrived.order], bounds[:-1]), arrived.suspect[bounds[:-1]]
+            mark[new] = arrived.closed[firsts]
+        first, last = (int64_of(table.column(name).combine_chunks()) for name in (FIRST, LAST))
+        return cls(limits, table, key, first, last, new, suspect, number, mark, arrived.n_keys)
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    @property
+    def revision(self) -> Ints:
+        """The number of the version that each stored fragment is; 0 for others."""
+        if REVISION not in self.table.column_names:
+            return np.zeros(len(self), np.int64)
+        return int64_of(self.table.column(REVISION).combine_chunks())
+
+    def offsets(self, order: Ints) -> Ints:
+        """Offsets of the keys in ``order``, which sorts by key; shape (n_keys + 1,)."""
+        return np.searchsorted(self.key[order], np.arange(self.n_keys + 1)).astype(np.int64)
+
+
+def _stored(arrived: SessionInput, limits: SessionLimits) -> tuple[pa.Table, Ints]:
+    """The stored fragments of sessions with these ``limits`` that count, and the codes of their keys."""
+    chosen = int64_of(arrived.stored.column(GAP).combine_chunks()) == limits.gap
+    if LONGEST in arrived.stored.column_names:
+        chosen &= int64_of(arrived.stored.column(LONGEST).combine_chunks().fill_null(AFTER)) == limits.longest
+    found, codes = arrived.stored.filter(pa.array(chosen)), arrived.codes[chosen]
+    latest = latest_fragments(found, codes, cut=limits.longest < AFTER)
+    return found.take(pa.array(latest)), codes[latest]
+
+
+def _lifted(stage: SessionStage, arrived: SessionInput, limits: SessionLimits, bounds: Ints) -> pa.Table:
+    """The fragments of the new rows."""
+    firsts, lasts, n = arrived.order[bounds[:-1]], arrived.order[bounds[1:] - 1], len(bounds) - 1
+    columns = lifted_groups(stage, arrived.rows, arrived.order, bounds)
+    columns |= {FIRST: pa.array(arrived.times[firsts]), LAST: pa.array(arrived.times[lasts])}
+    columns |= stage.own_columns(limits, n) | {REVISION: pa.repeat(0, n)}
+    return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+
+
+@dataclass(frozen=True)
+class SessionTable:
+    """Some sessions, or pieces of them; shapes (n_sessions,).
+
+    Attributes
+    ----------
+    key, first, end
+        Index of each one's key, first event time, and end.
+    revision
+        Number of the version that it is.
+    part
+        What holds it: below the number of fragments a fragment, from there on a node. Empty if nothing does.
+    """
+
+    key: Ints
+    first: Ints
+    end: Ints
+    revision: Ints
+    part: Ints
+
+    @classmethod
+    def of(cls, rows: Ints, part_of: Ints) -> Self:
+        """Sessions as the kernel has them, whose part p is ``part_of[p]``."""
+        return cls(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3], part_of[rows[:, 4]])
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def chosen(self, chosen: Bools) -> SessionTable:
+        part = self.part[chosen] if len(self.part) else self.part
+        return SessionTable(self.key[chosen], self.first[chosen], self.end[chosen], self.revision[chosen], part)
+
+
+@dataclass(frozen=True)
+class MergedSessions:
+    """The sessions that fragments make.
+
+    Attributes
+    ----------
+    shown, kept
+        The versions that the batch shows, and what it stores: with new rows, or other bounds than before. A session that is kept ends a
+        gap after its last event.
+    retracted
+        Versions that were shown, and whose session has other bounds since; each is of the revision that retracts it, and has no part.
+    gone
+        Mask of the kept ones that are closed: they supersede what is stored of them.
+    node_offsets, members
+        Node k combines the parts ``members[node_offsets[k]:node_offsets[k + 1]]``.
+    refused
+        Numbers of the rows that came too late.
+    """
+
+    stage: SessionStage
+    fragments: Fragments
+    shown: SessionTable
+    retracted: SessionTable
+    kept: SessionTable
+    gone: Bools
+    node_offsets: Ints
+    members: Ints
+    refused: Ints
+
+    def results(self, name: str) -> pa.Table:
+        """The result rows of the window ``name``."""
+        stage, layout, shown = self.stage, self.stage.layout, self._published(self.shown)
+        ints, floats = self._numbers
+        columns = lower(layout, ints[shown.part], floats[shown.part], self.fragments.table)
+        found = stage.objects.lowered(stage.objects.decode(self._objects[shown.part]))
+        for held in layout.objects:
+            for result, spec in held.results:
+                columns[result] = typed(result, found[result], stage.results.field(result).type, as_json=gives_json(spec))
+        columns |= self._identity(name, shown)
+        return pa.table([columns[field.name].cast(field.type) for field in stage.results], schema=stage.results)
+
+    def retractions(self, name: str) -> pa.Table:
+        """The rows of the window ``name`` that retract versions."""
+        return retraction(self._identity(name, self._published(self.retracted)), self.stage.results)
+
+    def _published(self, sessions: SessionTable) -> SessionTable:
+        """Those of ``sessions`` that end in the range whose results are wanted."""
+        if self.stage.ends is None:
+            return sessions
+        begin, end = self.stage.ends
+        return sessions.chosen((sessions.end > begin) & (sessions.end <= end))
+
+    def _identity(self, name: str, sessions: SessionTable) -> dict[str, pa.Array]:
+        """The columns of result rows of ``sessions`` but for aggregates."""
+        n = len(sessions)
+        own = {"window": pa.repeat(name, n), "window_start": pa.array(sessions.first), "window_end": pa.array(sessions.end)}
+        own |= {"trigger": pa.nulls(n, pa.int64()), "revision": pa.array(sessions.revision), "batch": pa.repeat(self.stage.batch, n)}
+        return self._keys(sessions) | own
+
+    def state(self) -> pa.Table:
+        """The rows that the batch stores."""
+        stage, kept, limits = self.stage, self.kept, self.fragments.limits
+        ints, floats = self._numbers
+        columns = stored(stage.layout, ints[kept.part], floats[kept.part], self.fragments.table)
+        columns |= stage.objects.write(self._objects[kept.part]) | self._keys(kept) | stage.own_columns(limits, len(kept))
+        columns |= {FIRST: pa.array(kept.first), LAST: pa.array(kept.end - limits.gap), REVISION: pa.array(kept.revision)}
+        columns |= {GONE: pa.array(self.gone)}
+        return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+
+    def _keys(self, sessions: SessionTable) -> dict[str, pa.Array]:
+        fragments = self.fragments
+        of_key = np.zeros(fragments.n_keys, np.int64)
+        of_key[fragments.key] = np.arange(len(fragments))
+        rows = pa.array(of_key[sessions.key])
+        return {key: fragments.table.column(key).combine_chunks().take(rows) for key in self.stage.keys}
+
+    @cached_property
+    def _numbers(self) -> tuple[Ints, Floats]:
+        """The numbers of each part's partial, as rows of two arenas."""
+        layout = self.stage.layout
+        found: tuple[Ints, Floats] = combine_nodes(layout.program(), self.node_offsets, self.members, *arenas(layout, self.fragments.table))
+        return found
+
+    @cached_property
+    def _objects(self) -> Objects:
+        """The objects of each part's partial."""
+        return self.stage.objects.with_nodes(self.stage.objects.read(self.fragments.table), self.node_offsets, self.members)
+
+
+_NONE = np.empty(0, np.int64)
+
+
+def cut(stage: SessionStage, fragments: Fragments) -> MergedSessions:
+    """The pieces of sessions that ``fragments`` make; those of new rows hold one instant each."""
+    (gap, longest), n = fragments.limits, len(fragments)
+    order = np.lexsort((fragments.number, fragments.first, fragments.key))
+    first, last, key = (column[order] for column in (fragments.first, fragments.last, fragments.key))
+    rows = Rows(fragments.offsets(order), first, last, commits_of(fragments.number[order]))
+    suspect, accepted = fragments.suspect[order], np.zeros(n, np.bool_)
+    live = ~suspect
+    owner, keys, starts, ends = event_bounds.sessions(gap, longest, rows, fragments.mark[order], suspect, live, accepted, stage.closed)
+    refused, n_closed = fragments.number[order][suspect & ~accepted], len(keys)
+    # After the closed pieces come what is stored of the open ones: of a key all before the closed instant, and each instant from there on.
+    instant = np.where(last < stage.closed, BEFORE, first)
+    begins, open_ones = np.ones(n, np.bool_), np.flatnonzero(live)
+    begins[open_ones[1:]] = (np.diff(key[open_ones]) > 0) | (np.diff(instant[open_ones]) != 0)
+    group = np.where(live, n_closed - 1 + np.cumsum(begins & live), owner)
+    offsets, members, part, node_offsets, node_members = _grouped(group, order)
+    ending = np.maximum.reduceat(last[members], offsets[:-1]) + gap if len(members) else _NONE
+    n_new = np.add.reduceat(fragments.new[order[members]].astype(np.int64), offsets[:-1]) if len(members) else _NONE
+    size = np.diff(offsets)
+    gone = np.arange(len(part)) < n_closed
+    # Of a closed piece, fragments that stay within reach of the next batch; of an open one what has changed.
+    keeps = np.where(gone, (n_new < size) & (ending >= stage.closed), (n_new > 0) | (size > 1))
+    begun = members[offsets[:-1]]
+    kept = SessionTable(key[begun], first[begun], ending, np.zeros(len(part), np.int64), part).chosen(keeps)
+    shown = SessionTable(keys, starts, ends, np.zeros(n_closed, np.int64), part[:n_closed])
+    none = shown.chosen(np.zeros(n_closed, np.bool_))  # sessions with a greatest size are shown once
+    return MergedSessions(stage, fragments, shown, none, kept, gone[keeps], node_offsets, node_members, refused)
+
+
+def _grouped(group: Ints, order: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Fragments by ``group``, -1 for none; row i of the groups is the fragment ``order[i]``.
+
+    Returns offsets and members of the groups as rows; the part that holds each, a node unless it has one member; and the offsets and
+    members of the nodes as fragments.
+    """
+    members = np.flatnonzero(group >= 0)
+    members = members[np.argsort(group[members], kind="stable")]
+    n_groups = int(group.max(initial=-1)) + 1
+    offsets = np.searchsorted(group[members], np.arange(n_groups + 1)).astype(np.int64)
+    size = np.diff(offsets)
+    is_node = size > 1
+    part = np.where(is_node, len(group) - 1 + np.cumsum(is_node), order[members[offsets[:-1]]])
+    of_nodes = order[members[np.repeat(is_node, size)]]
+    return offsets, members, part, np.append(0, np.cumsum(size[is_node])), of_nodes
+
+
+def advance(stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
+    """Apply new ``rows`` to the ``stored`` fragments of some keys; O(n log n) in both, plus suspects × open sessions of their keys.
+
+    Parameters
+    ----------
+    rows
+        All new rows of these keys, with the columns of ``stage.rows``.
+    stored
+        All fragments of these keys that are not closed, with the columns of ``stage.schema``.
+    """
+    verify_once(stage.check, stored)
+    arrived = SessionInput.of(stage, rows, stored)
+    results, kept, refused = [], [], {}
+    for limits in dict.fromkeys(limits for _, limits in stage.limits):
+        if limits.longest < AFTER:
+            # No two instants are known to lie in one piece.
+            merged = cut(stage, Fragments.of(stage, arrived, limits, apart=0))
+        else:
+            merged = _joined(stage, Fragments.of(stage, arrived, limits, apart=limits.gap))
+        names = tuple(name for name, its_limits in stage.limits if its_limits == limits)
+        results += [table for name in names for table in (merged.results(name), merged.retractions(name))]
+        kept.append(merged.state())
+        refused[names] = merged.refused
+    return Advanced.of(results, kept if stage.keep else None, refused, arrived.numbers, arrived.late)
+
+
+def _joined(stage: SessionStage, fragments: Fragments) -> MergedSessions:
+    """The sessions of ``fragments``, which no greatest size cuts."""
+    gap, n = fragments.limits.gap, len(fragments)
+    # Stored fragments are open: those that end before the instant through which windows were shown have been shown.
+    shown = ~fragments.new & (fragments.last + gap < stage.closed_before + stage.ahead)
+    commits = commits_of(fragments.number)
+    # Of suspects that arrived together the latest comes first, so that one that joins others to an open session is there before them.
+    order = np.lexsort((-fragments.first, commits, fragments.key))
+    by_arrival = FragmentColumns(
+        fragments.offsets(order),
+        fragments.first[order],
+        fragments.last[order],
+        fragments.new[order],
+        fragments.suspect[order],
+        commits[order],
+        fragments.mark[order],
+        fragments.revision[order],
+        shown[order],
+    )
+    versions, retracted, kept, node_offsets, members, accepted = sessions_of(gap, stage.ahead, stage.closed, by_arrival)
+    # Parts as the kernel has them, in terms of the table.
+    part = np.append(order, np.arange(n, n + len(node_offsets)))
+    gone, refused = np.zeros(len(kept), np.bool_), fragments.number[order][~accepted]
+    retractions = SessionTable(retracted[:, 0], retracted[:, 1], retracted[:, 2], retracted[:, 3], _NONE)
+    versions, kept = SessionTable.of(versions, part), SessionTable.of(kept, part)
+    return MergedSessions(stage, fragments, versions, retractions, kept, gone, node_offsets, part[members], refused)

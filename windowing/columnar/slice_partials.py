@@ -1,0 +1,187 @@
+"""The slices of a key: the columns that distinguish them, and their partials combined into the windows of any grid.
+
+Slices are points at their start, because no window cuts one. A slice of late rows counts only in windows that end after its mark; it is
+combined after the range of the others. So are the partials of events that reach into a window from before its start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, ORDER, REACHED, REACHING
+from windowmill.windowing.columnar.objects import Objects
+from windowmill.windowing.kernels.combine import Floats, Ints
+from windowmill.windowing.kernels.grid_ranges import grid_windows
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.lift import int64_of, valid_of
+from windowmill.windowing.kernels.rows import Rows
+from windowmill.windowing.kernels.two_stacks import add_members, fifo_ranges
+from windowmill.windowing.slicing.edges import Numbering
+from windowmill.windowing.slicing.leaves import Windows
+from windowmill.windowing.watermark import BEFORE
+
+#: ``ARRIVAL`` of a row that brings no revisions.
+IN_TIME = -1
+
+
+def places_of(starts: Ints, reaching: Ints) -> Ints:
+    """Numbers in the order of ``starts``, and of ``reaching`` among equal ones; no start lies beyond the axis."""
+    return starts * 2 + reaching
+
+
+def reaching_of(table: pa.Table) -> Ints:
+    """``REACHING`` of each row, 0 where events are points; int64, shape (n_rows,)."""
+    return int64_of(table.column(REACHING).combine_chunks()) if REACHING in table.column_names else np.zeros(table.num_rows, np.int64)
+
+
+def closed_of(table: pa.Table) -> Ints:
+    """``CLOSED`` of each row, ``BEFORE`` for null; int64, shape (n_rows,)."""
+    if CLOSED not in table.column_names:
+        return np.full(table.num_rows, BEFORE, np.int64)
+    return np.array(pc.fill_null(table.column(CLOSED).combine_chunks(), int(BEFORE)).to_numpy(zero_copy_only=False), np.int64)
+
+
+def arrivals_of(table: pa.Table) -> Ints:
+    """``ARRIVAL`` of each row, ``IN_TIME`` for null; int64, shape (n_rows,)."""
+    if ARRIVAL not in table.column_names:
+        return np.full(table.num_rows, IN_TIME, np.int64)
+    return np.array(pc.fill_null(table.column(ARRIVAL).combine_chunks(), IN_TIME).to_numpy(zero_copy_only=False), np.int64)
+
+
+def orders_of(table: pa.Table) -> Ints:
+    """``ORDER`` of each row, 0 where it makes no difference; int64, shape (n_rows,)."""
+    return int64_of(table.column(ORDER).combine_chunks()) if ORDER in table.column_names else np.zeros(table.num_rows, np.int64)
+
+
+def reached_of(table: pa.Table, starts: Ints) -> Ints:
+    """``REACHED`` of each row, where that is null its start, of ``starts``; int64, shape (n_rows,)."""
+    if REACHED not in table.column_names:
+        return starts
+    reached = table.column(REACHED).combine_chunks()
+    return np.where(valid_of(reached), int64_of(pc.fill_null(reached, 0)), starts)
+
+
+def nulled(values: Ints, null: int) -> pa.Array:
+    """The inverse of :func:`closed_of` and :func:`arrivals_of`: ``values`` with null in the place of ``null``."""
+    return pa.array(values, mask=values == null)
+
+
+@dataclass(frozen=True)
+class SlicePartials:
+    """Partials sorted by key index and start; one element or row per partial.
+
+    Attributes
+    ----------
+    keys, starts, closed
+        Key index; start of the slice or node; the instant after which windows must end to count it. int64, shapes (n,).
+    ints, floats, objects
+        Shapes (n, number of columns).
+    before
+        Of late rows that revise windows, the spans of their key before the first of them arrived: for each window that shows empty ones the
+        starts of the first and last slice. The first is after the last where nothing was counted before. int64, shape (n, 2 · n_windows).
+    reaching
+        1 for partials of events that began before their slice and last into it, else 0; int64, shape (n,).
+    arrivals
+        Moment at which late rows that revise windows arrived, ``IN_TIME`` for others; int64, shape (n,).
+    """
+
+    keys: Ints
+    starts: Ints
+    closed: Ints
+    ints: Ints
+    floats: Floats
+    objects: Objects
+    before: Ints
+    reaching: Ints
+    arrivals: Ints
+
+    @classmethod
+    def of_one_key(cls, starts: Ints, closed: Ints, reaching: Ints) -> Self:
+        """Partials of no aggregates, of rows in time."""
+        n = len(starts)
+        nothing: Any = np.empty((n, 0), np.int64)
+        return cls(np.zeros(n, np.int64), starts, closed, nothing, nothing, nothing, nothing, reaching, np.full(n, IN_TIME, np.int64))
+
+    def at(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> SlicePartials:
+        """The partials that ``chosen`` masks or lists."""
+        return SlicePartials(**{name: getattr(self, name)[chosen] for name in _COLUMNS})
+
+
+_COLUMNS = tuple(column.name for column in fields(SlicePartials))
+
+
+def windows_of(numbering: Numbering, partials: SlicePartials, offsets: Ints, after: int, through: int) -> tuple[Windows, Ints]:
+    """Every window of a grid with end in (``after``, ``through``] that holds a slice, and its number; O(number of slices and windows).
+
+    Key k's partials are ``offsets[k]:offsets[k + 1]``.
+    """
+    own = np.flatnonzero(partials.reaching == 0)
+    starts, closed = partials.starts[own], partials.closed[own]
+    regular = closed <= after
+    rows = Rows(np.searchsorted(own, offsets).astype(np.int64), starts, starts + 1, np.arange(len(own)))
+    key, number, lo, hi, member_offsets, members = grid_windows(numbering.grid, rows, False, regular, closed, after, through)
+    held = member_offsets, own[members]
+    if len(own) < len(partials.starts):
+        reaching = np.flatnonzero(partials.reaching)
+        added = reached_windows(numbering, partials, reaching, np.maximum(partials.closed[reaching], after), through)
+        key, number, lo, hi, held = _with_members((key, number, lo, hi), held, added)
+    return Windows.of(key, *numbering.bounds(number), ranges=(own[regular], lo, hi), members=held), number
+
+
+def reached_windows(
+    numbering: Numbering, partials: SlicePartials, reaching: Ints, after: Ints, through: Ints | int
+) -> tuple[Ints, Ints, Ints]:
+    """Key, number and partial of each window that events reach into from before its start: those of the partials that ``reaching`` lists.
+
+    Leaves out windows that do not end in (``after``, ``through``]; the former has the shape of ``reaching``, as the latter may.
+    """
+    index, number = numbering.starting_at(partials.starts[reaching])
+    partial, ends = reaching[index], numbering.bounds(number)[1]
+    chosen = (ends > after[index]) & (ends <= np.broadcast_to(through, len(reaching))[index])
+    return partials.keys[partial[chosen]], number[chosen], partial[chosen]
+
+
+def _with_members(
+    windows: tuple[Ints, Ints, Ints, Ints], members: tuple[Ints, Ints], added: tuple[Ints, Ints, Ints]
+) -> tuple[Ints, Ints, Ints, Ints, tuple[Ints, Ints]]:
+    """``windows`` (key, number, lo, hi) with their ``members`` and, after these, partials that are ``added`` (key, number, partial).
+
+    Windows of which nothing but added partials is known are among the result.
+    """
+    (key, number, lo, hi), (offsets, held), (added_key, added_number, added_partial) = windows, members, added
+    given, keys, numbers = len(key), np.append(key, added_key), np.append(number, added_number)
+    order = np.lexsort((numbers, keys))
+    sorted_keys, sorted_numbers = keys[order], numbers[order]
+    new = np.append(True, (sorted_keys[1:] != sorted_keys[:-1]) | (sorted_numbers[1:] != sorted_numbers[:-1]))[: len(order)]
+    # The window that each given window is, and each added partial is of.
+    place = np.empty(len(order), np.int64)
+    place[order] = np.cumsum(new) - 1
+    key, number = sorted_keys[new], sorted_numbers[new]
+    first, stop = np.zeros(len(key), np.int64), np.zeros(len(key), np.int64)
+    first[place[:given]], stop[place[:given]] = lo, hi
+    of = np.concatenate((np.repeat(place[:given], np.diff(offsets)), place[given:]))
+    by_window = np.argsort(of, kind="stable")
+    whole = np.concatenate((held, added_partial))[by_window]
+    return key, number, first, stop, (np.searchsorted(of[by_window], np.arange(len(key) + 1)).astype(np.int64), whole)
+
+
+def combine_numbers(layout: Layout, ints: Ints, floats: Floats, windows: Windows) -> tuple[Ints, Floats]:
+    """The numbers of each window's partial, as rows of two arenas; leaf i of ``windows`` is row i of the arenas ``ints`` and ``floats``."""
+    out_ints = np.empty((len(windows), ints.shape[1]), np.int64)
+    out_floats = np.empty((len(windows), floats.shape[1]), np.float64)
+    given: Any = (layout.program(), ints, floats)
+    fifo_ranges(*given, windows.sequence, windows.group_offsets, windows.lo, windows.hi, windows.middles, out_ints, out_floats)
+    if len(windows.members):
+        add_members(*given, windows.member_offsets, windows.members, windows.continues, out_ints, out_floats)
+    return out_ints, out_floats
+
+
+def concatenate(parts: list[SlicePartials]) -> SlicePartials:
+    """All partials of ``parts``, one after the other."""
+    return SlicePartials(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS})

@@ -1,0 +1,481 @@
+"""Windows that the rows of a key begin and end: sessions, snapshots, and count windows.
+
+A row exactly at the end of a session, a gap after its last row, still joins it; the session closes after that instant. A session that is
+split at its greatest size takes no row at its end.
+
+A row whose time lies in closed windows at its arrival (a *suspect*) is judged by the rows that the key held then, and by those that
+arrived with it. Other rows join no closed session, so their arrivals need no replay.
+
+Windows before the last closed point are final: a row that begins before that point counts from it.
+
+Start times of closed windows are final: a later row begins, and belongs to, only windows after them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from windowmill.windowing.kernels.arrays import distinct, grown, put
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.compilation import helper, inlined, inner, njit
+from windowmill.windowing.kernels.rows import Rows, suspects_of
+from windowmill.windowing.watermark import AFTER, BEFORE
+
+
+class SessionLimits(NamedTuple):
+    """Limits of a session, in ticks of the axis.
+
+    Attributes
+    ----------
+    gap
+        Longest pause between two rows of a session.
+    longest
+        A session is split at a row that begins this long after its first row; ``AFTER`` for never.
+    """
+
+    gap: int
+    longest: int
+
+
+class ClosedSessions(NamedTuple):
+    """Closed sessions; functions pass their number separately.
+
+    Attributes
+    ----------
+    owner
+        Session of each row, or −1; shape (n_rows,).
+    key, start, end
+        Columns of sessions; shapes (n_rows,), the greatest possible number of sessions.
+    """
+
+    owner: Ints
+    key: Ints
+    start: Ints
+    end: Ints
+
+
+@njit
+def sessions(gap: int, longest: int, rows: Rows, marks: Ints, suspect: Bools, live: Bools, accepted: Bools, through: int) -> Any:
+    """Judge the suspects, and find the sessions that are closed at ``through``, the watermark minus the lateness.
+
+    O(n(1 + s)) for a key with n rows, s of them suspects.
+
+    Parameters
+    ----------
+    gap, longest
+        As in :class:`SessionLimits`.
+    rows
+        The rows, by key and start; a point has equal time and stop.
+    marks
+        Instant through which windows were closed at each row's arrival; shape (n_rows,).
+    suspect
+        Mask of the rows that begin before that instant.
+    live
+        Mask of rows in open sessions, including new rows that are not suspects. Updated in place.
+    accepted
+        Mask of accepted suspects; the kernel sets it.
+
+    Returns
+    -------
+    tuple
+        Session of each row, or −1, shape (n_rows,); key, start and end of each session, shapes (n_sessions,).
+    """
+    limits, n, count = SessionLimits(gap, longest), len(rows.time), 0
+    closed = ClosedSessions(np.full(n, -1, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64))
+    for key in range(len(rows.offsets) - 1):
+        first, last = rows.offsets[key], rows.offsets[key + 1]
+        # A row that joins others to an open session is there before them.
+        for row in suspects_of(first, last, suspect, rows.moment, True):
+            count = _close(limits, rows, key, rows.moment[row], live, marks[row], closed, count)
+            live[row] = True
+            live[row] = accepted[row] = _closes_with(limits, rows, first, last, live, row) > marks[row]
+        count = _close(limits, rows, key, AFTER, live, through, closed, count)
+    return closed.owner, closed.key[:count], closed.start[:count], closed.end[:count]
+
+
+@inner
+def _closes_at(start: int, reach: int, limits: SessionLimits) -> Any:
+    """The first instant at which no row can join the session from ``start`` whose rows end at ``reach``."""
+    gap, longest = limits
+    return min(reach + gap + 1, start + longest if longest < AFTER else AFTER)
+
+
+@inner
+def _closes_with(limits: SessionLimits, rows: Rows, first: int, last: int, live: Bools, row: int) -> Any:
+    """The closing instant of the session of ``row``, over the live rows that had arrived by then."""
+    start, reach, begun = 0, 0, False
+    for other in range(first, last):
+        if live[other] and rows.moment[other] <= rows.moment[row]:
+            if begun and rows.time[other] - reach <= limits.gap and rows.time[other] - start < limits.longest:
+                reach = max(reach, rows.stop[other])
+            elif other > row:
+                break
+            else:
+                start, reach, begun = rows.time[other], rows.stop[other], True
+    return _closes_at(start, reach, limits)
+
+
+@inner
+def _close(limits: SessionLimits, rows: Rows, key: int, before: int, live: Bools, through: int, closed: ClosedSessions, count: int) -> Any:
+    """Remove the sessions closed at ``through`` from the live rows that arrived before ``before``; returns the new number of sessions."""
+    time, moment = rows.time, rows.moment
+    row, last = rows.offsets[key], rows.offsets[key + 1]
+    while row < last:
+        if not live[row] or moment[row] >= before:
+            row += 1
+            continue
+        start, reach, stop = time[row], rows.stop[row], row
+        while stop < last:
+            if live[stop] and moment[stop] < before:
+                if time[stop] - reach > limits.gap or time[stop] - start >= limits.longest:
+                    break
+                reach = max(reach, rows.stop[stop])
+            stop += 1
+        if _closes_at(start, reach, limits) > through:
+            break
+        closed.key[count], closed.start[count] = key, start
+        closed.end[count] = min(reach + limits.gap, start + limits.longest if limits.longest < AFTER else AFTER)
+        for member in range(row, stop):
+            if live[member] and moment[member] < before:
+                closed.owner[member], live[member] = count, False
+        count += 1
+        row = stop
+    return count
+
+
+@njit
+def snapshots(rows: Rows, marks: Ints, late: Bools, held: Bools, fixed: Ints, through: int) -> Any:
+    """Find the spans that end at or before ``through`` and hold a row.
+
+    Parameters
+    ----------
+    marks
+        Instant through which windows were closed at each row's arrival; shape (n_rows,).
+    late
+        Mask of accepted rows that begin before that instant.
+    held
+        Mask of accepted rows.
+    fixed
+        Last point of each key through which spans are closed, shape (n_keys,); updated in place.
+
+    Returns
+    -------
+    tuple
+        Key, start and end of each span, shapes (n_spans,); offsets of its rows, shape (n_spans + 1,), and the rows; the instant from which
+        each row counts, shape (n_rows,).
+    """
+    offsets, stop, n = rows.offsets, rows.stop, len(rows.time)
+    begins = np.empty(n, np.int64)
+    out_key, out_start, out_end = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64), np.empty(2 * n, np.int64)
+    member_offsets, members = np.zeros(2 * n + 1, np.int64), np.empty(2 * n + 16, np.int64)
+    count = listed = 0
+    for key in range(len(offsets) - 1):
+        first, last = offsets[key], offsets[key + 1]
+        if first == last:
+            continue
+        _begin(rows, first, last, marks, late, held, fixed[key], begins)
+        points, entering = _points(rows, first, last, held, begins)
+        active = np.empty(len(entering), np.int64)
+        n_active = entered = 0
+        for place in range(len(points) - 1):
+            start, end = points[place], points[place + 1]
+            if end > through:
+                break
+            n_active, entered = _step(start, stop, begins, entering, entered, active, n_active)
+            if n_active:
+                if listed + n_active > len(members):
+                    members = grown(members, listed + n_active)
+                put(np.sort(active[:n_active]), members[listed:])
+                listed += n_active
+                out_key[count], out_start[count], out_end[count] = key, start, end
+                member_offsets[count + 1] = listed
+                count += 1
+        for point in points:
+            if point <= through:
+                fixed[key] = max(fixed[key], point)
+    return out_key[:count], out_start[:count], out_end[:count], member_offsets[: count + 1], members[:listed], begins
+
+
+@helper
+def _begin(rows: Rows, first: int, last: int, marks: Ints, late: Bools, held: Bools, fixed: int, begins: Ints) -> None:
+    """Effective start of each of a key's rows: the greatest of its own start, ``fixed``, and the last point closed at its arrival."""
+    time = rows.time
+    for row in range(first, last):
+        begins[row] = max(time[row], fixed)
+    for row in suspects_of(first, last, late, rows.moment, False):
+        begins[row] = max(time[row], _closed_point(rows, first, last, marks[row], held, fixed, begins, row))
+
+
+@inner
+def _closed_point(rows: Rows, first: int, last: int, mark: int, held: Bools, fixed: int, begins: Ints, row: int) -> Any:
+    """The last point up to ``mark`` of the rows that had arrived before ``row``."""
+    point = fixed
+    for other in range(first, last):
+        if held[other] and rows.moment[other] < rows.moment[row]:
+            if begins[other] <= mark:
+                point = max(point, begins[other])
+            if rows.stop[other] <= mark:
+                point = max(point, rows.stop[other])
+    return point
+
+
+@helper
+def _points(rows: Rows, first: int, last: int, held: Bools, begins: Ints) -> Any:
+    """Distinct start and end points of a key's held rows, ascending, and these rows in order of their effective start."""
+    stop, points, entering = rows.stop, np.empty(2 * (last - first), np.int64), np.empty(last - first, np.int64)
+    n = 0
+    for row in range(first, last):
+        if held[row]:
+            points[2 * n], points[2 * n + 1] = begins[row], stop[row]
+            entering[n] = row
+            n += 1
+    return distinct(points[: 2 * n]), entering[:n][np.argsort(begins[entering[:n]], kind="mergesort")]
+
+
+@inlined
+def _step(start: int, stop: Ints, begins: Ints, entering: Ints, entered: int, active: Ints, n_active: int) -> Any:
+    """Drop ``active`` rows that end at or before ``start``, add rows that begin by then; returns numbers of active and added rows."""
+    kept = 0
+    for index in range(n_active):
+        if stop[active[index]] > start:
+            active[kept] = active[index]
+            kept += 1
+    while entered < len(entering) and begins[entering[entered]] <= start:
+        active[kept] = entering[entered]
+        kept, entered = kept + 1, entered + 1
+    return kept, entered
+
+
+#: Elements of the lengths: number of windows, of groups, of rows in the sequence, of listed rows.
+WINDOWS, GROUPS, LENGTH, LISTED = range(4)
+
+
+class RowFlags(NamedTuple):
+    """Input and output columns of the rows; shapes (n_rows,).
+
+    Attributes
+    ----------
+    marks, suspect, accepted
+        As in :func:`windowmill.windowing.kernels.event_bounds.sessions`.
+    held
+        Mask of accepted rows; the kernel adds accepted suspects.
+    """
+
+    marks: Ints
+    suspect: Bools
+    held: Bools
+    accepted: Bools
+
+
+class Fronts(NamedTuple):
+    """Progress of each key; shapes (n_keys,), updated in place.
+
+    Attributes
+    ----------
+    begun
+        Start of the last closed window.
+    middle_end
+        End of the window at which the front of the key's two stacks was built; ``BEFORE`` for none.
+    """
+
+    begun: Ints
+    middle_end: Ints
+
+
+class ClosedWindows(NamedTuple):
+    """Closed windows and their groups.
+
+    Attributes
+    ----------
+    windows
+        Key, group, start, end, lo and hi of each window; shape (n_rows, 6), because each window begins at a row of its own.
+    member_offsets
+        Offsets of each window's listed rows; shape (n_rows + 1,).
+    middles, lasting
+        For each group, the previous end of its front, and whether the group is its key's last one; shapes (n_rows,).
+    lengths
+        ``WINDOWS``, ``GROUPS``, ``LENGTH`` and ``LISTED``.
+    """
+
+    windows: Ints
+    member_offsets: Ints
+    middles: Ints
+    lasting: Ints
+    lengths: Ints
+
+
+@njit
+def counts(
+    size: int,
+    rows: Rows,
+    marks: Ints,
+    suspect: Bools,
+    held: Bools,
+    accepted: Bools,
+    begun: Ints,
+    middle_end: Ints,
+    through: int,
+    intervals: bool,
+) -> Any:
+    """Judge the suspects, and find the windows that end at or before ``through``.
+
+    An accepted suspect changes the sequence of rows, so later windows form another group with a front of its own.
+
+    Parameters
+    ----------
+    size
+        Number of start times per window.
+    marks, suspect, held, accepted
+        As in :class:`RowFlags`.
+    begun, middle_end
+        As in :class:`Fronts`.
+    intervals
+        Whether rows are intervals, so that windows are lists of rows rather than ranges.
+
+    Returns
+    -------
+    tuple
+        Key, group, start, end, lo and hi of each window, shape (n_windows, 6); the sequence of rows, of which lo and hi are ranges; offsets
+        of each window's listed rows, and these rows; for each group, the previous end of its front, and whether it is its key's last group.
+    """
+    n = len(rows.time)
+    judged, fronts = RowFlags(marks, suspect, held, accepted), Fronts(begun, middle_end)
+    table, ends, lengths = np.empty((n, 6), np.int64), np.zeros(n + 1, np.int64), np.zeros(4, np.int64)
+    found = ClosedWindows(table, ends, np.empty(n, np.int64), np.empty(n, np.int64), lengths)
+    sequence, members = np.empty(16, np.int64), np.empty(16, np.int64)
+    for key in range(len(rows.offsets) - 1):
+        if rows.offsets[key] < rows.offsets[key + 1]:
+            sequence, members = _windows_of_key(size, rows, key, judged, fronts, through, intervals, found, sequence, members)
+    windows, groups = table[: lengths[WINDOWS]], lengths[GROUPS]
+    listed = members[: lengths[LISTED]]
+    return windows, sequence[: lengths[LENGTH]], ends[: len(windows) + 1], listed, found.middles[:groups], found.lasting[:groups]
+
+
+@helper
+def _windows_of_key(
+    size: int,
+    rows: Rows,
+    key: int,
+    judged: RowFlags,
+    fronts: Fronts,
+    through: int,
+    intervals: bool,
+    found: ClosedWindows,
+    sequence: Ints,
+    members: Ints,
+) -> Any:
+    """Find the windows of one key, and judge its suspects in order of arrival; returns the grown sequence and listed rows."""
+    first, last = rows.offsets[key], rows.offsets[key + 1]
+    # No row completes a window before another that arrived together with it has joined it.
+    behind = suspects_of(first, last, judged.suspect, rows.moment, False)
+    lengths = found.lengths
+    group = -1
+    begin = lo = hi = lengths[LENGTH]
+    for turn in range(len(behind) + 1):
+        closed = judged.marks[behind[turn]] if turn < len(behind) else through
+        together = 0 < turn < len(behind) and rows.moment[behind[turn]] == rows.moment[behind[turn - 1]]
+        # Of rows that arrive later, only suspects can lie in windows that close now, and these are not held yet.
+        starts = _starts(rows, first, last, judged.held, AFTER, fronts.begun[key])[: 0 if together else last - first]
+        for place in range(len(starts) - size + 1):
+            start, end = starts[place], starts[place + size - 1] + 1
+            if end > closed:
+                break
+            if group < 0:
+                begin = lo = hi = lengths[LENGTH]
+                sequence = _append_held(sequence, first, last, judged.held, lengths)
+                group = _begin_group(rows.time, sequence, begin, fronts.middle_end[key], found)
+            hi = _first_from(rows.time, sequence, hi, lengths[LENGTH], end)
+            lo = _first_from(rows.time, sequence, lo, hi, start)
+            if intervals:
+                members = _append_lasting(members, rows.stop, sequence, begin, hi, start, lengths)
+            _write(found, key, group, start, end, 0 if intervals else lo, 0 if intervals else hi)
+            fronts.begun[key] = start
+        if turn < len(behind):
+            row = behind[turn]
+            judged.held[row] = True
+            judged.held[row] = judged.accepted[row] = _open(size, rows, first, last, judged.held, row, fronts.begun[key], closed)
+            if judged.held[row]:
+                fronts.middle_end[key] = BEFORE
+                if group >= 0:
+                    found.lasting[group] = 0
+                group = -1
+    return sequence, members
+
+
+@helper
+def _starts(rows: Rows, first: int, last: int, held: Bools, before: int, begun: int) -> Any:
+    """Distinct start times after ``begun`` of the rows that arrived before ``before``, ascending."""
+    time, moment = rows.time, rows.moment
+    found = np.empty(last - first, np.int64)
+    n = 0
+    for row in range(first, last):
+        if held[row] and moment[row] < before and time[row] > begun and (n == 0 or found[n - 1] != time[row]):
+            found[n] = time[row]
+            n += 1
+    return found[:n]
+
+
+@helper
+def _append_held(sequence: Ints, first: int, last: int, held: Bools, lengths: Ints) -> Any:
+    """Append a key's held rows to ``sequence``."""
+    sequence = grown(sequence, lengths[LENGTH] + last - first)
+    for row in range(first, last):
+        if held[row]:
+            sequence[lengths[LENGTH]] = row
+            lengths[LENGTH] += 1
+    return sequence
+
+
+@inner
+def _begin_group(time: Ints, sequence: Ints, begin: int, middle_end: int, found: ClosedWindows) -> Any:
+    """Begin a group with the rows ``sequence[begin:]``; returns its number."""
+    lengths = found.lengths
+    group = lengths[GROUPS]
+    found.middles[group] = _first_from(time, sequence, begin, lengths[LENGTH], middle_end) if middle_end > BEFORE else -1
+    found.lasting[group] = 1
+    lengths[GROUPS] += 1
+    return group
+
+
+@inner
+def _first_from(time: Ints, sequence: Ints, place: int, stop: int, instant: int) -> Any:
+    """Index of the first row of ``sequence[place:stop]`` that begins at or after ``instant``; ``stop`` if there is none."""
+    while place < stop and time[sequence[place]] < instant:
+        place += 1
+    return place
+
+
+@helper
+def _append_lasting(members: Ints, stop: Ints, sequence: Ints, begin: int, hi: int, start: int, lengths: Ints) -> Any:
+    """Append the rows of ``sequence[begin:hi]`` that end after ``start`` to ``members``."""
+    members = grown(members, lengths[LISTED] + hi - begin)
+    for at in range(begin, hi):
+        if stop[sequence[at]] > start:
+            members[lengths[LISTED]] = sequence[at]
+            lengths[LISTED] += 1
+    return members
+
+
+@inner
+def _write(found: ClosedWindows, key: int, group: int, start: int, end: int, lo: int, hi: int) -> None:
+    """Add a window, whose listed rows are those appended last."""
+    windows, lengths = found.windows, found.lengths
+    n = lengths[WINDOWS]
+    windows[n, 0], windows[n, 1], windows[n, 2], windows[n, 3], windows[n, 4], windows[n, 5] = key, group, start, end, lo, hi
+    lengths[WINDOWS] += 1
+    found.member_offsets[n + 1] = lengths[LISTED]
+
+
+@helper
+def _open(size: int, rows: Rows, first: int, last: int, held: Bools, row: int, begun: int, closed: int) -> bool:
+    """Whether a window that would hold ``row`` is unfinished, or ends after ``closed``."""
+    starts = _starts(rows, first, last, held, rows.moment[row] + 1, begun)
+    for place in range(len(starts)):
+        if rows.stop[row] > starts[place]:
+            if place > len(starts) - size:
+                return True
+            if rows.time[row] <= starts[place + size - 1] and starts[place + size - 1] >= closed:
+                return True
+    return False
