@@ -14,7 +14,7 @@ WAITING := -n $$(( $$(nproc) + 1 )) --maxprocesses 4 --dist loadfile
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo example-glucose example-stocks example-clickstream up down test cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-changes bench-data-docs bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-history bench-corrections bench-long-life bench-report bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint docs fmt doctor s3-jars reference screenshots release lowest lock clean
+.PHONY: help setup demo cluster-demo example-glucose example-stocks example-clickstream up down test test-without-spark test-on-spark cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-changes bench-data-docs bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-history bench-corrections bench-long-life bench-report bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint docs fmt doctor s3-jars reference screenshots release lowest lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z0-9-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,8 +43,13 @@ up: setup ## Keep the example's Airflow and its user interface running
 down: setup ## Stop the example's Airflow
 	@$(PY) -m examples.flights.demo down
 
-test: lint $(STAMPS)/s3-server $(STAMPS)/s3-jars $(STAMPS)/browser $(STAMPS)/kafka-broker ## Run every check and every test (about 35 minutes on two cores)
-	$(PY) -m pytest $(WAITING) -m "not spark"
+test: test-without-spark test-on-spark ## Run every check and every test (about 30 minutes on two cores)
+
+# At once: a Spark session waits for its Python workers, and other tests for Airflow and services, so that neither fills two cores.
+test-without-spark: lint $(STAMPS)/s3-server $(STAMPS)/browser $(STAMPS)/kafka-broker
+	$(PY) -m pytest $(PARALLEL) -m "not spark"
+
+test-on-spark: lint $(STAMPS)/s3-jars
 	$(PY) -m pytest -m spark
 
 cases: setup ## Give Spark every case of other engines, and of the tests that give it some of theirs (about 20 minutes)

@@ -16,7 +16,7 @@ from rich.console import Console
 from benchmarks.processes import timed
 from benchmarks.race import Result
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.state.reading import condition_of
+from windowmill.checkpoints.state.reading import rows_of
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.commands.maintenance_command import maintain
@@ -137,7 +137,7 @@ class Growing:
         condition = f"{SLICE} >= {grids.first_slice_after(done.plan.emitted)} AND {SLICE} < {done.outcome.emitted}"
         if nodes is not None:
             wanted = nodes.selection(done.plan.emitted, done.outcome.emitted)
-            condition = "false" if wanted is None else condition_of(wanted)
+            condition = "false" if wanted is None else rows_of(wanted).sql
         query = QueryBuilder().register("state", DeltaTable(Places.of(self.pipeline).state))
         counted = query.execute(f"SELECT count(*) AS n FROM state WHERE {BATCH} < {done.plan.batch} AND ({condition})").read_all()
         return int(pa.table(counted).column("n")[0].as_py())

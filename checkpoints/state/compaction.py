@@ -21,7 +21,7 @@ from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.positions import footer
-from windowmill.checkpoints.state.reading import read_file, reporting_damage, span_condition
+from windowmill.checkpoints.state.reading import EVERYTHING, Present, Where, read_file, reporting_damage, rows_of_spans
 from windowmill.checkpoints.state.tables import (
     COMPACTED_BYTES,
     FEW_ENTRIES,
@@ -194,19 +194,18 @@ def _integers(rows: pa.Table, column: str) -> Ints:
     return int64_of(rows.column(column).combine_chunks())
 
 
-def own_rows(layout: StateLayout, layouts: Collection[StateLayout], spans: Sequence[str] = ()) -> str:
-    """The SQL condition for the rows of the part with this ``layout``, in a table of parts with these ``layouts``.
+def own_rows(layout: StateLayout, layouts: Collection[StateLayout], spans: Sequence[str] = ()) -> Where:
+    """The rows of the part with this ``layout``, in a table of parts with these ``layouts``.
 
     Rows of spans belong to the slices; each has a value in one of the columns ``spans``.
     """
     if len(layouts) == 1:
-        return "true"
-    or_spans = f" OR {span_condition(spans)}" if spans else ""
+        return EVERYTHING
     own = {
-        "slices": f"({SLICE} IS NOT NULL{or_spans})",
-        "sessions": f"{GAP} IS NOT NULL",
-        "positions": f"{SEQUENCE} IS NOT NULL",
-        "live rows": own_entries(beside_positions="positions" in layouts).sql,
+        "slices": Present(SLICE) | rows_of_spans(spans),
+        "sessions": Present(GAP),
+        "positions": Present(SEQUENCE),
+        "live rows": own_entries(beside_positions="positions" in layouts),
     }
     return own[layout]
 
@@ -277,7 +276,7 @@ def _kept(
     live = LIVE in schema.names
     names, keys = ", ".join(map(quoted, schema.names)), keys_of(schema)
     kept = [f"SELECT {names} FROM state WHERE {BATCH} >= {before_batch}"]
-    still = "true" if needed is None else f"({needed.sql})"
+    still = "true" if needed is None else needed.where.sql
 
     def of_slices(own: str) -> str:
         rows = f"state WHERE {own}"
@@ -290,7 +289,7 @@ def _kept(
         "live rows": lambda own: f"({latest_entries('state', keys, own)})",
     }
     for layout in layouts:
-        own = f"{where} AND {own_rows(layout, layouts, spans)}"
+        own = f"{where} AND {own_rows(layout, layouts, spans).sql}"
         kept.append(f"SELECT {names} FROM {kept_of[layout](own)}")
     by_key = [BUCKET, *keys] if BUCKET in schema.names else keys
     order = search_order(by_key, live=live) if "positions" in layouts else []

@@ -17,7 +17,7 @@ from deltalake import QueryBuilder
 
 from windowmill.checkpoints.quoting import quoted, sql_text
 from windowmill.checkpoints.state.compaction import needed_rows
-from windowmill.checkpoints.state.reading import OpenSessions, open_condition, span_condition
+from windowmill.checkpoints.state.reading import OpenSessions, rows_of, rows_of_spans
 from windowmill.checkpoints.state.tables import latest_entries, number_of_rows
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.axis import to_us
@@ -144,7 +144,7 @@ class SlicesInspection(_PartialsInspection):
         if LEVEL in self.schema.names and (counts["nodes"] or SEQUENCE not in self.schema.names):
             facts["entries_of_nodes"] = counts["nodes"]
         if self._known:
-            spans = f"SELECT count(*) AS n FROM state WHERE {span_condition(span_columns(self._known))}"
+            spans = f"SELECT count(*) AS n FROM state WHERE {rows_of_spans(span_columns(self._known)).sql}"
             facts["entries_of_spans"] = self._one(spans)["n"]
         return facts | {"entries_unfinished": counts["unfinished"], "oldest": counts["oldest"], "newest": counts["newest"]}
 
@@ -177,7 +177,7 @@ class SlicesInspection(_PartialsInspection):
         """By window, the starts of the first and last slice in which it has counted an event of ``key``; null if it has counted none."""
         names = span_columns(self._known)
         bounds = ", ".join(f"{('min', 'max')[place % 2]}({name}) AS {name}" for place, name in enumerate(names))
-        found = self._one(f"SELECT {bounds} FROM state WHERE {self._readable} AND {span_condition(names)} AND {self._of(key)}")
+        found = self._one(f"SELECT {bounds} FROM state WHERE {self._readable} AND {rows_of_spans(names).sql} AND {self._of(key)}")
         return {window: (found[first_of(window)], found[last_of(window)]) for window in self._known}
 
 
@@ -189,7 +189,7 @@ class SessionsInspection(_PartialsInspection):
     ) -> None:
         super().__init__(path, keys, before_batch, partials)
         self._own = {name.removeprefix("_"): name for name in own if name != GONE}
-        self._open = f"{self._readable} AND ({open_condition(wanted)})"
+        self._open = f"{self._readable} AND {rows_of(wanted).sql}"
 
     def summary(self) -> dict[str, Any]:
         """Count keys, and entries that are needed, superseded (or closed) or of an unfinished batch; give the span of the open sessions."""

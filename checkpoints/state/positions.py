@@ -20,7 +20,17 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from windowmill.checkpoints.delta_tables import newest
-from windowmill.checkpoints.state.reading import WHOLE_BYTES, ReadLimit, open_file, read_whole, reporting_damage, require_columns
+from windowmill.checkpoints.state.reading import (
+    WHOLE_BYTES,
+    Present,
+    ReadLimit,
+    Where,
+    open_file,
+    read_whole,
+    reporting_damage,
+    require_columns,
+    rows_before,
+)
 from windowmill.checkpoints.state.tables import StateTable, files_of
 from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, DUE, KIND, LEVEL
@@ -110,7 +120,7 @@ class SearchedRows:
         largest = np.array([int(file["size_bytes"]) for file in files])
         n_small = int(((largest <= SMALL_BYTES) & (sizes <= WHOLE_BYTES) & (rows <= limit.rows)).sum())
         schema = stage.state.stored_schema
-        small = read_whole(table, files[:n_small], schema, rows_before(stage))
+        small = read_whole(table, files[:n_small], schema, applied_before(stage).expression)
         small = small if only is None else only.rows(small)
         return cls(stage, limit, small, [_opened(table, file, schema.names) for file in files[n_small:]], only)
 
@@ -235,9 +245,9 @@ class SearchedRows:
         return pa.table(columns, schema=self._schema)
 
 
-def rows_before(stage: PositionStage) -> pc.Expression:
-    """The condition for rows over positions of the batches before that of ``stage``."""
-    return (pc.field(BATCH) < stage.batch) & pc.field(SEQUENCE).is_valid()
+def applied_before(stage: PositionStage) -> Where:
+    """The rows over positions of the batches before that of ``stage``."""
+    return rows_before(stage.batch) & Present(SEQUENCE)
 
 
 def _opened(table: DeltaTable, file: Mapping[str, Any], columns: Sequence[str]) -> _Large:

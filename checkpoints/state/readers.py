@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windowmill.checkpoints.state.compaction import are_needed
-from windowmill.checkpoints.state.positions import PositionTable, SearchedRows, rows_before
-from windowmill.checkpoints.state.reading import ReadLimit, Wanted, condition
+from windowmill.checkpoints.state.positions import PositionTable, SearchedRows, applied_before
+from windowmill.checkpoints.state.reading import ReadLimit, Wanted, Where, rows_before, rows_of
 from windowmill.checkpoints.state.tables import LogTable, PartialTable, are_latest, entries_before, has_nodes, of_keys
 from windowmill.checkpoints.stores import is_table
 from windowmill.windowing.columnar.hashes import without_checksums
@@ -83,8 +82,8 @@ class _Reader:
     state: MemoryState
     schema: pa.Schema
 
-    def _chosen(self, wanted: pc.Expression) -> pa.Table:
-        return self.state.rows_of(self.schema).filter(wanted)
+    def _chosen(self, wanted: Where) -> pa.Table:
+        return self.state.rows_of(self.schema).filter(wanted.expression)
 
 
 class MemoryPartials(_Reader):
@@ -92,7 +91,7 @@ class MemoryPartials(_Reader):
 
     def read(self, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None:
         """The ``wanted`` rows, without checksums; none if they exceed ``limit``."""
-        rows = self._chosen(condition(wanted, before_batch=before_batch).expression)
+        rows = self._chosen(rows_before(before_batch) & rows_of(wanted))
         return without_checksums(rows) if rows.num_rows <= limit.rows else None
 
 
@@ -102,7 +101,7 @@ class MemoryPositions(_Reader):
     def read(self, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
         """The rows that new ``rows`` need; none if they exceed ``limit``."""
         self.state.drop(self.schema, lambda stored: are_needed(stored, stage.keys))
-        return SearchedRows(stage, limit, self._chosen(rows_before(stage))).needed(rows)
+        return SearchedRows(stage, limit, self._chosen(applied_before(stage))).needed(rows)
 
 
 class MemoryLog(_Reader):
@@ -111,7 +110,7 @@ class MemoryLog(_Reader):
     def read(self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit) -> pa.Table | None:
         """The entries of the keys that are in ``touched`` or due by ``watermark``, without checksums; none if the log exceeds ``limit``."""
         self.state.drop(self.schema, lambda stored: are_latest(stored, list(keys.values())))
-        entries = without_checksums(self._chosen(entries_before(self.schema.names, before_batch).expression))
+        entries = without_checksums(self._chosen(entries_before(self.schema.names, before_batch)))
         return of_keys(entries, touched, list(keys.values()), watermark) if entries.num_rows <= limit.rows else None
 
 

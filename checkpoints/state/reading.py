@@ -1,6 +1,4 @@
-"""Which rows of the state a batch needs, and how this process reads a state table's files for them.
-
-A condition is both SQL, for Spark and DataFusion, and an Arrow expression, for rows in memory.
+"""Which rows of the state a batch needs, as conditions, and how this process reads a state table's files for them.
 
 With skipping, a flipped bit in a file's footer or in the log's statistics could silently drop rows. Each file is also compared with the
 log: its size, its number of rows, and its first and last batch, bucket and slice. Damage, a table that is missing, and another format are
@@ -9,11 +7,12 @@ reported in one line.
 
 from __future__ import annotations
 
+import operator
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
-from operator import or_
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from windowmill.checkpoints.delta_tables import fault_of_log, newest
 from windowmill.checkpoints.features import check_format
+from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.stores import remedy, says_missing, store_of
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, CLOSED, GAP, LAST, LEVEL, REACHING, SLICE
@@ -32,6 +32,158 @@ from windowmill.windowing.columnar.hashes import REMEDY, RowCheck
 from windowmill.windowing.errors import StateCorruptError, StateMissingError, WindowmillError, first_line
 from windowmill.windowing.grids import Selection, Span
 from windowmill.windowing.kernels.layout import HIGH
+
+#: The comparisons, by their signs in SQL.
+_COMPARISONS = {"<": operator.lt, "<=": operator.le, "=": operator.eq, ">=": operator.ge, ">": operator.gt}
+
+
+class Where(ABC):
+    """A condition on rows; where it is null for a row, it does not hold."""
+
+    @property
+    @abstractmethod
+    def sql(self) -> str:
+        """The condition in DataFusion's SQL, in parentheses if it has parts."""
+
+    @property
+    @abstractmethod
+    def expression(self) -> pc.Expression:
+        """The condition as an expression over Arrow tables."""
+
+    @abstractmethod
+    def may_hold(self, file: Mapping[str, Any]) -> bool:
+        """Whether it may hold for a row of ``file``, a Delta log's entry with statistics; what is not known of the file may."""
+
+    def __and__(self, other: Where) -> Where:
+        return Every((self, other))
+
+    def __or__(self, other: Where) -> Where:
+        return Either((self, other))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnComparison(Where):
+    """The values of a column compared with one value by ``<``, ``<=``, ``=``, ``>=`` or ``>``."""
+
+    column: str
+    sign: str
+    value: int
+
+    @property
+    def sql(self) -> str:
+        return f"{quoted(self.column)} {self.sign} {self.value}"
+
+    @property
+    def expression(self) -> pc.Expression:
+        return _COMPARISONS[self.sign](pc.field(self.column), self.value)
+
+    def may_hold(self, file: Mapping[str, Any]) -> bool:
+        if _only_nulls(file, self.column):
+            return False
+        compare, bounds = _COMPARISONS[self.sign], [file.get(f"{bound}.{self.column}") for bound in ("min", "max")]
+        if self.sign == "=":
+            return _may_lie(self.value, bounds)
+        bound = bounds[0] if self.sign in ("<", "<=") else bounds[1]
+        return bound is None or compare(bound, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Among(Where):
+    """The values of a column are some of ``values``."""
+
+    column: str
+    values: Collection[int]
+
+    @property
+    def sql(self) -> str:
+        return f"{quoted(self.column)} IN ({', '.join(map(str, self.values))})"
+
+    @property
+    def expression(self) -> pc.Expression:
+        return pc.field(self.column).isin(list(self.values))
+
+    def may_hold(self, file: Mapping[str, Any]) -> bool:
+        bounds = [file.get(f"{bound}.{self.column}") for bound in ("min", "max")]
+        return not _only_nulls(file, self.column) and any(_may_lie(value, bounds) for value in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Present(Where):
+    """The values of a column that are not null, or, if not ``present``, those that are."""
+
+    column: str
+    present: bool = True
+
+    @property
+    def sql(self) -> str:
+        return f"{quoted(self.column)} IS {'NOT ' * self.present}NULL"
+
+    @property
+    def expression(self) -> pc.Expression:
+        field = pc.field(self.column)
+        return field.is_valid() if self.present else field.is_null()
+
+    def may_hold(self, file: Mapping[str, Any]) -> bool:
+        return not _only_nulls(file, self.column) if self.present else file.get(f"null_count.{self.column}") != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Every(Where):
+    """All ``parts`` hold; without parts it holds for every row."""
+
+    parts: tuple[Where, ...] = ()
+
+    @property
+    def sql(self) -> str:
+        return f"({' AND '.join(part.sql for part in self.parts)})" if self.parts else "true"
+
+    @property
+    def expression(self) -> pc.Expression:
+        return reduce(operator.and_, (part.expression for part in self.parts)) if self.parts else pc.scalar(pa.scalar(True))
+
+    def may_hold(self, file: Mapping[str, Any]) -> bool:
+        return all(part.may_hold(file) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Either(Where):
+    """One of ``parts`` holds at least; without parts it holds for no row."""
+
+    parts: tuple[Where, ...] = ()
+
+    @property
+    def sql(self) -> str:
+        return f"({' OR '.join(part.sql for part in self.parts)})" if self.parts else "false"
+
+    @property
+    def expression(self) -> pc.Expression:
+        return reduce(operator.or_, (part.expression for part in self.parts)) if self.parts else pc.scalar(pa.scalar(False))
+
+    def may_hold(self, file: Mapping[str, Any]) -> bool:
+        return any(part.may_hold(file) for part in self.parts)
+
+
+#: Conditions that hold for every row, and for none.
+EVERYTHING, NOTHING = Every(), Either()
+
+
+def between(column: str, low: int, high: int) -> Where:
+    """The values of ``column`` in [low, high)."""
+    return ColumnComparison(column, ">=", low) & ColumnComparison(column, "<", high)
+
+
+def any_present(columns: Collection[str]) -> Where:
+    """One of ``columns`` is not null."""
+    return Either(tuple(map(Present, columns)))
+
+
+def _may_lie(value: int, bounds: list[Any]) -> bool:
+    low, high = bounds
+    return (low is None or low <= value) and (high is None or high >= value)
+
+
+def _only_nulls(file: Mapping[str, Any], column: str) -> bool:
+    return bool(file.get(f"null_count.{column}") == file["num_records"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +208,6 @@ class WithSpans:
 
 
 Wanted = Span | Selection | OpenSessions | WithSpans
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One condition on rows in two forms."""
-
-    sql: str
-    expression: pc.Expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +235,7 @@ class ReadLimit:
         if isinstance(wanted, WithSpans):
             # The spans of a file lie together: a read takes little of it besides.
             slices = wanted.slices
-            few = slices is None or not self.is_exceeded(slices, [file for file in files if may_hold(file, slices)])
+            few = slices is None or not self.is_exceeded(slices, [file for file in files if rows_of(slices).may_hold(file)])
             return size > self.searched_bytes or not few
         if isinstance(wanted, Selection):
             return size > self.searched_bytes
@@ -103,114 +247,44 @@ class ReadLimit:
         return size > self.span_bytes or sum(int(file["num_records"]) for file in files) > self.rows
 
 
-def condition(wanted: Wanted, *, before_batch: int) -> Condition:
-    """The condition for the ``wanted`` rows of the batches before ``before_batch``."""
-    within = _within(wanted)
-    return Condition(f"{BATCH} < {before_batch} AND {within.sql}", (pc.field(BATCH) < before_batch) & within.expression)
+def rows_before(batch: int) -> Where:
+    """The rows of the batches before ``batch``. An attempt at ``batch`` itself that failed may have left rows."""
+    return ColumnComparison(BATCH, "<", batch)
 
 
-def rows_of_part(wanted: Wanted) -> pc.Expression:
-    """The expression for all rows of the part that has the ``wanted`` ones, in a table that may have rows of others."""
+def rows_of_part(wanted: Wanted) -> Where:
+    """All rows of the part that has the ``wanted`` ones, in a table that may have rows of others."""
     if isinstance(wanted, OpenSessions):
-        return pc.field(GAP).is_valid()
-    marks = (SLICE, *wanted.columns) if isinstance(wanted, WithSpans) else (SLICE,)
-    return reduce(or_, (pc.field(name).is_valid() for name in marks))
+        return Present(GAP)
+    return any_present((SLICE, *wanted.columns) if isinstance(wanted, WithSpans) else (SLICE,))
 
 
-def _within(wanted: Wanted) -> Condition:
+def rows_of_spans(columns: Collection[str]) -> Where:
+    """The rows that hold spans, of which each has at least one of ``columns``."""
+    return Present(SLICE, present=False) & any_present(columns)
+
+
+def rows_of(wanted: Wanted) -> Where:
+    """The ``wanted`` rows."""
     match wanted:
         case WithSpans():
-            own = reduce(or_, (pc.field(column).is_valid() for column in wanted.columns)) & pc.field(SLICE).is_null()
-            sql = span_condition(wanted.columns)
-            if wanted.slices is None:
-                return Condition(sql, own)
-            slices = _within(wanted.slices)
-            return Condition(f"({slices.sql} OR {sql})", slices.expression | own)
+            spans = rows_of_spans(wanted.columns)
+            return spans if wanted.slices is None else rows_of(wanted.slices) | spans
         case OpenSessions():
-            return _open(wanted)
+            return Either(
+                tuple(ColumnComparison(GAP, "=", gap) & ColumnComparison(LAST, ">", wanted.last_after(gap)) for gap in wanted.gaps)
+            )
         case Selection():
-            return _with_reaching(_selected(wanted), wanted)
+            late = ColumnComparison(CLOSED, ">", wanted.late_after) & ColumnComparison(SLICE, ">=", wanted.late_from)
+            slices = ColumnComparison(LEVEL, "=", 0) & Either((*(between(SLICE, low, high) for low, high in wanted.slices), late))
+            nodes = (ColumnComparison(LEVEL, "=", level) & Among(SLICE, starts) for level, starts in wanted.nodes)
+            begun: Where = Either((slices, *nodes))
         case Span():
-            return _with_reaching(_starting_in(wanted), wanted)
-
-
-def _with_reaching(begun: Condition, wanted: Span | Selection) -> Condition:
-    """The condition for the ``wanted`` rows, given that for those whose events begin in their slice."""
+            begun = between(SLICE, wanted.low, wanted.high)
     if wanted.reaching is None:
         return begun
-    reaching, start = pc.field(REACHING), pc.field(SLICE)
-    parts = [
-        f"({REACHING} = 0 AND {begun.sql})",
-        *(f"({REACHING} = 1 AND {SLICE} >= {low} AND {SLICE} < {high})" for low, high in wanted.reaching),
-    ]
-    within = [(reaching == 1) & (start >= low) & (start < high) for low, high in wanted.reaching]
-    return Condition(f"({' OR '.join(parts)})", reduce(or_, within, (reaching == 0) & begun.expression))
-
-
-def span_condition(columns: Sequence[str]) -> str:
-    """The SQL condition for rows that hold spans, of which each has at least one of ``columns``."""
-    return f"({SLICE} IS NULL AND ({' OR '.join(f'{column} IS NOT NULL' for column in columns)}))"
-
-
-def _open(wanted: OpenSessions) -> Condition:
-    gap, last = pc.field(GAP), pc.field(LAST)
-    parts = [(gap == each) & (last > wanted.last_after(each)) for each in wanted.gaps]
-    return Condition(f"({open_condition(wanted)})", reduce(or_, parts))
-
-
-def open_condition(wanted: OpenSessions) -> str:
-    """The SQL condition for the ``wanted`` fragments."""
-    return " OR ".join(f"({GAP} = {gap} AND {LAST} > {wanted.last_after(gap)})" for gap in wanted.gaps)
-
-
-def _starting_in(span: Span) -> Condition:
-    start = pc.field(SLICE)
-    return Condition(f"{SLICE} >= {span.low} AND {SLICE} < {span.high}", (start >= span.low) & (start < span.high))
-
-
-def _selected(wanted: Selection) -> Condition:
-    start, level = pc.field(SLICE), pc.field(LEVEL)
-    slices = [(start >= low) & (start < high) for low, high in wanted.slices]
-    slices.append((pc.field(CLOSED) > wanted.late_after) & (start >= wanted.late_from))
-    parts = [(level == 0) & reduce(or_, slices)]
-    parts += [(level == number) & start.isin(list(starts)) for number, starts in wanted.nodes]
-    return Condition(f"({condition_of(wanted)})", reduce(or_, parts))
-
-
-def condition_of(wanted: Selection) -> str:
-    """The SQL condition for the ``wanted`` rows."""
-    spans = [f"({SLICE} >= {low} AND {SLICE} < {high})" for low, high in wanted.slices]
-    late = f"({CLOSED} > {wanted.late_after} AND {SLICE} >= {wanted.late_from})"
-    slices = f"({LEVEL} = 0 AND ({' OR '.join([*spans, late])}))"
-    nodes = [f"({LEVEL} = {level} AND {SLICE} IN ({', '.join(map(str, starts))}))" for level, starts in wanted.nodes]
-    return " OR ".join([slices, *nodes])
-
-
-def may_hold(file: Mapping[str, Any], wanted: Wanted) -> bool:
-    """Whether the statistics of ``file`` allow ``wanted`` rows in it."""
-    if isinstance(wanted, WithSpans):
-        spans = any(file.get(f"null_count.{column}") != file["num_records"] for column in wanted.columns)
-        return spans or (wanted.slices is not None and may_hold(file, wanted.slices))
-    mark = GAP if isinstance(wanted, OpenSessions) else SLICE
-    if file.get(f"null_count.{mark}") == file["num_records"]:
-        return False  # all rows are of other parts
-    if isinstance(wanted, OpenSessions):
-        latest = file.get(f"max.{LAST}")
-        return latest is None or any(latest > wanted.last_after(gap) for gap in wanted.gaps)
-    if isinstance(wanted, Span):
-        low, high = file.get(f"min.{SLICE}"), file.get(f"max.{SLICE}")
-        return low is None or high is None or (low < wanted.high and high >= wanted.low)
-    lowest, highest, first, last = (file.get(f"{bound}.{column}") for column in (LEVEL, SLICE) for bound in ("min", "max"))
-    if lowest is None or highest is None or first is None or last is None:
-        return True
-    if any(low <= last and high > first for low, high in wanted.reaching or ()):
-        return True
-    if lowest == 0:
-        latest = file.get(f"max.{CLOSED}")
-        has_late = file.get(f"null_count.{CLOSED}") != file["num_records"] and (latest is None or latest > wanted.late_after)
-        if (has_late and last >= wanted.late_from) or any(low <= last and high > first for low, high in wanted.slices):
-            return True
-    return any(lowest <= level <= highest and any(first <= start <= last for start in starts) for level, starts in wanted.nodes)
+    reaching = (ColumnComparison(REACHING, "=", 1) & between(SLICE, low, high) for low, high in wanted.reaching)
+    return Either((ColumnComparison(REACHING, "=", 0) & begun, *reaching))
 
 
 #: Size in bytes up to which a table is read whole; that takes about 0.1 s.

@@ -20,19 +20,23 @@ from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import delta_rs_can_write, own_commit
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.reading import (
+    EVERYTHING,
+    NOTHING,
     WHOLE_BYTES,
-    Condition,
+    ColumnComparison,
+    Either,
     OpenSessions,
+    Present,
     ReadLimit,
     Wanted,
-    condition,
-    may_hold,
-    open_condition,
+    Where,
     read_whole,
     reporting_damage,
     require_columns,
+    rows_before,
+    rows_of,
     rows_of_part,
-    span_condition,
+    rows_of_spans,
 )
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.windowing.columnar.added_columns import (
@@ -90,11 +94,11 @@ class StateTable:
         table: DeltaTable,
         files: Sequence[Mapping[str, Any]],
         schema: pa.Schema,
-        wanted: Condition,
+        wanted: Where,
         most_rows: int,
         may_lack: Collection[str] = (),
         *,
-        checked: pc.Expression | None = None,
+        checked: Where | None = None,
     ) -> pa.Table | None:
         """The ``wanted`` rows, read by this process; none if there are more than ``most_rows``.
 
@@ -114,7 +118,7 @@ class StateTable:
             files = [file for file in files if self._only.may_be_in(file)]
         whole = sum(file["size_bytes"] for file in files) <= WHOLE_BYTES
         if whole:
-            rows = self._own(read_whole(table, files, schema, wanted.expression if checked is None else checked, may_lack=may_lack))
+            rows = self._own(read_whole(table, files, schema, (wanted if checked is None else checked).expression, may_lack=may_lack))
         else:
             rows = self._queried(table, schema, wanted.sql, most_rows, may_lack)
         if checked is not None:
@@ -262,23 +266,16 @@ class PartialTable(StateTable):
         with reporting_damage(self._path):
             table = newest(self._path)
             files = files_of(table)
-            if limit.is_exceeded(wanted, [file for file in files if may_hold(file, wanted)]):
+            where = rows_of(wanted)
+            if limit.is_exceeded(wanted, [file for file in files if where.may_hold(file)]):
                 return None
-            return self._read(table, files, wanted, before_batch, limit.rows)
+            checked = rows_of_part(wanted) if SUM in self._schema.names else None
+            rows = self._rows(table, files, self._schema, rows_before(before_batch) & where, limit.rows, checked=checked)
+            return rows if rows is None or checked is None else without_checksums(rows)
 
     def files_with(self, wanted: Wanted) -> list[dict[str, Any]]:
         """The log's entry of each file that may hold ``wanted`` rows."""
-        return [file for file in files_of(newest(self._path)) if may_hold(file, wanted)]
-
-    def _read(
-        self, table: DeltaTable, files: Sequence[Mapping[str, Any]], wanted: Wanted, before_batch: int, most_rows: int
-    ) -> pa.Table | None:
-        """The ``wanted`` rows, verified; none if there are more than ``most_rows``. ``files`` are all files of the table."""
-        checked = rows_of_part(wanted) if SUM in self._schema.names else None
-        rows = self._rows(table, files, self._schema, condition(wanted, before_batch=before_batch), most_rows, checked=checked)
-        if rows is None or checked is None:
-            return rows
-        return without_checksums(rows)
+        return [file for file in files_of(newest(self._path)) if rows_of(wanted).may_hold(file)]
 
 
 def has_nodes(path: str) -> bool:
@@ -292,55 +289,50 @@ class NeededRows:
 
     Attributes
     ----------
-    sql
-        The condition that selects them.
-    low
-        For each column, a value from which on all rows are needed.
+    where
+        Which they are.
+    expired
+        Rows of the same parts that no batch reads any more.
     superseded
-        The SQL expression that finds, of the rows that ``sql`` selects, those that later batches have superseded.
+        The SQL expression that finds, of the needed rows, those that later batches have superseded.
     """
 
-    sql: str
-    low: Mapping[str, int]
+    where: Where
+    expired: Where = NOTHING
     superseded: str = "false"
 
     @classmethod
     def slices_from(cls, start: int) -> NeededRows:
         """Slices and nodes that start at or after ``start``."""
-        return cls(f"{SLICE} >= {start}", {SLICE: start})
+        return cls(ColumnComparison(SLICE, ">=", start), ColumnComparison(SLICE, "<", start))
 
     @classmethod
     def sessions(cls, wanted: OpenSessions) -> NeededRows:
         """Fragments of open sessions."""
-        return cls(open_condition(wanted), {LAST: max(map(wanted.last_after, wanted.gaps)) + 1})
+        closed = (ColumnComparison(GAP, "=", gap) & ColumnComparison(LAST, "<=", wanted.last_after(gap)) for gap in wanted.gaps)
+        return cls(rows_of(wanted), Either(tuple(closed)))
 
     @classmethod
     def spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> NeededRows:
         """For each key the latest spans of the batches before ``before_batch``; those of that batch, which may have failed, stay too."""
-        span = span_condition(columns)
-        earlier = f"{span} AND {BATCH} < {before_batch}"
-        by = ", ".join([*map(quoted, keys), f"({earlier}) IS TRUE"])
-        return cls(span, {}, f"(({earlier}) IS TRUE AND row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) > 1)")
+        span = rows_of_spans(columns)
+        earlier = span & rows_before(before_batch)
+        by = ", ".join([*map(quoted, keys), f"({earlier.sql} IS TRUE)"])
+        return cls(span, superseded=f"({earlier.sql} IS TRUE AND row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) > 1)")
 
     @classmethod
     def all_but_old_spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> NeededRows:
         """Everything except the spans that are superseded, by :meth:`spans`."""
-        return replace(cls.spans(keys, columns, before_batch), sql="true")
+        return replace(cls.spans(keys, columns, before_batch), where=EVERYTHING)
 
     def __or__(self, other: NeededRows) -> NeededRows:
         """The rows that either needs."""
         superseded = f"{self.superseded} OR {other.superseded}"
-        return NeededRows(f"{self.sql} OR {other.sql}", {**self.low, **other.low}, superseded)
+        return NeededRows(self.where | other.where, self.expired | other.expired, superseded)
 
     def latest_of(self, rows: str) -> str:
         """What follows FROM in a query, up to a condition, for the ``rows`` (a table and a condition) that are not superseded."""
         return f"(SELECT *, {self.superseded} AS {_SUPERSEDED} FROM {rows}) WHERE NOT {_SUPERSEDED}"
-
-    def others_in(self, file: Mapping[str, Any]) -> bool:
-        """Whether the statistics of ``file`` allow rows that are not needed."""
-        return any(
-            file.get(f"null_count.{column}") != file["num_records"] and _least(file, column) < low for column, low in self.low.items()
-        )
 
 
 def compact_partials(path: str, needed: NeededRows | None) -> int:
@@ -352,30 +344,24 @@ def compact_partials(path: str, needed: NeededRows | None) -> int:
     """
     if not delta_rs_can_write(path):
         return 0
-    rows_before = number_of_rows(table_at(path))
+    before = number_of_rows(table_at(path))
     for group in _merged(files_of(table_at(path))):
         table = table_at(path)
         within = f"{BATCH} >= {group.first} AND {BATCH} <= {group.last}"
-        expired = needed is not None and any(map(needed.others_in, group.files))
+        expired = needed is not None and any(map(needed.expired.may_hold, group.files))
         if not _fit(group):
             if needed is not None and expired:
-                table.delete(f"{within} AND ({needed.sql}) IS NOT TRUE", commit_properties=REWRITE)
+                table.delete(f"{within} AND ({needed.where.sql}) IS NOT TRUE", commit_properties=REWRITE)
         elif expired or len(group.files) > 1:
             columns = pa.schema(table.schema().to_arrow()).names
             rows = f"state WHERE {within}"
             if needed is not None:
-                rows = f"{needed.latest_of(rows)} AND ({needed.sql})"
+                rows = f"{needed.latest_of(rows)} AND {needed.where.sql}"
             query = f"SELECT {', '.join(map(quoted, columns))} FROM {rows} ORDER BY {', '.join(order_of(columns))}"
             merged = QueryBuilder().register("state", table).execute(query)
             # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
             write_deltalake(table, merged, mode="overwrite", predicate=within, commit_properties=REWRITE)
-    return rows_before - number_of_rows(table_at(path))
-
-
-def _least(file: Mapping[str, Any], column: str) -> int:
-    """The least value of ``column`` in ``file``; the least of all if there are no statistics."""
-    low = file.get(f"min.{column}")
-    return -(1 << 63) if low is None else int(low)
+    return before - number_of_rows(table_at(path))
 
 
 def _merged(files: Sequence[Mapping[str, Any]]) -> list[BatchFiles]:
@@ -447,18 +433,14 @@ class LogTable(StateTable):
             return of_keys(without_checksums(entries), touched, list(keys.values()), watermark)
 
 
-def own_entries(*, beside_positions: bool) -> Condition:
-    """The condition for entries of the log; beside positions, whose rows have a kind too, those without a sequence."""
-    own = Condition(f"{KIND} IS NOT NULL", pc.field(KIND).is_valid())
-    if not beside_positions:
-        return own
-    return Condition(f"{own.sql} AND {SEQUENCE} IS NULL", own.expression & pc.field(SEQUENCE).is_null())
+def own_entries(*, beside_positions: bool) -> Where:
+    """The entries of the log; beside positions, whose rows have a kind too, those without a sequence."""
+    return Present(KIND) & Present(SEQUENCE, present=False) if beside_positions else Present(KIND)
 
 
-def entries_before(columns: Collection[str], before_batch: int) -> Condition:
-    """The condition for entries of the log of the batches before ``before_batch``, in a table with these ``columns``."""
-    own = own_entries(beside_positions=SEQUENCE in columns)
-    return Condition(f"{BATCH} < {before_batch} AND {own.sql}", (pc.field(BATCH) < before_batch) & own.expression)
+def entries_before(columns: Collection[str], batch: int) -> Where:
+    """The entries of the log of the batches before ``batch``, in a table with these ``columns``."""
+    return rows_before(batch) & own_entries(beside_positions=SEQUENCE in columns)
 
 
 def of_keys(log: pa.Table, touched: pa.Table, keys: Sequence[str], watermark: int) -> pa.Table:

@@ -280,7 +280,7 @@ class LiveRowsView(View):
     def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int, layouts: Sequence[StateLayout] = ()) -> None:
         super().__init__(pipeline, ledger, limit)
         log = StateLog(pipeline, source_types(ledger, path), pipeline.conditions(), shared=len(layouts) > 1)
-        own = own_rows("live rows", layouts or ["live rows"])
+        own = own_rows("live rows", layouts or ["live rows"]).sql
         self.inspection = LogInspection(path, list(log.keys.values()), self.next_batch, log.tables, own)
         self._labels = log.keys
 

@@ -17,7 +17,7 @@ from tests.jobs.test_session_batches import ALLOWED, visits
 from tests.jobs.test_session_batches import GRIDS as ON_GRIDS
 from tests.strategies import shared
 from windowmill.checkpoints.state.compaction import compact_entries, own_rows
-from windowmill.checkpoints.state.reading import OpenSessions, WithSpans, may_hold
+from windowmill.checkpoints.state.reading import OpenSessions, WithSpans, rows_of
 from windowmill.checkpoints.state.tables import NeededRows, compact_partials, joint_schema, slice_schema
 from windowmill.windowing.columnar.keyed import StateLog
 from windowmill.windowing.errors import SpecError, StateCorruptError
@@ -27,7 +27,7 @@ from windowmill.windowing.layouts import divide
 TYPES = Run(pipeline_of(["slots"])).base["types"]
 
 
-def rows_of(path: str, query: str, schema: pa.Schema) -> pa.Table:
+def queried(path: str, query: str, schema: pa.Schema) -> pa.Table:
     from deltalake import QueryBuilder
 
     found = pa.table(QueryBuilder().register("state", DeltaTable(path)).execute(query).read_all())
@@ -182,15 +182,15 @@ def test_a_key_may_be_named_as_anything_that_compacting_live_rows_computes(tmp_p
 def spans_of(run: Run) -> list[tuple[str, int]]:
     """The key and batch of each row of spans."""
     query = "SELECT * FROM state WHERE _slice IS NULL AND _known__last IS NOT NULL"
-    rows = rows_of(run.path, query, pa.schema([("k", pa.string()), ("_batch", pa.int64())])).to_pylist()
+    rows = queried(run.path, query, pa.schema([("k", pa.string()), ("_batch", pa.int64())])).to_pylist()
     return sorted((row["k"], row["_batch"]) for row in rows)
 
 
 def kept_by_part(run: Run) -> dict[str, int]:
     ways = run.divided.names
     schema = pa.schema([("n", pa.int64())])
-    counts = {way: f"SELECT count(*) AS n FROM state WHERE {own_rows(way, ways, run.spans)}" for way in ways}
-    return {way: rows_of(run.path, query, schema)["n"][0].as_py() for way, query in counts.items()}
+    counts = {way: f"SELECT count(*) AS n FROM state WHERE {own_rows(way, ways, run.spans).sql}" for way in ways}
+    return {way: queried(run.path, query, schema)["n"][0].as_py() for way, query in counts.items()}
 
 
 def test_rows_are_found_by_the_statistics_of_the_first_columns(tmp_path):
@@ -207,7 +207,7 @@ def test_a_row_of_any_part_that_is_another_is_damage(tmp_path, way):
     run = Run(pipeline_of(ALL_WAYS, NUMBERS), str(tmp_path / "state"))
     run.step([at(0), at(1), at(3)], 0)
     column = {"slices": "_closed", "sessions": "_first", "positions": "_next", "live rows": "_number"}[way]
-    own = own_rows(way, run.divided.names) + (" AND _kind = 'key'" if way == "positions" else "")
+    own = own_rows(way, run.divided.names).sql + (" AND _kind = 'key'" if way == "positions" else "")
     assert DeltaTable(run.path).update(predicate=own, updates={column: f"coalesce({column}, 0) + 1"})["num_updated_rows"] > 0
     with pytest.raises(StateCorruptError, match="differ from what was written"):
         run.step([at(30)], 3)
@@ -250,11 +250,11 @@ def test_a_column_of_live_rows_that_is_named_like_one_of_spans_is_refused():
 def test_files_of_other_parts_are_not_read():
     others: dict[str, Any] = {"num_records": 3, "null_count._slice": 3, "null_count._gap": 3}
     known = WithSpans(Span(0, 10), ("_known__last",))
-    assert not may_hold(others | {"null_count._known__last": 3}, known)
-    assert may_hold(others | {"null_count._known__last": 1}, known)
-    assert may_hold(others | {"null_count._known__last": 3, "null_count._slice": 2}, known)
-    assert may_hold(others, known)
+    assert not rows_of(known).may_hold(others | {"null_count._known__last": 3})
+    assert rows_of(known).may_hold(others | {"null_count._known__last": 1})
+    assert rows_of(known).may_hold(others | {"null_count._known__last": 3, "null_count._slice": 2})
+    assert rows_of(known).may_hold(others)
     for wanted in (Span(0, 10), OpenSessions((5,), 0)):
-        assert not may_hold(others, wanted)
-        assert may_hold(others | {"null_count._slice": 2, "null_count._gap": 2}, wanted)
-        assert may_hold({"num_records": 3}, wanted)
+        assert not rows_of(wanted).may_hold(others)
+        assert rows_of(wanted).may_hold(others | {"null_count._slice": 2, "null_count._gap": 2})
+        assert rows_of(wanted).may_hold({"num_records": 3})

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.jobs.batches import Run, check, compare, in_minutes, place, run_vouched
 from tests.jobs.drawn import CUT, MINUTE, OBJECTS, SESSIONS, at, cuts, inputs, pipeline_of, some, streams
 from tests.strategies import ARRIVALS, Arrival
-from windowmill.checkpoints.state.reading import OpenSessions, condition
+from windowmill.checkpoints.state.reading import OpenSessions, rows_before
+from windowmill.checkpoints.state.reading import rows_of as stored_rows_of
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.sessions import latest_fragments
 from windowmill.windowing.layouts import divide, why_rows
@@ -227,13 +228,13 @@ def test_what_keeps_the_rows_of_sessions_is_named(change, why):
 def test_gaps_of_any_length_have_open_sessions(closed):
     gap = 1 << 62
     stored = pa.table({"_gap": [gap], "_last": [0], "_batch": [0]})
-    assert len(stored.filter(condition(OpenSessions((gap,), closed), before_batch=1).expression)) == (closed <= gap)
+    assert len(stored.filter((rows_before(1) & stored_rows_of(OpenSessions((gap,), closed))).expression)) == (closed <= gap)
 
 
 def test_open_sessions_are_selected_gap_by_gap():
     run = Run(pipeline_of(["visit", "trip"]))
     run.step([at(0), at(7)], 0)
-    found = run.state.filter(condition(OpenSessions((5 * MINUTE, 10 * MINUTE), 7 * MINUTE), before_batch=1).expression)
+    found = run.state.filter((rows_before(1) & stored_rows_of(OpenSessions((5 * MINUTE, 10 * MINUTE), 7 * MINUTE))).expression)
     # Of the short gap the first session is closed; of the long one both rows are one session.
     open_ = sorted(zip(found["_gap"].to_pylist(), found["_last"].to_pylist(), strict=True))
     assert open_ == [(5 * MINUTE, 7 * MINUTE), (10 * MINUTE, 7 * MINUTE)]

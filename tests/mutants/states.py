@@ -59,8 +59,8 @@ MUTANTS = {
     f"{OPENING}rows_come_back_without_their_checksums": [
         (
             "rows-of-a-dead-attempt-restored",
-            "checkpoints.state.reading:condition",
-            instead("pc.field(BATCH) < _1", "pc.field(BATCH) <= _1"),
+            "checkpoints.state.reading:rows_before",
+            instead('ColumnComparison(BATCH, "<", _1)', 'ColumnComparison(BATCH, "<=", _1)'),
         ),
     ],
     f"{PARTIAL_TABLE}rows_that_another_attempt_appends_meanwhile_are_not_lost": [
@@ -103,18 +103,22 @@ MUTANTS = {
         ("rows-over-positions-taken-for-live-rows", "checkpoints.state.compaction:own_rows", never('"positions" in _')),
     ],
     f"{MIXED_BATCHES}spans_are_kept_and_found_beside_the_rows_of_other_parts": [
-        ("spans-dropped-beside-other-parts", "checkpoints.state.compaction:own_rows", instead('_ if _ else ""', '""')),
+        (
+            "spans-dropped-beside-other-parts",
+            "checkpoints.state.compaction:own_rows",
+            instead("Present(SLICE) | rows_of_spans(_)", "Present(SLICE)"),
+        ),
     ],
     f"{PARTIAL_TABLE}of_a_keys_spans_the_latest_committed_row_stays": [
         (
             "spans-of-keys-dropped-with-their-slices",
             "checkpoints.state.tables:NeededRows.__or__",
-            instead('NeededRows(f"{_1} OR {_}", {**_2, **_}, _3)', "NeededRows(_1, _2, _3)"),
+            instead("NeededRows(_1 | _, _2 | _, _3)", "NeededRows(_1, _2, _3)"),
         ),
         (
             "spans-superseded-by-an-unfinished-batch",
             "checkpoints.state.tables:NeededRows.spans",
-            instead('f"{_1} AND {BATCH} < {_}"', "_1"),
+            instead("_1 & rows_before(_)", "_1"),
         ),
     ],
     f"{EMPTY_BATCHES}spans_that_are_gone_are_damage": [

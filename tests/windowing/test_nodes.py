@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windowmill.checkpoints.state.reading import condition_of
+from windowmill.checkpoints.state.reading import rows_of
 from windowmill.checkpoints.state.tables import slice_schema
 from windowmill.windowing import grids as nodes_module
 from windowmill.windowing.columnar import grid_windows, slices
@@ -133,9 +133,7 @@ class Run:
         state = self.state
         if self.nodes is not None and self.emitted > BEFORE_ALL:
             wanted = self.nodes.selection(self.emitted, through)
-            state = (
-                duckdb.sql(f"FROM state WHERE {'false' if wanted is None else condition_of(wanted)}").to_arrow_table().cast(state.schema)
-            )
+            state = duckdb.sql(f"FROM state WHERE {'false' if wanted is None else rows_of(wanted).sql}").to_arrow_table().cast(state.schema)
         self.restored = state.num_rows
         if state.num_rows:
             parts += slices.restored(stage, state.to_batches())
