@@ -43,7 +43,7 @@ import json, runpy, sys, time
 marks = [time.process_time()]
 import airflow.sdk, airflow.serialization.serialized_objects
 marks.append(time.process_time())
-import windowmill.dags.factory, windowmill.dags.factory, windowmill.dags.folders, windowmill.dags.factory
+import windowmill.dags.maintenance, windowmill.dags.factory, windowmill.dags.folders, windowmill.dags.maintenance
 marks.append(time.process_time())
 dags = runpy.run_path(sys.argv[1] + "/pipelines.py")["built"].dags
 marks.append(time.process_time())

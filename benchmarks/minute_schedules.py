@@ -42,7 +42,7 @@ from benchmarks.race import ROOT
 from benchmarks.warm_runs import served
 from examples.flights.local_airflow import LocalAirflow, settings_of
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.dags.factory import create_pools
+from windowmill.dags.pools import create_pools
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, get_parsing_context
 
-from windowmill.dags.factory import build_dag, build_maintenance_dag
+from windowmill.dags.factory import build_dag
 from windowmill.dags.folders import build_all, options_of
+from windowmill.dags.maintenance import build_maintenance_dag
 from windowmill.dags.specs import ParsedFile
 from windowmill.windowing.errors import SpecError
 

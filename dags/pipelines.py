@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, get_parsing_context
 
-from windowmill.dags.factory import build_backfill_dag, build_dag, build_maintenance_dag
+from windowmill.dags.backfill import build_backfill_dag
+from windowmill.dags.factory import build_dag
 from windowmill.dags.folders import build_all, connections, options_of, verified_rows
+from windowmill.dags.maintenance import build_maintenance_dag
 from windowmill.dags.specs import ParsedFile
 from windowmill.windowing.errors import SpecError
 

@@ -7,8 +7,9 @@ An executor's worker and the DAG processor start each task and each parse by for
 from __future__ import annotations
 
 import windowmill.checkpoints.ledger
-import windowmill.dags.factory
+import windowmill.dags.backfill
 import windowmill.dags.folders
+import windowmill.dags.maintenance
 import windowmill.dags.triggers
 import windowmill.jobs.report
 import windowmill.jobs.sources.unread  # noqa: F401

@@ -32,9 +32,9 @@ class FastExit:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line in this process; returns the exit code."""
-    from windowmill.jobs.commands import terminal
+    from windowmill.jobs.commands import app
 
-    return terminal.run(arguments)
+    return app.run(arguments)
 
 
 def command() -> int:

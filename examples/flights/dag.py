@@ -8,8 +8,9 @@ from pathlib import Path
 
 from airflow.sdk import get_parsing_context, task
 
-from windowmill.dags.factory import build_dag, build_maintenance_dag
+from windowmill.dags.factory import build_dag
 from windowmill.dags.folders import connections
+from windowmill.dags.maintenance import build_maintenance_dag
 from windowmill.dags.specs import MAINTENANCE
 
 SPEC = Path(__file__).with_name("pipeline.yaml")

@@ -26,7 +26,7 @@ from examples.flights.local_server import LocalServer, ServerError
 from examples.flights.recompute import compare
 from examples.flights.results import agreement_line, batches_table, places_lines, published_rows, spark_tasks, told, worst_days
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.dags.factory import create_pools
+from windowmill.dags.pools import create_pools
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.specfile import load_pipeline
 

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import Changes, Outcome
-from windowmill.checkpoints.committer import beyond_delta_rs, error_of
+from windowmill.checkpoints.committer import beyond_delta_rs, error_of, retyped, rewrite, wider_fields
 from windowmill.checkpoints.data_files import rows_of
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.failpoints import reach
@@ -41,7 +41,6 @@ from windowmill.checkpoints.state.readers import MemoryState
 from windowmill.checkpoints.state.reading import open_state, read_file, reporting_damage
 from windowmill.checkpoints.state.tables import joint_schema, keys_of
 from windowmill.checkpoints.stores import is_table, is_unavailable, remedy
-from windowmill.checkpoints.widening import retyped, rewrite, wider_fields
 from windowmill.jobs.batch import closing, engine
 from windowmill.jobs.batch.corrections import renumbered
 from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job

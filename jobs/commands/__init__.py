@@ -24,7 +24,7 @@ _OWN = {
     "schema": ("validation:schema", "Print the JSON schema of a spec, by which editors complete fields and mark mistakes."),
     "run": ("batch_commands:run", "Advance pipelines over their sources' new rows, all in one process and Spark session."),
     "backfill": (
-        "backfill_command:backfill",
+        "batch_commands:backfill",
         "Recompute the windows that end in (from, to] from the rows that the source holds now, as one batch.",
     ),
     "plan": (
@@ -38,7 +38,7 @@ _OWN = {
     "discard": ("batch_commands:discard", "Commit the held batch without publishing its rows; later windows still count its events."),
     "abandon": ("batch_commands:abandon", "Drop the held batch, of which nothing has been published; the next run makes a new plan."),
     "savepoint": (
-        "savepoint_commands:savepoint",
+        "maintenance_command:savepoint",
         "Make, list or drop a named state of the pipeline, or go back to one: the next run reads what came after it.",
     ),
     "status": ("summaries:status", "Show the pipeline's progress and open batch."),

@@ -26,10 +26,10 @@ from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.reading import OpenSessions
 from windowmill.checkpoints.state.tables import NeededRows, compact_partials, is_log
 from windowmill.checkpoints.stores import is_table, remedy, table_at
-from windowmill.jobs.batch import maintenance as savepoints
+from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.batch.forgetting import forget
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS, Turn
-from windowmill.jobs.batch.maintenance import fold_revisions, keep_periodic
+from windowmill.jobs.batch.maintenance_batches import fold_revisions, keep_periodic
 from windowmill.jobs.batch.planning import Acceptance, check_owner
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.summaries import bound, new_progress, titled

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from windowmill.checkpoints.widening import widens
+from windowmill.checkpoints.committer import widens
 from windowmill.jobs.column_names import ADDED, FAILED, FILE, REASON, ROW, TAKEN, UNREAD, URI, VERSION
 from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition
 from windowmill.windowing.columnar.results import result_schema

@@ -20,7 +20,9 @@ from airflow.serialization.serialized_objects import DagSerialization
 from deltalake import write_deltalake
 
 from windowmill.dags.alerts import Callback
-from windowmill.dags.factory import build_backfill_dag, build_dag, build_maintenance_dag
+from windowmill.dags.backfill import build_backfill_dag
+from windowmill.dags.factory import build_dag
+from windowmill.dags.maintenance import build_maintenance_dag
 from windowmill.dags.operators import MicroBatchOperator
 from windowmill.dags.specs import Spec
 from windowmill.windowing.errors import (

@@ -148,8 +148,8 @@ def test_an_id_used_twice_is_refused(specs, write_spec):
 
 OWN_DAGS = """
 from windowmill.dags.factory import build_dag
-from windowmill.dags.factory import build_backfill_dag
-from windowmill.dags.factory import build_maintenance_dag
+from windowmill.dags.backfill import build_backfill_dag
+from windowmill.dags.maintenance import build_maintenance_dag
 SPEC = {spec!r}
 for build in (build_dag, build_backfill_dag, build_maintenance_dag):
     build(SPEC)

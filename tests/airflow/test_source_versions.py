@@ -30,7 +30,8 @@ from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import publish_pending
 from windowmill.dags import triggers
 from windowmill.dags.commands import JobFailedError
-from windowmill.dags.factory import build_dag, new_versions_of
+from windowmill.dags.factory import build_dag
+from windowmill.dags.schedules import new_versions_of
 from windowmill.dags.sensors import SourceVersionSensor
 from windowmill.dags.triggers import NewVersionsTrigger, SourceVersionTrigger
 from windowmill.jobs.batch import planning

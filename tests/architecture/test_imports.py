@@ -98,7 +98,7 @@ def test_spark_is_known_in_few_modules():
             "windowmill.jobs.cli",
             {"typer", "rich", "pydantic", "yaml", "numpy", "numba", "pyarrow", "pandas", "pyspark", "deltalake"},
         ),
-        ("windowmill.jobs.commands.terminal", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
+        ("windowmill.jobs.commands.app", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
         # Every run of pytest loads the plugin, also those that have nothing to do with pipelines.
         (
             "windowmill.testing",

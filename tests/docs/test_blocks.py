@@ -25,7 +25,7 @@ import yaml
 from tests.docs.console import ROOT
 from tests.docs.test_pages import PAGES
 from windowmill.jobs.commands import COMMANDS
-from windowmill.jobs.commands.terminal import app
+from windowmill.jobs.commands.app import app
 from windowmill.windowing.specfile import parse_pipeline
 
 GROUP: Any = typer.main.get_command(app)

@@ -29,7 +29,7 @@ UNPLAYED = {
     "windowmill doctor": "is about the machine; tests/jobs/test_doctor.py",
     "windowmill tutorial": "is played by tests/jobs/test_tutorial.py",
     "python3.11 -m venv": "makes an environment, into which nothing could be installed without a network",
-    "python -m windowmill.dags.factory": "writes into Airflow's database; tests/airflow",
+    "python -m windowmill.dags.pools": "writes into Airflow's database; tests/airflow",
     "airflow dags unpause": "writes into Airflow's database; tests/airflow",
 }
 PAGES = [*sorted(ROOT.glob("*.md")), *(path for name in ("docs", "examples") for path in sorted((ROOT / name).rglob("*.md")))]

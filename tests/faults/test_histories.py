@@ -32,7 +32,7 @@ from tests.spark.harness import quiet
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, purging
-from windowmill.jobs.batch import maintenance as savepoints
+from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.limits import MAX_ROWS

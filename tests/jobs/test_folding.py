@@ -16,7 +16,7 @@ from tests.faults.dying import DiedError, arm
 from tests.jobs.test_restatements import Corrected, Row, bench_of
 from tests.spark.harness import cut, events, quiet
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs.batch import maintenance as savepoints
+from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.published import PublishedTable
@@ -101,7 +101,7 @@ def test_of_each_window_the_revision_before_the_limit_stays(tmp_path, monkeypatc
         def now(cls, tz: Any = None) -> Any:
             return ended + timedelta(days=1) if tz is UTC else datetime.now(tz)
 
-    monkeypatch.setattr("windowmill.jobs.batch.maintenance.datetime", Clock)
+    monkeypatch.setattr("windowmill.jobs.batch.maintenance_batches.datetime", Clock)
     before = len(bench.rows())
     assert len(folded(bench, Duration(days=1))) < before
     assert Ledger.open(bench.pipeline).batches()[-1].plan.through == 3

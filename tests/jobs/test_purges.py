@@ -21,7 +21,7 @@ from tests.matrices import crossed
 from tests.spark.harness import BASE, MINUTE, WINDOWS, Bench, Row, differences, quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, purging
-from windowmill.jobs.batch import maintenance as savepoints
+from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.published import PublishedTable

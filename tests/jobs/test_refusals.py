@@ -15,7 +15,7 @@ from tests.checkpoints.records import NOW, commit
 from tests.specs import SECONDS, TENS, a_spec
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.planning import next_run
-from windowmill.jobs.commands import terminal
+from windowmill.jobs.commands import app
 from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing import errors
 from windowmill.windowing.settings import COMPUTE
@@ -61,12 +61,12 @@ class Bench:
 
     def status(self, capsys: Any) -> dict[str, Any]:
         capsys.readouterr()
-        assert terminal.run(["status", str(self.spec), "--json"]) == 0
+        assert app.run(["status", str(self.spec), "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
     def text(self, capsys: Any) -> str:
         capsys.readouterr()
-        assert terminal.run(["status", str(self.spec)]) == 0
+        assert app.run(["status", str(self.spec)]) == 0
         return " ".join(capsys.readouterr().out.split())
 
 
@@ -118,7 +118,7 @@ def test_what_a_run_refuses_is_said_before_by_status(bench, capsys, change, says
     assert says in status["next_run_error"]
     assert status["next_run_exit_code"] == 2
     assert f"next run would end with exit code 2: {status['next_run_error']}"[:60] in bench.text(capsys)
-    assert terminal.run(["run", str(bench.spec)]) == 2
+    assert app.run(["run", str(bench.spec)]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert says in told
     assert Ledger.open(load_pipeline(bench.spec)).count == records
@@ -132,7 +132,7 @@ def test_status_says_beforehand_what_is_too_large_for_local(bench, capsys, monke
     status = bench.status(capsys)
     assert status["next_run_exit_code"] == 2
     assert "2 new files, and one process takes at most 1 (source.options.maxFilesPerTrigger makes" in status["next_run_error"]
-    assert terminal.run(["run", str(bench.spec)]) == 2
+    assert app.run(["run", str(bench.spec)]) == 2
     assert status["next_run_error"] in " ".join(capsys.readouterr().err.split())
 
 
@@ -148,14 +148,14 @@ def a_bounded_result(tmp_path, values, *rules):
 def test_a_rule_that_only_spark_evaluates_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv(COMPUTE.name, "local")
     query = {"type": "unexpected_rows_expectation", "unexpected_rows_query": "SELECT * FROM {batch} WHERE low > 9"}
-    assert terminal.run(["run", a_bounded_result(tmp_path, [1.0, 2.0], query)]) == 2
+    assert app.run(["run", a_bounded_result(tmp_path, [1.0, 2.0], query)]) == 2
     says = "batch 0: only Spark evaluates expectations.1 (unexpected_rows_expectation); compute is local"
     assert says in " ".join(capsys.readouterr().err.split())
 
 
 def test_nan_breaks_an_upper_bound_and_stops_no_pipeline(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv(COMPUTE.name, "local")
-    assert terminal.run(["run", a_bounded_result(tmp_path, [float("nan"), 2.0])]) == 3
+    assert app.run(["run", a_bounded_result(tmp_path, [float("nan"), 2.0])]) == 3
     assert "expect_column_values_to_be_between(low) failed [critical]: 1 of 1 rows break the rule" in " ".join(
         capsys.readouterr().err.split()
     )
@@ -194,7 +194,7 @@ def test_status_of_a_pipeline_that_has_never_run(tmp_path, capsys):
     assert (status["versions_waiting"], status["next_run_exit_code"]) == (1, 2)
     assert "has no column 'gate'" in status["next_run_error"]
     assert not (tmp_path / "sink.windowmill").exists()
-    assert terminal.run(["run", str(bench.spec)]) == 2
+    assert app.run(["run", str(bench.spec)]) == 2
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_condition_on_a_column_that_is_not_there_is_refused_before_a_batch_is_
     status = bench.status(capsys)
     assert says in status["next_run_error"]
     assert status["next_run_exit_code"] == 2
-    assert terminal.run(["run", str(bench.spec)]) == 2
+    assert app.run(["run", str(bench.spec)]) == 2
     assert not Ledger.open(load_pipeline(bench.spec)).count
 
 
@@ -244,21 +244,21 @@ def test_results_of_several_windows_or_revisions_are_no_events(tmp_path, capsys,
 
     upper = write("upper", time=SECONDS, **first)
     write_deltalake(str(tmp_path / "source"), pa.table({"t": [1, 12, 99], "k": ["a", "b", "a"]}))
-    assert terminal.run(["run", upper]) == 0
+    assert app.run(["run", upper]) == 0
     time = {"column": "window_end", "unit": "s"}
     over = {"path": str(tmp_path / "sink")} | ({"filter": filter_} if filter_ else {})
     lower = write("lower", source=over, time=time, sink={"path": str(tmp_path / "lower")}, aggregates={"s": {"sum": "n"}})
     DeltaTable(str(tmp_path / "sink")).optimize.compact()
     for command in (["validate", lower, "--source"], ["backfill", lower, "--from", "0", "--to", "50"], ["run", lower]):
         capsys.readouterr()
-        assert terminal.run(command) == (0 if says is None else 2), command
+        assert app.run(command) == (0 if says is None else 2), command
         told = " ".join(capsys.readouterr().err.split())
         assert says is None or (says in told and "source.path: " in told)
     # A copy of what the view shows is a table like any other, also one that has all columns.
     rows = DeltaTable(str(tmp_path / "sink")).to_pyarrow_table()
     write_deltalake(str(tmp_path / "copy"), rows)
     copied = write("copied", source={"path": str(tmp_path / "copy")}, time=time, sink={"path": str(tmp_path / "copied")})
-    assert terminal.run(["run", copied]) == 0
+    assert app.run(["run", copied]) == 0
 
 
 def test_a_sink_that_a_restatement_has_revised_is_no_source_any_more(tmp_path, capsys):
@@ -272,13 +272,13 @@ def test_a_sink_that_a_restatement_has_revised_is_no_source_any_more(tmp_path, c
         "upper", time=SECONDS, windows=[TENS], source={"path": source, "changes": "restate"}, checkpoints={"path": str(tmp_path / "own")}
     )
     write_deltalake(source, pa.table({"t": [1, 12, 99], "k": ["a", "a", "a"]}))
-    assert terminal.run(["run", upper]) == 0
+    assert app.run(["run", upper]) == 0
     lower = write(
         "lower", source={"path": str(tmp_path / "sink")}, time={"column": "window_end", "unit": "s"}, sink={"path": str(tmp_path / "lower")}
     )
-    assert terminal.run(["run", lower]) == 0
+    assert app.run(["run", lower]) == 0
     DeltaTable(source).update({"t": "2"}, predicate="t = 12")
-    assert terminal.run(["run", upper]) == 0
+    assert app.run(["run", upper]) == 0
     capsys.readouterr()
-    assert terminal.run(["run", lower]) == 2
+    assert app.run(["run", lower]) == 2
     assert "has rows of revisions, each of which would count: read a sink" in capsys.readouterr().err

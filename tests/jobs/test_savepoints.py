@@ -25,7 +25,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import store_of
 from windowmill.jobs.batch import loop
-from windowmill.jobs.batch import maintenance as savepoints
+from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.batch.planning import NOTHING_ACCEPTED
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands import maintenance_command
@@ -422,7 +422,7 @@ def test_a_savepoint_by_a_clock_that_was_ahead_ends_no_others(tmp_path, monkeypa
     for version, year in enumerate((2042, 2026, 2026)):
         story.land(version)
         story.run()
-        monkeypatch.setattr("windowmill.jobs.batch.maintenance._now", lambda at=datetime(year, 3, 1 + 8 * version, tzinfo=UTC): at)
+        monkeypatch.setattr("windowmill.jobs.batch.maintenance_batches._now", lambda at=datetime(year, 3, 1 + 8 * version, tzinfo=UTC): at)
         maintain(story.bench.pipeline, quiet())
         made.append([name[5:13] for name in savepoints.listed(runnable_of(story.bench.pipeline))])
     assert made == [["20420301"], ["20420301", "20260309"], ["20260309", "20260317"]]
@@ -478,13 +478,13 @@ def test_maintenance_makes_savepoints_and_keeps_the_newest(tmp_path, monkeypatch
     story.bench.changes["savepoints"] = {"every": "7 days", "keep": 2}
     pipeline = story.bench.pipeline
     runnable, begin = runnable_of(pipeline), datetime(2026, 3, 1, tzinfo=UTC)
-    monkeypatch.setattr("windowmill.jobs.batch.maintenance._now", lambda: begin)
+    monkeypatch.setattr("windowmill.jobs.batch.maintenance_batches._now", lambda: begin)
     made = []
     for version, days in enumerate((0, 8, 16)):
         story.land(version)
         story.run()
         for _ in range(2):
-            monkeypatch.setattr("windowmill.jobs.batch.maintenance._now", lambda days=days: begin + timedelta(days=days))
+            monkeypatch.setattr("windowmill.jobs.batch.maintenance_batches._now", lambda days=days: begin + timedelta(days=days))
             made.append([line for line in str(maintain(pipeline, quiet()).text).splitlines() if line.startswith("savepoint")])
     assert made == [
         ["savepoint auto-20260301T000000Z: made"], [],

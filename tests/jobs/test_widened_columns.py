@@ -15,7 +15,7 @@ from deltalake import Schema as DeltaSchema
 from tests.spark.harness import BASE, MINUTE, Bench, differences, quiet
 from windowmill.checkpoints.features import own_commit
 from windowmill.jobs.batch import loop
-from windowmill.jobs.batch import maintenance as savepoints
+from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.windowing.errors import SinkError, SinkRefusedError, SourceSchemaError, StateError
 
 #: Aggregates of numbers of any type, and those whose results of whole numbers are none of other types.

@@ -21,7 +21,7 @@ from tests.spark.harness import MINUTE, Bench, Row, differences, events, quiet
 from windowmill.checkpoints import stores
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
-from windowmill.jobs.batch import maintenance as savepoints
+from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.runnables import runnable_of

@@ -20,7 +20,7 @@ import httpx
 import psutil
 
 from examples.flights.local_airflow import ANSWER_SECONDS, AirflowError, LocalAirflow, free_ports, settings_of
-from windowmill.dags.factory import pool_of
+from windowmill.dags.pools import pool_of
 
 START_SECONDS = 240
 #: Short enough that a lost task is noticed within a test, long enough for a busy machine.

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.dag, pytest.mark.timeout(900)]
 DAG_FILE = """
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
-from windowmill.dags.factory import new_versions_of
+from windowmill.dags.schedules import new_versions_of
 from windowmill.dags.sensors import SourceVersionSensor
 
 with DAG("waits"):
