@@ -22,7 +22,7 @@ from airflow.sdk.configuration import conf
 from windowmill.dags.specs import ParsedFile, dag_ids_of, pipeline_of
 from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SpecError, WindowmillError
-from windowmill.windowing.paths import read_small
+from windowmill.windowing.paths import read_small, specs_in
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.settings import (
     APPROVE_CHANGES,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def spec_files() -> list[Path]:
-    """All ``*.yaml`` files, by folder and name; each file once, even if several folders or links lead to it.
+    """All ``*.yaml`` and ``*.yml`` files, by folder and name; each file once, even if several folders or links lead to it.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def spec_files() -> list[Path]:
     for folder in [default] if default else map(Path, filter(None, (named or "").split(os.pathsep))):
         if not default and not folder.is_dir():
             raise SpecError(f"{PIPELINES.name}: {folder} is not a folder; name folders of *.yaml files, separated by {os.pathsep!r}")
-        for file in sorted(folder.absolute().glob("*.yaml")):
+        for file in specs_in(folder.absolute()):
             files.setdefault(os.path.realpath(file), file)
     return list(files.values())
 

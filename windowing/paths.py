@@ -1,4 +1,4 @@
-"""Paths of tables as a spec gives them, which can be one table's, and which lie within one another; and small files, such as specs."""
+"""Paths of tables as a spec gives them, which can be one table's, and which lie within one another; and files of specs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import stat
+from pathlib import Path
 from urllib.parse import unquote
 
 _MAX_LENGTH = 2_048
@@ -77,6 +78,11 @@ def within(path: str, folder: str) -> bool:
 
 #: Bytes of the largest file that is read.
 MAX_BYTES = 1 << 20
+
+
+def specs_in(folder: Path) -> list[Path]:
+    """The YAML files in ``folder``, ``*.yaml`` and ``*.yml``, by name."""
+    return sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
 
 
 def read_small(path: str | os.PathLike[str]) -> bytes:

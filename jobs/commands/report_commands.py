@@ -22,6 +22,7 @@ from windowmill.jobs.report import ChartSelection, write_report
 from windowmill.jobs.report.cost import Month, figures_of, trend_of
 from windowmill.jobs.report.overview import PipelineRow, row_of, unreadable, write_overview
 from windowmill.windowing.errors import SpecError, WindowmillError
+from windowmill.windowing.paths import specs_in
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.settings import PRICE_PER_HOUR
 from windowmill.windowing.spec import Pipeline
@@ -65,7 +66,7 @@ def overview_of(folder: Path, out: str | None) -> Answer:
     if not folder.is_dir():
         raise SpecError(f"report --all: {folder} is not a folder; name one that holds *.yaml files of pipelines")
     target = out or str(folder / "overview.html")
-    rows = write_overview(redacted(str(folder)), [_row(spec, target) for spec in sorted(folder.glob("*.yaml"))], target)
+    rows = write_overview(redacted(str(folder)), [_row(spec, target) for spec in specs_in(folder)], target)
     page, counts = redacted(target), Counter(row.verdict for row in rows)
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     text = f"{page}: {len(rows)} pipeline{'' if len(rows) == 1 else 's'}{f' ({listed})' if listed else ''}"

@@ -16,6 +16,7 @@ from windowmill.jobs.commands.terminal import Answer, AsJson, show
 from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.spec_checks import alert_problems, problems_of
 from windowmill.windowing.errors import SourceError, SpecError, WindowmillError
+from windowmill.windowing.paths import specs_in
 from windowmill.windowing.redaction import as_written
 from windowmill.windowing.spec_guide import described_schema
 from windowmill.windowing.specfile import ReadSpec, read_spec
@@ -31,12 +32,12 @@ class Checked:
 
 
 def specs_of(paths: Sequence[Path]) -> list[Path]:
-    """The files of ``paths``: of a folder those that DAGs are made of, ``*.yaml``, by name."""
+    """The files of ``paths``: of a folder those that DAGs are made of, ``*.yaml`` and ``*.yml``, by name."""
     found: list[Path] = []
     for path in paths:
-        own = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+        own = specs_in(path) if path.is_dir() else [path]
         if not own:
-            raise SpecError(f"{path}: the folder holds no *.yaml file; name one that holds specs")
+            raise SpecError(f"{path}: the folder holds no *.yaml or *.yml file; name one that holds specs")
         found += own
     return list(dict.fromkeys(found))
 

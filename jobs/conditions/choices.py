@@ -34,7 +34,7 @@ def is_null(value: Value) -> Value:
 
 @calls("coalesce", "nvl", "ifnull")
 def _coalesce(call: Call) -> Value:
-    values = cast_to_common(*call.values(1), what=call.name)
+    values = cast_to_common(*(call.values(1) if call.name == "coalesce" else call.values(2, 2)), what=call.name)
     open_, conditions = np.ones(call.own.n, np.bool_), []
     for value in values:
         conditions.append(open_ & (value.valid if value.failed is None else value.valid | value.failed))

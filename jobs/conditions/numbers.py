@@ -378,7 +378,11 @@ def _named_cast(call: Call) -> Value:
 @calls("positive")
 def _positive(call: Call) -> Value:
     [value] = call.values(1, 1)
-    return cast(value, DOUBLE) if value.kind in (TEXT, NULL) else value
+    if value.kind in (TEXT, NULL):
+        return cast(value, DOUBLE)
+    if not is_number(value.kind) and value.kind != INTERVAL:
+        raise call.refused(value)
+    return value
 
 
 of_values("abs", 1, absolute)

@@ -246,7 +246,7 @@ def _months_apart(one: pa.Array, other: pa.Array) -> Computed:
 
 
 def _small(value: Value) -> Value:
-    if value.kind == LONG and value.literal is None:
+    if value.kind == LONG and (value.literal is None or not -(2**31) <= value.literal < 2**31):
         raise outside("a number of days", LONG, instead="cast(… as int)")
     return whole()(value)
 

@@ -20,6 +20,7 @@ from windowmill.checkpoints.quoting import quoted, sql_text
 from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.errors import WindowmillError, first_line
+from windowmill.windowing.redaction import printable
 from windowmill.windowing.spec import Pipeline
 
 #: Greatest number of batches in a chart; the tables hold older ones.
@@ -72,12 +73,12 @@ def literal(text: str | None) -> str:
 
 
 def clipped(text: object, limit: int = _TEXT_SHOWN) -> str:
-    """``text`` cut to at most ``limit`` characters, the last of which is then an ellipsis.
+    """``text`` cut to at most ``limit`` characters, the last of which is then an ellipsis; controls are pictures.
 
     >>> clipped("abcdef", 4)
     'abc…'
     """
-    words = "" if text is None else str(text)
+    words = "" if text is None else printable(str(text))
     return words if len(words) <= limit else words[: limit - 1] + "…"
 
 

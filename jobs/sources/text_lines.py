@@ -27,12 +27,16 @@ BLANK = bytes(range(33))
 _CODECS = {
     "gzip": re.compile(rb"\x1f\x8b"),
     "bz2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
-    "zstd": re.compile(rb"\x28\xb5\x2f\xfd"),
+    "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),  # the latter begins a frame that readers skip
     "lz4": re.compile(rb"\x04\x22\x4d\x18"),
 }
 _REFUSED = {
     b"PK\x03\x04": "is a ZIP archive or a workbook; unpack it",
     b"\xfd7zXZ\x00": "is compressed by xz; unpack it, or compress it by gzip, bzip2, zstd or lz4",
+    b"]\x00\x00": "is compressed by lzma; unpack it, or compress it by gzip, bzip2, zstd or lz4",
+    b"\xff\x06\x00\x00sNaPpY": "is compressed by snappy; unpack it, or compress it by gzip, bzip2, zstd or lz4",
+    b"7z\xbc\xaf\x27\x1c": "is a 7z archive; unpack it",
+    **dict.fromkeys((b"x\x9c", b"x\xda"), "is compressed by zlib; unpack it, or compress it by gzip, bzip2, zstd or lz4"),
     b"PAR1": "is a Parquet file; move it to a folder of its own",
     b"\xff\xfe": "is UTF-16; write it in UTF-8",
     b"\xfe\xff": "is UTF-16; write it in UTF-8",

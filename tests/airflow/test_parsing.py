@@ -96,9 +96,10 @@ def test_the_default_folder_is_beside_the_one_of_dag_files(tmp_path, monkeypatch
 
 def test_several_folders(specs, write_spec, tmp_path, monkeypatch):
     write_spec("first", specs)
-    write_spec("second", tmp_path / "more")
+    write_spec("third", tmp_path / "more")
+    (specs / "first.yaml").with_name("second.yml").write_text((specs / "first.yaml").read_text())
     monkeypatch.setenv("WINDOWMILL_PIPELINES", f"{specs}{os.pathsep}{tmp_path / 'more'}")
-    assert [path.stem for path in spec_files()] == ["first", "second"]
+    assert [path.name for path in spec_files()] == ["first.yaml", "second.yml", "third.yaml"]
 
 
 @pytest.mark.parametrize(

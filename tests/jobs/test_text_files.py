@@ -5,6 +5,8 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import lzma
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +184,10 @@ def test_decimals_and_long_numbers_of_json_keep_their_digits(tmp_path):
     [
         ("csv", b"PK\x03\x04zip", "is a ZIP archive or a workbook; unpack it"),
         ("json", b"PK\x03\x04zip", "is a ZIP archive or a workbook; unpack it"),
+        ("csv", lzma.compress(b"t,k,v\n", lzma.FORMAT_XZ), "is compressed by xz; unpack it"),
+        ("json", lzma.compress(b"{}\n", lzma.FORMAT_ALONE), "is compressed by lzma; unpack it"),
+        ("csv", zlib.compress(b"t,k,v\n"), "is compressed by zlib; unpack it"),
+        ("csv", b"\xff\x06\x00\x00sNaPpY\x01", "is compressed by snappy; unpack it"),
         ("csv", "t,k,v\n".encode("utf-16"), "is UTF-16; write it in UTF-8"),
         ("csv", "t,k,v\n".encode("utf-16-le"), "is UTF-16, or no text; write it in UTF-8"),
         ("csv", gzip.compress("t,k,v\n".encode("utf-16-be"), mtime=0), "is UTF-16, or no text; write it in UTF-8"),

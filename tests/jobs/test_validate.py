@@ -123,8 +123,8 @@ def test_a_pipeline_that_loses_rows_knowingly_is_valid(tmp_path, capsys):
 
 
 def test_many_specs_and_folders(tmp_path, capsys):
-    for name, text in {"a": BASE, "b": BASE | {"keys": "k"}, "c": BASE | {"emit": "later"}}.items():
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(text))
+    for name, text in {"a.yaml": BASE, "b.yaml": BASE | {"keys": "k"}, "c.yml": BASE | {"emit": "later"}}.items():
+        (tmp_path / name).write_text(yaml.safe_dump(text))
     (tmp_path / "notes.txt").write_text("no spec")
     good, bad = str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")
     assert main(["validate", good, good]) == 0
@@ -139,13 +139,13 @@ def test_many_specs_and_folders(tmp_path, capsys):
     assert [(Path(each["spec"]).name, each["status"]) for each in specs] == [
         ("a.yaml", "valid"),
         ("b.yaml", "invalid"),
-        ("c.yaml", "invalid"),
+        ("c.yml", "invalid"),
     ]
     assert told.err.count("\n") == 2
     assert specs[2]["problems"] == [told.err.splitlines()[1]]
     (tmp_path / "empty").mkdir()
     assert main(["validate", str(tmp_path / "empty")]) == 2
-    assert "the folder holds no *.yaml file" in capsys.readouterr().err
+    assert "the folder holds no *.yaml or *.yml file" in capsys.readouterr().err
     assert main(["validate", str(tmp_path / "none.yaml"), good]) == 2
     assert "cannot be read" in capsys.readouterr().err
 

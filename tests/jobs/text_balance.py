@@ -23,6 +23,7 @@ _CODECS: tuple[Callable[[bytes], bytes], ...] = (
     lambda data: gzip.compress(data[: len(data) // 2]) + gzip.compress(data[len(data) // 2 :]),
     bz2.compress,
     lambda data: pa.compress(data, "zstd", asbytes=True) if data else data,
+    lambda data: b"\x50\x2a\x4d\x18\x04\0\0\0skip" + pa.compress(data, "zstd", asbytes=True) if data else data,
 )
 _WORDS = ("a", "b", "ä", "😀", " ", "5", "-", "x y", "\u2028", "\u00a0", "#", "NA", "\0")
 _VALUES = ("0", "7", "-12", "30.0", "+5", "1e2", "9223372036854775807", "", "20.5", "9223372036854775808", "many", " 8 ", "1_0", "0x1")
