@@ -16,8 +16,7 @@ from windowmill import aggregate
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.input import SourceInput
 from windowmill.jobs.layouts.slices import Slicing
-from windowmill.jobs.schedulers import bounded as file_scan
-from windowmill.jobs.schedulers import exchange
+from windowmill.jobs.schedulers import bounded, exchange
 from windowmill.jobs.schedulers.bounded import BoundedWork, FileScan
 from windowmill.jobs.schedulers.exchange import Exchange, RowsOfFiles
 from windowmill.jobs.sources.columns import Columns
@@ -96,7 +95,7 @@ def test_the_rows_of_sparks_own_scan_to_the_bit(spark, tmp_path, monkeypatch, mo
     rows = aggregate(frame.select("v", "s", "k", "t"), _SPEC)
     assert ("Exchange" in rows._jdf.queryExecution().executedPlan().toString()) == (most_rows == readers == 0)
     ours = _ordered(rows, _SPEC["keys"])
-    monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
+    monkeypatch.setattr(bounded, "file_parts", lambda *_: None)
     assert ours.num_rows > 1_000
     assert ours.equals(_ordered(aggregate(frame, _SPEC), _SPEC["keys"]))
 
@@ -125,7 +124,7 @@ def test_live_rows_of_files_give_the_windows_of_sparks_own_scan_to_the_bit(spark
     assert ("repartition" in rows._jdf.queryExecution().logical().toString().lower()) == (readers == 0)
     assert "FileScan" not in rows._jdf.queryExecution().executedPlan().toString()
     ours = _ordered(rows, keys)
-    monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
+    monkeypatch.setattr(bounded, "file_parts", lambda *_: None)
     assert ours.num_rows > 2_000
     assert ours.equals(_ordered(aggregate(frame, spec), keys))
 
@@ -166,7 +165,7 @@ def test_live_rows_that_do_not_fit_at_a_time_are_read_again(spark, tmp_path, mon
     rows = aggregate(frame, spec)
     assert rows.rdd.getNumPartitions() == 3 * cores
     ours = _ordered(rows, _SPEC["keys"])
-    monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
+    monkeypatch.setattr(bounded, "file_parts", lambda *_: None)
     assert ours.equals(_ordered(aggregate(frame, spec), _SPEC["keys"]))
 
 
@@ -281,7 +280,7 @@ def test_files_of_other_types_are_read_as_spark_reads_them_or_are_sparks(spark, 
     assert _scan(frame, spec) is not None
     ours = _ordered(aggregate(frame, spec), spec["keys"])
     assert set(ours.column("file").to_pylist()) == set(map(str, range(len(_OTHER_TYPES))))
-    monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
+    monkeypatch.setattr(bounded, "file_parts", lambda *_: None)
     assert ours.equals(_ordered(aggregate(frame, spec), spec["keys"]))
 
 
@@ -299,7 +298,7 @@ def test_instants_as_spark_writes_them_by_default(spark, tmp_path, monkeypatch, 
     frame = spark.read.parquet(str(tmp_path / "p"))
     assert _scan(frame) is not None
     ours = _ordered(aggregate(frame, spec), _SPEC["keys"])
-    monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
+    monkeypatch.setattr(bounded, "file_parts", lambda *_: None)
     assert ours.num_rows > 500
     assert ours.equals(_ordered(aggregate(frame, spec), _SPEC["keys"]))
 
@@ -398,7 +397,7 @@ def test_conditions_hold_of_the_rows_of_sparks_own_scan(spark, tmp_path, monkeyp
     rows = aggregate(frame, spec)
     assert "FileScan" not in rows._jdf.queryExecution().executedPlan().toString()
     ours = _ordered(rows, _SPEC["keys"])
-    monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
+    monkeypatch.setattr(bounded, "file_parts", lambda *_: None)
     wanted = aggregate(frame, spec)
     assert "FileScan" in wanted._jdf.queryExecution().executedPlan().toString()
     assert ours.num_rows > 500
@@ -419,7 +418,7 @@ def test_milliseconds_are_read_as_microseconds(spark, tmp_path, monkeypatch, win
     rows = aggregate(frame, spec)
     assert "FileScan" not in rows._jdf.queryExecution().executedPlan().toString()
     ours = _ordered(rows, _SPEC["keys"])
-    monkeypatch.setattr(file_scan, "parts_of", lambda *_: None)
+    monkeypatch.setattr(bounded, "file_parts", lambda *_: None)
     assert ours.num_rows > 500
     assert ours.equals(_ordered(aggregate(frame, spec), _SPEC["keys"]))
 
