@@ -77,7 +77,7 @@ mutants: setup ## Put known bugs into the code, one at a time, and check that a 
 fuzz: setup ## Try 10,000 examples of every property of windows and aggregates, 500 of those of batches, 10,000 conditions and text files, and 2,000 pipelines (hours)
 	HYPOTHESIS_PROFILE=fuzz $(PY) -m pytest --timeout=0 tests/windowing tests/jobs/test_rows.py
 	WINDOWMILL_FAULTS=all HYPOTHESIS_PROFILE=many $(PY) -m pytest --timeout=0 tests/jobs/test_arrival.py tests/jobs/test_*_batches.py \
-	  tests/checkpoints/test_needed_rows.py tests/checkpoints/test_position_table.py tests/windowing/test_planned_costs.py
+	  tests/checkpoints/test_needed_rows.py tests/checkpoints/test_wanted_rows.py tests/checkpoints/test_position_table.py tests/windowing/test_planned_costs.py
 	$(PY) -m tests.checkpoints.fuzz_ledger --examples 10000
 	WINDOWMILL_CONDITIONS=10000 $(PY) -m pytest --timeout=0 tests/spark/test_condition_roads.py
 	WINDOWMILL_TEXT_FILES=10000 $(PY) -m pytest --timeout=0 tests/jobs/test_text_balance.py
